@@ -1,0 +1,65 @@
+"""How did the queue do over time?
+
+The history behind the reports: SPSO, lag and what is in flight per share-partition, and the histogram of delivery
+counts, one snapshot a call. The figures themselves are those of ``State.describe`` and ``State.delivery_counts``;
+tables, plots and Dagster metadata are made elsewhere from these rows, and any BI tool may read the tables
+``share_partition_history`` and ``delivery_count_history`` directly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class SharePartitionReport:
+    """One share-partition at one time, in offsets and records."""
+
+    reported_at: datetime
+    topic: str
+    partition: int
+    spso: int
+    speo: int
+    log_start: int
+    log_end: int
+    lag: int
+    acquired: int
+    available: int
+    archiving: int
+    delivery_complete_count: int
+
+
+class Reports:
+    """Takes snapshots of a group's figures and gives their history back."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def record(self, group_id: str) -> datetime:
+        """Adds one snapshot of the group to the history; answers its time by the database clock."""
+        rows = self._database.rows(
+            sa.text("select sharequeue.record_report(:group_id) as reported_at"), group_id=group_id
+        )
+        reported_at: datetime = rows[0]["reported_at"]
+        return reported_at
+
+    def history(self, group_id: str, limit: int = 100) -> list[SharePartitionReport]:
+        """The last ``limit`` snapshots of every share-partition of the group, oldest first."""
+        rows = self._database.rows(
+            sa.text(
+                "select h.reported_at, sp.topic, sp.partition, h.spso, h.speo, h.log_start, h.log_end, h.lag,"
+                " h.acquired, h.available, h.archiving, h.delivery_complete_count"
+                " from sharequeue.share_partitions sp"
+                " cross join lateral (select * from sharequeue.share_partition_history"
+                "  where share_partition_id = sp.share_partition_id order by reported_at desc limit :limit) as h"
+                " where sp.group_id = :group_id order by h.reported_at, sp.topic, sp.partition"
+            ),
+            group_id=group_id,
+            limit=limit,
+        )
+        return [SharePartitionReport(**row) for row in rows]

@@ -1,0 +1,57 @@
+-- What every operation checks before it touches anything, in this order; the row comes back locked. error_code 0
+-- means that all is well. A state epoch or a member epoch left out (null) is not compared.
+create or replace function sharequeue.lock_share_partition(
+    p_group_id text, p_topic text, p_partition integer, p_state_epoch integer,
+    out error_code smallint, out error_message text, out share_partition sharequeue.share_partitions
+)
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    error_code := 0;
+    select * into share_partition from sharequeue.share_partitions
+    where group_id = p_group_id and topic = p_topic and partition = p_partition for update;
+    if not found then
+        if exists (select from sharequeue.share_groups where group_id = p_group_id) then
+            error_code := 3;
+            error_message := format('share-partition %s-%s of group %s is not initialised', p_topic, p_partition, p_group_id);
+        else
+            error_code := 69;
+            error_message := format('there is no share group %s', p_group_id);
+        end if;
+    elsif p_state_epoch is not null and p_state_epoch <> share_partition.state_epoch then
+        error_code := 124;
+        error_message := format('state epoch %s is not the present one, %s: the offsets were altered since',
+            p_state_epoch, share_partition.state_epoch);
+    end if;
+end
+$$;
+
+-- Whether a member may act: it is known, and its epoch is the present or the previous one (a lost heartbeat reply).
+create or replace function sharequeue.check_member(
+    p_group_id text, p_member_id text, p_member_epoch integer, out error_code smallint, out error_message text
+)
+language plpgsql stable set search_path = pg_catalog as $$
+declare
+    v_member record;
+begin
+    error_code := 0;
+    if p_member_epoch is null then
+        return;
+    end if;
+    select member_epoch, previous_member_epoch into v_member
+    from sharequeue.members where group_id = p_group_id and member_id = p_member_id;
+    if not found then
+        error_code := 25;
+        error_message := format('%s is not a member of group %s: it left, or its session expired', p_member_id, p_group_id);
+    elsif p_member_epoch not in (v_member.member_epoch, v_member.previous_member_epoch) then
+        error_code := 110;
+        error_message := format('member epoch %s is not the present one, %s', p_member_epoch, v_member.member_epoch);
+    end if;
+end
+$$;
+
+-- Keeps a call's answer under its request id; a repeated call is answered from here.
+create or replace function sharequeue.remember(p_request_id uuid, p_operation text, p_answer jsonb) returns void
+language sql volatile set search_path = pg_catalog as $$
+    insert into sharequeue.requests (request_id, operation, answer, answered_at)
+    select p_request_id, p_operation, p_answer, sharequeue.clock() where p_request_id is not null
+$$;

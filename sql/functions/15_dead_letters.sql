@@ -1,0 +1,79 @@
+-- The two phases of a dead letter (KIP-1191) as batches with a number, so that it reaches its topic exactly once.
+
+-- The batch to write next: the open one again if there is one, else the lowest ARCHIVING offsets under the next
+-- number. One row per cause and delivery count; no row when nothing waits.
+create or replace function sharequeue.open_dead_letters(
+    p_group_id text, p_topic text, p_partition integer, p_max_records bigint
+) returns table (sequence bigint, topic_id text, cause text, delivery_count smallint, offsets int8multirange)
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_sp sharequeue.share_partitions;
+    v_taken int8multirange;
+begin
+    select * into v_sp from sharequeue.share_partitions sp
+    where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition for update;
+    if not exists (
+        select from sharequeue.dead_letter_batches b
+        where b.share_partition_id = v_sp.share_partition_id and b.written_at is null
+    ) then
+        select sharequeue.first_records(range_agg(f.offsets), p_max_records) into v_taken
+        from sharequeue.in_flight f where f.share_partition_id = v_sp.share_partition_id and f.state = 3;
+        if v_taken is null or isempty(v_taken) then
+            return;
+        end if;
+        update sharequeue.share_partitions set dead_letter_sequence = dead_letter_sequence + 1
+        where share_partition_id = v_sp.share_partition_id
+        returning dead_letter_sequence into v_sp.dead_letter_sequence;
+        insert into sharequeue.dead_letter_batches (share_partition_id, sequence, opened_at)
+        values (v_sp.share_partition_id, v_sp.dead_letter_sequence, sharequeue.clock());
+        insert into sharequeue.dead_letter_runs (share_partition_id, sequence, cause, delivery_count, offsets)
+        select v_sp.share_partition_id, v_sp.dead_letter_sequence, f.cause, f.delivery_count, f.offsets * v_taken
+        from sharequeue.in_flight f
+        where f.share_partition_id = v_sp.share_partition_id and f.state = 3 and f.offsets && v_taken;
+    end if;
+    return query
+        select r.sequence, v_sp.topic_id, r.cause, r.delivery_count, r.offsets
+        from sharequeue.dead_letter_runs r
+        join sharequeue.dead_letter_batches b using (share_partition_id, sequence)
+        where b.share_partition_id = v_sp.share_partition_id and b.written_at is null
+        order by r.cause, r.delivery_count;
+end
+$$;
+
+-- The broker has confirmed the batch: ARCHIVING becomes ARCHIVED and SPSO may pass. Answers with the number of
+-- records; 0 when that batch is not open (it was closed before).
+create or replace function sharequeue.close_dead_letters(
+    p_group_id text, p_topic text, p_partition integer, p_sequence bigint, p_dropped boolean default false
+) returns bigint
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_sp sharequeue.share_partitions;
+    v_run record;
+    v_part record;
+    v_closed bigint := 0;
+begin
+    select * into v_sp from sharequeue.share_partitions sp
+    where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition for update;
+    update sharequeue.dead_letter_batches set written_at = sharequeue.clock(), dropped = p_dropped
+    where share_partition_id = v_sp.share_partition_id and sequence = p_sequence and written_at is null;
+    if not found then
+        return 0;
+    end if;
+    for v_run in
+        select * from sharequeue.dead_letter_runs
+        where share_partition_id = v_sp.share_partition_id and sequence = p_sequence
+    loop
+        select in_flight_id into v_part from sharequeue.in_flight
+        where share_partition_id = v_sp.share_partition_id and state = 3
+            and cause = v_run.cause and delivery_count = v_run.delivery_count;
+        perform sharequeue.take(v_part.in_flight_id, v_run.offsets);
+        perform sharequeue.place(v_sp.share_partition_id, 4::smallint, v_run.delivery_count,
+            v_run.offsets * int8multirange(int8range(v_sp.spso, null)), null, v_run.cause);
+        perform sharequeue.count_outcome(
+            v_sp.share_partition_id, v_run.cause, v_run.delivery_count, sharequeue.records(v_run.offsets));
+        v_closed := v_closed + sharequeue.records(v_run.offsets);
+    end loop;
+    perform sharequeue.advance_spso(v_sp.share_partition_id);
+    return v_closed;
+end
+$$;

@@ -1,0 +1,17 @@
+-- One line of history per share-partition and per bar of the delivery-count histogram.
+create or replace function sharequeue.record_report(p_group_id text) returns timestamptz
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_at timestamptz := sharequeue.clock();
+begin
+    insert into sharequeue.share_partition_history
+    select v_at, share_partition_id, spso, speo, log_start, log_end, lag, acquired, available, archiving,
+        delivery_complete_count
+    from sharequeue.share_partition_status where group_id = p_group_id;
+    insert into sharequeue.delivery_count_history
+    select v_at, d.share_partition_id, d.outcome, d.delivery_count, d.records
+    from sharequeue.delivery_counts d join sharequeue.share_partitions sp using (share_partition_id)
+    where sp.group_id = p_group_id;
+    return v_at;
+end
+$$;

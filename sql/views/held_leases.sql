@@ -1,0 +1,8 @@
+-- Who holds what, since when, and for how long still.
+create or replace view sharequeue.held_leases as
+select
+    l.lease_id, sp.group_id, sp.topic, sp.partition, l.member_id, l.acquired_at, l.expires_at,
+    extract(epoch from l.expires_at - sharequeue.clock())::double precision as seconds_left,
+    (select coalesce(sum(sharequeue.records(offsets)), 0)::bigint from sharequeue.in_flight f
+        where f.lease_id = l.lease_id) as records
+from sharequeue.leases l join sharequeue.share_partitions sp using (share_partition_id);

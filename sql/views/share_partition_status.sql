@@ -1,0 +1,23 @@
+-- Every figure of a share-partition that people ask for, as of now. Lag is KIP-1226's: log end − SPSO − delivery
+-- complete count, and 0 where the log was cut below SPSO.
+create or replace view sharequeue.share_partition_status as
+select
+    sp.share_partition_id, sp.group_id, sp.topic, sp.partition, sp.topic_id, sp.status, sp.state_epoch,
+    sp.spso, sp.speo, sp.log_start, sp.log_end, sp.last_stable_offset, sp.observed_at, sp.delivery_complete_count,
+    greatest(0, sp.log_end - sp.spso - sp.delivery_complete_count) as lag,
+    sp.speo - sp.spso as in_flight,
+    f.available, f.acquired, f.archiving, sp.lost_records,
+    f.highest_delivery_count, l.leases, l.next_expiry
+from sharequeue.share_partitions sp
+cross join lateral (
+    select
+        coalesce(sum(sharequeue.records(offsets)) filter (where state = 0), 0)::bigint as available,
+        coalesce(sum(sharequeue.records(offsets)) filter (where state = 1), 0)::bigint as acquired,
+        coalesce(sum(sharequeue.records(offsets)) filter (where state = 3), 0)::bigint as archiving,
+        coalesce(max(delivery_count) filter (where state in (0, 1, 3)), 0) as highest_delivery_count
+    from sharequeue.in_flight where share_partition_id = sp.share_partition_id
+) as f
+cross join lateral (
+    select count(*) as leases, min(expires_at) as next_expiry
+    from sharequeue.leases where share_partition_id = sp.share_partition_id
+) as l;

@@ -1,0 +1,64 @@
+"""The one value for a set of offsets, held against Python's own sets."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sharequeue.offsets import MAX_OFFSET, OffsetSet
+
+ranges = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(1, 20)).map(lambda pair: (pair[0], pair[0] + pair[1])), max_size=8
+)
+
+
+def members(offsets: OffsetSet) -> set[int]:
+    return set(offsets.iter_offsets())
+
+
+@given(ranges, ranges)
+def test_set_algebra_agrees_with_python_sets(left: list[tuple[int, int]], right: list[tuple[int, int]]) -> None:
+    """Union, intersection, difference, length and membership are those of plain sets of integers."""
+    a, b = OffsetSet.of(*left), OffsetSet.of(*right)
+    assert members(a | b) == members(a) | members(b)
+    assert members(a & b) == members(a) & members(b)
+    assert members(a - b) == members(a) - members(b)
+    assert len(a) == len(members(a))
+    assert all((offset in a) == (offset in members(a)) for offset in range(90))
+
+
+@given(ranges)
+def test_ranges_are_canonical(given_ranges: list[tuple[int, int]]) -> None:
+    """Equal sets are equal values: ranges are sorted, disjoint and never touch."""
+    offsets = OffsetSet.of(*given_ranges)
+    for (_, end), (first, _) in zip(offsets.ranges, offsets.ranges[1:], strict=False):
+        assert end < first
+    assert OffsetSet.of(*((o, o + 1) for o in members(offsets))) == offsets
+
+
+@given(ranges)
+def test_text_and_runs_survive_the_round_trip(given_ranges: list[tuple[int, int]]) -> None:
+    """Postgres's multirange text and Kafka's inclusive runs both give the same set back."""
+    offsets = OffsetSet.of(*given_ranges)
+    assert OffsetSet.parse(str(offsets)) == offsets
+    firsts, lasts = [run[0] for run in offsets.runs()], [run[1] for run in offsets.runs()]
+    assert OffsetSet.from_runs(firsts, lasts) == offsets
+
+
+@pytest.mark.parametrize("bad", [(5, 5), (5, 4), (-1, 3), (0, MAX_OFFSET + 2)])
+def test_a_range_that_cannot_be_is_refused_by_name(bad: tuple[int, int]) -> None:
+    """An empty, reversed, negative or too large range is refused with what was expected."""
+    with pytest.raises(ValueError, match="expected 0 <= first < end"):
+        OffsetSet.of(bad)
+
+
+@pytest.mark.parametrize("bad", ["", "{[5,4", "{(1,2)}", "nonsense", "{[1,2),}"])
+def test_text_that_is_no_multirange_is_refused(bad: str) -> None:
+    """Only Postgres's own canonical multirange text is read."""
+    with pytest.raises(ValueError, match="not a set of offsets"):
+        OffsetSet.parse(bad)
+
+
+def test_an_empty_set_has_no_bounds() -> None:
+    """Asking an empty set for its first offset is an error, not a made-up number."""
+    with pytest.raises(ValueError, match="empty set"):
+        _ = OffsetSet().first
