@@ -1,8 +1,8 @@
 """How do we reach Postgres, and is the schema there as the code expects it?
 
-Connections, transactions, one retry rule for lost replies, and the migrations: tables by numbered files that only go
-forward, functions and views by files that are applied again whenever their text changed. What the calls mean is in
-``sharequeue.state`` and its neighbours.
+Connections, transactions, one retry rule for lost replies, and the migrations: tables by numbered files
+that only go forward, functions and views by files that are applied again whenever their text changed. What
+the calls mean is in ``sharequeue.state`` and its neighbours.
 """
 
 from __future__ import annotations
@@ -40,14 +40,16 @@ class Migration:
 
     @property
     def checksum(self) -> str:
+        """What tells one text of the file from another."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 class Database:
     """A pool of connections to one Postgres.
 
-    ``url`` is an SQLAlchemy URL for psycopg2; the time zone of every session is UTC, statement and lock timeouts are
-    set, and a connection is tested before it is handed out, so that a restarted server costs one retry, not an error.
+    ``url`` is an SQLAlchemy URL for psycopg2; the time zone of every session is UTC, statement and lock
+    timeouts are set, and a connection is tested before it is handed out, so that a restarted server costs
+    one retry, not an error.
     """
 
     def __init__(self, url: str, *, pool_size: int = 5) -> None:
@@ -76,12 +78,14 @@ class Database:
             yield connection
 
     def rows(self, query: sa.TextClause, **parameters: Any) -> list[sa.RowMapping]:
-        """The rows of one statement in a transaction of its own. For calls that are harmless to repeat or read only."""
+        """The rows of one statement in a transaction of its own. For calls that are harmless to repeat or
+        read only."""
         with self.transaction() as connection:
             return list(connection.execute(query, parameters).mappings())
 
     def call(self, query: sa.TextClause, **parameters: Any) -> list[sa.RowMapping]:
-        """As :meth:`rows`, for a call that carries a request id: repeated once when its reply was lost on the way.
+        """As :meth:`rows`, for a call that carries a request id: repeated once when its reply was lost on
+        the way.
 
         The function behind it answers a repeated request id with its first answer, so nothing happens twice.
         """
@@ -109,11 +113,14 @@ def sql_root() -> Path:
     for root in (package.parent / "sql", package / "_sql"):
         if (root / "migrations").is_dir():
             return root
-    raise FileNotFoundError(f"no SQL files beside or inside {package}: the installation is incomplete, install it again")
+    raise FileNotFoundError(
+        f"no SQL files beside or inside {package}: the installation is incomplete, install it again"
+    )
 
 
 def migrations() -> list[Migration]:
-    """Every SQL file in the order of application: numbered ones, then functions, views, and the rest of functions.
+    """Every SQL file in the order of application: numbered ones, then functions, views, and the rest of
+    functions.
 
     A view may use functions below 20; functions from 20 on may use views.
     """
@@ -121,8 +128,15 @@ def migrations() -> list[Migration]:
     functions = sorted((root / "functions").glob("*.sql"))
     early = [f for f in functions if f.name < "20"]
     late = [f for f in functions if f.name >= "20"]
-    files = [*sorted((root / "migrations").glob("*.sql")), *early, *sorted((root / "views").glob("*.sql")), *late]
-    return [Migration(f"{f.parent.name}/{f.name}", f.read_text(), f.parent.name != "migrations") for f in files]
+    files = [
+        *sorted((root / "migrations").glob("*.sql")),
+        *early,
+        *sorted((root / "views").glob("*.sql")),
+        *late,
+    ]
+    return [
+        Migration(f"{f.parent.name}/{f.name}", f.read_text(), f.parent.name != "migrations") for f in files
+    ]
 
 
 def pending(database: Database) -> list[str]:
@@ -134,8 +148,9 @@ def pending(database: Database) -> list[str]:
 def migrate(database: Database, *, dry_run: bool = False) -> list[str]:
     """Brings the schema up to date, all in one transaction; answers with the names of the files applied.
 
-    With ``dry_run`` nothing changes and the names say what would be applied. Raises SchemaOutdated when an applied
-    numbered migration has another text now, or the database has one that this code does not know (a newer release).
+    With ``dry_run`` nothing changes and the names say what would be applied. Raises SchemaOutdated when an
+    applied numbered migration has another text now, or the database has one that this code does not know (a
+    newer release).
     """
     with database.transaction() as connection:
         connection.execute(sa.text("select pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
@@ -170,7 +185,8 @@ def _pending(connection: sa.Connection) -> list[Migration]:
                 "applied: restore the file and write a new one."
             )
     first_changed = next((i for i, f in enumerate(files) if applied.get(f.name) != f.checksum), len(files))
-    # A repeatable file may use any that stands before it: from the first change on, all of them are applied again.
+    # A repeatable file may use any that stands before it: from the first change on, all of them are applied
+    # again.
     return [f for i, f in enumerate(files) if i >= first_changed and (f.repeatable or f.name not in applied)]
 
 
@@ -184,7 +200,8 @@ def _applied(connection: sa.Connection) -> Mapping[str, str]:
 def _apply(connection: sa.Connection, migration: Migration) -> None:
     cursor = connection.connection.cursor()
     try:
-        # Straight to the driver, without parameters, so that a percent sign or a colon in a file is just text.
+        # Straight to the driver, without parameters, so that a percent sign or a colon in a file is just
+        # text.
         cursor.execute(migration.text)
     finally:
         cursor.close()

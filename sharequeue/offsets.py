@@ -1,8 +1,8 @@
 """What is a set of offsets? One value for it, from SQL through Spark to the screen.
 
-Postgres calls the same thing ``int8multirange`` and prints it as ``{[1,5),[7,9)}``; this module speaks that text,
-so a set crosses the wire without being taken apart. Ranges are half-open and never touch, so a billion consecutive
-offsets are one pair of numbers. Nothing here knows of topics, leases or states.
+Postgres calls the same thing ``int8multirange`` and prints it as ``{[1,5),[7,9)}``; this module speaks that
+text, so a set crosses the wire without being taken apart. Ranges are half-open and never touch, so a
+billion consecutive offsets are one pair of numbers. Nothing here knows of topics, leases or states.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class OffsetSet:
     def parse(cls, text: str) -> Self:
         """The set that Postgres wrote as multirange text, such as ``{[1,5),[7,9)}``."""
         if not _MULTIRANGE.match(text):
-            raise ValueError(f"{text[:80]!r} is not a set of offsets: expected multirange text such as {{[1,5),[7,9)}}")
+            raise ValueError(
+                f"{text[:80]!r} is not a set of offsets: expected multirange text such as {{[1,5),[7,9)}}"
+            )
         return cls.of(*((int(first), int(end)) for first, end in _RANGE.findall(text)))
 
     @classmethod
@@ -82,7 +84,8 @@ class OffsetSet:
         return self.ranges[0][0], self.ranges[-1][1]
 
     def iter_offsets(self) -> Iterator[int]:
-        """Every offset, ascending. For small sets: a lease of ten million is one range but ten million of these."""
+        """Every offset, ascending. For small sets: a lease of ten million is one range but ten million of
+        these."""
         for first, end in self.ranges:
             yield from range(first, end)
 

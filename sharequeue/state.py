@@ -1,220 +1,59 @@
 """What may be done to a share-partition, and what is its state?
 
-A typed layer over the SQL functions in ``sql/functions``: one method, one function, one round trip, one transaction.
-The rules themselves are in SQL, where every client meets the same ones; this module turns rows into values, error
-codes into exceptions by Kafka's name, and gives every call that changes something a request id, so that a call whose
-reply was lost is repeated without happening twice. Terms and rules: KIP-932, KIP-1191, KIP-1222, KIP-1226.
+A typed layer over the SQL functions in ``sql/functions``: one method, one function, one round trip, one
+transaction. The rules themselves are in SQL, where every client meets the same ones; this module turns rows
+into values, error codes into exceptions by Kafka's name, and gives every call that changes something a
+request id, so that a call whose reply was lost is repeated without happening twice. Terms and rules:
+KIP-932, KIP-1191, KIP-1222, KIP-1226.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from enum import IntEnum
+from typing import Any
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.errors import error_for
+from sharequeue.leases import (
+    Acknowledged,
+    AcknowledgeType,
+    ArchivedRun,
+    DeadLetterBatch,
+    DeadLetterRun,
+    Delivery,
+    DeliveryCount,
+    Lease,
+    LeaseOutput,
+    LeaseRow,
+    OutputRow,
+    SharePartition,
+    SharePartitionStatus,
+    Swept,
+)
 from sharequeue.offsets import EMPTY, OffsetSet
 
-
-class AcknowledgeType(IntEnum):
-    """Kafka's acknowledgement types by number (R-AK-4)."""
-
-    GAP = 0
-    ACCEPT = 1
-    RELEASE = 2
-    REJECT = 3
-    RENEW = 4
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class SharePartition:
-    """One partition of a topic, as one share group sees it."""
-
-    group_id: str
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """Offsets of a lease that were delivered equally often, this delivery included."""
-
-    delivery_count: int
-    offsets: OffsetSet
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """What a member holds of one share-partition under one acquisition lock.
-
-    ``token`` and ``state_epoch`` fence it: a late holder changes nothing. ``expires_at`` is by the database's clock.
-    """
-
-    lease_id: int
-    share_partition: SharePartition
-    state_epoch: int
-    member_id: str
-    member_epoch: int | None
-    token: UUID
-    expires_at: datetime
-    lock_duration_ms: int
-    deliveries: tuple[Delivery, ...]
-
-    @property
-    def offsets(self) -> OffsetSet:
-        """Everything that was leased, whatever its delivery count."""
-        held = EMPTY
-        for delivery in self.deliveries:
-            held |= delivery.offsets
-        return held
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseOutput:
-    """An output made from a lease: readers may count it once the lease's acknowledgement has committed."""
-
-    sink: str
-    location: str
-    records: int
-
-
-@dataclass(frozen=True, slots=True)
-class OutputRow:
-    """An output that counts."""
-
-    lease_id: int
-    topic: str
-    partition: int
-    location: str
-    records: int
-    acknowledged_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
-    """What an acknowledgement did, in records; ``exhausted`` are releases after the last delivery."""
-
-    spso: int
-    lag: int
-    accepted: int
-    released: int
-    rejected: int
-    gaps: int
-    exhausted: int
-
-
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """Locks that had lapsed and were settled."""
-
-    leases: int
-    records: int
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetterRun:
-    """Offsets that became dead letters for the same cause ('rejected' or 'exceeded') after as many deliveries."""
-
-    delivery_count: int
-    cause: str
-    offsets: OffsetSet
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetterBatch:
-    """Dead letters to be written in one Kafka transaction, under a number that is durable before any is produced."""
-
-    share_partition: SharePartition
-    sequence: int
-    topic_id: str
-    letters: tuple[DeadLetterRun, ...]
-
-    @property
-    def count(self) -> int:
-        """How many dead letters the batch holds."""
-        return sum(run.offsets.count for run in self.letters)
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivedRun:
-    """Dead letters whose batch is closed: written to the DLQ topic, or dropped where the group says so."""
-
-    share_partition: SharePartition
-    sequence: int
-    cause: str
-    delivery_count: int
-    offsets: OffsetSet
-    written_at: datetime
-    dropped: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SharePartitionStatus:
-    """Every figure of a share-partition (KIP-1226), in offsets and records, as of now.
-
-    ``log_start``, ``log_end`` and ``last_stable_offset`` are what the broker said at ``observed_at``.
-    """
-
-    group_id: str
-    topic: str
-    partition: int
-    topic_id: str
-    status: str
-    state_epoch: int
-    spso: int
-    speo: int
-    log_start: int
-    log_end: int
-    last_stable_offset: int
-    observed_at: datetime | None
-    lag: int
-    in_flight: int
-    available: int
-    acquired: int
-    archiving: int
-    delivery_complete_count: int
-    lost_records: int
-    highest_delivery_count: int
-    leases: int
-    next_expiry: datetime | None
-
-    @property
-    def share_partition(self) -> SharePartition:
-        return SharePartition(self.group_id, self.topic, self.partition)
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseRow:
-    """Who holds what, since when, and for how long still."""
-
-    lease_id: int
-    topic: str
-    partition: int
-    member_id: str
-    records: int
-    acquired_at: datetime
-    expires_at: datetime
-    seconds_left: float
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryCount:
-    """How many records of a share-partition ended as ``outcome`` after so many deliveries, ever."""
-
-    topic: str
-    partition: int
-    outcome: str
-    delivery_count: int
-    records: int
+__all__ = [
+    "AcknowledgeType",
+    "Acknowledged",
+    "ArchivedRun",
+    "DeadLetterBatch",
+    "DeadLetterRun",
+    "Delivery",
+    "DeliveryCount",
+    "Lease",
+    "LeaseOutput",
+    "LeaseRow",
+    "OutputRow",
+    "SharePartition",
+    "SharePartitionStatus",
+    "State",
+    "Swept",
+]
 
 
 class State:
@@ -232,7 +71,8 @@ class State:
         return clock
 
     def initialize(self, at: SharePartition, topic_id: str, start_offset: int, state_epoch: int) -> bool:
-        """Gives a share-partition its start offset (R-IN); answers whether it was new. A second time changes nothing."""
+        """Gives a share-partition its start offset (R-IN); answers whether it was new. A second time
+        changes nothing."""
         rows = self._database.call(
             sa.text(
                 "select sharequeue.initialize(:group_id, :topic, :partition, :topic_id, :start_offset, :state_epoch)"
@@ -322,8 +162,8 @@ class State:
     ) -> Acknowledged:
         """Answers records of a lease, all or nothing; the outputs named count from this commit on.
 
-        What no set names stays leased. Raises InvalidRecordState when an offset is not held under this lease, and
-        FencedStateEpoch, UnknownMemberId or FencedMemberEpoch when its holder has been fenced.
+        What no set names stays leased. Raises InvalidRecordState when an offset is not held under this
+        lease, and FencedStateEpoch, UnknownMemberId or FencedMemberEpoch when its holder has been fenced.
         """
         if AcknowledgeType.RENEW in outcomes:
             raise ValueError("acknowledge() answers records; to keep a lock, call renew()")
@@ -340,7 +180,9 @@ class State:
             release=str(outcomes.get(AcknowledgeType.RELEASE, EMPTY)),
             reject=str(outcomes.get(AcknowledgeType.REJECT, EMPTY)),
             gap=str(outcomes.get(AcknowledgeType.GAP, EMPTY)),
-            outputs=json.dumps([{"sink": o.sink, "location": o.location, "records": o.records} for o in outputs]),
+            outputs=json.dumps(
+                [{"sink": o.sink, "location": o.location, "records": o.records} for o in outputs]
+            ),
         )
         row = dict(rows[0])
         _raise_refusal(row)
@@ -380,7 +222,8 @@ class State:
         return int(rows[0]["released"])
 
     def sweep(self, limit: int = 1000) -> Swept:
-        """Settles the locks that have lapsed on idle share-partitions, ``limit`` leases at most, oldest first."""
+        """Settles the locks that have lapsed on idle share-partitions, ``limit`` leases at most, oldest
+        first."""
         rows = self._database.call(sa.text("select * from sharequeue.sweep(:limit)"), limit=limit)
         return Swept(rows[0]["leases"], rows[0]["records"])
 
@@ -390,19 +233,23 @@ class State:
         None when none waits.
         """
         rows = self._database.call(
-            sa.text("select * from sharequeue.open_dead_letters(:group_id, :topic, :partition, :max_records)"),
+            sa.text(
+                "select * from sharequeue.open_dead_letters(:group_id, :topic, :partition, :max_records)"
+            ),
             **_name(at),
             max_records=max_records,
         )
         if not rows:
             return None
         letters = tuple(
-            DeadLetterRun(row["delivery_count"], row["cause"], OffsetSet.parse(row["offsets"])) for row in rows
+            DeadLetterRun(row["delivery_count"], row["cause"], OffsetSet.parse(row["offsets"]))
+            for row in rows
         )
         return DeadLetterBatch(at, rows[0]["sequence"], rows[0]["topic_id"], letters)
 
     def close_dead_letters(self, at: SharePartition, sequence: int, *, dropped: bool = False) -> int:
-        """ARCHIVING becomes ARCHIVED for a batch the broker confirmed; answers its records, 0 if closed before."""
+        """ARCHIVING becomes ARCHIVED for a batch the broker confirmed; answers its records, 0 if closed
+        before."""
         rows = self._database.call(
             sa.text(
                 "select sharequeue.close_dead_letters(:group_id, :topic, :partition, :sequence, :dropped) as closed"
@@ -511,6 +358,6 @@ def _holder(lease: Lease) -> dict[str, str | int | None]:
     }
 
 
-def _raise_refusal(row: Mapping[str, object]) -> None:
+def _raise_refusal(row: Mapping[Any, Any]) -> None:
     if row["error_code"]:
         raise error_for(int(str(row["error_code"])), str(row["error_message"]))

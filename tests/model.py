@@ -1,8 +1,9 @@
-"""The slow, obvious share-partition: one entry per offset, written from the rules, sharing no code with the engine.
+"""The slow, obvious share-partition: one entry per offset, written from the rules, sharing no code with the
+engine.
 
-What `tests/integration/test_state_machine.py` holds the SQL functions against. Rules: KIP-932's states and delivery
-counts, KIP-1191's two phases, and fan_out redelivery as `docs/architecture.md` tells it. Time is a number that the
-test moves.
+What `tests/integration/test_state_machine.py` holds the SQL functions against. Rules: KIP-932's states and
+delivery counts, KIP-1191's two phases, and fan_out redelivery as `docs/architecture.md` tells it. Time is a
+number that the test moves.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class Model:
         elif available:
             taken = [o for o in available if self.records[o].isolate is None][:most]
             fresh_budget = most - len(taken)
-        fresh = range(self.speo, max(self.speo, min(self.log_end, self.speo + fresh_budget, self.spso + self.max_locks)))
+        fresh = range(
+            self.speo, max(self.speo, min(self.log_end, self.speo + fresh_budget, self.spso + self.max_locks))
+        )
         for offset in fresh:
             self.records[offset] = Record()
         self.speo = max(self.speo, fresh.stop)

@@ -1,0 +1,1 @@
+"""Tests of the whole, through Dagster, Spark, Kafka and Postgres."""

@@ -1,0 +1,1 @@
+"""Tests against the project's own Postgres and broker."""

@@ -11,7 +11,9 @@ from sharequeue.topics import Topics
 from tests.fix_stack import MakeTopic
 
 
-def test_settings_lead_to_a_migrated_database_through_psycopg2(settings: Settings, database: Database) -> None:
+def test_settings_lead_to_a_migrated_database_through_psycopg2(
+    settings: Settings, database: Database
+) -> None:
     """The stack's database is migrated, and its driver is the one Dagster's storage works with."""
     assert database.engine.driver == "psycopg2"
     assert pending(database) == []

@@ -1,4 +1,5 @@
-"""The state of a share-partition, fact by fact: fencing, lost replies, poison isolation, outputs, concurrency."""
+"""The state of a share-partition, fact by fact: fencing, lost replies, poison isolation, outputs,
+concurrency."""
 
 from __future__ import annotations
 
@@ -164,7 +165,9 @@ def test_a_topic_made_anew_under_the_same_name_is_not_leased_from(state: State, 
     assert state.acquire(at, "m1", None, 10) is not None
 
 
-def test_a_repeated_call_has_the_first_answer_even_after_the_lease_ended(state: State, at: SharePartition) -> None:
+def test_a_repeated_call_has_the_first_answer_even_after_the_lease_ended(
+    state: State, at: SharePartition
+) -> None:
     """A lost reply costs nothing: acquire and acknowledge repeated under their request ids happen once."""
     acquire_id, acknowledge_id = uuid4(), uuid4()
     lease = state.acquire(at, "m1", None, 10, request_id=acquire_id)
@@ -187,7 +190,8 @@ def test_an_output_counts_only_with_its_acknowledgement(state: State, at: ShareP
 
 
 def test_retention_that_overtakes_the_window_is_counted(state: State, at: SharePartition) -> None:
-    """The log start moves SPSO; what nobody had processed is counted as lost, what is leased may still be answered."""
+    """The log start moves SPSO; what nobody had processed is counted as lost, what is leased may still be
+    answered."""
     lease = acquired(state, at, 100)
     state.acknowledge(lease, {ACCEPT: OffsetSet.of((10, 20)), RELEASE: OffsetSet.of((20, 30))})
     assert state.observe(at, "id", 200, 1000, 1000) == "active"
@@ -224,11 +228,14 @@ def test_one_poison_record_in_a_million_goes_alone(
     state.close_dead_letters(at, batch.sequence)
     status = state.describe("g")[0]
     assert (status.spso, status.lag) == (1_000_000, 0)
-    assert {(c.outcome, c.records) for c in state.delivery_counts("g") if c.outcome == "exceeded"} == {("exceeded", 1)}
+    assert {(c.outcome, c.records) for c in state.delivery_counts("g") if c.outcome == "exceeded"} == {
+        ("exceeded", 1)
+    }
 
 
 def test_released_records_come_back_together_and_end_exhausted(state: State, at: SharePartition) -> None:
-    """An answer is no suspicion: released records share every delivery, and the fifth release exhausts them."""
+    """An answer is no suspicion: released records share every delivery, and the fifth release exhausts
+    them."""
     wanted = OffsetSet.of((3, 4), (500, 510), (999, 1000))
     lease = acquired(state, at)
     state.acknowledge(lease, {ACCEPT: lease.offsets - wanted, RELEASE: wanted})
@@ -251,7 +258,9 @@ def test_a_shared_last_delivery_that_lapses_gives_each_one_more_alone(
     pass_time(private_database, 31)
     for offset in range(3):
         alone = acquired(state, at, 3)
-        assert [(d.delivery_count, d.offsets) for d in alone.deliveries] == [(5, OffsetSet.of((offset, offset + 1)))]
+        assert [(d.delivery_count, d.offsets) for d in alone.deliveries] == [
+            (5, OffsetSet.of((offset, offset + 1)))
+        ]
         state.acknowledge(alone, {ACCEPT: alone.offsets})
     assert state.describe("g")[0].spso == 3
 
@@ -261,13 +270,15 @@ def test_dead_letter_batches_are_numbered_one_open_at_a_time(state: State, at: S
     lease = acquired(state, at, 10)
     state.acknowledge(lease, {REJECT: lease.offsets})
     first = state.open_dead_letters(at, 6)
-    assert first is not None and (first.sequence, first.count) == (1, 6)
+    assert first is not None
+    assert (first.sequence, first.count) == (1, 6)
     assert state.open_dead_letters(at, 99) == first
     assert state.describe("g")[0].spso == 0
     assert state.close_dead_letters(at, 1) == 6
     assert state.describe("g")[0].spso == 6
     second = state.open_dead_letters(at, 99)
-    assert second is not None and (second.sequence, second.count) == (2, 4)
+    assert second is not None
+    assert (second.sequence, second.count) == (2, 4)
 
 
 def test_gaps_are_archived_and_never_dead_letters(state: State, at: SharePartition) -> None:
@@ -327,5 +338,6 @@ def test_a_connection_cut_while_waiting_for_the_row_lock_is_repeated_once(
             while not watcher.execute(waiting).all():
                 watcher.rollback()
     thread.join()
-    assert results[0] is not None and results[0].offsets == OffsetSet.of((0, 10))
+    assert results[0] is not None
+    assert results[0].offsets == OffsetSet.of((0, 10))
     assert len(state.leases("g")) == 1

@@ -1,4 +1,5 @@
-"""Random histories, driven through the SQL functions and the model side by side, compared after every step."""
+"""Random histories, driven through the SQL functions and the model side by side, compared after every
+step."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from sharequeue.database import Database
 from sharequeue.errors import InvalidRecordState
@@ -57,7 +65,8 @@ class Histories(RuleBasedStateMachine):
         with self.database.transaction() as connection:
             connection.execute(sa.text("select sharequeue.set_clock_offset(interval '0')"))
             connection.execute(
-                sa.text("insert into sharequeue.share_groups (group_id) values (:group)"), {"group": self.at.group_id}
+                sa.text("insert into sharequeue.share_groups (group_id) values (:group)"),
+                {"group": self.at.group_id},
             )
             for name, value in configs.items():
                 connection.execute(
@@ -81,7 +90,9 @@ class Histories(RuleBasedStateMachine):
         lease = self.state.acquire(self.at, member, None, most, request_id=request_id)
         number = lease.lease_id if lease else -1
         expected = self.model.acquire(number, member, most)
-        got = {o: d.delivery_count for d in lease.deliveries for o in d.offsets.iter_offsets()} if lease else {}
+        got = (
+            {o: d.delivery_count for d in lease.deliveries for o in d.offsets.iter_offsets()} if lease else {}
+        )
         assert got == expected
         if lease:
             self.leases[number] = lease
@@ -136,7 +147,8 @@ class Histories(RuleBasedStateMachine):
         self.model.now += seconds
         with self.database.transaction() as connection:
             connection.execute(
-                sa.text("select sharequeue.set_clock_offset(:offset)"), {"offset": timedelta(seconds=self.model.now)}
+                sa.text("select sharequeue.set_clock_offset(:offset)"),
+                {"offset": timedelta(seconds=self.model.now)},
             )
 
     @rule()
@@ -179,10 +191,16 @@ class Histories(RuleBasedStateMachine):
         }
         assert engine == {o: (r.state, r.count, r.lease, r.isolate) for o, r in self.model.records.items()}
         status = self.state.describe(self.at.group_id)[0]
-        assert (status.spso, status.speo, status.lost_records) == (self.model.spso, self.model.speo, self.model.lost)
+        assert (status.spso, status.speo, status.lost_records) == (
+            self.model.spso,
+            self.model.speo,
+            self.model.lost,
+        )
         assert status.delivery_complete_count == self.model.complete()
         assert status.lag == max(0, self.model.log_end - self.model.spso - self.model.complete())
-        counts = {(c.outcome, c.delivery_count): c.records for c in self.state.delivery_counts(self.at.group_id)}
+        counts = {
+            (c.outcome, c.delivery_count): c.records for c in self.state.delivery_counts(self.at.group_id)
+        }
         assert counts == self.model.counts
         assert self.state.verify(self.at.group_id) == []
 
@@ -202,11 +220,12 @@ def real_time(database: Database) -> Iterator[None]:
 
 
 def test_random_histories_leave_engine_and_model_in_the_same_state(private_database: Database) -> None:
-    """Whatever members do, in whatever order, every offset's state, count, lease, SPSO and lag are the model's."""
+    """Whatever members do, in whatever order, every offset's state, count, lease, SPSO and lag are the
+    model's."""
     reached.clear()
     machine = type("Machine", (Histories,), {"database": private_database})
     with real_time(private_database):
-        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        run_state_machine_as_test(
             machine,
             settings=settings(
                 max_examples=EXAMPLES,

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from sharequeue.offsets import MAX_OFFSET, OffsetSet
 
 ranges = st.lists(
-    st.tuples(st.integers(0, 60), st.integers(1, 20)).map(lambda pair: (pair[0], pair[0] + pair[1])), max_size=8
+    st.tuples(st.integers(0, 60), st.integers(1, 20)).map(lambda pair: (pair[0], pair[0] + pair[1])),
+    max_size=8,
 )
 
 
@@ -16,7 +17,9 @@ def members(offsets: OffsetSet) -> set[int]:
 
 
 @given(ranges, ranges)
-def test_set_algebra_agrees_with_python_sets(left: list[tuple[int, int]], right: list[tuple[int, int]]) -> None:
+def test_set_algebra_agrees_with_python_sets(
+    left: list[tuple[int, int]], right: list[tuple[int, int]]
+) -> None:
     """Union, intersection, difference, length and membership are those of plain sets of integers."""
     a, b = OffsetSet.of(*left), OffsetSet.of(*right)
     assert members(a | b) == members(a) | members(b)

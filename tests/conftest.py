@@ -1,0 +1,46 @@
+"""What every test relies on: fixtures by subject in `fix_*.py`, an environment of its own, and no skipped
+tests.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+# A shared set of jars, and how to fetch them, may be given from outside.
+KEPT = ("SHAREQUEUE_JARS", "SHAREQUEUE_IVY_SETTINGS")
+
+pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the shell's own stack out: no test may reach a live demo or somebody's servers."""
+    for name in [name for name in os.environ if name.startswith("SHAREQUEUE_") and name not in KEPT]:
+        del os.environ[name]
+    os.environ.pop("DAGSTER_HOME", None)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Fail a run in which a test was skipped: what is not run is not known."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = len(reporter.stats.get("skipped", [])) if reporter is not None else 0
+    if skipped and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why a run with skipped tests fails."""
+    skipped = len(terminalreporter.stats.get("skipped", []))
+    if skipped:
+        terminalreporter.write_line(f"{skipped} tests were skipped: no test of this project may be", red=True)
+
+
+@pytest.fixture
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Give an environment without any `SHAREQUEUE_*` variable, and the means to set some."""
+    for name in [name for name in os.environ if name.startswith("SHAREQUEUE_")]:
+        monkeypatch.delenv(name)
+    return monkeypatch

@@ -1,0 +1,216 @@
+"""The servers tests run against: our own Postgres and broker, on free ports, in a folder of their own.
+
+Started by the first test that asks, stopped after the last one, whatever happened in between. What a killed
+run left behind is cleaned up by the next. Tests share the servers and the database, and keep apart by names
+of their own (`topic`, `group`); one that needs an empty or a private database asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy as sa
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from sharequeue.database import Database, migrate
+from sharequeue.kafka_clients import client_config
+from sharequeue.local import processes
+from sharequeue.local.home import Home, read_json, write_json
+from sharequeue.local.stack import StackInfo, down, up
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REPOSITORY = Path(__file__).parents[1]
+PREFIX = "sharequeue-test-"
+
+MakeTopic = Callable[..., str]
+
+
+def jars_folder() -> Path:
+    """Give the jars tests share with the checkout: resolved once, by whoever comes first."""
+    return Path(os.environ.get("SHAREQUEUE_JARS") or REPOSITORY / ".sharequeue" / "jars").absolute()
+
+
+def say(line: str) -> None:
+    """Show progress of the stack even while pytest captures output: the first start may take a minute."""
+    print(line, file=sys.__stderr__, flush=True)
+
+
+@pytest.fixture
+def stack_home() -> Iterator[Path]:
+    """Give an empty home for a test that starts a stack of its own; stopped and removed at the end."""
+    home = _new_home()
+    try:
+        yield home
+    finally:
+        _end(home)
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[StackInfo]:
+    """Give the running stack: Postgres and Kafka; ask for `service` to have the coordinator service too."""
+    _end_leftovers()
+    home = _new_home()
+    try:
+        yield up(home, _quiet, service=False)
+    finally:
+        _end(home)
+
+
+@pytest.fixture(scope="session")
+def service(stack: StackInfo) -> str:
+    """Give the URL of the coordinator service, running as a process of the stack."""
+    info = up(stack.home, _quiet)
+    assert info.service_url is not None
+    return info.service_url
+
+
+@pytest.fixture
+def settings(stack: StackInfo) -> Settings:
+    """Give the settings that lead to the stack."""
+    return Settings.load(stack.home)
+
+
+@pytest.fixture(scope="session")
+def database(stack: StackInfo) -> Iterator[Database]:
+    """Give the stack's database, migrated, shared by the session."""
+    opened = Database(stack.database_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def empty_database(database: Database) -> Database:
+    """Give the stack's database with no rows in it but the schema's own."""
+    with database.transaction() as connection:
+        rows = connection.execute(
+            sa.text(
+                "select quote_ident(schemaname) || '.' || quote_ident(tablename) from pg_tables "
+                "where schemaname = 'sharequeue' and tablename <> 'schema_migrations'"
+            )
+        )
+        tables = ", ".join(name for (name,) in rows)
+        if tables:
+            connection.exec_driver_sql(f"truncate {tables} restart identity cascade")
+    return database
+
+
+@pytest.fixture
+def private_database(stack: StackInfo) -> Iterator[Database]:
+    """Give a database of this test alone, migrated."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    engine = sa.create_engine(stack.database_url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"create database {name}")
+    opened = Database(
+        str(sa.make_url(stack.database_url).set(database=name).render_as_string(hide_password=False))
+    )
+    try:
+        migrate(opened)
+        yield opened
+    finally:
+        opened.close()
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"drop database {name} with (force)")
+        engine.dispose()
+
+
+@pytest.fixture
+def state(database: Database) -> State:
+    """Give the state of the shared database."""
+    return State(database)
+
+
+@pytest.fixture
+def topics(settings: Settings) -> Topics:
+    """Give what the broker says of topics."""
+    return Topics(settings)
+
+
+@pytest.fixture
+def group() -> str:
+    """Give a group id no other test uses."""
+    return f"group-{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def topic() -> str:
+    """Give a topic name no other test uses; the topic is not made."""
+    return f"topic-{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def make_topic(settings: Settings) -> Iterator[MakeTopic]:
+    """Give a function that makes a topic, `make_topic(partitions=1, name=None, **configs)`, and gives its
+    name.
+
+    Configs are written with underscores. The topics are deleted afterwards.
+    """
+    admin = AdminClient(client_config(settings))
+    made: list[str] = []
+
+    def make(partitions: int = 1, name: str | None = None, **configs: str) -> str:
+        wanted = name or f"topic-{uuid.uuid4().hex[:10]}"
+        config = {key.replace("_", "."): value for key, value in configs.items()}
+        new = NewTopic(wanted, num_partitions=partitions, replication_factor=1, config=config)
+        admin.create_topics([new])[wanted].result(30)
+        made.append(wanted)
+        return wanted
+
+    yield make
+    if made:
+        for deleted in admin.delete_topics(made).values():
+            deleted.exception(30)  # a test may have deleted its topic itself
+
+
+@pytest.fixture(scope="session")
+def spark(stack: StackInfo) -> Iterator[SparkSession]:
+    """Give the one Spark session of this process, local, with Kafka's connector."""
+    from pipelines.session import spark_session
+
+    session = spark_session(Settings.load(stack.home), "tests")
+    yield session
+    session.stop()
+
+
+def _quiet(line: str) -> None:
+    if line.startswith("jars:"):
+        say(line)
+
+
+def _new_home() -> Path:
+    os.environ["SHAREQUEUE_JARS"] = str(jars_folder())
+    home = Path(tempfile.mkdtemp(prefix=PREFIX))
+    home.chmod(0o755)  # as root, Postgres runs as `nobody` and must get in
+    write_json(home / "owner.json", {"pid": os.getpid(), "identity": processes.identity(os.getpid())})
+    return home
+
+
+def _end(home: Path) -> None:
+    try:
+        down(home, lambda line: None)
+        left = [name for name in ("postgres", "kafka", "service") if processes.find(Home.at(home), name)]
+        assert not left, f"{left} still run after down"
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _end_leftovers() -> None:
+    """End the stacks of test runs that were killed: their owner is gone."""
+    for home in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        owner = read_json(home / "owner.json")
+        if isinstance(owner, dict) and processes.identity(owner["pid"]) != owner["identity"]:
+            _end(home)

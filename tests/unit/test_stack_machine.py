@@ -1,0 +1,108 @@
+"""What the machine must have, found and told before anything is changed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sharequeue.local import preflight
+from sharequeue.local.preflight import StackError, check_disk, check_python, find_java, parse_java_version
+from tests.fix_stack import REPOSITORY
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    """Make a Java home whose `java` says that it is `version`."""
+    executable = folder / "bin" / "java"
+    executable.parent.mkdir(parents=True)
+    executable.write_text(
+        f"#!/bin/sh\necho '    java.home = {folder}' >&2\necho 'openjdk version \"{version}\"' >&2\n"
+    )
+    executable.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', ("17.0.15", 17)),
+        ('java version "1.8.0_392"', ("1.8.0_392", 8)),
+        ('openjdk version "21" 2023-09-19', ("21", 21)),
+        ('openjdk version "24-ea" 2025-03-18', ("24-ea", 24)),
+        ('Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "17.0.1"', ("17.0.1", 17)),
+        ("Unable to locate a Java Runtime", None),
+    ],
+)
+def test_java_versions_are_read_in_both_schemes(text: str, expected: tuple[str, int] | None) -> None:
+    """1.8 is 8; vendors and options before it do not matter."""
+    assert parse_java_version(text) == expected
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21.0.2"])
+def test_java_17_and_21_are_taken(tmp_path: Path, version: str) -> None:
+    """Those two run Spark 4.0 and the broker."""
+    home = fake_java(tmp_path / "jdk", version)
+    found = find_java({"JAVA_HOME": str(home)})
+    assert (found.home, found.major) == (home, int(version[:2]))
+
+
+@pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2", "24"])
+def test_another_java_in_java_home_is_refused_by_name(tmp_path: Path, version: str) -> None:
+    """JAVA_HOME decides: Spark would follow it, so a good Java elsewhere on PATH does not help."""
+    home = fake_java(tmp_path / "jdk", version)
+    with pytest.raises(StackError, match=rf"Java 17 or 21 is needed.*{version}.*JAVA_HOME"):
+        find_java({"JAVA_HOME": str(home), "PATH": "/usr/bin:/bin"})
+
+
+def test_without_java_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what is needed and how to get it."""
+    monkeypatch.setattr(preflight, "_USUAL_FOLDERS", ())
+    with pytest.raises(StackError, match=r"^Java 17 or 21 is needed.*none was found: install one.*\.$"):
+        find_java({"PATH": str(tmp_path)})
+
+
+def test_without_java_up_changes_nothing(tmp_path: Path) -> None:
+    """`sharequeue up` ends with one line on stderr and exit code 1, and does not make the data folder."""
+    home = tmp_path / "home"
+    ended = subprocess.run(
+        [sys.executable, "-m", "sharequeue.cli", "up", "--home", str(home)],
+        env={"PATH": "/usr/bin:/bin", "JAVA_HOME": str(tmp_path / "none")},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("Error: Java 17 or 21 is needed")
+    assert ended.stderr.count("\n") == 1
+    assert not home.exists()
+
+
+def test_a_full_disk_is_told_with_what_to_do(tmp_path: Path) -> None:
+    """The folder need not exist yet."""
+    with pytest.raises(StackError, match=r"GB are free.*SHAREQUEUE_HOME"):
+        check_disk(tmp_path / "not" / "yet", 2**60)
+
+
+@pytest.mark.parametrize("version", [(3, 10), (3, 14)])
+def test_other_pythons_are_refused(version: tuple[int, int]) -> None:
+    """PySpark 4.0 declares 3.11 to 3.13 among those we support."""
+    with pytest.raises(StackError, match=r"Python 3\.11, 3\.12 or 3\.13 is needed"):
+        check_python(version)
+
+
+def test_the_preflight_runs_before_there_is_an_environment(tmp_path: Path) -> None:
+    """`make` runs it as a plain script, so it needs nothing but the standard library."""
+    script = REPOSITORY / "sharequeue" / "local" / "preflight.py"
+    ended = subprocess.run(
+        [sys.executable, "-S", "-I", str(script)],
+        env={"PATH": "/usr/bin:/bin", "JAVA_HOME": str(tmp_path / "none")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert "JAVA_HOME" in ended.stderr

@@ -1,0 +1,108 @@
+"""Our processes are told from everybody else's, and ended without a trace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sharequeue.local import processes
+from sharequeue.local.home import Home, write_json
+from sharequeue.local.preflight import StackError
+from sharequeue.local.processes import Start
+
+SLEEP = (sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(600)")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    home = Home.at(tmp_path)
+    home.create()
+    yield home
+    for record in home.run.glob("*.json"):
+        running = processes.find(home, record.stem)
+        if running is not None:
+            processes.stop(home, running, polite=signal.SIGKILL)
+
+
+def start(home: Home, *command: str, name: str = "sleeper") -> processes.Running:
+    return processes.start(home, Start(name, command, dict(os.environ)))
+
+
+def test_a_started_component_is_found_and_stopped(home: Home) -> None:
+    """It runs in a session of its own, so that Ctrl-C at the starter does not reach it."""
+    running = start(home, *SLEEP)
+    processes.wait_until(running, lambda: "ready" in running.log.read_text(), 10)
+    assert processes.find(home, "sleeper") == running
+    assert os.getsid(running.pid) == running.pid
+    processes.stop(home, running)
+    assert not psutil.pid_exists(running.pid)
+    assert processes.find(home, "sleeper") is None
+
+
+def test_a_stale_record_never_names_somebody_elses_process(home: Home) -> None:
+    """After a reboot the recorded pid may be anybody's; it is not ours, and stop leaves it alone."""
+    with subprocess.Popen(SLEEP, stdout=subprocess.DEVNULL) as stranger:
+        stale = processes.Running("sleeper", stranger.pid, "another-boot:1", home.logs / "sleeper.log")
+        write_json(home.run / "sleeper.json", {"pid": stale.pid, "identity": stale.identity})
+        assert processes.find(home, "sleeper") is None
+        processes.stop(home, stale)
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_a_process_whose_starter_was_killed_before_recording_it_is_found(home: Home) -> None:
+    """The mark in its environment tells whose it is."""
+    running = start(home, *SLEEP)
+    (home.run / "sleeper.json").unlink()
+    assert processes.find(home, "sleeper") == running
+    assert (home.run / "sleeper.json").exists()
+
+
+def test_a_component_that_ignores_sigterm_is_killed_with_its_children(home: Home) -> None:
+    """Nothing of ours is left, whatever it thinks of signals."""
+    script = (
+        "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
+        "print('ready', child.pid, flush=True); time.sleep(600)"
+    )
+    running = start(home, sys.executable, "-c", script)
+    processes.wait_until(running, lambda: "ready" in running.log.read_text(), 10)
+    child = int(running.log.read_text().split()[-1])
+    processes.stop(home, running, seconds=0.2)
+    assert processes.identity(running.pid) is None
+    assert processes.identity(child) is None
+
+
+def test_a_component_that_dies_at_start_shows_its_last_lines_and_where_the_rest_is(home: Home) -> None:
+    """Only the lines of this start, not of an earlier one."""
+    (home.logs / "sleeper.log").write_text("--- earlier starting sleeper\nold complaint\n")
+    running = start(home, sys.executable, "-c", "print('cannot go on'); raise SystemExit(3)")
+    with pytest.raises(StackError) as raised:
+        processes.wait_until(running, lambda: False, 10)
+    assert "sleeper ended while it was starting" in str(raised.value)
+    assert "| cannot go on" in str(raised.value)
+    assert "old complaint" not in str(raised.value)
+    assert str(home.logs / "sleeper.log") in str(raised.value)
+
+
+def test_a_program_that_is_not_there_is_named(home: Home) -> None:
+    """No traceback for a missing executable."""
+    with pytest.raises(StackError, match="sleeper cannot be started: /nowhere/at/all: No such file"):
+        start(home, "/nowhere/at/all")
+
+
+def test_a_dead_process_has_no_identity() -> None:
+    """Neither an ended process nor its zombie counts as alive."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    assert processes.identity(ended.pid) is None
+    ended.wait()
+    assert processes.identity(ended.pid) is None
+    assert processes.identity(os.getpid()) is not None

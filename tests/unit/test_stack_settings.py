@@ -1,0 +1,133 @@
+"""Where things are: environment over stack file over default."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+from sharequeue.kafka_clients import client_config, spark_options
+from sharequeue.settings import SettingMissing, Settings, normalise_database_url
+
+STACK = {
+    "database_url": "postgresql+psycopg2://u:p@127.0.0.1:1/sharequeue",
+    "bootstrap_servers": "127.0.0.1:2",
+    "service_url": "http://127.0.0.1:3",
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "stack.json").write_text(json.dumps(STACK))
+    return tmp_path
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg2"])
+def test_a_bare_postgres_url_names_psycopg2(scheme: str) -> None:
+    """SQLAlchemy 2.1 would take psycopg 3 for a bare one."""
+    assert normalise_database_url(f"{scheme}://u@h/d") == "postgresql+psycopg2://u@h/d"
+
+
+def test_environment_wins_over_stack_file_and_that_over_default(
+    home: Path, no_environment: pytest.MonkeyPatch
+) -> None:
+    """The order of the contract, seen on one setting of each kind."""
+    no_environment.setenv("SHAREQUEUE_BOOTSTRAP_SERVERS", "elsewhere:9092")
+    settings = Settings.load(home)
+    assert settings.bootstrap_servers == "elsewhere:9092"
+    assert settings.database_url == STACK["database_url"]
+    assert settings.dagster_url == "postgresql+psycopg2://u:p@127.0.0.1:1/dagster"
+    assert (settings.spark_master, settings.jars, settings.output) == (
+        "local[*]",
+        home / "jars",
+        home / "output",
+    )
+
+
+def test_another_database_takes_its_own_dagster_database_with_it(
+    home: Path, no_environment: pytest.MonkeyPatch
+) -> None:
+    """A database named by the environment is not paired with the embedded stack's Dagster storage."""
+    (home / "stack.json").write_text(
+        json.dumps({**STACK, "dagster_url": "postgresql+psycopg2://u:p@127.0.0.1:1/dagster"})
+    )
+    no_environment.setenv("SHAREQUEUE_DATABASE_URL", "postgres://me@db/queue")
+    assert Settings.load(home).dagster_url == "postgresql+psycopg2://me@db/dagster"
+
+
+def test_home_from_the_environment_is_absolute(tmp_path: Path, no_environment: pytest.MonkeyPatch) -> None:
+    """A relative home counts from the working directory at the time of loading."""
+    no_environment.chdir(tmp_path)
+    assert Settings.load().home == tmp_path / ".sharequeue"
+    no_environment.setenv("SHAREQUEUE_HOME", "data")
+    assert Settings.load().home == tmp_path / "data"
+
+
+def test_a_missing_address_says_what_to_set(tmp_path: Path, no_environment: pytest.MonkeyPatch) -> None:
+    """Asking for an address nobody gave names the variable and the command; loading alone does not fail."""
+    settings = Settings.load(tmp_path)
+    assert not settings.knows("database_url")
+    with pytest.raises(SettingMissing, match=r"SHAREQUEUE_DATABASE_URL.*make up"):
+        _ = settings.database_url
+
+
+def test_a_broken_stack_file_is_named(tmp_path: Path, no_environment: pytest.MonkeyPatch) -> None:
+    """Half a stack file is an error with its path, not a stack without addresses."""
+    (tmp_path / "stack.json").write_text("{")
+    with pytest.raises(SettingMissing, match=r"stack\.json"):
+        Settings.load(tmp_path)
+
+
+def test_settings_are_immutable_replaceable_and_picklable(
+    home: Path, no_environment: pytest.MonkeyPatch
+) -> None:
+    """They travel to Spark and Dagster processes unchanged, and hide the password when printed."""
+    settings = Settings.load(home).replace(bootstrap_servers="b:1", spark_master="spark://m:7077")
+    copy = pickle.loads(pickle.dumps(settings))  # noqa: S301 - our own bytes
+    assert (copy.bootstrap_servers, copy.spark_master, copy.home) == ("b:1", "spark://m:7077", home)
+    assert copy.database_url == STACK["database_url"]
+    assert ":p@" not in repr(copy)
+    with pytest.raises(AttributeError):
+        copy.home = home
+
+
+def test_kafka_security_reaches_both_client_families(home: Path, no_environment: pytest.MonkeyPatch) -> None:
+    """librdkafka gets the names as they are; Java gets a JAAS line and a PEM trust store."""
+    for name, value in {
+        "SECURITY_PROTOCOL": "SASL_SSL",
+        "SASL_MECHANISM": "SCRAM-SHA-512",
+        "SASL_USERNAME": "me",
+        "SASL_PASSWORD": 'se"cret',
+        "SSL_CA_LOCATION": "/ca.pem",
+    }.items():
+        no_environment.setenv(f"SHAREQUEUE_KAFKA_{name}", value)
+    settings = Settings.load(home)
+    assert client_config(settings, group_id="g") == {
+        "bootstrap.servers": "127.0.0.1:2",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "me",
+        "sasl.password": 'se"cret',
+        "ssl.ca.location": "/ca.pem",
+        "group.id": "g",
+    }
+    assert spark_options(settings) == {
+        "kafka.bootstrap.servers": "127.0.0.1:2",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        'username="me" password="se\\"cret";',
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.location": "/ca.pem",
+    }
+
+
+def test_a_security_setting_java_does_not_have_is_refused(
+    home: Path, no_environment: pytest.MonkeyPatch
+) -> None:
+    """Dropping it silently could turn a check off on one side only."""
+    no_environment.setenv("SHAREQUEUE_KAFKA_ENABLE_SSL_CERTIFICATE_VERIFICATION", "false")
+    with pytest.raises(SettingMissing, match="SHAREQUEUE_KAFKA_ENABLE_SSL_CERTIFICATE_VERIFICATION"):
+        spark_options(Settings.load(home))
