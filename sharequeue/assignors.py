@@ -1,0 +1,109 @@
+"""Which member gets which share-partition?
+
+Kafka's SimpleAssignor ("simple", the only one a share group has) as a pure function: balance first, then
+stickiness. With M members over P share-partitions each is shared by s = ceil(M / P) members, so up to M = P a
+share group is divided like a consumer group, and beyond it members share. Mirrors kafka-semantics R-GR-11 to
+13 (`SimpleHomogeneousAssignmentBuilder`, `SimpleHeterogeneousAssignmentBuilder`). Where Kafka picks among
+equals at random, this picks by order, so that the same input gives the same answer. Which share-partitions
+may be assigned at all, and when, is decided in `groups`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+Assignment = dict[str, frozenset[int]]
+"""Per member id the ids of its share-partitions."""
+
+
+def assign(
+    subscriptions: Mapping[str, Collection[str]],
+    partitions: Mapping[str, Collection[int]],
+    current: Mapping[str, Collection[int]],
+) -> Assignment:
+    """The target assignment of a group: one entry per member, empty ones included.
+
+    `subscriptions`: per member, in the order in which targets are dealt, its topics. `partitions`: per topic
+    the ids of its assignable share-partitions. `current`: what members have now; unknown members and ids in
+    it are ignored.
+    """
+    topics = {frozenset(subscribed).intersection(partitions) for subscribed in subscriptions.values()}
+    subscribed_to = frozenset[str]().union(*topics)
+    if len(topics) <= 1:
+        pool = sorted({share_partition for topic in subscribed_to for share_partition in partitions[topic]})
+        return _balance(list(subscriptions), pool, current)
+    merged: dict[str, set[int]] = {member: set() for member in subscriptions}
+    for topic in sorted(subscribed_to):
+        subscribers = [member for member, subscribed in subscriptions.items() if topic in subscribed]
+        for member, share in _balance(subscribers, sorted(partitions[topic]), current).items():
+            merged[member] |= share
+    return {member: frozenset(share) for member, share in merged.items()}
+
+
+def desired_sharing(members: int, partitions: int) -> int:
+    """How many members share each share-partition: ceil(M / P), 0 without either."""
+    return -(-members // partitions) if partitions else 0
+
+
+def desired_sizes(members: int, partitions: int) -> list[int]:
+    """How many share-partitions the i-th member gets: they add up to s·P and differ by one at most."""
+    total = desired_sharing(members, partitions) * partitions
+    return [-(-total * (i + 1) // members) + (-total * i // members) for i in range(members)]
+
+
+def _balance(
+    members: Sequence[str], pool: Sequence[int], current: Mapping[str, Collection[int]]
+) -> Assignment:
+    sharing = desired_sharing(len(members), len(pool))
+    assignable = set(pool)
+    held = {member: assignable.intersection(current.get(member, ())) for member in members}
+    # Who holds most gets the larger sizes: dealt by order alone, they would cause needless moves.
+    by_holding = sorted(members, key=lambda member: -len(held[member]))
+    largest_first = sorted(desired_sizes(len(members), len(pool)), reverse=True)
+    sizes = dict(zip(by_holding, largest_first, strict=True))
+    sharers = Counter(share_partition for share in held.values() for share_partition in share)
+
+    # Members above their size give up first what too many share: each such removal serves both bounds.
+    for member in members:
+        surplus = len(held[member]) - sizes[member]
+        for share_partition in sorted(held[member], key=lambda p: (-sharers[p], p))[: max(surplus, 0)]:
+            held[member].remove(share_partition)
+            sharers[share_partition] -= 1
+    for share_partition in pool:
+        holders = [member for member in members if share_partition in held[member]]
+        for member in holders[sharing:]:
+            held[member].remove(share_partition)
+            sharers[share_partition] -= 1
+
+    _fill(pool, held, sizes, sharers, sharing)
+    return {member: frozenset(share) for member, share in held.items()}
+
+
+def _fill(
+    pool: Sequence[int],
+    held: Mapping[str, set[int]],
+    sizes: Mapping[str, int],
+    sharers: Counter[int],
+    sharing: int,
+) -> None:
+    """Deal each share-partition to members below their size, round-robin, until it has enough of them.
+
+    One that nobody below his size can take, because all of them have it, is left short, as Kafka leaves it.
+    """
+    waiting = [member for member in held if len(held[member]) < sizes[member]]
+    turn = 0
+    for share_partition in pool:
+        while sharers[share_partition] < sharing:
+            takers = [waiting[(turn + i) % len(waiting)] for i in range(len(waiting))]
+            taker = next((member for member in takers if share_partition not in held[member]), None)
+            if taker is None:
+                break
+            held[taker].add(share_partition)
+            sharers[share_partition] += 1
+            position = waiting.index(taker)
+            if len(held[taker]) == sizes[taker]:
+                waiting.pop(position)
+                turn = position
+            else:
+                turn = position + 1

@@ -1,0 +1,306 @@
+"""Which of Kafka's errors happened?
+
+One class per error of the Kafka protocol that this project answers with, under Kafka's name and number
+(Kafka's ``org.apache.kafka.common.protocol.Errors``), so that an error means the same in SQL, in Python, over
+HTTP and on screen. A class's docstring is its message until a more exact one is given: what happened, what
+was expected, what to do. Who raises an error, and when, is left to the operations.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import ClassVar
+
+NONE = 0
+"""Kafka's number for "no error"; it has no class."""
+
+
+class ShareError(Exception):
+    """Something was refused for a reason that Kafka has no name for. Read the message and the service's
+    log."""
+
+    code: ClassVar[int] = -1
+    name: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
+    retriable: ClassVar[bool] = False
+    """Whether the very same request may succeed later, with nothing changed by the caller."""
+
+    def __init__(self, message: str | None = None) -> None:
+        self.message = message or explanation(type(self))
+        super().__init__(self.message)
+
+
+def explanation(error: type[ShareError]) -> str:
+    """The error's own text (its docstring) on one line: what happened, what was expected, what to do."""
+    return " ".join(inspect.cleandoc(error.__doc__ or error.name).split())
+
+
+class UnknownServerError(ShareError):
+    """The server failed in a way it did not foresee. Its log has the cause; trying again may or may not
+    help."""
+
+    code = -1
+    name = "UNKNOWN_SERVER_ERROR"
+
+
+class OffsetOutOfRange(ShareError):
+    """The offset lies outside the partition's log. Use one between the log start and the log end offset."""
+
+    code = 1
+    name = "OFFSET_OUT_OF_RANGE"
+
+
+class UnknownTopicOrPartition(ShareError):
+    """There is no such topic or partition, or the group has no state for it. Check the name, create the
+    topic, or let a member of the group subscribe to it first."""
+
+    code = 3
+    name = "UNKNOWN_TOPIC_OR_PARTITION"
+    retriable = True
+
+
+class LeaderNotAvailable(ShareError):
+    """The partition has no leader, or its share-partition is not initialised yet. Try again in a moment."""
+
+    code = 5
+    name = "LEADER_NOT_AVAILABLE"
+    retriable = True
+
+
+class NotLeaderOrFollower(ShareError):
+    """This broker does not lead the partition. Refresh the metadata and ask the one that does."""
+
+    code = 6
+    name = "NOT_LEADER_OR_FOLLOWER"
+    retriable = True
+
+
+class RequestTimedOut(ShareError):
+    """No answer came in the time allowed. The operation may still have happened; repeat it with the same
+    request id, or look before repeating."""
+
+    code = 7
+    name = "REQUEST_TIMED_OUT"
+    retriable = True
+
+
+class BrokerNotAvailable(ShareError):
+    """The Kafka broker does not answer. Check the bootstrap servers and that the broker runs; what needs no
+    broker goes on, and what does is tried again."""
+
+    code = 8
+    name = "BROKER_NOT_AVAILABLE"
+    retriable = True
+
+
+class CoordinatorLoadInProgress(ShareError):
+    """The coordinator is still loading the group. Try again in a moment."""
+
+    code = 14
+    name = "COORDINATOR_LOAD_IN_PROGRESS"
+    retriable = True
+
+
+class CoordinatorNotAvailable(ShareError):
+    """The coordinator cannot reach its database, so nothing can be decided now. Try again; if it lasts, check
+    `GET /ready` of the service and the database's address."""
+
+    code = 15
+    name = "COORDINATOR_NOT_AVAILABLE"
+    retriable = True
+
+
+class NotCoordinator(ShareError):
+    """This server does not coordinate the group. Ask the one that does."""
+
+    code = 16
+    name = "NOT_COORDINATOR"
+    retriable = True
+
+
+class InvalidTopic(ShareError):
+    """The topic's name is not legal. Use letters, digits, dots, underscores and hyphens, 249 characters at
+    most."""
+
+    code = 17
+    name = "INVALID_TOPIC_EXCEPTION"
+
+
+class InvalidGroupId(ShareError):
+    """The group id is empty. Name the share group."""
+
+    code = 24
+    name = "INVALID_GROUP_ID"
+
+
+class UnknownMemberId(ShareError):
+    """The member is not in the group: it never joined, left, or its session expired. Join again with epoch
+    0."""
+
+    code = 25
+    name = "UNKNOWN_MEMBER_ID"
+
+
+class TopicAuthorizationFailed(ShareError):
+    """The caller may not see or read the topic. Have DESCRIBE (and READ, to consume) granted on it."""
+
+    code = 29
+    name = "TOPIC_AUTHORIZATION_FAILED"
+
+
+class GroupAuthorizationFailed(ShareError):
+    """The caller may not do this with the group. Have READ, DESCRIBE, ALTER or DELETE granted on it,
+    whichever the operation needs."""
+
+    code = 30
+    name = "GROUP_AUTHORIZATION_FAILED"
+
+
+class UnsupportedVersion(ShareError):
+    """The server does not support this version of the request, or the feature is switched off. Upgrade it."""
+
+    code = 35
+    name = "UNSUPPORTED_VERSION"
+
+
+class TopicAlreadyExists(ShareError):
+    """A topic of this name exists already. Use it, or choose another name."""
+
+    code = 36
+    name = "TOPIC_ALREADY_EXISTS"
+
+
+class InvalidConfig(ShareError):
+    """The configuration was refused: the name is unknown, or the value outside what is allowed. Nothing
+    changed."""
+
+    code = 40
+    name = "INVALID_CONFIG"
+
+
+class InvalidRequest(ShareError):
+    """The request is malformed: a field is missing, empty or out of range. Correct it; repeating will not
+    help."""
+
+    code = 42
+    name = "INVALID_REQUEST"
+
+
+class NonEmptyGroup(ShareError):
+    """The group still has members. Stop them, or wait until their sessions have expired, then try again."""
+
+    code = 68
+    name = "NON_EMPTY_GROUP"
+
+
+class GroupIdNotFound(ShareError):
+    """There is no such share group. A group is made by its first member; check the name."""
+
+    code = 69
+    name = "GROUP_ID_NOT_FOUND"
+
+
+class FencedLeaderEpoch(ShareError):
+    """The request names an older leader epoch than the current one. Refresh the metadata and try again."""
+
+    code = 74
+    name = "FENCED_LEADER_EPOCH"
+    retriable = True
+
+
+class OffsetNotAvailable(ShareError):
+    """No offset answers the reset policy yet: with `by_duration` there is no record young enough. The
+    share-partition starts when one arrives; or set `share.auto.offset.reset` to earliest or latest."""
+
+    code = 78
+    name = "OFFSET_NOT_AVAILABLE"
+    retriable = True
+
+
+class GroupMaxSizeReached(ShareError):
+    """The group has as many members as `group.share.max.size` allows. Stop one, or raise the limit."""
+
+    code = 81
+    name = "GROUP_MAX_SIZE_REACHED"
+
+
+class UnknownTopicId(ShareError):
+    """No topic has this id: it was deleted, perhaps made again under its old name. Refresh the metadata."""
+
+    code = 100
+    name = "UNKNOWN_TOPIC_ID"
+    retriable = True
+
+
+class FencedMemberEpoch(ShareError):
+    """The member's epoch is not the one the group knows. Abandon what is held and join again with epoch 0."""
+
+    code = 110
+    name = "FENCED_MEMBER_EPOCH"
+
+
+class InvalidRecordState(ShareError):
+    """The records are not held under this lease any more: the lock lapsed, or they were answered. Nothing
+    changed; they will be, or have been, delivered again. Renew in time, or give locks longer."""
+
+    code = 121
+    name = "INVALID_RECORD_STATE"
+
+
+class ShareSessionNotFound(ShareError):
+    """There is no such share session. Open one with epoch 0."""
+
+    code = 122
+    name = "SHARE_SESSION_NOT_FOUND"
+    retriable = True
+
+
+class InvalidShareSessionEpoch(ShareError):
+    """The share session is at another epoch. Open it anew with epoch 0."""
+
+    code = 123
+    name = "INVALID_SHARE_SESSION_EPOCH"
+    retriable = True
+
+
+class FencedStateEpoch(ShareError):
+    """The share-partition's offsets were reset after this lease was given. Abandon the lease and acquire
+    again."""
+
+    code = 124
+    name = "FENCED_STATE_EPOCH"
+
+
+class ShareSessionLimitReached(ShareError):
+    """No further share session fits. Close one, or try again later."""
+
+    code = 133
+    name = "SHARE_SESSION_LIMIT_REACHED"
+    retriable = True
+
+
+def _classes() -> list[type[ShareError]]:
+    # Only what this module defines: a subclass made elsewhere keeps its parent's name and number.
+    return [error for error in ShareError.__subclasses__() if error.__module__ == __name__]
+
+
+ERRORS_BY_CODE: dict[int, type[ShareError]] = {error.code: error for error in _classes()}
+ERRORS_BY_NAME: dict[str, type[ShareError]] = {error.name: error for error in _classes()}
+# What older texts call it (kafka-share-groups and early drafts of the KIP).
+ERRORS_BY_NAME["GROUP_NOT_EMPTY"] = NonEmptyGroup
+
+
+def error_for(name_or_code: str | int, message: str | None = None) -> ShareError:
+    """The error of that Kafka name or number, ready to raise.
+
+    A name or number that no class has becomes `UnknownServerError` whose message keeps it. Raises
+    `ValueError` for NONE (0), which is no error.
+    """
+    if name_or_code in (NONE, "NONE"):
+        raise ValueError("NONE is not an error")
+    if isinstance(name_or_code, int):
+        found = ERRORS_BY_CODE.get(name_or_code)
+    else:
+        found = ERRORS_BY_NAME.get(name_or_code.upper())
+    if found is not None:
+        return found(message)
+    return UnknownServerError(f"{name_or_code}: {message}" if message else f"unexpected error {name_or_code}")

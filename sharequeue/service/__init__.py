@@ -1,0 +1,9 @@
+"""The HTTP face of groups and coordinator: `create_app` for any ASGI server, `serve` for a process of its
+own."""
+
+from __future__ import annotations
+
+from sharequeue.service.app import create_app
+from sharequeue.service.server import serve
+
+__all__ = ["create_app", "serve"]

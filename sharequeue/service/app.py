@@ -1,0 +1,249 @@
+"""What does the service answer over HTTP?
+
+ShareGroupHeartbeat as JSON, the groups to look at, and what an operator asks of any service: is it alive, is
+it ready, what are its figures. A heartbeat is always answered with status 200 and Kafka's error number in the
+body, as Kafka answers: an HTTP error means that it was not the service that spoke. Calls to the database are
+synchronous and run in threads, as many at once as the pool has connections. Rules are in `groups`, what
+happens by itself in `coordinator`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import anyio
+from anyio.to_thread import run_sync
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from sharequeue import __version__
+from sharequeue.configs import ServiceConfigs
+from sharequeue.coordinator import Coordinator
+from sharequeue.database import Database, SchemaOutdated, pending
+from sharequeue.errors import (
+    BrokerNotAvailable,
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    ShareError,
+    UnknownServerError,
+)
+from sharequeue.group_descriptions import describe_group, list_groups
+from sharequeue.groups import HeartbeatRequest, HeartbeatResponse, heartbeat
+from sharequeue.service.bodies import group_description, heartbeat_request, heartbeat_response
+from sharequeue.service.metrics import Metrics
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.topics import Topics
+from sharequeue.watched_topics import record_topics, unknown_names
+
+_log = logging.getLogger(__name__)
+
+POOL_SIZE = 10
+"""Connections to the database, and calls to it at once."""
+
+_MAX_BODY_BYTES = 1 << 20
+_BROKER_TIMEOUT_S = 5.0
+
+Answer = TypeVar("Answer")
+
+
+class Service:
+    """What the routes share: database, broker, coordinator, figures."""
+
+    def __init__(self, settings: Settings, configs: ServiceConfigs | None = None) -> None:
+        self.configs = configs or ServiceConfigs.load()
+        self.database = Database.open(settings, pool_size=POOL_SIZE)
+        self.topics = Topics(settings, timeout=_BROKER_TIMEOUT_S)
+        self.coordinator = Coordinator(self.database, self.topics, self.configs)
+        self.metrics = Metrics(self.database)
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    async def in_thread(self, work: Callable[[], Answer]) -> Answer:
+        """Run a synchronous call without holding up the others."""
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(POOL_SIZE)
+        return await run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        """A heartbeat, and what it sets off: new topics are looked up, so that they are initialised at
+        once."""
+        try:
+            if request.subscribed_topic_names:
+                self._look_up(request.subscribed_topic_names)
+            response = heartbeat(self.database, request, self.configs)
+        except SQLAlchemyError as error:
+            reason = str(error).splitlines()[0]
+            _log.warning("heartbeat of %s cannot be answered: %s", request.member_id, reason)
+            return refusal(CoordinatorNotAvailable())
+        if response.assignment == () or request.subscribed_topic_names:
+            self.coordinator.wake()
+        return response
+
+    def _look_up(self, names: tuple[str, ...]) -> None:
+        unknown = unknown_names(self.database, names)
+        # A broker that is known to be away is left to the watch: a heartbeat must not wait for it.
+        if not unknown or "watch" in self.coordinator.faults:
+            return
+        try:
+            found = self.topics.describe(unknown)
+        except BrokerNotAvailable as error:
+            _log.warning("topics %s cannot be looked up yet: %s", ", ".join(unknown), error)
+            return
+        # Only what is new: what changed is the watch's to record, together with what follows from it.
+        record_topics(self.database, found, ())
+
+    def close(self) -> None:
+        """Let go of the database and the broker."""
+        self.topics.close()
+        self.database.close()
+
+
+def refusal(error: ShareError) -> HeartbeatResponse:
+    """An error as the answer to a heartbeat."""
+    return HeartbeatResponse(error_code=error.code, error_message=error.message)
+
+
+def create_app(
+    settings: Settings, configs: ServiceConfigs | None = None, *, coordinate: bool = True
+) -> Starlette:
+    """The service as an ASGI application; with `coordinate`, its coordinator runs from start-up to shutdown.
+
+    Starts without the database and the broker: it says in `/ready` what is missing, and works once it is
+    there. Raises `SettingMissing` without their addresses, `InvalidConfig` for a wrong `group.share.*`.
+    """
+    service = Service(settings, configs)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        stop = threading.Event()
+        runner = threading.Thread(
+            target=service.coordinator.run, args=(stop,), name="sharequeue-coordinator", daemon=True
+        )
+        if coordinate:
+            runner.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            service.coordinator.wake()
+            if coordinate:
+                # A round that waits for a lost server is cut off: everything it does is a transaction.
+                await run_sync(runner.join, 2.0, abandon_on_cancel=True)
+            service.close()
+
+    routes = [
+        Route("/v1/share-group-heartbeat", _route(service, _heartbeat), methods=["POST"]),
+        Route("/v1/groups", _route(service, _groups)),
+        Route("/v1/groups/{group_id:path}", _route(service, _group)),
+        Route("/health", _route(service, _health)),
+        Route("/ready", _route(service, _ready)),
+        Route("/metrics", _route(service, _metrics)),
+    ]
+    app = Starlette(routes=routes, lifespan=lifespan)
+    app.state.service = service
+    return app
+
+
+def _route(
+    service: Service, handler: Callable[[Service, Request], Awaitable[Response]]
+) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await handler(service, request)
+        except ShareError as error:
+            return _error(error, 404 if error.name in ("GROUP_ID_NOT_FOUND", "INVALID_GROUP_ID") else 400)
+        except SQLAlchemyError as error:
+            _log.warning("%s cannot be answered: %s", request.url.path, str(error).splitlines()[0])
+            return _error(CoordinatorNotAvailable(), 503)
+
+    return endpoint
+
+
+def _error(error: ShareError, status: int) -> JSONResponse:
+    return JSONResponse({"error_code": error.code, "error_message": error.message}, status)
+
+
+async def _heartbeat(service: Service, request: Request) -> Response:
+    try:
+        body = await _body(request)
+        asked = heartbeat_request(body, request.client.host if request.client else "")
+        response = await service.in_thread(lambda: service.heartbeat(asked))
+    except ShareError as error:
+        response = refusal(error)
+    except Exception:
+        _log.exception("a heartbeat failed")
+        response = refusal(UnknownServerError())
+    service.metrics.heartbeats.labels(str(response.error_code)).inc()
+    return JSONResponse(heartbeat_response(response))
+
+
+async def _body(request: Request) -> bytes:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MAX_BODY_BYTES:
+            raise InvalidRequest(f"The body is longer than {_MAX_BODY_BYTES} bytes.")
+    return body
+
+
+async def _groups(service: Service, request: Request) -> Response:
+    groups = await service.in_thread(lambda: list_groups(service.database))
+    rows = [{"group_id": g.group_id, "group_state": g.group_state, "members": g.members} for g in groups]
+    return JSONResponse({"groups": rows})
+
+
+async def _group(service: Service, request: Request) -> Response:
+    group_id = request.path_params["group_id"]
+    group = await service.in_thread(lambda: describe_group(service.database, group_id))
+    partitions = await service.in_thread(lambda: State(service.database).describe(group_id))
+    waiting = {topic: why for (waits, topic), why in service.coordinator.waiting.items() if waits == group_id}
+    return JSONResponse(group_description(group, partitions, waiting))
+
+
+async def _health(service: Service, request: Request) -> Response:
+    return JSONResponse({"status": "alive", "version": __version__})
+
+
+async def _ready(service: Service, request: Request) -> Response:
+    async with anyio.create_task_group() as tasks:
+        checks: dict[str, str] = {}
+
+        async def check(name: str, probe: Callable[[], str]) -> None:
+            checks[name] = await run_sync(probe, abandon_on_cancel=True)
+
+        tasks.start_soon(check, "database", lambda: _database_state(service))
+        tasks.start_soon(check, "broker", lambda: _broker_state(service))
+    ready = all(found == "ok" for found in checks.values())
+    answer = {"ready": ready, **dict(sorted(checks.items())), "faults": dict(service.coordinator.faults)}
+    return JSONResponse(answer, 200 if ready else 503)
+
+
+def _database_state(service: Service) -> str:
+    try:
+        missing = pending(service.database)
+    except SchemaOutdated as error:
+        return str(error)
+    except SQLAlchemyError as error:
+        return f"the database does not answer: {str(error).splitlines()[0]}"
+    return f"the schema is behind by {len(missing)} files: run `sharequeue migrate`" if missing else "ok"
+
+
+def _broker_state(service: Service) -> str:
+    try:
+        service.topics.cluster_id()
+    except ShareError as error:
+        return error.message
+    return "ok"
+
+
+async def _metrics(service: Service, request: Request) -> Response:
+    text = await service.in_thread(lambda: generate_latest(service.metrics.registry))
+    return Response(text, media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,265 @@
+"""What does the broker say about a topic: its id, its partitions, where its logs start and end?
+
+The only place that asks Kafka for metadata. Every question has a time limit and ends in an answer or in an
+error of `errors`: `BrokerNotAvailable` when nobody answers, which is kept apart from a topic that is not
+there. What follows from an answer (initialising, moving the SPSO, marking a topic deleted) is decided by the
+coordinator. Log ends are read as Kafka's share coordinator reads them: the high watermark for lag, the last
+stable offset for read_committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+
+from sharequeue.errors import BrokerNotAvailable, ShareError, UnknownTopicOrPartition, error_for
+from sharequeue.kafka_clients import client_config
+from sharequeue.settings import Settings
+
+_log = logging.getLogger(__name__)
+_logger_of_client = logging.getLogger("sharequeue.librdkafka")
+
+_UNREACHABLE = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._FAIL,
+        KafkaError._DESTROY,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+    }
+)
+_ABSENT = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
+_SPEC: Any = OffsetSpec  # carries no types
+_EARLIEST, _LATEST = _SPEC.earliest(), _SPEC.latest()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as the broker knows it: the id changes when a topic is deleted and made again."""
+
+    topic_id: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogOffsets:
+    """Where a partition's log starts and ends; both ends exclusive, the stable one for read_committed."""
+
+    log_start: int
+    log_end: int
+    last_stable_offset: int
+
+
+class Topics:
+    """Questions to one Kafka cluster, over one client that is made when it is first needed.
+
+    `timeout` is the longest that any one question takes, in seconds. May be used from several threads.
+    """
+
+    def __init__(self, settings: Settings, timeout: float = 10.0) -> None:
+        self._settings = settings
+        self._timeout = timeout
+        self._client: AdminClient | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the client and its threads. A later question opens a new one."""
+        self._client = None
+
+    def _admin(self) -> AdminClient:
+        if self._client is None:
+            config = client_config(
+                self._settings,
+                socket_timeout_ms=int(self._timeout * 1000),
+                # A broker that comes back is noticed within a second, not after librdkafka's ten.
+                reconnect_backoff_max_ms=1000,
+            )
+            config["log_level"] = 3
+            self._client = AdminClient(config, logger=_logger_of_client)
+        return self._client
+
+    def cluster_id(self) -> str:
+        """The id of the cluster that answers. Raises `BrokerNotAvailable`."""
+        described = self._answer(self._admin().describe_cluster(request_timeout=self._timeout))
+        return str(described.cluster_id)
+
+    def describe(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+        """The topics of these names that exist; those that do not are left out. Raises
+        `BrokerNotAvailable`."""
+        wanted = sorted(set(names))
+        if not wanted:
+            return {}
+        futures = self._admin().describe_topics(TopicCollection(wanted), request_timeout=self._timeout)
+        found: dict[str, TopicInfo] = {}
+        for name, future in futures.items():
+            try:
+                described = self._answer(future)
+            except UnknownTopicOrPartition:
+                continue
+            found[name] = TopicInfo(_uuid_text(described.topic_id), len(described.partitions))
+        return found
+
+    def offsets(self, name: str) -> dict[int, LogOffsets]:
+        """Log start, log end and last stable offset of every partition of a topic.
+
+        Raises `UnknownTopicOrPartition` without such a topic, `BrokerNotAvailable` without an answer.
+        """
+        info = self.describe([name]).get(name)
+        if info is None:
+            raise UnknownTopicOrPartition(f"There is no topic {name!r}. Create it, or check the name.")
+        answered = self.offsets_of({name: info.partitions})
+        return {partition: offsets for (_, partition), offsets in answered.items()}
+
+    def offsets_of(self, partitions: Mapping[str, int]) -> dict[tuple[str, int], LogOffsets]:
+        """The same for many topics at once, given their numbers of partitions: three requests whatever their
+        number.
+
+        Partitions that have no leader for the moment are left out. Raises `BrokerNotAvailable` when none
+        answers.
+        """
+        asked = [TopicPartition(name, p) for name, count in sorted(partitions.items()) for p in range(count)]
+        if not asked:
+            return {}
+        earliest = self._list(asked, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+        latest = self._list(asked, _LATEST, IsolationLevel.READ_UNCOMMITTED)
+        stable = self._list(asked, _LATEST, IsolationLevel.READ_COMMITTED)
+        # All three were sent before the first answer is waited for.
+        starts, ends, stables = (self._collect(futures) for futures in (earliest, latest, stable))
+        return {
+            key: LogOffsets(starts[key], max(ends[key], starts[key]), stables[key])
+            for key in starts
+            if key in ends and key in stables
+        }
+
+    def offsets_for_times(self, name: str, timestamp_ms: int) -> dict[int, int | None]:
+        """Per partition the first offset whose record's timestamp is at or after `timestamp_ms` (Unix
+        milliseconds).
+
+        None where there is no such record. Errors as `offsets`.
+        """
+        info = self.describe([name]).get(name)
+        if info is None:
+            raise UnknownTopicOrPartition(f"There is no topic {name!r}. Create it, or check the name.")
+        asked = [TopicPartition(name, partition) for partition in range(info.partitions)]
+        spec = _SPEC.for_timestamp(timestamp_ms)
+        found = self._collect(self._list(asked, spec, IsolationLevel.READ_UNCOMMITTED))
+        return {partition: None if offset < 0 else offset for (_, partition), offset in found.items()}
+
+    def create(self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None) -> TopicInfo:
+        """Create a topic and wait until the broker shows it; −1 partitions are the broker's default.
+
+        Raises `TopicAlreadyExists`, `InvalidTopic`, `BrokerNotAvailable`.
+        """
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(configs or {}))
+        futures = self._admin().create_topics(
+            [topic], operation_timeout=self._timeout, request_timeout=self._timeout
+        )
+        self._answer(futures[name])
+        info = self._until_shown(name, max(partitions, 1))
+        if info is None:
+            raise BrokerNotAvailable(f"Topic {name!r} was created, but the broker does not show it yet.")
+        return info
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Grow a topic to `total` partitions and wait until the broker shows them. Errors as `create`."""
+        futures = self._admin().create_partitions(
+            [NewPartitions(name, total)], operation_timeout=self._timeout, request_timeout=self._timeout
+        )
+        self._answer(futures[name])
+        self._until_shown(name, total)
+
+    def delete(self, name: str) -> None:
+        """Delete a topic and wait until the broker no longer shows it.
+
+        Raises `UnknownTopicOrPartition`, `BrokerNotAvailable`.
+        """
+        futures = self._admin().delete_topics(
+            [name], operation_timeout=self._timeout, request_timeout=self._timeout
+        )
+        self._answer(futures[name])
+        self._until_shown(name, 0)
+
+    def _until_shown(self, name: str, partitions: int) -> TopicInfo | None:
+        # The controller has decided; the broker that answers metadata questions follows a moment later.
+        deadline = time.monotonic() + self._timeout
+        info = self.describe([name]).get(name)
+        while (info.partitions if info else 0) < partitions or (partitions == 0 and info):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.02)
+            info = self.describe([name]).get(name)
+        return info
+
+    def _list(
+        self, asked: Iterable[TopicPartition], spec: Any, isolation: IsolationLevel
+    ) -> dict[TopicPartition, Future[Any]]:
+        futures: dict[TopicPartition, Future[Any]] = self._admin().list_offsets(
+            dict.fromkeys(asked, spec), isolation_level=isolation, request_timeout=self._timeout
+        )
+        return futures
+
+    def _collect(self, futures: Mapping[TopicPartition, Future[Any]]) -> dict[tuple[str, int], int]:
+        answered: dict[tuple[str, int], int] = {}
+        failure: ShareError | None = None
+        for partition, future in futures.items():
+            try:
+                answered[partition.topic, partition.partition] = int(self._answer(future).offset)
+            except ShareError as error:
+                failure = error
+                _log.debug("no offset of %s-%d: %s", partition.topic, partition.partition, error)
+        if failure is not None and not answered:
+            raise failure
+        return answered
+
+    def _answer(self, future: Future[Any]) -> Any:
+        try:
+            # librdkafka keeps the request's own limit; the longer one here is for a client that is stuck.
+            return future.result(self._timeout + 5)
+        except TimeoutError:
+            raise self._unavailable("no answer") from None
+        except KafkaException as failure:
+            error = failure.args[0]
+            if error.code() in _UNREACHABLE:
+                raise self._unavailable(error.str()) from None
+            if error.code() in _ABSENT:
+                raise UnknownTopicOrPartition(error.str()) from None
+            raise error_for(int(error.code()), error.str()) from failure
+
+    def _unavailable(self, reason: str) -> BrokerNotAvailable:
+        return BrokerNotAvailable(
+            f"Kafka at {self._settings.bootstrap_servers} does not answer ({reason}). Check that it runs "
+            "and that SHAREQUEUE_BOOTSTRAP_SERVERS is right."
+        )
+
+
+def _uuid_text(uuid: object) -> str:
+    # As Kafka prints a Uuid: base64 in the alphabet that is safe in URLs; librdkafka uses the other one.
+    return str(uuid).replace("+", "-").replace("/", "_")

@@ -1,0 +1,100 @@
+"""What tests of the Spark side share: a group with share-partitions of its own, a member of it, records in
+a topic."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy as sa
+from confluent_kafka import Producer
+
+from sharequeue.configs import alter_group_configs
+from sharequeue.database import Database
+from sharequeue.kafka_clients import client_config
+from sharequeue.settings import Settings
+from sharequeue.state import SharePartition, State
+from sharequeue.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipelines.job import ShareGroupJob
+    from pipelines.report import RunReport
+
+
+@dataclass
+class Holder:
+    """One who holds leases without being a member of the group: the state takes it at its word."""
+
+    assignment: list[SharePartition]
+    member_id: str = "holder"
+    member_epoch: int | None = None
+    lost: threading.Event = field(default_factory=threading.Event)
+
+
+Produce = Callable[[str, int, Iterable[object]], None]
+Assigned = Callable[..., Holder]
+RunJob = Callable[..., "RunReport"]
+
+
+@pytest.fixture
+def produce(settings: Settings) -> Produce:
+    """Give a function that puts values (text, bytes, None) into a partition of a topic and waits for the
+    broker."""
+    producer = Producer(client_config(settings, enable_idempotence=True) | {"log_level": 0})
+
+    def send(topic: str, partition: int, values: Iterable[object]) -> None:
+        for value in values:
+            data = value if value is None or isinstance(value, bytes) else str(value).encode()
+            producer.produce(topic, data, key=f"key-{value}".encode(), partition=partition)
+        assert producer.flush(30) == 0
+
+    return send
+
+
+@pytest.fixture
+def assigned(database: Database, state: State, topics: Topics, group: str) -> Assigned:
+    """Give a function that starts the group on topics from their first offset: `assigned(*topics,
+    **configs)`."""
+
+    def start(*names: str, **configs: str) -> Holder:
+        with database.transaction() as connection:
+            connection.execute(
+                sa.text("insert into sharequeue.share_groups (group_id) values (:group)"), {"group": group}
+            )
+        given = {"share.partition.max.record.locks": str(2**31 - 1)}
+        given |= {name.replace("_", "."): value for name, value in configs.items()}
+        alter_group_configs(database, group, given)
+        share_partitions = []
+        for name, info in topics.describe(names).items():
+            for partition in range(info.partitions):
+                share_partition = SharePartition(group, name, partition)
+                state.initialize(share_partition, info.topic_id, 0, 1)
+                share_partitions.append(share_partition)
+        return Holder(share_partitions)
+
+    return start
+
+
+@pytest.fixture
+def output_settings(settings: Settings, tmp_path: Path) -> Settings:
+    """Give the settings of the stack, with an output folder of this test alone."""
+    return settings.replace(output=tmp_path / "output")
+
+
+@pytest.fixture
+def run_job(output_settings: Settings, state: State, topics: Topics, spark: SparkSession) -> RunJob:
+    """Give a function that runs a job's rounds for a holder: `run_job(job, holder, **arguments of
+    run_rounds)`."""
+    from pipelines.run import run_rounds
+
+    def run(job: ShareGroupJob, holder: Holder, **arguments: object) -> RunReport:
+        given: dict[str, object] = {"state": state, "topics": topics, "spark": spark, **arguments}
+        return run_rounds(output_settings, job, membership=holder, **given)  # type: ignore[arg-type]
+
+    return run
