@@ -117,7 +117,8 @@ def test_an_orphaned_backend_does_not_keep_postgres_down(stack_home: Path) -> No
     with ThreadPoolExecutor(max_workers=1) as pool:
         asleep = pool.submit(sleep_in_database, engine)
         data = stack_home / "postgres" / "data"
-        with engine.connect() as connection:
+        # One transaction would go on seeing the sessions of its beginning.
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             busy = sa.text(
                 "select pid from pg_stat_activity where query like 'select pg_sleep%' and state = 'active'"
             )
@@ -138,7 +139,7 @@ def test_an_orphaned_backend_does_not_keep_postgres_down(stack_home: Path) -> No
 
 def sleep_in_database(engine: sa.Engine) -> None:
     with engine.connect() as connection:
-        connection.execute(sa.text("select pg_sleep(600)"))
+        connection.execute(sa.text("select pg_sleep(60)"))
 
 
 def test_a_port_taken_while_we_were_down_is_answered_by_another(stack_home: Path) -> None:
@@ -167,7 +168,7 @@ def port_of(info: StackInfo) -> int:
 
 
 def test_a_component_that_dies_at_start_shows_its_log_and_the_rest_stays(stack_home: Path) -> None:
-    """A damaged data folder: the broker's own last words, where the log is, and `up` works once it is mended."""
+    """A damaged data folder: the broker's last words, where the log is, and once mended `up` works."""
     up(stack_home, quiet, service=False)
     down(stack_home, quiet)
     meta = stack_home / "kafka" / "data" / "meta.properties"

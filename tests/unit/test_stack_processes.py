@@ -106,3 +106,22 @@ def test_a_dead_process_has_no_identity() -> None:
     ended.wait()
     assert processes.identity(ended.pid) is None
     assert processes.identity(os.getpid()) is not None
+
+
+@pytest.mark.parametrize(
+    "complaint",
+    [
+        'could not bind IPv4 address "127.0.0.1": Address already in use',
+        "java.net.BindException: Address already in use",
+        "[Errno 98] error while attempting to bind on address ('127.0.0.1', 1): address already in use",
+    ],
+)
+def test_a_port_lost_between_the_look_and_the_bind_is_known_by_the_servers_words(
+    home: Home, complaint: str
+) -> None:
+    """Postgres, Kafka and uvicorn each say it; an earlier start's complaint does not count."""
+    log = home.logs / "sleeper.log"
+    log.write_text(f"--- first start\n{complaint}\n")
+    assert processes.lost_its_port(log)
+    log.write_text(f"--- first start\n{complaint}\n--- second start\nsomething else\n")
+    assert not processes.lost_its_port(log)

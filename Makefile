@@ -1,0 +1,85 @@
+# sharequeue: `make help` lists what there is.
+#
+# Every target makes its own environment in .venv first, when it is not there or pyproject.toml has changed.
+# The stamp .venv/.ready is written last, so a set-up that was killed is done again from the start.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTEST_ARGS ?=
+
+.PHONY: help demo test up down status ui reset doctor check format bench
+
+help: ## list the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(READY) ## run the main job on 336,776 real flights: set up, start the stack, process, report
+	@$(BIN)/python -m orchestration.demo
+
+test: $(READY) ## run every test, against servers of its own
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+up: $(READY) ## start the embedded stack (Postgres, Kafka, service); harmless when it runs
+	@$(BIN)/sharequeue up
+
+down: $(READY) ## stop the embedded stack; the data stay
+	@$(BIN)/sharequeue down
+
+status: $(READY) ## say what runs, and where
+	@$(BIN)/sharequeue status
+
+ui: $(READY) ## start Dagster's webserver and daemon against the stack, and print the URL
+	@$(BIN)/sharequeue up --ui
+
+reset: $(READY) ## stop the stack and remove its data (asks first)
+	@$(BIN)/sharequeue reset
+
+doctor: $(READY) ## check this machine, the servers, the schema and the clock
+	@$(BIN)/sharequeue doctor
+
+check: $(READY) ## lint, format, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## put the code into the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## run the benchmarks, each a question with a table
+	@set -e; for script in benchmarks/bench_*.py; do \
+	    [ -e "$$script" ] || { echo "benchmarks/ holds no bench_*.py"; exit 1; }; \
+	    echo "== $$script"; $(BIN)/python "$$script"; \
+	done
+
+$(READY): pyproject.toml
+	@set -eu; \
+	python=; \
+	for candidate in python3.13 python3.12 python3.11 python3 python; do \
+	    if "$$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then \
+	        python=$$candidate; break; \
+	    fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	    echo "Python 3.11, 3.12 or 3.13 is needed and none is on PATH: install one, then run make again." >&2; exit 1; \
+	fi; \
+	"$$python" sharequeue/local/preflight.py; \
+	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
+	    version=$$("$$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])'); \
+	    echo "$$version cannot make environments: install its venv module (Debian and Ubuntu: apt install $$version-venv), then run make again." >&2; \
+	    exit 1; \
+	fi; \
+	if [ ! -e $(READY) ] || ! $(BIN)/python -c '' 2>/dev/null; then \
+	    echo "Making the environment in $(VENV) with $$("$$python" --version) (about two minutes, 1.7 GB)"; \
+	    rm -f $(READY); \
+	    "$$python" -m venv --clear $(VENV); \
+	fi; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 -e '.[embedded,dev]' || { \
+	    echo "The packages could not be installed (see above); is the network up? Run make again." >&2; exit 1; \
+	}; \
+	touch $(READY)

@@ -1,0 +1,5 @@
+"""`python -m sharequeue.cli`: the same command, where the script is not on PATH."""
+
+from sharequeue.cli import main
+
+main()

@@ -1,0 +1,85 @@
+"""`sharequeue up`, `down`, `status`, `reset`: the embedded stack."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from sharequeue.cli.output import home_option, output_option, print_rows, say, say_aside
+from sharequeue.local import dagster_ui, stack
+from sharequeue.local.home import Home
+from sharequeue.local.preflight import StackError
+from sharequeue.settings import Settings
+
+
+@click.command()
+@home_option
+@output_option
+@click.option("--ui", is_flag=True, help="Start Dagster's webserver and daemon too, and print the URL.")
+@click.option("--no-service", is_flag=True, help="Leave the coordinator service out.")
+def up(home: Path | None, output: str, ui: bool, no_service: bool) -> None:
+    """Start Postgres, Kafka and the coordinator service, as far as they do not run.
+
+    What an environment variable points to (SHAREQUEUE_DATABASE_URL, SHAREQUEUE_BOOTSTRAP_SERVERS,
+    SHAREQUEUE_SERVICE_URL) is used and not started. Harmless when everything runs.
+    """
+    progress = say if output == "text" else say_aside
+    info = stack.up(home, progress, service=not no_service)
+    answer = {
+        name: value
+        for name, value in asdict(info).items()
+        if not name.endswith(("database_url", "dagster_url"))
+    }
+    if ui:
+        answer["dagster"] = dagster_ui.start(Settings.load(info.home), progress)
+        progress(f"dagster      {answer['dagster']}")
+    if output == "json":
+        click.echo(json.dumps(answer, default=str, indent=2))
+
+
+@click.command()
+@home_option
+def down(home: Path | None) -> None:
+    """Stop the embedded stack. The data stay; nobody else's process is touched."""
+    if not stack.down(home, say):
+        say("nothing was running")
+
+
+@click.command()
+@home_option
+@output_option
+def status(home: Path | None, output: str) -> None:
+    """Say of each component whether it runs, and where. Exit code 1 when one has died."""
+    found = stack.status(home)
+    if output == "text":
+        say(f"data folder  {Settings.load(home).home}")
+    print_rows(("NAME", "STATE", "PID", "ADDRESS", "LOG"), [asdict(each) for each in found], output)
+    if any(each.state == "died" for each in found):
+        raise StackError("A component has died; its log says why, and `sharequeue up` starts it again.")
+
+
+@click.command()
+@home_option
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+def reset(home: Path | None, yes: bool, dry_run: bool) -> None:
+    """Stop the embedded stack and remove its data: topics, state, history, outputs; not the jars."""
+    place = Home.at(Settings.load(home).home)
+    owned = place.owned() if place.exists else []
+    if not owned:
+        say(f"nothing to remove in {place.path}")
+        return
+    listed = ", ".join(path.name for path in owned)
+    if dry_run:
+        say(f"would stop the stack and remove from {place.path}: {listed}")
+        return
+    if not yes and not click.confirm(f"Stop the stack and remove from {place.path}: {listed}?"):
+        raise click.ClickException("Nothing was removed.")
+    removed = stack.reset(home, say)
+    say(f"removed from {place.path}: {', '.join(path.name for path in removed)}")
+
+
+COMMANDS = (up, down, status, reset)

@@ -1,0 +1,223 @@
+"""Is everything as it must be, and if not, what is to be done?
+
+Two questions: can this machine run the stack (`examine_machine`, asked by `up` before it changes anything),
+and do the servers the settings point to answer, in a version we work with, with the schema and the time we
+expect (`examine_servers`). Every finding that is not fine ends with what to do. Nothing is changed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+
+import httpx
+import sqlalchemy as sa
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from sqlalchemy.exc import SQLAlchemyError
+
+from sharequeue.database import Database, SchemaOutdated, pending
+from sharequeue.kafka_clients import client_config
+from sharequeue.local import jars, ports, processes
+from sharequeue.local.home import Home
+from sharequeue.local.preflight import (
+    DISK_NEEDED_TO_RUN,
+    StackError,
+    check_disk,
+    check_python,
+    check_writable,
+    find_java,
+)
+from sharequeue.settings import SettingMissing, Settings
+
+__all__ = ["Finding", "examine", "examine_machine", "examine_servers"]
+
+OK, WARNING, FAILURE = "ok", "warning", "failure"
+OLDEST_POSTGRES = 15  # int8multirange with multirange_agg and range_agg over multiranges
+SKEW_SECONDS = 2.0
+_PACKAGES = ("sharequeue", "dagster", "pyspark", "confluent-kafka", "sqlalchemy", "great-expectations")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at: `ok`, `warning` or `failure`, what was seen, and what to do about it."""
+
+    subject: str
+    level: str
+    seen: str
+    remedy: str = ""
+
+    @property
+    def text(self) -> str:
+        """The sentence for a reader."""
+        return f"{self.seen}: {self.remedy}" if self.remedy else self.seen
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """Look at everything, the machine first."""
+    return [*examine_machine(settings), *examine_servers(settings)]
+
+
+def examine_machine(settings: Settings, environment: Mapping[str, str] | None = None) -> list[Finding]:
+    """Look at Python, Java, the data folder, the disk and the ports. Harmless, and quick enough for every
+    `up`.
+    """
+    home = Home.at(settings.home)
+
+    def java() -> str:
+        found = find_java(environment)
+        return f"{found.version} at {found.home}"
+
+    def disk() -> str:
+        return f"{check_disk(home.path, DISK_NEEDED_TO_RUN) / 1024**3:.1f} GB free"
+
+    def folder() -> str:
+        check_writable(home.path)
+        return str(home.path)
+
+    checks: list[tuple[str, Callable[[], str]]] = [
+        ("Python", check_python),
+        ("Java", java),
+        ("data folder", folder),
+        ("disk", disk),
+    ]
+    return [_told(subject, check) for subject, check in checks] + _ports(home)
+
+
+def examine_servers(settings: Settings) -> list[Finding]:
+    """Look at jars, database, schema, clock, broker, service and versions, as the settings name them."""
+    return [
+        _jars(settings),
+        *_database(settings),
+        _broker(settings),
+        _service(settings),
+        Finding("packages", OK, ", ".join(_versions())),
+    ]
+
+
+def _told(subject: str, check: Callable[[], str]) -> Finding:
+    """Turn a preflight check, whose error already says what to do, into a finding."""
+    try:
+        return Finding(subject, OK, check())
+    except StackError as error:
+        return Finding(subject, FAILURE, str(error))
+
+
+def _ports(home: Home) -> list[Finding]:
+    """A port of ours that somebody else holds is no failure: the next start takes another."""
+    findings = []
+    for name, port in ports.recorded(home).items():
+        component = "kafka" if name == "kafka-controller" else name
+        if processes.find(home, component) is None and not ports.is_free(port):
+            seen = f"port {port} of {name} is in use by another program"
+            findings.append(
+                Finding("ports", WARNING, seen, "stop it, or let the next `up` take another port")
+            )
+    return findings or [Finding("ports", OK, "free, or held by our own servers")]
+
+
+def _jars(settings: Settings) -> Finding:
+    try:
+        problems = jars.defects(settings.jars)
+    except OSError as error:
+        problems = [str(error)]
+    if not problems:
+        return Finding("jars", OK, f"whole, in {settings.jars}")
+    seen = f"{len(problems)} of them are not right in {settings.jars} (first: {problems[0]})"
+    return Finding("jars", FAILURE, seen, "run `sharequeue up`, which fetches them")
+
+
+def _database(settings: Settings) -> list[Finding]:
+    try:
+        database = Database.open(settings)
+    except SettingMissing as error:
+        return [Finding("database", FAILURE, str(error))]
+    try:
+        with database.transaction() as connection:
+            before = datetime.now(UTC)
+            server, theirs = connection.execute(
+                sa.text("select cast(current_setting('server_version_num') as int), clock_timestamp()")
+            ).one()
+            after = datetime.now(UTC)
+        where = database.engine.url.render_as_string(hide_password=True)
+        return [_postgres_version(server, where), _clock(theirs, before, after), _schema(database)]
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        remedy = "run `sharequeue up`, or set SHAREQUEUE_DATABASE_URL to a server that runs"
+        return [Finding("database", FAILURE, f"does not answer ({reason})", remedy)]
+    finally:
+        database.close()
+
+
+def _postgres_version(number: int, where: str) -> Finding:
+    major = number // 10000
+    if major < OLDEST_POSTGRES:
+        return Finding(
+            "database",
+            FAILURE,
+            f"PostgreSQL {major} at {where}",
+            f"use PostgreSQL {OLDEST_POSTGRES} or later",
+        )
+    return Finding("database", OK, f"PostgreSQL {major}.{number % 10000} at {where}")
+
+
+def _clock(theirs: datetime, before: datetime, after: datetime) -> Finding:
+    """The database's clock decides over locks; ours only stamps reports and logs."""
+    skew = max((before - theirs).total_seconds(), (theirs - after).total_seconds(), 0.0)
+    if skew > SKEW_SECONDS:
+        seen = f"this machine and the database differ by {skew:.1f} s"
+        return Finding(
+            "clock", WARNING, seen, "set both by NTP; locks follow the database, only times in logs are off"
+        )
+    return Finding("clock", OK, f"within {max(skew, 0.1):.1f} s of the database's")
+
+
+def _schema(database: Database) -> Finding:
+    try:
+        todo = pending(database)
+    except SchemaOutdated as error:
+        return Finding("schema", FAILURE, str(error))
+    if todo:
+        return Finding(
+            "schema", FAILURE, f"{len(todo)} files wait (first: {todo[0]})", "run `sharequeue migrate`"
+        )
+    return Finding("schema", OK, "up to date")
+
+
+def _broker(settings: Settings) -> Finding:
+    remedy = "run `sharequeue up`, or set SHAREQUEUE_BOOTSTRAP_SERVERS to a broker that runs"
+    try:
+        where = settings.bootstrap_servers
+        client = AdminClient(client_config(settings, log_level=0))
+        cluster = client.list_topics(timeout=5)
+    except SettingMissing as error:
+        return Finding("broker", FAILURE, str(error))
+    except KafkaException as error:
+        return Finding("broker", FAILURE, f"{where} does not answer ({error.args[0].str()})", remedy)
+    return Finding("broker", OK, f"{len(cluster.brokers)} at {where}, cluster {cluster.cluster_id}")
+
+
+def _service(settings: Settings) -> Finding:
+    remedy = "run `sharequeue up`, or start `sharequeue serve` and set SHAREQUEUE_SERVICE_URL"
+    try:
+        where = settings.service_url
+        answer = httpx.get(f"{where}/health", timeout=5)
+    except SettingMissing as error:
+        return Finding("service", FAILURE, str(error))
+    except httpx.HTTPError as error:
+        return Finding("service", FAILURE, f"{where} does not answer ({error})", remedy)
+    if not answer.is_success:
+        return Finding("service", FAILURE, f"{where}/health answers {answer.status_code}", remedy)
+    return Finding("service", OK, f"healthy at {where}")
+
+
+def _versions() -> list[str]:
+    found = []
+    for package in _PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            found.append(f"{package} missing")
+    return found

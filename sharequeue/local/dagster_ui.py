@@ -1,0 +1,111 @@
+"""Dagster's webserver and daemon against the embedded stack, as processes.
+
+Dagster is started, never imported. Its instance settings are the repository's `dagster.yaml`, copied into
+`<home>/dagster`, so that what it writes stays in the data folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import httpx
+
+from sharequeue.local import ports, processes
+from sharequeue.local.home import Home, Progress
+from sharequeue.local.preflight import StackError
+from sharequeue.local.processes import Start
+from sharequeue.settings import Settings
+
+__all__ = ["NAMES", "environment", "prepare", "start", "stop"]
+
+WEBSERVER = "dagster-webserver"
+DAEMON = "dagster-daemon"
+NAMES = (WEBSERVER, DAEMON)
+
+
+def repository() -> Path:
+    """Give the folder with `workspace.yaml` and `dagster.yaml`: the checkout this package is from."""
+    root = Path(__file__).resolve().parents[2]
+    for name in ("workspace.yaml", "dagster.yaml"):
+        if not (root / name).is_file():
+            raise StackError(f"No {name} in {root}: the UI starts from a checkout of the project.")
+    return root
+
+
+def prepare(home: Home) -> Path:
+    """Put the instance settings into the home's `DAGSTER_HOME` and give it."""
+    home.create()
+    wanted = (repository() / "dagster.yaml").read_text()
+    target = home.dagster / "dagster.yaml"
+    if not target.exists() or target.read_text() != wanted:
+        target.write_text(wanted)
+    return home.dagster
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """Give the environment in which Dagster, and the runs it launches, find the stack."""
+    addresses = {
+        "SHAREQUEUE_HOME": str(settings.home),
+        "SHAREQUEUE_DAGSTER_URL": settings.dagster_url,
+        "DAGSTER_HOME": str(Home.at(settings.home).dagster),
+    }
+    # Beside our interpreter, so that `dagster` means the environment's own.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, **addresses, "PATH": path}
+
+
+def start(settings: Settings, progress: Progress) -> str:
+    """Make webserver and daemon run and give the URL; quick when they do already."""
+    home = Home.at(settings.home)
+    with home.lock(progress):
+        prepare(home)
+        root = repository()
+        workspace = ("-w", str(root / "workspace.yaml"))
+        daemon = processes.find(home, DAEMON)
+        if daemon is None:
+            command = [_program("dagster-daemon"), "run", *workspace]
+            processes.start(home, Start(DAEMON, command, environment(settings), directory=root))
+        webserver = processes.find(home, WEBSERVER)
+        port = ports.recorded(home).get(WEBSERVER)
+        if webserver is None or port is None:
+            port = ports.choose(home, WEBSERVER, progress)
+            where = ("-h", ports.LOOPBACK, "-p", str(port))
+            command = [_program("dagster-webserver"), *where, *workspace]
+            webserver = processes.start(
+                home, Start(WEBSERVER, command, environment(settings), directory=root)
+            )
+        url = f"http://{ports.LOOPBACK}:{port}"
+        processes.wait_until(webserver, lambda: _serves(url), 90)
+        daemon = processes.find(home, DAEMON)
+        if daemon is None:
+            log = home.logs / f"{DAEMON}.log"
+            raise StackError(f"{DAEMON} ended while it was starting.\n{processes.log_tail(log)}")
+    return url
+
+
+def stop(home: Home, name: str) -> bool:
+    """Stop one of `NAMES` with the runs it started; False when it was not running."""
+    running = processes.find(home, name)
+    if running is not None:
+        processes.stop(home, running, seconds=10)
+    return running is not None
+
+
+def _program(name: str) -> str:
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if not found:
+        raise StackError(
+            f"{name} is not installed in this environment: run `make` again, or pip install -e ."
+        )
+    return found
+
+
+def _serves(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/server_info", timeout=2, trust_env=False).is_success
+    except httpx.HTTPError:
+        return False

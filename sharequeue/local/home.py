@@ -1,0 +1,147 @@
+"""What lies where in the data folder, and who may change it now?
+
+The folder (`SHAREQUEUE_HOME`) holds everything the embedded stack owns, so that one `rm -r` ends it, and one
+lock, so that two commands at once do not start two brokers. What the files mean is the business of those who
+write them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sharequeue.local.preflight import StackError
+
+__all__ = ["Home", "Progress", "write_private"]
+
+Progress = Callable[[str], None]
+
+_OWNED = ("postgres", "kafka", "dagster", "output", "run", "logs", "ports.json", "stack.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The data folder."""
+
+    path: Path
+
+    @classmethod
+    def at(cls, path: Path | str) -> Home:
+        """Name the folder, absolute; nothing is made."""
+        return cls(Path(path).expanduser().absolute())
+
+    @property
+    def stack_file(self) -> Path:
+        """Addresses of the running stack; read by `Settings.load`."""
+        return self.path / "stack.json"
+
+    @property
+    def ports_file(self) -> Path:
+        """The ports chosen at the first start."""
+        return self.path / "ports.json"
+
+    @property
+    def logs(self) -> Path:
+        """One log a component."""
+        return self.path / "logs"
+
+    @property
+    def run(self) -> Path:
+        """One record a running component."""
+        return self.path / "run"
+
+    @property
+    def postgres(self) -> Path:
+        """Postgres: the cluster in `data`, its password."""
+        return self.path / "postgres"
+
+    @property
+    def kafka(self) -> Path:
+        """Kafka: the log in `data`, its settings."""
+        return self.path / "kafka"
+
+    @property
+    def dagster(self) -> Path:
+        """`DAGSTER_HOME` of the embedded stack."""
+        return self.path / "dagster"
+
+    def create(self) -> None:
+        """Make the folder and its fixed subfolders; harmless when they are there."""
+        try:
+            for folder in (self.path, self.logs, self.run, self.postgres, self.kafka, self.dagster):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StackError(
+                f"{error.filename} cannot be made ({error.strerror}): "
+                "set SHAREQUEUE_HOME to a folder of your own."
+            ) from error
+
+    @property
+    def exists(self) -> bool:
+        """Whether a stack was ever set up here."""
+        return self.run.is_dir()
+
+    @contextmanager
+    def lock(self, progress: Progress) -> Iterator[None]:
+        """Hold the folder for one command; a second one says so and waits. The lock dies with its process."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with file_lock(
+            self.path / "lock", lambda: progress(f"another command is at work in {self.path}: waiting")
+        ):
+            yield
+
+    def owned(self) -> list[Path]:
+        """Everything a reset removes: all but the jars, which cost a download."""
+        return [self.path / name for name in _OWNED if (self.path / name).exists()]
+
+    def erase(self) -> None:
+        """Remove what `owned` lists. The caller has stopped the stack."""
+        for path in self.owned():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+@contextmanager
+def file_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold an exclusive lock on `path` between processes; calls `on_wait` once when it is taken."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def write_private(path: Path, content: str) -> None:
+    """Replace a file at once, readable by its owner only: a reader sees the old or the new, never a half."""
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+    staged.replace(path)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write `content` as JSON with `write_private`."""
+    write_private(path, json.dumps(content, indent=2) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON, None when the file is missing or not whole."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,188 @@
+"""Where do the broker and Spark's Kafka connector come from, and are they whole?
+
+They are resolved once, by the Ivy that ships inside PySpark, into `<jars>/broker` and `<jars>/spark`.
+`jars.xml` says what is wanted and `jars.sha256` what exactly that is: every file is checked against it, at
+each start, so a half-done or altered set is noticed and fetched again, and a whole set touches no network.
+PySpark is located, never imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sharequeue.local.home import Progress, file_lock
+from sharequeue.local.preflight import Java, StackError
+
+__all__ = ["CONFIGURATIONS", "defects", "ensure", "expected", "pyspark_home"]
+
+CONFIGURATIONS = ("broker", "spark")
+_HERE = Path(__file__).parent
+_SILENCE_SECONDS = 180
+_SETTINGS = """<ivysettings>
+  <settings defaultResolver="central"/>
+  <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
+</ivysettings>
+"""
+
+
+def expected() -> dict[str, str]:
+    """Give the files a whole set consists of: `broker/x.jar` → SHA-256."""
+    lines = (_HERE / "jars.sha256").read_text().splitlines()
+    return {name.strip(): digest for digest, _, name in (line.partition(" ") for line in lines if line)}
+
+
+def defects(folder: Path, manifest: dict[str, str] | None = None) -> list[str]:
+    """Say what keeps the jars in `folder` from being whole; empty when they are. Costs 0.1 s for 57 MB."""
+    wanted = expected() if manifest is None else manifest
+    problems = []
+    for name, digest in wanted.items():
+        path = folder / name
+        try:
+            with path.open("rb") as handle:
+                if hashlib.file_digest(handle, "sha256").hexdigest() != digest:
+                    problems.append(f"{name} differs from what is expected")
+        except OSError:
+            problems.append(f"{name} is missing")
+    # A stray jar on a class path can shadow a right one.
+    present = {f"{part}/{path.name}" for part in CONFIGURATIONS for path in (folder / part).glob("*.jar")}
+    problems.extend(f"{name} does not belong there" for name in sorted(present - wanted.keys()))
+    return problems
+
+
+def ensure(folder: Path, java: Java, ivy_settings: Path | None, progress: Progress) -> None:
+    """Make `folder` hold a whole set of jars, resolving them only when it does not.
+
+    Safe against a second process doing the same and against being killed at any point. Raises `StackError`
+    with what to do when they cannot be had.
+    """
+    if not defects(folder):
+        return
+    lock = folder.with_name(f"{folder.name}.lock")
+    with file_lock(lock, lambda: progress("jars: another command is resolving them, waiting")):
+        if not defects(folder):
+            return
+        staged = folder.with_name(f"{folder.name}.resolving")
+        shutil.rmtree(staged, ignore_errors=True)
+        progress(f"jars: resolving Kafka and Spark's connector, once, into {folder} (57 MB, about a minute)")
+        _resolve(staged, folder.with_name("ivy"), java, ivy_settings, progress)
+        problems = defects(staged)
+        if problems:
+            shutil.rmtree(staged, ignore_errors=True)
+            raise StackError(
+                f"The jars are not the expected ones ({len(problems)} differ; first: {problems[0]}). "
+                "Look at the mirror or proxy between here and the central repository; nothing was installed."
+            )
+        if folder.exists():
+            shutil.rmtree(folder)
+        staged.rename(folder)
+        progress(f"jars: {len(expected())} files, checksums right")
+
+
+def pyspark_home() -> Path:
+    """Locate the installed PySpark without importing it."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise StackError(
+            "PySpark is not installed in this environment: run `make` again, or pip install -e ."
+        )
+    return Path(spec.origin).parent
+
+
+def _ivy_jar() -> Path:
+    found = sorted((pyspark_home() / "jars").glob("ivy-*.jar"))
+    if not found:
+        raise StackError(
+            f"No Ivy in {pyspark_home() / 'jars'}: reinstall PySpark (pip install --force-reinstall pyspark)."
+        )
+    return found[-1]
+
+
+def _resolve(staged: Path, cache: Path, java: Java, ivy_settings: Path | None, progress: Progress) -> None:
+    staged.mkdir(parents=True)
+    settings = ivy_settings
+    if settings is None:
+        settings = staged / "ivysettings.xml"
+        settings.write_text(_SETTINGS)
+    elif not settings.is_file():
+        raise StackError(
+            f"SHAREQUEUE_IVY_SETTINGS={settings} is not a file: set it to an Ivy settings file, or unset it."
+        )
+    command = [
+        str(java.executable),
+        "-jar",
+        str(_ivy_jar()),
+        *("-settings", str(settings)),
+        *("-cache", str(cache)),
+        *("-ivy", str(_HERE / "jars.xml")),
+        *("-confs", *CONFIGURATIONS),
+        *("-types", "jar", "bundle"),
+        *("-retrieve", f"{staged}/[conf]/[artifact]-[revision](-[classifier]).[ext]"),
+    ]
+    total = len(expected())
+    lines: list[str] = []
+    done = 0
+    with (
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process,
+        _watch(process) as heard,
+    ):
+        for line in process.stdout or ():
+            heard()
+            lines.append(line.rstrip())
+            fetched = re.search(r"\[SUCCESSFUL \].*!(\S+\.jar)", line)
+            if fetched:
+                done += 1
+                progress(f"jars: {done} of {total} ({fetched.group(1)})")
+    if process.returncode:
+        shutil.rmtree(staged, ignore_errors=True)
+        raise StackError(_explain(lines, process.returncode))
+    for leftover in staged.glob("*.xml"):
+        leftover.unlink()
+
+
+@contextmanager
+def _watch(process: subprocess.Popen[str]) -> Iterator[_Heard]:
+    """End a resolution that says nothing for three minutes: a connection that hangs would hang us too."""
+    heard = _Heard(process)
+    heard()
+    try:
+        yield heard
+    finally:
+        heard.timer.cancel()
+        if process.poll() is None:
+            process.wait()
+
+
+class _Heard:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.timer = threading.Timer(_SILENCE_SECONDS, process.kill)
+
+    def __call__(self) -> None:
+        self.timer.cancel()
+        self.timer = threading.Timer(_SILENCE_SECONDS, self.process.kill)
+        self.timer.daemon = True
+        self.timer.start()
+
+
+def _explain(lines: list[str], code: int) -> str:
+    reasons = [
+        line.strip()
+        for line in lines
+        if re.search(r"UNRESOLVED|not found|Exception|ERROR|unreachable|timed out", line)
+    ]
+    told = "\n".join(f"  | {reason}" for reason in (reasons or lines)[-8:])
+    return (
+        f"The jars could not be resolved (Ivy ended with {code}): is the network up? Behind a mirror, "
+        f"set SHAREQUEUE_IVY_SETTINGS to an Ivy settings file that names it. "
+        f"What was fetched is kept for the next try.\n{told}"
+    )

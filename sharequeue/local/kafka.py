@@ -1,0 +1,180 @@
+"""The embedded Apache Kafka: one KRaft node, formatted once, started, recovered, stopped.
+
+The settings are those of a node alone in the world (every replication factor 1), patient with old records and
+quick to come back after a SIGKILL. Its jars are `jars.py`'s matter, topics their users'.
+"""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import subprocess
+import uuid
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from sharequeue.local import ports, processes
+from sharequeue.local.home import Home, Progress
+from sharequeue.local.preflight import Java, StackError
+from sharequeue.local.processes import Running, Start
+
+__all__ = ["NAME", "cluster_id", "ensure", "find", "stop"]
+
+NAME = "kafka"
+CONTROLLER = "kafka-controller"
+_ATTEMPTS = 3
+_HEAP = "-Xmx768m"
+
+_SETTINGS = """\
+# Written at every start by `sharequeue up`; changes made here are lost.
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{host}:{controller_port}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+
+# one node
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=4
+group.initial.rebalance.delay.ms=0
+
+# after a SIGKILL the controller waits this long for the old incarnation (9000 by default)
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=1000
+
+# topics are made by name, never by a typing error; the broker may make dead-letter topics
+auto.create.topics.enable=false
+errors.deadletterqueue.auto.create.topics.enable=true
+
+# the demo's records carry timestamps of 2013, which the default of 7 days would delete at once
+log.retention.ms=-1
+# the markers that make dead letters exactly-once are committed offsets, and a data folder may rest for months
+offsets.retention.minutes=5256000
+"""
+
+_LOGGING = """\
+rootLogger.level=warn
+rootLogger.appenderRef.console.ref=console
+appender.console.type=Console
+appender.console.name=console
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=%d{ISO8601} %p %m (%c{1})%n%ex{20}
+logger.server.name=kafka.server.KafkaRaftServer
+logger.server.level=info
+"""
+
+
+def find(home: Home) -> tuple[Running, int] | None:
+    """Give the running broker and its port, or None."""
+    running = processes.find(home, NAME)
+    port = ports.recorded(home).get(NAME)
+    return (running, port) if running is not None and port is not None else None
+
+
+def ensure(home: Home, java: Java, jars: Path, progress: Progress) -> int:
+    """Make the broker run and give its port; quick when it does already. The caller holds the home's lock."""
+    found = find(home)
+    if found is not None:
+        running, port = found
+        processes.wait_until(running, lambda: cluster_id(port) == _formatted(home), 60)
+        return port
+    for attempt in range(1, _ATTEMPTS + 1):
+        port = ports.choose(home, NAME, progress)
+        controller = ports.choose(home, CONTROLLER, progress)
+        try:
+            _start(home, java, jars, port, controller)
+        except StackError:
+            # Between our look and its bind somebody else may have taken a port.
+            if attempt == _ATTEMPTS or not processes.lost_its_port(home.logs / f"{NAME}.log"):
+                raise
+            continue
+        break
+    return port
+
+
+def stop(home: Home) -> bool:
+    """Stop the broker in order; False when it was not running."""
+    running = processes.find(home, NAME)
+    if running is not None:
+        processes.stop(home, running, seconds=30)
+    return running is not None
+
+
+def cluster_id(port: int) -> str | None:
+    """Ask the broker on this port who it is; None while it does not serve."""
+    if not ports.answers(port):
+        return None
+    quiet = {"log_level": 0, "reconnect.backoff.max.ms": 200, "socket.connection.setup.timeout.ms": 3000}
+    client = AdminClient({"bootstrap.servers": f"{ports.LOOPBACK}:{port}", **quiet})
+    try:
+        answer = client.list_topics(timeout=3)
+    except KafkaException:
+        return None
+    return str(answer.cluster_id) if answer.brokers else None
+
+
+def _formatted(home: Home) -> str | None:
+    """Give the cluster id written in the data folder; None when it was never formatted."""
+    try:
+        lines = (home.kafka / "data" / "meta.properties").read_text().splitlines()
+    except OSError:
+        return None
+    return next((line.partition("=")[2] for line in lines if line.startswith("cluster.id=")), None)
+
+
+def _start(home: Home, java: Java, jars: Path, port: int, controller: int) -> None:
+    data = home.kafka / "data"
+    if _formatted(home) is None:
+        _format(home, java, jars, port, controller)
+    settings = _write_settings(home.kafka / "server.properties", data, port, controller)
+    logging = home.kafka / "log4j2.properties"
+    logging.write_text(_LOGGING)
+    command = [
+        str(java.executable),
+        *(_HEAP, "-Xms256m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+        "-Djava.awt.headless=true",
+        f"-Dlog4j2.configurationFile={logging}",
+        *("-cp", str(jars / "broker" / "*"), "kafka.Kafka", str(settings)),
+    ]
+    running = processes.start(home, Start(NAME, command, java.environment(), directory=home.kafka))
+    processes.wait_until(running, lambda: cluster_id(port) == _formatted(home), 60)
+
+
+def _format(home: Home, java: Java, jars: Path, port: int, controller: int) -> None:
+    """Format beside the log's place and move it there whole, so that a kill leaves nothing behind."""
+    staged = home.kafka / "formatting"
+    shutil.rmtree(staged, ignore_errors=True)
+    settings = _write_settings(home.kafka / "formatting.properties", staged, port, controller)
+    identifier = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    if identifier.startswith("-"):
+        identifier = f"A{identifier[1:]}"  # the tool would take it for an option
+    command = [
+        str(java.executable),
+        *("-Xmx128m", "-XX:TieredStopAtLevel=1"),
+        *("-cp", str(jars / "broker" / "*"), "kafka.tools.StorageTool"),
+        *("format", "-t", identifier, "-c", str(settings)),
+    ]
+    made = subprocess.run(command, capture_output=True, text=True, env=java.environment(), check=False)
+    if made.returncode:
+        raise StackError(
+            f"Kafka's storage could not be formatted in {staged}:\n{made.stdout[-500:]}{made.stderr[-1500:]}"
+        )
+    data = home.kafka / "data"
+    shutil.rmtree(data, ignore_errors=True)
+    staged.rename(data)
+    settings.unlink()
+
+
+def _write_settings(path: Path, data: Path, port: int, controller: int) -> Path:
+    path.write_text(_SETTINGS.format(host=ports.LOOPBACK, port=port, controller_port=controller, data=data))
+    return path

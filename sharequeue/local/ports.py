@@ -1,0 +1,83 @@
+"""Which port does a component listen on?
+
+The one it had last time, so that addresses written down elsewhere keep working; another one when somebody
+else took it. Ports are looked for below the range the system hands to outgoing connections, so that none is
+lost to a client between the choice and the start.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Mapping
+
+from sharequeue.local.home import Home, Progress, read_json, write_json
+from sharequeue.local.preflight import StackError
+
+__all__ = ["LOOPBACK", "PREFERRED", "answers", "choose", "is_free", "recorded"]
+
+LOOPBACK = "127.0.0.1"
+PREFERRED: Mapping[str, int] = {
+    "postgres": 25432,
+    "kafka": 29092,
+    "kafka-controller": 29093,
+    "service": 28080,
+    "dagster-webserver": 23000,
+}
+_RANGE = range(20000, 32000)
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could bind this port on the loopback address now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as attempt:
+        # As servers do: a port in TIME_WAIT from our own last run counts as free.
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            attempt.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
+def answers(port: int) -> bool:
+    """Whether somebody accepts connections on this port."""
+    try:
+        with socket.create_connection((LOOPBACK, port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def recorded(home: Home) -> dict[str, int]:
+    """Give the ports written down at earlier starts."""
+    content = read_json(home.ports_file)
+    if not isinstance(content, dict):
+        return {}
+    return {name: port for name, port in content.items() if name in PREFERRED and isinstance(port, int)}
+
+
+def choose(home: Home, name: str, progress: Progress) -> int:
+    """Give a free port for `name` and write it down: the recorded one, else the preferred one, else any.
+
+    The caller holds the home's lock. Says so when the address changes.
+    """
+    ports = recorded(home)
+    before = ports.get(name)
+    taken = {port for other, port in ports.items() if other != name}
+    for port in _proposals(before or PREFERRED[name]):
+        if port not in taken and is_free(port):
+            break
+    else:
+        raise StackError(
+            f"No free port for {name} between {_RANGE.start} and {_RANGE.stop}: stop some servers."
+        )
+    if before is not None and port != before:
+        progress(f"{name}: port {before} is in use by another program, taking {port} instead")
+    if port != before:
+        write_json(home.ports_file, {**ports, name: port})
+    return port
+
+
+def _proposals(first: int) -> list[int]:
+    # Random, so that two stacks started at the same moment seldom meet.
+    return [first, *random.sample(_RANGE, 200)]

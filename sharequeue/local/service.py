@@ -1,0 +1,107 @@
+"""The coordinator service of the embedded stack, as a process: `sharequeue serve` on the loopback address.
+
+What it does is the package `sharequeue.service`'s matter; here it is started, asked for its health, and
+stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import httpx
+import psutil
+
+from sharequeue.local import ports, processes
+from sharequeue.local.home import Home, Progress
+from sharequeue.local.preflight import StackError
+from sharequeue.local.processes import Running, Start
+
+__all__ = ["NAME", "ensure", "find", "healthy", "stop"]
+
+NAME = "service"
+_ATTEMPTS = 3
+
+
+def find(home: Home) -> tuple[Running, int] | None:
+    """Give the running service and its port, or None."""
+    running = processes.find(home, NAME)
+    port = ports.recorded(home).get(NAME)
+    return (running, port) if running is not None and port is not None else None
+
+
+def ensure(home: Home, addresses: dict[str, str], progress: Progress) -> int:
+    """Make the service run against `addresses` and give its port; quick when it does already.
+
+    The caller holds the home's lock. A service started with other addresses is started anew.
+    """
+    found = find(home)
+    if found is not None:
+        running, port = found
+        if _started_with(running, addresses):
+            _wait_healthy(running, port)
+            return port
+        progress("service: the addresses have changed, starting it anew")
+        processes.stop(home, running)
+    for attempt in range(1, _ATTEMPTS + 1):
+        port = ports.choose(home, NAME, progress)
+        command = [
+            sys.executable,
+            "-m",
+            "sharequeue.cli",
+            "serve",
+            "--host",
+            ports.LOOPBACK,
+            "--port",
+            str(port),
+        ]
+        environment = {**os.environ, **addresses, "SHAREQUEUE_HOME": str(home.path)}
+        running = processes.start(home, Start(NAME, command, environment, directory=home.path))
+        try:
+            _wait_healthy(running, port)
+        except StackError:
+            # Between our look and its bind somebody else may have taken the port.
+            if attempt == _ATTEMPTS or not processes.lost_its_port(running.log):
+                raise
+            continue
+        break
+    return port
+
+
+def stop(home: Home) -> bool:
+    """Stop the service; False when it was not running."""
+    running = processes.find(home, NAME)
+    if running is not None:
+        processes.stop(home, running, seconds=10)
+    return running is not None
+
+
+def healthy(port: int) -> bool:
+    """Whether the service says that it lives."""
+    try:
+        return httpx.get(f"http://{ports.LOOPBACK}:{port}/health", timeout=2, trust_env=False).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def _wait_healthy(running: Running, port: int) -> None:
+    """Wait for *our* service: another stack's may answer on a port that ours did not get."""
+    processes.wait_until(running, lambda: healthy(port) and _listens(running, port), 60)
+
+
+def _listens(running: Running, port: int) -> bool:
+    try:
+        connections = psutil.Process(running.pid).net_connections(kind="tcp")
+    except psutil.Error:
+        return False
+    return any(
+        each.laddr.port == port and each.status == psutil.CONN_LISTEN for each in connections if each.laddr
+    )
+
+
+def _started_with(running: Running, addresses: dict[str, str]) -> bool:
+    try:
+        environment = psutil.Process(running.pid).environ()
+    except psutil.Error:
+        return False
+    return all(environment.get(name) == value for name, value in addresses.items())

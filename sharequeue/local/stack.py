@@ -1,0 +1,223 @@
+"""The whole embedded stack: up, down, status, reset.
+
+`up` makes everything run that is not somebody else's (an address in the environment means: that one is), and
+is quick when all of it runs already. It can be killed at any point and run again. `down` ends only what it
+started. How each component works is in the module of its name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sharequeue.database import Database, migrate
+from sharequeue.doctor import FAILURE, examine_machine
+from sharequeue.local import dagster_ui, jars, kafka, ports, postgres, processes, service
+from sharequeue.local.home import Home, Progress, read_json, write_json
+from sharequeue.local.preflight import Java, StackError, find_java
+from sharequeue.settings import Settings
+
+__all__ = ["ComponentStatus", "StackInfo", "down", "reset", "status", "up"]
+
+COMPONENTS = (postgres.NAME, kafka.NAME, service.NAME, *dagster_ui.NAMES)
+
+
+@dataclass(frozen=True, slots=True)
+class StackInfo:
+    """The addresses of the running stack, as `stack.json` holds them; None is one not started."""
+
+    home: Path
+    database_url: str
+    dagster_url: str
+    bootstrap_servers: str
+    service_url: str | None
+    jars: Path
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentStatus:
+    """One component: `running`, `stopped`, or `died` (it was started and is gone without a `down`)."""
+
+    name: str
+    state: str
+    pid: int | None
+    address: str | None
+    log: Path
+
+
+def up(
+    home: Path | str | None = None,
+    progress: Progress = print,
+    *,
+    service: bool = True,
+    environment: Mapping[str, str] | None = None,
+) -> StackInfo:
+    """Make the stack run and say where it is.
+
+    `home` defaults to the settings' data folder. `service=False` leaves the coordinator service out.
+    `environment` (default: this process's) may point at servers of your own, which are then used and not
+    started. Raises `StackError` with what to do; nothing is changed when Python, Java or the disk do not
+    suffice.
+    """
+    given = os.environ if environment is None else environment
+    settings = Settings.load(home)
+    place = Home.at(settings.home)
+    _examine(settings, given)
+    java = find_java(given)
+    progress(f"data folder  {place.path} (kept by `make down`, emptied by `make reset`)")
+    own_jars = Path(given.get("SHAREQUEUE_JARS") or place.path / "jars").expanduser().absolute()
+    with place.lock(progress):
+        place.create()
+        ivy_settings = given.get("SHAREQUEUE_IVY_SETTINGS")
+        jars.ensure(own_jars, java, Path(ivy_settings).absolute() if ivy_settings else None, progress)
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            database = pool.submit(_database, place, given, progress)
+            broker = pool.submit(_broker, place, given, java, own_jars, progress)
+        _raise_all(database, broker)
+        database_url, dagster_url = database.result()
+        info = StackInfo(
+            home=place.path,
+            database_url=database_url,
+            dagster_url=dagster_url,
+            bootstrap_servers=broker.result(),
+            service_url=given.get("SHAREQUEUE_SERVICE_URL") or None,
+            jars=own_jars,
+            created_at=_created_at(place),
+        )
+        _migrate(info, progress)
+        if service and info.service_url is None:
+            info = _serve(place, info, progress)
+        _write(place, info)
+    return info
+
+
+def down(home: Path | str | None = None, progress: Progress = print) -> list[str]:
+    """Stop what runs of this home's stack, and give the names; no other process is ever touched."""
+    place = Home.at(Settings.load(home).home)
+    if not place.exists:
+        return []
+    with place.lock(progress):
+        stopped = [name for name in reversed(dagster_ui.NAMES) if dagster_ui.stop(place, name)]
+        # The service first, so that it does not complain about servers that leave.
+        stopped += [service.NAME] if service.stop(place) else []
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            ends = {
+                kafka.NAME: pool.submit(kafka.stop, place),
+                postgres.NAME: pool.submit(postgres.stop, place),
+            }
+        stopped += [name for name, end in ends.items() if end.result()]
+        for name in COMPONENTS:
+            processes.forget(place, name)  # records of what died earlier
+    for name in stopped:
+        progress(f"{name:<17} stopped")
+    return stopped
+
+
+def status(home: Path | str | None = None) -> list[ComponentStatus]:
+    """Say of each component whether it runs, and where."""
+    place = Home.at(Settings.load(home).home)
+    chosen = ports.recorded(place)
+    found = []
+    for name in COMPONENTS:
+        recorded = (place.run / f"{name}.json").exists()
+        running = processes.find(place, name) if place.exists else None
+        port = chosen.get(name)
+        address = f"{ports.LOOPBACK}:{port}" if running is not None and port is not None else None
+        state = "running" if running is not None else "died" if recorded else "stopped"
+        log = place.logs / f"{name}.log"
+        found.append(ComponentStatus(name, state, running.pid if running is not None else None, address, log))
+    return found
+
+
+def reset(home: Path | str | None = None, progress: Progress = print) -> list[Path]:
+    """Stop the stack and remove its data; the jars stay, they cost a download. Gives what was removed."""
+    place = Home.at(Settings.load(home).home)
+    down(place.path, progress)
+    if not place.exists:
+        return []
+    with place.lock(progress):
+        removed = place.owned()
+        place.erase()
+    return removed
+
+
+def _examine(settings: Settings, given: Mapping[str, str]) -> None:
+    """Let the doctor look at this machine first; raise before anything is changed."""
+    findings = examine_machine(settings, given)
+    failures = [finding.text for finding in findings if finding.level == FAILURE]
+    if failures:
+        raise StackError("\n".join(failures))
+
+
+def _database(home: Home, given: Mapping[str, str], progress: Progress) -> tuple[str, str]:
+    """Give the URLs of our database and Dagster's."""
+    if given.get("SHAREQUEUE_DATABASE_URL"):
+        theirs = Settings.load(home.path, database_url=given["SHAREQUEUE_DATABASE_URL"], dagster_url=None)
+        progress("postgres     yours (SHAREQUEUE_DATABASE_URL)")
+        return theirs.database_url, given.get("SHAREQUEUE_DAGSTER_URL") or theirs.dagster_url
+    port = postgres.ensure(home, progress)
+    progress(f"postgres     {ports.LOOPBACK}:{port}")
+    dagster_url = given.get("SHAREQUEUE_DAGSTER_URL") or postgres.url(home, "dagster", port)
+    return postgres.url(home, "sharequeue", port), dagster_url
+
+
+def _broker(home: Home, given: Mapping[str, str], java: Java, jars: Path, progress: Progress) -> str:
+    """Give the broker's address."""
+    if given.get("SHAREQUEUE_BOOTSTRAP_SERVERS"):
+        progress(
+            f"kafka        yours, {given['SHAREQUEUE_BOOTSTRAP_SERVERS']} (SHAREQUEUE_BOOTSTRAP_SERVERS)"
+        )
+        return given["SHAREQUEUE_BOOTSTRAP_SERVERS"]
+    port = kafka.ensure(home, java, jars, progress)
+    progress(f"kafka        {ports.LOOPBACK}:{port}")
+    return f"{ports.LOOPBACK}:{port}"
+
+
+def _raise_all(*futures: Future[Any]) -> None:
+    """Raise what went wrong; two failures are told together."""
+    errors = [error for error in (future.exception() for future in futures) if error is not None]
+    if len(errors) > 1 and all(isinstance(error, StackError) for error in errors):
+        raise StackError("\n".join(str(error) for error in errors))
+    if errors:
+        raise errors[0]
+
+
+def _migrate(info: StackInfo, progress: Progress) -> None:
+    database = Database(info.database_url)
+    try:
+        applied = migrate(database)
+    finally:
+        database.close()
+    if applied:
+        progress(f"schema       {len(applied)} steps applied")
+
+
+def _serve(home: Home, info: StackInfo, progress: Progress) -> StackInfo:
+    addresses = {
+        "SHAREQUEUE_DATABASE_URL": info.database_url,
+        "SHAREQUEUE_DAGSTER_URL": info.dagster_url,
+        "SHAREQUEUE_BOOTSTRAP_SERVERS": info.bootstrap_servers,
+    }
+    port = service.ensure(home, addresses, progress)
+    progress(f"service      http://{ports.LOOPBACK}:{port}")
+    return replace(info, service_url=f"http://{ports.LOOPBACK}:{port}")
+
+
+def _created_at(home: Home) -> str:
+    """Give the moment the stack was first started, kept over restarts."""
+    before = read_json(home.stack_file)
+    kept = before.get("created_at") if isinstance(before, dict) else None
+    return str(kept or datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+def _write(home: Home, info: StackInfo) -> None:
+    content = {
+        name: str(value) for name, value in asdict(info).items() if value is not None and name != "home"
+    }
+    write_json(home.stack_file, content)

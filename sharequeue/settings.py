@@ -1,0 +1,199 @@
+"""Where is everything: database, broker, service, jars, output?
+
+One answer for every face of the project (command line, service, Spark, Dagster, tests). An environment
+variable wins over `<home>/stack.json`, which `sharequeue up` writes for the stack it started, which wins over
+the default. What a share group may be configured to do is not here but in `configs.py`. Only librdkafka's
+names are used for Kafka's client security; `kafka_clients.py` translates them for Java.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+__all__ = ["SettingMissing", "Settings", "normalise_database_url"]
+
+KAFKA_PREFIX = "SHAREQUEUE_KAFKA_"
+STACK_FILE = "stack.json"
+_DRIVER = "postgresql+psycopg2"
+
+
+class SettingMissing(Exception):
+    """An address is neither in the environment nor written down by a started stack; the message says what to
+    set.
+    """
+
+
+def normalise_database_url(url: str) -> str:
+    """Name the driver in a bare Postgres URL.
+
+    SQLAlchemy 2.1 maps `postgresql://` to psycopg 3, under which dagster-postgres fails on every run.
+    """
+    scheme, separator, rest = url.partition("://")
+    return f"{_DRIVER}://{rest}" if separator and scheme in ("postgresql", "postgres") else url
+
+
+class _Environment(BaseSettings):
+    """The `SHAREQUEUE_*` variables, as they stand; empty ones count as unset."""
+
+    model_config = SettingsConfigDict(env_prefix="SHAREQUEUE_", env_ignore_empty=True, extra="ignore")
+
+    home: Path | None = None
+    database_url: str | None = None
+    dagster_url: str | None = None
+    bootstrap_servers: str | None = None
+    service_url: str | None = None
+    spark_master: str | None = None
+    jars: Path | None = None
+    output: Path | None = None
+    ivy_settings: Path | None = None
+
+
+class Settings:
+    """Where things are. Immutable; addresses that are not known raise `SettingMissing` when they are asked
+    for.
+
+    Make one with `Settings.load()`; change one with `replace(name=value)`.
+    """
+
+    __slots__ = ("_values", "home", "ivy_settings", "jars", "kafka", "output", "spark_master")
+
+    _values: Mapping[str, Any]
+    home: Path
+    """The data folder (`SHAREQUEUE_HOME`, default `.sharequeue` in the working directory), absolute."""
+    spark_master: str
+    """`SHAREQUEUE_SPARK_MASTER`, default `local[*]`."""
+    jars: Path
+    """`SHAREQUEUE_JARS`, default `<home>/jars`: the folders `broker` and `spark`."""
+    output: Path
+    """`SHAREQUEUE_OUTPUT`, default `<home>/output`: where pipelines write."""
+    ivy_settings: Path | None
+    """`SHAREQUEUE_IVY_SETTINGS`: an Ivy settings file of this site's mirror."""
+    kafka: Mapping[str, str]
+    """Client security settings in librdkafka's names, from `SHAREQUEUE_KAFKA_<NAME>`."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        home = Path(values.get("home") or ".sharequeue").expanduser().absolute()
+        database_url = normalise_database_url(str(values.get("database_url") or ""))
+        dagster_url = normalise_database_url(str(values.get("dagster_url") or "")) or _sibling_database(
+            database_url
+        )
+        ivy_settings = values.get("ivy_settings")
+        put = object.__setattr__
+        put(self, "home", home)
+        put(self, "spark_master", str(values.get("spark_master") or "local[*]"))
+        put(self, "jars", Path(values.get("jars") or home / "jars").expanduser().absolute())
+        put(self, "output", Path(values.get("output") or home / "output").expanduser().absolute())
+        put(self, "ivy_settings", Path(ivy_settings).expanduser().absolute() if ivy_settings else None)
+        put(self, "kafka", MappingProxyType(dict(values.get("kafka") or {})))
+        addresses = {
+            "database_url": database_url,
+            "dagster_url": dagster_url,
+            "bootstrap_servers": str(values.get("bootstrap_servers") or ""),
+            "service_url": str(values.get("service_url") or "").rstrip("/"),
+        }
+        put(self, "_values", MappingProxyType({**values, **addresses}))
+
+    @classmethod
+    def load(cls, home: Path | str | None = None, **overrides: Any) -> Self:
+        """Read the environment and the stack file.
+
+        `home` and `overrides` (by field name) win over both. Raises `SettingMissing` when the stack file is
+        there but cannot be read.
+        """
+        environment = _Environment()
+        folder = Path(home or environment.home or ".sharequeue").expanduser().absolute()
+        values: dict[str, Any] = dict(_read_stack_file(folder / STACK_FILE))
+        values.update(environment.model_dump(exclude_none=True))
+        if environment.database_url and not environment.dagster_url:
+            values.pop(
+                "dagster_url", None
+            )  # the stack's Dagster database is on the server that was overridden
+        values.update({"home": folder, "kafka": _kafka_environment(), **overrides})
+        return cls(values)
+
+    def replace(self, **changes: Any) -> Self:
+        """Give a copy with these fields changed."""
+        kept = {"home", "spark_master", "jars", "output", "ivy_settings", "kafka"}
+        return type(self)({**self._values, **{name: getattr(self, name) for name in kept}, **changes})
+
+    @property
+    def database_url(self) -> str:
+        """SQLAlchemy URL of the database with the schema `sharequeue` (`SHAREQUEUE_DATABASE_URL`)."""
+        return self._address("database_url", "SHAREQUEUE_DATABASE_URL", "the Postgres database")
+
+    @property
+    def dagster_url(self) -> str:
+        """SQLAlchemy URL of Dagster's storage (`SHAREQUEUE_DAGSTER_URL`, default: database `dagster` beside
+        ours).
+        """
+        return self._address("dagster_url", "SHAREQUEUE_DAGSTER_URL", "Dagster's database")
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Kafka's `host:port,…` (`SHAREQUEUE_BOOTSTRAP_SERVERS`)."""
+        return self._address("bootstrap_servers", "SHAREQUEUE_BOOTSTRAP_SERVERS", "the Kafka broker")
+
+    @property
+    def service_url(self) -> str:
+        """URL of the coordinator service (`SHAREQUEUE_SERVICE_URL`), without a slash at the end."""
+        return self._address("service_url", "SHAREQUEUE_SERVICE_URL", "the coordinator service")
+
+    def knows(self, name: str) -> bool:
+        """Tell whether the address called `name` is set, without raising."""
+        return bool(self._values[name])
+
+    def _address(self, name: str, variable: str, what: str) -> str:
+        value: str = self._values[name]
+        if not value:
+            raise SettingMissing(
+                f"The address of {what} is not known: set {variable}, or run `make up` "
+                f"(looked in the environment and in {self.home / STACK_FILE})."
+            )
+        return value
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"Settings are immutable: use replace({name}=…)")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kept = ("home", "spark_master", "jars", "output", "ivy_settings")
+        values = {**self._values, **{name: getattr(self, name) for name in kept}, "kafka": dict(self.kafka)}
+        return type(self), (values,)
+
+    def __repr__(self) -> str:
+        return f"Settings(home={str(self.home)!r}, bootstrap_servers={self._values['bootstrap_servers']!r})"
+
+
+def _sibling_database(database_url: str) -> str:
+    """Give the URL of the database `dagster` on the same server."""
+    if not database_url:
+        return ""
+    return urlunsplit(urlsplit(database_url)._replace(path="/dagster"))
+
+
+def _read_stack_file(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise SettingMissing(
+            f"{path} cannot be read ({error}): run `make up`, which writes it anew."
+        ) from error
+    names = ("database_url", "dagster_url", "bootstrap_servers", "service_url", "jars")
+    return {name: content[name] for name in names if isinstance(content, dict) and content.get(name)}
+
+
+def _kafka_environment() -> dict[str, str]:
+    return {
+        name.removeprefix(KAFKA_PREFIX).lower().replace("_", "."): value
+        for name, value in os.environ.items()
+        if name.startswith(KAFKA_PREFIX) and value
+    }
