@@ -92,6 +92,12 @@ _GROUP = (
         False,
         "Whether records whose dead-letter topic cannot be written are dropped, as Kafka does, and not held.",
     ),
+    ConfigKey(
+        "sharequeue.dead.letter.topic.enable",
+        "boolean",
+        False,
+        "Whether the dead-letter topic is opted in, on brokers before 4.4 that do not know the topic's own config.",
+    ),
 )
 
 

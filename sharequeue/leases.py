@@ -133,6 +133,7 @@ class DeadLetterBatch:
     sequence: int
     topic_id: str
     letters: tuple[DeadLetterRun, ...]
+    opened_at: datetime | None = None
 
     @property
     def count(self) -> int:

@@ -245,7 +245,8 @@ class State:
             DeadLetterRun(row["delivery_count"], row["cause"], OffsetSet.parse(row["offsets"]))
             for row in rows
         )
-        return DeadLetterBatch(at, rows[0]["sequence"], rows[0]["topic_id"], letters)
+        first = rows[0]
+        return DeadLetterBatch(at, first["sequence"], first["topic_id"], letters, first["opened_at"])
 
     def close_dead_letters(self, at: SharePartition, sequence: int, *, dropped: bool = False) -> int:
         """ARCHIVING becomes ARCHIVED for a batch the broker confirmed; answers its records, 0 if closed

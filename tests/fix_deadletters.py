@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from sharequeue.configs import GroupConfigs, ServiceConfigs, alter_group_configs
 from sharequeue.database import Database
-from sharequeue.deadletter_batches import OnStep
+from sharequeue.deadletter_batches import OnStep, Step
 from sharequeue.deadletters import DeadLetter, DeadLetterWriter, read_dead_letters
 from sharequeue.kafka_clients import client_config
 from sharequeue.offsets import OffsetSet
@@ -142,6 +149,32 @@ class GivenUp:
         for status in self.state.describe(self.group):
             assert (status.spso, status.lag, status.archiving) == (status.log_end, 0, 0)
         assert self.state.verify(self.group) == []
+
+
+class Stop(Exception):
+    """Ends a drain at a step, as an error of any kind would."""
+
+
+def stop_at(step: Step, time_of_it: int = 1) -> Callable[[Step, SharePartition], None]:
+    """A step hook that fails the drain the n-th time that this step is reached."""
+    left = [time_of_it]
+
+    def on_step(reached: Step, source: SharePartition) -> None:
+        left[0] -= reached == step
+        if reached == step and left[0] == 0:
+            raise Stop(step)
+
+    return on_step
+
+
+def alter_configs(settings: Settings, kind: ResourceType, name: str, **configs: str) -> None:
+    entries = [
+        ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+        for key, value in configs.items()
+    ]
+    resource = ConfigResource(kind, name, incremental_configs=entries)
+    admin = AdminClient(client_config(settings))
+    admin.incremental_alter_configs([resource])[resource].result(30)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@
 -- number. One row per cause and delivery count; no row when nothing waits.
 create or replace function sharequeue.open_dead_letters(
     p_group_id text, p_topic text, p_partition integer, p_max_records bigint
-) returns table (sequence bigint, topic_id text, cause text, delivery_count smallint, offsets int8multirange)
+) returns table (sequence bigint, opened_at timestamptz, topic_id text, cause text, delivery_count smallint, offsets int8multirange)
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_sp sharequeue.share_partitions;
@@ -32,7 +32,7 @@ begin
         where f.share_partition_id = v_sp.share_partition_id and f.state = 3 and f.offsets && v_taken;
     end if;
     return query
-        select r.sequence, v_sp.topic_id, r.cause, r.delivery_count, r.offsets
+        select r.sequence, b.opened_at, v_sp.topic_id, r.cause, r.delivery_count, r.offsets
         from sharequeue.dead_letter_runs r
         join sharequeue.dead_letter_batches b using (share_partition_id, sequence)
         where b.share_partition_id = v_sp.share_partition_id and b.written_at is null

@@ -1,0 +1,258 @@
+"""How do the records that were given up reach the dead-letter topic, each exactly once?
+
+Second phase of KIP-1191: what is ARCHIVING goes to the topic and becomes ARCHIVED once the broker has confirmed it,
+batch by numbered batch, one share-partition after the other. A batch stays open until it is closed, so whoever drains
+next resumes what a dead drain left. Where Kafka drops records whose topic cannot be written, they are held here and
+the report says why and what to do; Kafka's way is the group config `sharequeue.dead.letter.drop.enable`. How a batch
+is written is `deadletter_batches`' matter, which topic may take it `deadletter_topic`'s, what a letter says
+`deadletter_records`'.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from sharequeue.configs import GroupConfigs, ServiceConfigs
+from sharequeue.deadletter_batches import BatchBounds, BatchDone, BatchWriter, OnStep
+from sharequeue.deadletter_records import DeadLetter, read_dead_letters
+from sharequeue.deadletter_topic import NO_TOPIC, CannotWrite, DeadLetterRules, DeadLetterTopic, TopicKeeper
+from sharequeue.deadletter_transactions import Fenced, LetterProducer, Markers
+from sharequeue.settings import Settings
+from sharequeue.state import SharePartition, State
+
+__all__ = [
+    "DeadLetter",
+    "DeadLetterReport",
+    "DeadLetterWriter",
+    "Held",
+    "PartitionReport",
+    "read_dead_letters",
+]
+
+BATCH_RECORDS = 5_000
+TRANSACTION_BYTES = 64 * 1024 * 1024
+TAKEOVERS = 5
+"""How often a drain begins a share-partition again after another writer took it over."""
+PATIENCE_SECONDS = 2.0
+"""How long the writer that took over may show no progress before it is taken for dead."""
+_LOOK_AGAIN_SECONDS = 0.1
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Records that stay ARCHIVING because their topic cannot be written: why, and what to do."""
+
+    share_partition: SharePartition
+    records: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """What a drain did for one share-partition, in records."""
+
+    share_partition: SharePartition
+    written: int = 0
+    resumed: int = 0
+    """Written by an earlier drain that died before it could say so; only closed by this one."""
+    dropped: int = 0
+    batches: int = 0
+    takeovers: int = 0
+    """How often another writer took the share-partition over while this one worked on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterReport:
+    """What a drain did, in records, and what it had to leave."""
+
+    topic: str
+    partitions: tuple[PartitionReport, ...] = ()
+    held: tuple[Held, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def written(self) -> int:
+        """Dead letters that this drain wrote."""
+        return sum(partition.written for partition in self.partitions)
+
+    @property
+    def resumed(self) -> int:
+        """Dead letters that an earlier drain wrote and this one closed."""
+        return sum(partition.resumed for partition in self.partitions)
+
+    @property
+    def dropped(self) -> int:
+        """Records closed without a dead letter, because the group's config says so."""
+        return sum(partition.dropped for partition in self.partitions)
+
+
+class DeadLetterWriter:
+    """Writes a share group's dead letters. Several may run at once: the broker lets one at a time.
+
+    `batch_records` bounds a batch, and `transaction_bytes` one transaction of copies; `on_step` is told each step.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        state: State,
+        group_id: str,
+        configs: GroupConfigs,
+        *,
+        service: ServiceConfigs | None = None,
+        batch_records: int = BATCH_RECORDS,
+        transaction_bytes: int = TRANSACTION_BYTES,
+        on_step: OnStep | None = None,
+    ) -> None:
+        self._settings = settings
+        self._state = state
+        self._group_id = group_id
+        self._rules = DeadLetterRules.of(configs, service or ServiceConfigs.load())
+        self._bounds = BatchBounds(batch_records, transaction_bytes)
+        self._on_step: OnStep = on_step or (lambda step, source: None)
+
+    def drain(self, progress: Progress | None = None) -> DeadLetterReport:
+        """Write everything that waits; `progress` gets a line for every batch.
+
+        Records that cannot be written are the report's `held`, not an error. An error of the database is one, and
+        leaves the open batch to the next drain.
+        """
+        started_at = time.monotonic()
+        say = progress or (lambda line: None)
+        reports: dict[SharePartition, PartitionReport] = {}
+        problems: dict[SharePartition, CannotWrite] = {}
+        waiting = list(self._waiting())
+        if not waiting:
+            return DeadLetterReport(self._rules.topic, seconds=time.monotonic() - started_at)
+        topic, problem = self._topic()
+        with Markers(self._settings, self._group_id) as markers:
+            for source in waiting:
+                if problem is None and topic is not None:
+                    reports[source], failure = self._write(source, topic, markers, say)
+                    if failure is not None:
+                        problems[source] = failure
+                        # This partition's matter, or is the broker or the topic gone for the rest, too?
+                        topic, problem = self._topic()
+                elif problem is not None:
+                    problems[source] = problem
+                if source in problems and problems[source].lasting and self._rules.drop:
+                    before = reports.get(source, PartitionReport(source))
+                    reports[source] = self._drop(source, markers, before, say)
+                    del problems[source]
+        return DeadLetterReport(
+            self._rules.topic,
+            tuple(reports.values()),
+            self._held(problems),
+            time.monotonic() - started_at,
+        )
+
+    def _topic(self) -> tuple[DeadLetterTopic | None, CannotWrite | None]:
+        try:
+            return TopicKeeper(self._settings).ready(self._rules), None
+        except CannotWrite as problem:
+            return None, problem
+
+    def _waiting(self) -> dict[SharePartition, int]:
+        """How many records are ARCHIVING, for the share-partitions that have any."""
+        return {
+            status.share_partition: status.archiving
+            for status in self._state.describe(self._group_id)
+            if status.archiving
+        }
+
+    def _held(self, problems: dict[SharePartition, CannotWrite]) -> tuple[Held, ...]:
+        left = self._waiting() if problems else {}
+        return tuple(
+            Held(source, left[source], problem.reason)
+            for source, problem in problems.items()
+            if source in left
+        )
+
+    def _write(
+        self, source: SharePartition, topic: DeadLetterTopic, markers: Markers, say: Progress
+    ) -> tuple[PartitionReport, CannotWrite | None]:
+        """Write one share-partition's batches until none waits; give way to another writer while it is alive."""
+        report = PartitionReport(source)
+        writer = BatchWriter(
+            self._settings,
+            self._state,
+            source,
+            topic,
+            markers,
+            copying=self._rules.copy_record,
+            bounds=self._bounds,
+            on_step=self._on_step,
+        )
+        while report.takeovers <= TAKEOVERS:
+            try:
+                for done in writer.write():
+                    report = _with(report, done.written, done.resumed)
+                    say(_line(source, topic, done))
+                return report, None
+            except Fenced:
+                report = replace(report, takeovers=report.takeovers + 1)
+                if not self._give_way(source):
+                    return report, None
+            except CannotWrite as problem:
+                return report, problem
+        reason = (
+            f"another writer took {source} over {report.takeovers} times, or its transactions outlive their time: "
+            "drain the group from one place, or in smaller batches."
+        )
+        return report, CannotWrite(reason, lasting=False)
+
+    def _give_way(self, source: SharePartition) -> bool:
+        """Wait while the other writer makes progress; whether anything is left once it has stopped.
+
+        Taking over at once would fence it in turn, and the two could go on for ever.
+        """
+        left, moved_at = self._waiting().get(source, 0), time.monotonic()
+        patience = PATIENCE_SECONDS * random.uniform(1, 2)  # noqa: S311 (spread, not secrecy)
+        while left and time.monotonic() - moved_at < patience:
+            time.sleep(_LOOK_AGAIN_SECONDS)
+            now = self._waiting().get(source, 0)
+            if now != left:
+                left, moved_at = now, time.monotonic()
+        return bool(left)
+
+    def _drop(
+        self, source: SharePartition, markers: Markers, report: PartitionReport, say: Progress
+    ) -> PartitionReport:
+        """Close one share-partition's batches without letters, as Kafka does when it cannot write them.
+
+        A batch that an earlier drain wrote is told apart, unless the broker refuses even to say.
+        """
+        marker = None
+        # Fences a writer that is at work under a config from before, and aborts what a dead one left.
+        fence = LetterProducer(self._settings, source, NO_TOPIC, markers)
+        with suppress(CannotWrite, Fenced), fence:
+            marker = markers.of(source)
+        while (batch := self._state.open_dead_letters(source, self._bounds.records)) is not None:
+            written = marker is not None and marker.wrote_all_of(batch)
+            closed = self._state.close_dead_letters(source, batch.sequence, dropped=not written)
+            report = _with(report, resumed=closed if written else 0, dropped=0 if written else closed)
+            if not written:
+                say(f"{source}: {closed} records dropped without a dead letter (batch {batch.sequence})")
+        return report
+
+
+def _with(report: PartitionReport, written: int = 0, resumed: int = 0, dropped: int = 0) -> PartitionReport:
+    """The report with one more batch in it."""
+    return replace(
+        report,
+        written=report.written + written,
+        resumed=report.resumed + resumed,
+        dropped=report.dropped + dropped,
+        batches=report.batches + 1,
+    )
+
+
+def _line(source: SharePartition, topic: DeadLetterTopic, done: BatchDone) -> str:
+    text = f"{source}: {done.written} dead letters written to {topic.name} (batch {done.sequence})"
+    return f"{text}, {done.resumed} found written" if done.resumed else text

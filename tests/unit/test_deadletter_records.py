@@ -1,0 +1,146 @@
+"""What a dead letter says, what is copied of its original, and what a broken one reads as."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sharequeue.deadletter_originals import passes
+from sharequeue.deadletter_records import (
+    KAFKA_HEADERS,
+    DeadLetter,
+    Letter,
+    LetterWriting,
+    RecordCopy,
+    batch_identity,
+    letters_of,
+    record_bytes,
+    without_content,
+)
+from sharequeue.offsets import OffsetSet
+from sharequeue.state import DeadLetterBatch, DeadLetterRun, SharePartition
+
+BATCH = DeadLetterBatch(
+    SharePartition("gruppe-ü", "flights", 3),
+    7,
+    "topic-id",
+    (
+        DeadLetterRun(5, "exceeded", OffsetSet.of((2, 3), (8, 9))),
+        DeadLetterRun(1, "rejected", OffsetSet.of((1, 2), (5, 7))),
+    ),
+)
+
+
+def letter(*headers: tuple[str, bytes | None]) -> DeadLetter:
+    return DeadLetter(0, 0, None, None, headers, None)
+
+
+def test_headers_are_kafkas_six_in_order_then_ours() -> None:
+    """The six headers are Kafka 4.4's to the byte, UTF-8, in its order, and stand in front of ours."""
+    headers = LetterWriting.of(BATCH).headers(Letter(41, 5, "exceeded"), [("sharequeue.more", b"x")])
+    assert headers[:6] == [
+        ("__dlq.errors.topic", b"flights"),
+        ("__dlq.errors.partition", b"3"),
+        ("__dlq.errors.offset", b"41"),
+        ("__dlq.errors.group", "gruppe-ü".encode()),
+        ("__dlq.errors.delivery.count", b"5"),
+        ("__dlq.errors.message", b"Offset delivery count exceeded the threshold."),
+    ]
+    assert tuple(name for name, _ in headers[:6]) == KAFKA_HEADERS
+    assert all(name.startswith("sharequeue.") for name, _ in headers[6:])
+    assert dict(headers)["sharequeue.dead.letter.sequence"] == b"7"
+    assert headers[-1] == ("sharequeue.more", b"x")
+
+
+def test_a_rejected_record_says_so_in_kafkas_words() -> None:
+    """The other of Kafka's two messages."""
+    headers = dict(LetterWriting.of(BATCH).headers(Letter(5, 1, "rejected")))
+    assert headers["__dlq.errors.message"] == b"Offset rejected by client."
+
+
+def test_letters_come_by_offset_whatever_their_cause() -> None:
+    """Runs of several causes and counts are merged into one ascending sequence; what is not wanted is left out."""
+    everything = OffsetSet.of((0, 100))
+    assert [(x.offset, x.delivery_count) for x in letters_of(BATCH, everything)] == [
+        (1, 1),
+        (2, 5),
+        (5, 1),
+        (6, 1),
+        (8, 5),
+    ]
+    assert [x.offset for x in letters_of(BATCH, OffsetSet.of((2, 6)))] == [2, 5]
+
+
+def test_the_identity_is_of_the_batch_alone() -> None:
+    """Every attempt at a batch has the same identity; another sequence, topic id, group, content or time: another."""
+    others = [
+        replace(BATCH, sequence=8),
+        replace(BATCH, topic_id="made-again"),
+        replace(BATCH, share_partition=SharePartition("other", "flights", 3)),
+        replace(BATCH, letters=BATCH.letters[:1]),
+        replace(BATCH, opened_at=datetime(2026, 1, 1, tzinfo=UTC)),
+    ]
+    assert batch_identity(replace(BATCH)) == batch_identity(BATCH)
+    assert len({batch_identity(batch) for batch in [BATCH, *others]}) == 6
+
+
+def test_a_letter_is_parsed() -> None:
+    """What was written is read back as numbers and text."""
+    read = letter(*LetterWriting.of(BATCH).headers(Letter(41, 5, "exceeded")))
+    assert (read.source_topic, read.source_partition, read.source_offset) == ("flights", 3, 41)
+    assert (read.group, read.delivery_count, read.cause) == ("gruppe-ü", 5, "exceeded")
+
+
+def test_a_broken_letter_is_read_all_the_same() -> None:
+    """Missing, null, undecodable and non-numeric headers are None, never an error."""
+    broken = letter(
+        ("__dlq.errors.topic", None), ("__dlq.errors.offset", b"many"), ("__dlq.errors.message", b"\xff\xfe")
+    )
+    assert (broken.source_topic, broken.source_partition, broken.source_offset) == (None, None, None)
+    assert (broken.group, broken.delivery_count, broken.message, broken.cause) == (None, None, None, None)
+
+
+def test_of_doubled_headers_the_first_counts() -> None:
+    """Kafka allows a header name twice; the first is the writer's own."""
+    assert letter(("__dlq.errors.offset", b"1"), ("__dlq.errors.offset", b"2")).source_offset == 1
+
+
+def test_an_oversized_copy_keeps_only_its_timestamp() -> None:
+    """Key, value and headers go; that it was too large is said."""
+    copy = RecordCopy(
+        b"k", b"v", (("sharequeue.original.timestamp", b"1"), ("sharequeue.original.header.h", b"x"))
+    )
+    left = without_content(copy)
+    assert (left.key, left.value) == (None, None)
+    assert left.headers == (("sharequeue.original.timestamp", b"1"), ("sharequeue.record.oversized", b"true"))
+
+
+def test_the_size_of_a_record_is_not_underestimated() -> None:
+    """Content, names and framing all count."""
+    assert (
+        record_bytes(b"k" * 10, b"v" * 100, [("name", b"x" * 50), ("none", None)])
+        >= 61 + 10 + 100 + 4 + 50 + 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("near", "expected"), [(0, [(0, 2), (5, 6), (100, 101)]), (3, [(0, 6), (100, 101)]), (94, [(0, 101)])]
+)
+def test_near_ranges_are_read_in_one_pass(near: int, expected: list[tuple[int, int]]) -> None:
+    """Holes up to the bound are read over, wider ones are sought over."""
+    assert passes(OffsetSet.of((0, 2), (5, 6), (100, 101)), near) == expected
+
+
+@given(st.sets(st.integers(0, 400), min_size=1), st.integers(0, 50))
+def test_passes_cover_every_offset_once(offsets: set[int], near: int) -> None:
+    """Passes are disjoint and ascending, cover everything, and over-read no hole wider than the bound."""
+    wanted = OffsetSet.of(*((offset, offset + 1) for offset in offsets))
+    found = passes(wanted, near)
+    assert all(left[1] < right[0] for left, right in pairwise(found))
+    assert wanted - OffsetSet.of(*found) == OffsetSet()
+    assert all(end - first <= near for first, end in (OffsetSet.of(*found) - wanted).ranges)

@@ -1,0 +1,99 @@
+"""Which topic may take dead letters, and what the reason says when it may not; what a marker remembers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from sharequeue.deadletter_topic import (
+    DeadLetterRules,
+    DeadLetterTopic,
+    FoundTopic,
+    name_problem,
+    topic_problem,
+)
+from sharequeue.deadletter_transactions import Marker, transactional_id
+from sharequeue.state import SharePartition
+
+RULES = DeadLetterRules("g", "dlq.g")
+ENABLED = {"errors.deadletterqueue.group.enable": "true"}
+
+
+@pytest.mark.parametrize(
+    ("topic", "part"),
+    [
+        ("", "no dead-letter topic"),
+        ("__dlq", "begins with `__`"),
+        ("dlq.ä", "no legal topic name"),
+        ("dlq." + "x" * 246, "no legal topic name"),
+        ("letters", "does not begin with `dlq.`"),
+    ],
+)
+def test_an_unfit_name_is_refused_with_what_to_do(topic: str, part: str) -> None:
+    """Empty, internal, illegal and unprefixed names are each told apart, and the config to change is named."""
+    problem = name_problem(replace(RULES, topic=topic))
+    assert problem is not None
+    assert part in problem
+    assert "errors.deadletterqueue.topic.name" in problem
+
+
+def test_an_empty_prefix_allows_any_name() -> None:
+    """Kafka: "" = any."""
+    assert name_problem(replace(RULES, topic="letters", prefix="")) is None
+
+
+def test_a_topic_must_be_opted_in() -> None:
+    """Where the broker knows the config, only `true` will do."""
+    assert topic_problem(RULES, FoundTopic(1, "id", ENABLED)) is None
+    problem = topic_problem(RULES, FoundTopic(1, "id", {"errors.deadletterqueue.group.enable": "false"}))
+    assert problem is not None
+    assert "errors.deadletterqueue.group.enable=true" in problem
+
+
+def test_on_a_broker_without_the_config_the_group_says_so() -> None:
+    """Brokers before 4.4 do not know the topic's opt-in: a config of the group stands in for it."""
+    found = FoundTopic(1, "id", {"cleanup.policy": "delete"})
+    assert "sharequeue.dead.letter.topic.enable=true" in (topic_problem(RULES, found) or "")
+    assert topic_problem(replace(RULES, opted_in=True), found) is None
+
+
+def test_a_missing_topic_is_made_only_where_that_is_allowed() -> None:
+    """Kafka's `errors.deadletterqueue.auto.create.topics.enable`."""
+    assert "create it" in (topic_problem(RULES, None) or "")
+    assert topic_problem(replace(RULES, auto_create=True), None) is None
+
+
+def test_a_compacted_topic_is_refused() -> None:
+    """It takes no record without a key, and would eat the letters of one key but the last."""
+    found = FoundTopic(1, "id", {**ENABLED, "cleanup.policy": "compact,delete"})
+    assert "cleanup.policy=delete" in (topic_problem(RULES, found) or "")
+
+
+def test_the_partition_is_the_sources_modulo() -> None:
+    """Destination partition = source partition mod partitions of the dead-letter topic."""
+    topic = DeadLetterTopic("dlq.g", "id", 3, 1000)
+    assert [topic.partition_for(partition) for partition in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_a_marker_survives_its_offset_commit() -> None:
+    """Sequence, batch, topic and progress are read back as they were committed."""
+    source = SharePartition("g", "t", 4)
+    marker = Marker(3, "abc", "dlq.g", "id-1", 99)
+    committed = marker.committed_at(source)
+    assert (committed.topic, committed.partition, committed.offset) == ("t", 4, 3)
+    assert Marker.parse(committed) == marker
+    assert Marker.parse(TopicPartition("t", 4, -1001)) is None
+
+
+def test_a_marker_that_somebody_else_wrote_is_of_no_batch() -> None:
+    """An offset committed by hand, without our metadata, vouches for nothing."""
+    found = Marker.parse(TopicPartition("t", 4, 3))
+    assert found is not None
+    assert not found.is_of(3, "abc")
+
+
+def test_the_transactional_id_names_group_and_source() -> None:
+    """One producer at a time per group and share-partition."""
+    assert transactional_id(SharePartition("g", "t", 4)) == "sharequeue.dlq.g.t.4"
