@@ -36,8 +36,14 @@ TIMEOUT_SECONDS = 20.0
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 _WAIT = "the records wait, the next drain tries again."
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_UNREACHABLE = frozenset(
+_PASSING = frozenset(
     {
+        # A coordinator that is elected, loading or moving: always so for the first group of a new broker.
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError._TRANSPORT,
         KafkaError._TIMED_OUT,
         KafkaError._ALL_BROKERS_DOWN,
@@ -242,10 +248,15 @@ def create_dead_letter_topic(topics: Topics, name: str, partitions: int = -1) ->
             topics.create(name, partitions, configs)
 
 
+def passes(cause: KafkaError) -> bool:
+    """Whether the very same request may succeed in a moment, with nothing changed by anybody."""
+    return bool(cause.code() in _PASSING or cause.retriable())
+
+
 def refusal(error: KafkaException, what_to_do: str) -> CannotWrite:
     """A broker's refusal as a reason to hold records: silence passes, everything else needs somebody to act."""
     cause: Any = error.args[0]
-    if cause.code() in _UNREACHABLE or cause.retriable():
+    if passes(cause):
         return CannotWrite(f"the broker does not answer ({cause.str()}): {_WAIT}", lasting=False)
     return CannotWrite(f"the broker refuses ({cause.str()}): {what_to_do}.", lasting=True)
 

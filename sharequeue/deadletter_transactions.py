@@ -14,6 +14,7 @@ when it belongs to another life of the group, the letters themselves are read an
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
@@ -22,7 +23,7 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from sharequeue.deadletter_records import Header, batch_identity
-from sharequeue.deadletter_topic import DeadLetterTopic, refusal
+from sharequeue.deadletter_topic import DeadLetterTopic, passes, refusal
 from sharequeue.kafka_clients import client_config
 from sharequeue.settings import Settings
 from sharequeue.state import DeadLetterBatch, SharePartition
@@ -31,6 +32,7 @@ TRANSACTION_TIMEOUT_MS = 60_000
 """How long an unfinished transaction of a dead writer can hold up read_committed readers of the topic."""
 TIMEOUT_SECONDS = 30.0
 ABORT_TIMEOUT_SECONDS = 10.0
+ASK_AGAIN_SECONDS = 0.1
 
 _log = logging.getLogger("sharequeue.librdkafka")
 _FENCED = frozenset(
@@ -131,17 +133,24 @@ class Markers:
 
     def of(self, source: SharePartition) -> Marker | None:
         """The marker of a share-partition, None without one. Raises `CannotWrite`."""
-        try:
-            committed = self._consumer.committed(
-                [TopicPartition(source.topic, source.partition)], timeout=TIMEOUT_SECONDS
-            )[0]
-            if committed.error is not None:
-                raise KafkaException(committed.error)
-        except KafkaException as error:
-            group = marker_group(self._group_id)
-            grants = f"grant READ on group `{group}` and DESCRIBE on topic `{source.topic}`"
-            raise refusal(error, grants) from error
-        return Marker.parse(committed)
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while True:
+            try:
+                return Marker.parse(self._committed(source, deadline - time.monotonic()))
+            except KafkaException as error:
+                # The client does not ask again by itself when the group's coordinator is still being elected.
+                if not passes(error.args[0]) or time.monotonic() >= deadline:
+                    group = marker_group(self._group_id)
+                    grants = f"grant READ on group `{group}` and DESCRIBE on topic `{source.topic}`"
+                    raise refusal(error, grants) from error
+            time.sleep(ASK_AGAIN_SECONDS)
+
+    def _committed(self, source: SharePartition, seconds: float) -> TopicPartition:
+        at = TopicPartition(source.topic, source.partition)
+        committed = self._consumer.committed([at], timeout=max(seconds, ASK_AGAIN_SECONDS))[0]
+        if committed.error is not None:
+            raise KafkaException(committed.error)
+        return committed
 
 
 class LetterProducer:
