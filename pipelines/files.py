@@ -1,0 +1,87 @@
+"""How are a lease's folders put in place, made durable, listed and removed?
+
+Through Hadoop's file system, the one Spark itself writes with, so that whatever Spark can reach can be the
+output. Only what needs it is here: existence, a rename that replaces, a listing, a removal, small text files,
+and the flush to disk that a local file system does not do by itself.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import SparkSession
+
+
+class Files:
+    """The file system that holds `root`, as the session's driver sees it."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        path = jvm.org.apache.hadoop.fs.Path(root)
+        session: Any = spark._jsparkSession
+        self._fs: Any = path.getFileSystem(session.sessionState().newHadoopConf())
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file or folder."""
+        return bool(self._fs.exists(self._path(path)))
+
+    def names(self, folder: str) -> list[str]:
+        """The names of what lies in a folder, sorted; none if there is no folder."""
+        if not self.exists(folder):
+            return []
+        return sorted(str(status.getPath().getName()) for status in self._fs.listStatus(self._path(folder)))
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a folder with all it holds; nothing happens when it is not there."""
+        self._fs.delete(self._path(path), True)
+
+    def replace(self, source: str, target: str) -> None:
+        """Move a folder to where another one may be, which is removed first."""
+        self.remove(target)
+        self._fs.mkdirs(self._path(target).getParent())
+        if not self._fs.rename(self._path(source), self._path(target)):
+            raise OSError(
+                f"{source} could not be moved to {target}: is the folder writable, and one file system?"
+            )
+
+    def read_text(self, path: str) -> str | None:
+        """The text of a small file, None when there is none."""
+        if not self.exists(path):
+            return None
+        stream = self._fs.open(self._path(path))
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write_text(self, path: str, text: str) -> None:
+        """Write a small file, in place of one that may be there."""
+        stream = self._fs.create(self._path(path), True)
+        try:
+            stream.write(bytearray(text, "utf-8"))
+        finally:
+            stream.close()
+
+    def flush(self, folder: str) -> None:
+        """Have a folder's files and their names on disk, where that is this machine's matter.
+
+        A distributed file system promises it when a file is closed; a local one only after fsync, and an
+        acknowledgement that survives a power cut must not speak of files that do not.
+        """
+        uri = urlsplit(str(self._fs.makeQualified(self._path(folder)).toString()))
+        local = Path(unquote(uri.path))
+        if uri.scheme != "file" or not local.is_dir():
+            return
+        for path in (*local.iterdir(), local, local.parent):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(path)

@@ -1,0 +1,110 @@
+"""What becomes of a flight? The handler of the demo's share group, and its summary of delays.
+
+A flight that arrived is accepted. One with no departure time was cancelled: rejected, a dead letter at once.
+One that left but has no arrival delay is released, because the arrival report may still come, and becomes a
+dead letter when its deliveries are used up. What is no flight at all is rejected with the reason. Only
+Catalyst expressions: the records never enter Python.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as fn
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+from pipelines.flights.records import TOPIC
+from pipelines.job import ACCEPT, REJECT, RELEASE, Summary, pipeline
+
+GROUP = "flight-delays"
+CANCELLED = "cancelled: no departure time"
+NO_ARRIVAL = "the arrival report may still come"
+DELAYED_MINUTES = 15
+"""A flight counts as delayed from so many minutes on, as the US Bureau of Transportation Statistics counts.
+"""
+
+_TEXTS = ("carrier", "tailnum", "origin", "dest", "time_hour")
+_NAMES = (
+    "year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time",
+    "arr_delay", "carrier", "flight", "tailnum", "origin", "dest", "air_time", "distance", "hour", "minute",
+    "time_hour",
+)  # fmt: skip
+FLIGHT = StructType([StructField(name, StringType() if name in _TEXTS else IntegerType()) for name in _NAMES])
+REQUIRED = ("year", "month", "day", "carrier", "flight", "origin", "dest", "sched_dep_time")
+"""What a flight cannot be without."""
+
+_MALFORMED = "malformed"
+
+
+def delays_by_carrier_and_day(accepted: DataFrame) -> DataFrame:
+    """Partial sums by lease: flights, delayed flights and total arrival delay (minutes) of each carrier and
+    day.
+    """
+    return accepted.groupBy("lease_id", "carrier", fn.make_date("year", "month", "day").alias("day")).agg(
+        fn.count("*").alias("flights"),
+        fn.count_if(fn.col("arr_delay") >= DELAYED_MINUTES).alias("delayed_flights"),
+        fn.sum(fn.col("arr_delay").cast("long")).alias("arrival_delay_minutes"),
+    )
+
+
+def merged_delays(partials: DataFrame) -> DataFrame:
+    """The summary, from the partial sums of all leases that count: one row for each carrier and day."""
+    return (
+        partials.groupBy("carrier", "day")
+        .agg(*(fn.sum(name).alias(name) for name in ("flights", "delayed_flights", "arrival_delay_minutes")))
+        .withColumn("mean_arrival_delay_minutes", fn.col("arrival_delay_minutes") / fn.col("flights"))
+        .orderBy("carrier", "day")
+    )
+
+
+DELAYS = Summary("delays", delays_by_carrier_and_day)
+
+
+@pipeline(group=GROUP, topics=(TOPIC,), sink="flights", summaries=(DELAYS,), headers=False)
+def flight_delays(records: DataFrame) -> DataFrame:
+    """Parse and validate the flights, and say what is to become of each."""
+    with_corrupt = StructType([*FLIGHT.fields, StructField(_MALFORMED, StringType())])
+    parsed = fn.from_json(
+        fn.col("value").cast("string"),
+        with_corrupt,
+        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED},
+    )
+    flights = records.select(
+        "topic", "partition", "offset", "lease_id", "delivery_count", "timestamp", parsed.alias("f"), "value"
+    )
+    flights = flights.select(
+        "topic",
+        "partition",
+        "offset",
+        "lease_id",
+        "delivery_count",
+        "timestamp",
+        "f.*",
+        _reason().alias("reason"),
+    ).drop(_MALFORMED)
+    outcome = (
+        fn.when(fn.col("reason").isNotNull() | fn.col("dep_time").isNull(), REJECT)
+        .when(fn.col("arr_delay").isNull(), RELEASE)
+        .otherwise(ACCEPT)
+    )
+    error = (
+        fn.when(fn.col("reason").isNotNull(), fn.col("reason"))
+        .when(fn.col("dep_time").isNull(), CANCELLED)
+        .when(fn.col("arr_delay").isNull(), NO_ARRIVAL)
+    )
+    return flights.withColumns({"outcome": outcome, "error": error}).drop("reason")
+
+
+def _reason() -> Column:
+    """Why a value is no flight; null when it is one."""
+    absent = fn.concat_ws(", ", *(fn.when(fn.col(f"f.{name}").isNull(), name) for name in REQUIRED))
+    any_absent = fn.col(f"f.{REQUIRED[0]}").isNull()
+    for name in REQUIRED[1:]:
+        any_absent = any_absent | fn.col(f"f.{name}").isNull()
+    return (
+        fn.when(fn.col("value").isNull(), fn.lit("no value"))
+        .when(
+            fn.col(f"f.{_MALFORMED}").isNotNull(),
+            fn.lit("not JSON of a flight: malformed, or a field of another type"),
+        )
+        .when(any_absent, fn.concat(fn.lit("not a flight: without "), absent))
+    )

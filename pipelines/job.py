@@ -1,0 +1,120 @@
+"""What is to be done with the records of a share group?
+
+A job names its group, its topics and its sink, and has a handler: a function from DataFrame to DataFrame that
+gives every record an `outcome`, and for a failure an `error`. How the records get there, and what becomes of
+the outcomes, is `run.py`'s matter; a handler can be called on any DataFrame with the same columns, which is
+how it is tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+
+from pipelines.plan import MAX_SCANS
+from sharequeue.state import AcknowledgeType
+
+ACCEPT = "accept"
+RELEASE = "release"
+REJECT = "reject"
+
+OUTCOMES: Mapping[str, AcknowledgeType] = {
+    ACCEPT: AcknowledgeType.ACCEPT,
+    RELEASE: AcknowledgeType.RELEASE,
+    REJECT: AcknowledgeType.REJECT,
+}
+"""What a handler may write into the column `outcome`, and what it means to the queue."""
+
+KEPT_COLUMNS = ("topic", "partition", "offset", "lease_id")
+"""Columns a handler must pass on as they are: they say which record a row came from."""
+
+Handler = Callable[[DataFrame], DataFrame]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Figures kept beside a sink: partial sums by lease, merged when they are read.
+
+    `partial` gets the accepted rows just written, with `lease_id`, and must group by `lease_id` among others.
+    It is computed and durable before the acknowledgement, and counts with it, like the records themselves.
+    """
+
+    name: str
+    partial: Handler
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroupJob:
+    """A share group's pipeline. Call it like its handler.
+
+    `dropped` is the outcome of a record that the handler returned no row for: `release` by default, so that a
+    filter written by accident does not accept what it hides. `lock_duration_ms` is the group's own when None.
+    `headers` may be switched off where they are not used, which spares decoding them.
+    """
+
+    group: str
+    topics: tuple[str, ...]
+    handler: Handler
+    sink: str
+    summaries: tuple[Summary, ...] = ()
+    dropped: str = RELEASE
+    lock_duration_ms: int | None = None
+    max_scans: int = MAX_SCANS
+    headers: bool = True
+    reader_options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.dropped not in OUTCOMES:
+            raise ValueError(f"dropped={self.dropped!r} is no outcome: expected one of {', '.join(OUTCOMES)}")
+        for name in (self.sink, *(summary.name for summary in self.summaries)):
+            if not name or name.startswith(("_", ".")) or "/" in name:
+                raise ValueError(f"{name!r} cannot be the name of a sink: it becomes a folder's name")
+
+    def __call__(self, records: DataFrame) -> DataFrame:
+        """What the handler makes of these records."""
+        return self.handler(records)
+
+    @property
+    def exceptions_sink(self) -> str:
+        """Where released and rejected records are written down, with their errors."""
+        return f"{self.sink}-exceptions"
+
+    def summary_sink(self, summary: Summary) -> str:
+        """Where the partial sums of a summary lie."""
+        return f"{self.sink}-{summary.name}"
+
+
+def pipeline(
+    *,
+    group: str,
+    topics: Sequence[str],
+    sink: str | None = None,
+    summaries: Sequence[Summary] = (),
+    dropped: str = RELEASE,
+    lock_duration_ms: int | None = None,
+    headers: bool = True,
+    reader_options: Mapping[str, str] | None = None,
+) -> Callable[[Handler], ShareGroupJob]:
+    """Make a function from DataFrame to DataFrame the handler of a share group; the sink is named after it.
+
+    The function gets `topic, partition, offset, timestamp, timestamp_type, key, value, headers,
+    delivery_count, lease_id` and returns the rows to write, with `outcome` (accept, release or reject) and,
+    if it likes, `error`.
+    """
+
+    def mark(handler: Handler) -> ShareGroupJob:
+        return ShareGroupJob(
+            group=group,
+            topics=tuple(topics),
+            handler=handler,
+            sink=sink or str(getattr(handler, "__name__", group)),
+            summaries=tuple(summaries),
+            dropped=dropped,
+            lock_duration_ms=lock_duration_ms,
+            headers=headers,
+            reader_options=dict(reader_options or {}),
+        )
+
+    return mark

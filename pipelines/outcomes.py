@@ -1,0 +1,224 @@
+"""What happened to every offset of a lease, as the files say that were durably written?
+
+Outcomes are read back from the sink and its exceptions, run-length encoded where the data are, and met on the
+driver with what was leased. No single offset is collected, and nothing is taken from memory: what the files
+do not say did not happen. Offsets without an outcome were either not in the log (a transaction marker, an
+aborted record, a hole left by compaction: a gap), or taken by retention, or dropped by the handler; `missing`
+scans are read once more to tell which. KIP-932 leaves the acknowledgement of gaps to the consumer
+(acknowledge type 0), and so do we.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from pipelines.job import KEPT_COLUMNS, OUTCOMES, RELEASE
+from pipelines.plan import TopicPartition, plan_scans
+from pipelines.read import READER_OPTIONS, scan_records
+from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.settings import Settings
+from sharequeue.state import AcknowledgeType, Lease
+
+MOST_RUNS = 1_000_000
+"""Runs that are collected before the slower way is taken, which sorts the offsets first."""
+
+_READ_BACK = "lease_id long, outcome string, offset long"
+
+
+class HandlerError(Exception):
+    """A handler broke its contract; the message says what it did and what is expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the files say of one lease: which offsets have which outcome, and how many rows were accepted."""
+
+    outcomes: Mapping[AcknowledgeType, OffsetSet]
+    accepted_rows: int
+
+    @property
+    def offsets(self) -> OffsetSet:
+        """Every offset that has an outcome."""
+        return reduce(OffsetSet.__or__, self.outcomes.values(), EMPTY)
+
+    @property
+    def exceptions(self) -> int:
+        """How many records were released or rejected."""
+        return sum(
+            offsets.count for kind, offsets in self.outcomes.items() if kind is not AcknowledgeType.ACCEPT
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is to be acknowledged for a lease; dropped records are among the outcomes already."""
+
+    outcomes: Mapping[AcknowledgeType, OffsetSet]
+    dropped: int
+    lost: OffsetSet
+    """Taken by retention between lease and read: there is nothing to acknowledge, and nothing to deliver
+    again.
+    """
+
+
+def with_outcomes(handled: DataFrame) -> DataFrame:
+    """A handler's result with `outcome` and `error` in order.
+
+    An outcome that is none of ours releases its record and says so in `error`. Raises HandlerError when a
+    column that says which record a row is, or the outcome, is missing.
+    """
+    absent = [name for name in (*KEPT_COLUMNS, "outcome") if name not in handled.columns]
+    if absent:
+        raise HandlerError(
+            f"the handler's result lacks {', '.join(absent)}: it must pass on {', '.join(KEPT_COLUMNS)} "
+            f"as it got them and add `outcome`, one of {', '.join(OUTCOMES)}"
+        )
+    known = fn.coalesce(fn.col("outcome").isin(*OUTCOMES), fn.lit(False))
+    unknown = fn.concat(
+        fn.lit("unknown outcome: "), fn.coalesce(fn.col("outcome").cast("string"), fn.lit("null"))
+    )
+    given: Column = (
+        fn.col("error").cast("string") if "error" in handled.columns else fn.lit(None).cast("string")
+    )
+    return handled.withColumns(
+        {
+            "outcome": fn.when(known, fn.col("outcome")).otherwise(fn.lit(RELEASE)),
+            "error": fn.when(known, given).otherwise(fn.coalesce(given, unknown)),
+        }
+    )
+
+
+def read_back(spark: SparkSession, folders: Sequence[str]) -> dict[int, Seen]:
+    """What the Parquet files of these folders say, by lease id. Raises HandlerError when they contradict
+    themselves.
+    """
+    found: dict[int, dict[AcknowledgeType, OffsetSet]] = {}
+    accepted: dict[int, int] = {}
+    if not folders:
+        return {}
+    written = spark.read.schema(_READ_BACK).parquet(*folders)
+    for lease_id, outcome, offsets, rows in _run_lengths(written, "lease_id", "outcome"):
+        kind = OUTCOMES[str(outcome)]
+        found.setdefault(int(lease_id), {})[kind] = offsets
+        if kind is AcknowledgeType.ACCEPT:
+            accepted[int(lease_id)] = rows
+    for lease_id, outcomes in found.items():
+        _refuse_contradictions(lease_id, outcomes)
+    return {lease_id: Seen(outcomes, accepted.get(lease_id, 0)) for lease_id, outcomes in found.items()}
+
+
+def present(
+    spark: SparkSession,
+    settings: Settings,
+    wanted: Mapping[TopicPartition, OffsetSet],
+    *,
+    isolation_level: str,
+    options: Mapping[str, str] | None = None,
+) -> dict[TopicPartition, OffsetSet]:
+    """Which of these offsets the log has, by reading them."""
+    held: dict[TopicPartition, OffsetSet] = {}
+    given = {**READER_OPTIONS, "kafka.isolation.level": isolation_level, **(options or {})}
+    for scan in plan_scans(wanted):
+        records = scan_records(spark, settings, scan, given)
+        for topic, partition, offsets, _ in _run_lengths(records, "topic", "partition"):
+            at = (str(topic), int(partition))
+            held[at] = held.get(at, EMPTY) | (offsets & wanted[at])
+    return held
+
+
+def missing(lease: Lease, seen: Seen | None) -> OffsetSet:
+    """The leased offsets without an outcome. Raises HandlerError for outcomes of offsets that were not
+    leased.
+    """
+    answered = seen.offsets if seen else EMPTY
+    invented = answered - lease.offsets
+    if invented:
+        raise HandlerError(
+            f"the handler's result has offset {invented.first} of {lease.share_partition}, which was not "
+            "leased: it must pass on topic, partition, offset and lease_id as it got them"
+        )
+    return lease.offsets - answered
+
+
+def answer(lease: Lease, seen: Seen | None, in_log: OffsetSet, log_start: int, dropped: str) -> Answer:
+    """Every offset of a lease answered.
+
+    `in_log` are the missing offsets that the log has after all: the handler dropped them, and they get the
+    outcome `dropped`. Of the others, those below `log_start` were taken by retention, and the rest are gaps.
+    """
+    silent = missing(lease, seen)
+    absent = silent - in_log
+    lost = absent & OffsetSet.of((0, log_start)) if log_start > 0 else EMPTY
+    outcomes = dict(seen.outcomes) if seen else {}
+    kind = OUTCOMES[dropped]
+    left_out = silent & in_log
+    if left_out:
+        outcomes[kind] = outcomes.get(kind, EMPTY) | left_out
+    if gaps := absent - lost:
+        outcomes[AcknowledgeType.GAP] = gaps
+    return Answer(outcomes, left_out.count, lost)
+
+
+def _refuse_contradictions(lease_id: int, outcomes: Mapping[AcknowledgeType, OffsetSet]) -> None:
+    together = EMPTY
+    for offsets in outcomes.values():
+        if both := together & offsets:
+            raise HandlerError(
+                f"the handler gave offset {both.first} (lease {lease_id}) more than one outcome: rows made "
+                "from one record must agree on it"
+            )
+        together = together | offsets
+
+
+def _run_lengths(records: DataFrame, *by: str) -> list[tuple[Any, Any, OffsetSet, int]]:
+    """The offsets of each pair of values in the two columns `by`, as (value, value, offsets, rows).
+
+    Files and logs are in offset order, so within a task an offset minus the row's number is the same
+    throughout a run: grouping by it finds the runs without a sort or a window. Where the handler shuffled its
+    rows that finds far too many, or groups with holes in them; then the offsets are made distinct and sorted,
+    and it works again.
+    """
+    runs = _collected(_grouped(records.select(*by, "offset"), by))
+    if runs is None:
+        rows = {(row[0], row[1]): row[2] for row in records.groupBy(*by).count().collect()}
+        distinct = records.select(*by, "offset").distinct()
+        ordered = distinct.repartitionByRange(*by, "offset").sortWithinPartitions(*by, "offset")
+        runs = _collected(_grouped(ordered, by), most=None)
+        assert runs is not None  # noqa: S101 - sorted and distinct offsets have no holes within a group
+        return [(a, b, OffsetSet.of(*ranges), rows[a, b]) for (a, b), (ranges, _) in runs.items()]
+    return [(a, b, OffsetSet.of(*ranges), count) for (a, b), (ranges, count) in runs.items()]
+
+
+_Runs = dict[tuple[Any, Any], tuple[list[tuple[int, int]], int]]
+
+
+def _grouped(offsets: DataFrame, by: Sequence[str]) -> DataFrame:
+    run = (fn.col("offset") - fn.monotonically_increasing_id()).alias("run")
+    return (
+        offsets.select(*by, "offset", run)
+        .groupBy(*by, "run")
+        .agg(fn.min("offset").alias("first"), fn.max("offset").alias("last"), fn.count("*").alias("rows"))
+        .drop("run")
+    )
+
+
+def _collected(grouped: DataFrame, most: int | None = MOST_RUNS) -> _Runs | None:
+    """The runs on the driver, or None when there are too many, or one is no run."""
+    table = (grouped if most is None else grouped.limit(most + 1)).toArrow()
+    if most is not None and table.num_rows > most:
+        return None
+    a, b, firsts, lasts, rows = (table.column(i).to_pylist() for i in range(5))
+    runs: _Runs = {}
+    for left, right, first, last, count in zip(a, b, firsts, lasts, rows, strict=True):
+        if last - first + 1 != count:
+            return None
+        ranges, total = runs.get((left, right), ([], 0))
+        ranges.append((first, last + 1))
+        runs[left, right] = (ranges, total + count)
+    return runs

@@ -1,0 +1,100 @@
+"""Which scans read a lease?
+
+Spark's Kafka connector takes one range per topic-partition and load, because its offsets are a JSON map. So
+offsets that lie apart need either several loads, or one load that also reads what lies between them. This
+module decides, purely by arithmetic: at most `max_scans` loads, and as little read in vain as that allows.
+What is read in vain is filtered out in `read.py`.
+
+A partition that may be cut in k pieces is cut at its k - 1 largest holes. No other choice of cuts reads less,
+because what is read in vain is exactly the holes that are not cut.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sharequeue.offsets import OffsetSet, Range
+
+TopicPartition = tuple[str, int]
+
+MAX_SCANS = 4
+NEAR = 50_000
+"""Holes up to this many offsets are read over: a further scan costs more time than reading so many records.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Offsets from `first` up to, but not including, `end` of one topic-partition, read in one go."""
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """One load of the connector: at most one segment of any topic-partition."""
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def records(self) -> int:
+        """How many offsets the scan goes over, leased or not."""
+        return sum(segment.end - segment.first for segment in self.segments)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics it reads."""
+        return frozenset(segment.topic for segment in self.segments)
+
+    def options(self) -> dict[str, str]:
+        """The connector's options that make it read these segments and nothing else."""
+        partitions: dict[str, list[int]] = {}
+        starts: dict[str, dict[str, int]] = {}
+        ends: dict[str, dict[str, int]] = {}
+        for segment in self.segments:
+            partitions.setdefault(segment.topic, []).append(segment.partition)
+            starts.setdefault(segment.topic, {})[str(segment.partition)] = segment.first
+            ends.setdefault(segment.topic, {})[str(segment.partition)] = segment.end
+        return {
+            "assign": json.dumps(partitions),
+            "startingOffsets": json.dumps(starts),
+            "endingOffsets": json.dumps(ends),
+        }
+
+
+def plan_scans(
+    leased: Mapping[TopicPartition, OffsetSet], *, max_scans: int = MAX_SCANS, near: int = NEAR
+) -> tuple[Scan, ...]:
+    """The scans that read every leased offset once, at most `max_scans` of them.
+
+    Holes of up to `near` offsets are always read over. Raises ValueError unless `max_scans` is at least 1.
+    """
+    if max_scans < 1:
+        raise ValueError(f"max_scans is {max_scans}: at least one scan is needed to read anything")
+    layers: list[list[Segment]] = []
+    for (topic, partition), offsets in sorted(leased.items()):
+        for layer, (first, end) in enumerate(_pieces(offsets, max_scans, near)):
+            if layer == len(layers):
+                layers.append([])
+            layers[layer].append(Segment(topic, partition, first, end))
+    return tuple(Scan(tuple(segments)) for segments in layers)
+
+
+def _pieces(offsets: OffsetSet, most: int, near: int) -> list[Range]:
+    """The hull of a set of offsets, cut at its largest holes into at most `most` pieces."""
+    if not offsets:
+        return []
+    holes = [
+        (left_end, right_first)
+        for (_, left_end), (right_first, _) in zip(offsets.ranges, offsets.ranges[1:], strict=False)
+        if right_first - left_end > near
+    ]
+    cut = sorted(sorted(holes, key=lambda hole: hole[0] - hole[1])[: most - 1])
+    firsts = [offsets.first, *(right_first for _, right_first in cut)]
+    ends = [*(left_end for left_end, _ in cut), offsets.end]
+    return list(zip(firsts, ends, strict=True))

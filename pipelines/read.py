@@ -1,0 +1,233 @@
+"""How do the records of some leases become one DataFrame: those, all of those, and no others?
+
+Spark's own connector reads the scans that `plan.py` chose; what a scan reads in vain is filtered out here,
+and each record gets the delivery count and the lease it was leased with. Where a scan is leased whole, these
+are constants. Otherwise they come from a broadcast join with the leased ranges, cut into buckets of offsets
+so that it is an equi-join: a million singles scattered over a billion offsets are found as fast as one range.
+A retried or speculative task reads the same records, because the ranges are fixed in the leases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from pipelines.plan import MAX_SCANS, NEAR, Scan, TopicPartition, plan_scans
+from sharequeue.kafka_clients import spark_options
+from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.settings import Settings
+from sharequeue.state import Lease
+
+READER_OPTIONS: Mapping[str, str] = {
+    # Measured on 4 million records of 100 bytes: 1.0 million a second by default, 1.6 million so.
+    "kafka.max.poll.records": "5000",
+    "kafka.max.partition.fetch.bytes": str(8 * 2**20),
+    # How long a task waits at an offset that should be there and is not (the log was truncated, the topic made
+    # again, the broker is gone). The connector's own two minutes are twice a long lock.
+    "kafkaConsumer.pollTimeoutMs": "30000",
+}
+MOST_CONSTANTS = 32
+"""Up to so many topic-partitions are told apart by a CASE in generated code, more by the join."""
+MOST_BUCKETS = 200_000
+"""Broadcast rows aimed at; where there are more ranges than that, each costs two."""
+
+_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value")
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """Offsets of one topic-partition with the same lease and delivery count."""
+
+    topic: str
+    partition: int
+    lease_id: int
+    delivery_count: int
+    offsets: OffsetSet
+
+
+def leased_records(
+    spark: SparkSession,
+    settings: Settings,
+    leases: Sequence[Lease],
+    *,
+    options: Mapping[str, str] | None = None,
+    isolation_level: str = "read_uncommitted",
+    headers: bool = True,
+    max_scans: int = MAX_SCANS,
+) -> DataFrame:
+    """The records of the leases: `topic, partition, offset, timestamp, timestamp_type, key, value, headers,
+    delivery_count, lease_id`.
+
+    Nothing is read before an action. Offsets that the log does not have are simply absent. `options` are the
+    connector's and win over READER_OPTIONS. Raises ValueError without a lease.
+    """
+    pieces = [
+        Leased(
+            lease.share_partition.topic,
+            lease.share_partition.partition,
+            lease.lease_id,
+            delivery.delivery_count,
+            delivery.offsets,
+        )
+        for lease in leases
+        for delivery in lease.deliveries
+    ]
+    scans = plan_scans(covered(pieces), max_scans=max_scans, near=NEAR)
+    if not scans:
+        raise ValueError("there is nothing to read: no lease, or leases without offsets")
+    given = {
+        **READER_OPTIONS,
+        "includeHeaders": str(headers).lower(),
+        "kafka.isolation.level": isolation_level,
+        **(options or {}),
+    }
+    frames = []
+    for scan in scans:
+        records = _typed(scan_records(spark, settings, scan, given), headers)
+        frames.append(_labelled(spark, records, scan, pieces))
+    return reduce(DataFrame.unionByName, frames)
+
+
+def scan_records(
+    spark: SparkSession, settings: Settings, scan: Scan, options: Mapping[str, str]
+) -> DataFrame:
+    """What the connector gives for one scan, under its own column names.
+
+    Data loss is left to the caller, who compares the log start with what came back: the connector's own check
+    fails the whole job where retention has taken one record.
+    """
+    reader = spark.read.format("kafka").option("failOnDataLoss", "false")
+    return reader.options(**{**spark_options(settings), **options, **scan.options()}).load()
+
+
+def covered(pieces: Iterable[Leased]) -> dict[TopicPartition, OffsetSet]:
+    """What is leased of each topic-partition, whatever its lease and delivery count."""
+    union: dict[TopicPartition, OffsetSet] = {}
+    for piece in pieces:
+        at = (piece.topic, piece.partition)
+        union[at] = union.get(at, EMPTY) | piece.offsets
+    return union
+
+
+def _typed(records: DataFrame, headers: bool) -> DataFrame:
+    columns: list[Column] = [fn.col(name) for name in _COLUMNS]
+    # Without headers the column is there all the same, so that a handler's plan does not depend on the
+    # switch.
+    empty = fn.lit(None).cast("array<struct<key:string,value:binary>>").alias("headers")
+    columns.append(fn.col("headers") if headers else empty)
+    return records.select(*columns).withColumnRenamed("timestampType", "timestamp_type")
+
+
+def _labelled(spark: SparkSession, records: DataFrame, scan: Scan, pieces: Sequence[Leased]) -> DataFrame:
+    owners = _sole_owners(scan, pieces)
+    if owners is not None:
+        return records.withColumns(
+            {
+                "delivery_count": _constant(
+                    owners, {at: piece.delivery_count for at, piece in owners.items()}, "int"
+                ),
+                "lease_id": _constant(owners, {at: piece.lease_id for at, piece in owners.items()}, "long"),
+            }
+        )
+    return _joined(spark, records, scan, pieces)
+
+
+def _sole_owners(scan: Scan, pieces: Sequence[Leased]) -> dict[TopicPartition, Leased] | None:
+    """The one lease and delivery count of each segment, or None when a segment has several, or holes."""
+    if len(scan.segments) > MOST_CONSTANTS:
+        return None
+    owners: dict[TopicPartition, Leased] = {}
+    for segment in scan.segments:
+        whole = OffsetSet.of((segment.first, segment.end))
+        at = (segment.topic, segment.partition)
+        owner = next((p for p in pieces if (p.topic, p.partition) == at and not whole - p.offsets), None)
+        if owner is None:
+            return None
+        owners[at] = owner
+    return owners
+
+
+def _constant(
+    owners: Mapping[TopicPartition, Leased], values: Mapping[TopicPartition, int], kind: str
+) -> Column:
+    distinct = set(values.values())
+    if len(distinct) == 1:
+        return fn.lit(distinct.pop()).cast(kind)
+    one_topic = len({topic for topic, _ in owners}) == 1
+    chosen: Column | None = None
+    for (topic, partition), value in values.items():
+        here = fn.col("partition") == partition
+        if not one_topic:
+            here = here & (fn.col("topic") == topic)
+        result = fn.lit(value).cast(kind)
+        chosen = fn.when(here, result) if chosen is None else chosen.when(here, result)
+    assert chosen is not None  # noqa: S101 - a scan has at least one segment
+    return chosen
+
+
+def _joined(spark: SparkSession, records: DataFrame, scan: Scan, pieces: Sequence[Leased]) -> DataFrame:
+    runs = _runs(scan, pieces)
+    width = _bucket_exponent(runs)
+    ranges = spark.createDataFrame(runs)
+    buckets = ranges.select(
+        "*",
+        fn.explode(fn.sequence(fn.shiftright("r_first", width), fn.shiftright("r_last", width))).alias(
+            "bucket"
+        ),
+    ).select("*", _bucket_key(fn.col("bucket"), fn.col("r_partition")).alias("r_key"))
+    matches = (
+        (_bucket_key(fn.shiftright("offset", width), fn.col("partition")) == buckets["r_key"])
+        & (records["partition"] == buckets["r_partition"])
+        & records["offset"].between(buckets["r_first"], buckets["r_last"])
+    )
+    if len(scan.topics) > 1:
+        matches = matches & (records["topic"] == buckets["r_topic"])
+    joined = records.join(fn.broadcast(buckets), matches, "inner")
+    return joined.select(
+        *records.columns,
+        fn.col("r_delivery_count").alias("delivery_count"),
+        fn.col("r_lease_id").alias("lease_id"),
+    )
+
+
+def _bucket_key(bucket: Column, partition: Column) -> Column:
+    # One long is what the fastest hash relation takes. Collisions are harmless: the rest of the condition
+    # decides.
+    return bucket.bitwiseXOR(fn.shiftleft(partition.cast("long"), 48))
+
+
+def _runs(scan: Scan, pieces: Sequence[Leased]) -> pa.Table:
+    columns: dict[str, list[int] | list[str]] = {}
+    topics: list[str] = []
+    numbers: list[tuple[int, int, int, int, int]] = []
+    for segment in scan.segments:
+        whole = OffsetSet.of((segment.first, segment.end))
+        for piece in pieces:
+            if (piece.topic, piece.partition) != (segment.topic, segment.partition):
+                continue
+            for first, last in (piece.offsets & whole).runs():
+                topics.append(piece.topic)
+                numbers.append((piece.partition, first, last, piece.delivery_count, piece.lease_id))
+    names = ("r_partition", "r_first", "r_last", "r_delivery_count", "r_lease_id")
+    columns = dict(zip(names, (list(column) for column in zip(*numbers, strict=True)), strict=True))
+    kinds = (pa.int32(), pa.int64(), pa.int64(), pa.int32(), pa.int64())
+    arrays = {name: pa.array(columns[name], kind) for name, kind in zip(names, kinds, strict=True)}
+    return pa.table({"r_topic": pa.array(topics, pa.string()), **arrays})
+
+
+def _bucket_exponent(runs: pa.Table) -> int:
+    """The narrowest buckets, as a power of two, with which the ranges fall into not many more than
+    MOST_BUCKETS.
+    """
+    lengths = pc.subtract(runs["r_last"], runs["r_first"]).to_numpy()
+    most = max(MOST_BUCKETS, 2 * len(lengths))
+    exponent = 0
+    while int((lengths >> exponent).sum()) + len(lengths) > most:
+        exponent += 1
+    return exponent

@@ -1,0 +1,185 @@
+"""How are the locks of a long round kept, and what happens when one is lost?
+
+A thread renews every held lease at a third of its lock duration (KIP-1222's RENEW). A lease that the state
+refuses to renew is lost: its records are being, or will be, delivered to somebody else, so the Spark job is
+cancelled and nothing more is written or acknowledged. A database that does not answer is not a refusal:
+renewal goes on trying until the lock must have lapsed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Protocol, Self
+
+from sqlalchemy.exc import DBAPIError
+
+from sharequeue.errors import ShareError
+from sharequeue.state import Lease, SharePartition, State
+
+_log = logging.getLogger(__name__)
+
+RENEWALS_PER_LOCK = 3
+
+
+class Member(Protocol):
+    """A member of a share group, as `sharequeue.membership.Membership` is one."""
+
+    @property
+    def member_id(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def member_epoch(self) -> int | None:
+        """Its epoch now; None for a holder that is no member."""
+        ...
+
+    @property
+    def assignment(self) -> list[SharePartition]:
+        """The share-partitions assigned to it now."""
+        ...
+
+    @property
+    def lost(self) -> threading.Event:
+        """Set when the group no longer knows it."""
+        ...
+
+
+class LockLost(Exception):
+    """A lock was lost in the middle of a round: its records are somebody else's now. Nothing more was written
+    or acknowledged; what else the run held was given back.
+    """
+
+
+@dataclass(slots=True)
+class _Held:
+    lease: Lease
+    renewed_at: float
+    """By the monotonic clock, taken before the request was sent: the lock lives at least this long plus its
+    duration.
+    """
+
+    def due_at(self) -> float:
+        return self.renewed_at + self.lease.lock_duration_ms / 1000 / RENEWALS_PER_LOCK
+
+    def lapsed_at(self) -> float:
+        return self.renewed_at + self.lease.lock_duration_ms / 1000
+
+
+class LeaseKeeper:
+    """Holds leases of one member and renews them until they are dropped. A context manager; on exit it stops.
+
+    `on_lost` is called from the renewing thread once a lock or the membership is lost, repeatedly until the exit.
+    """
+
+    def __init__(self, state: State, member: Member, on_lost: Callable[[], None] = lambda: None) -> None:
+        self._state = state
+        self._member = member
+        self._on_lost = on_lost
+        self._held: dict[int, _Held] = {}
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stop = False
+        self._lost: str | None = None
+        self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop = True
+        self._wake.set()
+        self._thread.join()
+
+    def hold(self, lease: Lease, acquired_at: float) -> None:
+        """Keep a lease; `acquired_at` is `time.monotonic()` from before it was asked for."""
+        with self._lock:
+            self._held[lease.lease_id] = _Held(lease, acquired_at)
+        self._wake.set()
+
+    def drop(self, lease: Lease) -> None:
+        """Keep it no longer: it was answered or given back."""
+        with self._lock:
+            self._held.pop(lease.lease_id, None)
+
+    @property
+    def held(self) -> list[Lease]:
+        """What is kept now."""
+        with self._lock:
+            return [held.lease for held in self._held.values()]
+
+    def current(self, lease: Lease) -> Lease:
+        """The lease under the member's present epoch: it rises while others come and go, and only the last
+        two are accepted.
+        """
+        return replace(lease, member_epoch=self._member.member_epoch)
+
+    def check(self) -> None:
+        """Raise LockLost when a lock or the membership is lost."""
+        if self._lost is None and self._member.lost.is_set():
+            self._lose(f"the group no longer knows member {self._member.member_id}")
+        if self._lost is not None:
+            raise LockLost(self._lost)
+
+    def _run(self) -> None:
+        while not self._stop:
+            self._wake.wait(self._renew_due())
+            self._wake.clear()
+
+    def _renew_due(self) -> float:
+        """Renew what is due; answers in how many seconds to come back."""
+        if self._lost is None and self._member.lost.is_set():
+            self._lose(f"the group no longer knows member {self._member.member_id}")
+        if self._lost is not None:
+            # Again and again: a cancellation finds only the jobs that run by now, and the next may be about to start.
+            self._on_lost()
+            return 0.2
+        with self._lock:
+            held = list(self._held.values())
+        for each in held:
+            if not self._stop and each.due_at() <= time.monotonic():
+                self._renew(each)
+        # Never long: a lost membership is only seen here while the main thread waits for Spark.
+        due = [each.due_at() - time.monotonic() for each in held]
+        return max(0.05, min([0.5, *due]))
+
+    def _renew(self, held: _Held) -> None:
+        asked_at = time.monotonic()
+        try:
+            self._state.renew(self.current(held.lease))
+            held.renewed_at = asked_at
+        except ShareError as error:
+            with self._lock:
+                still_held = held.lease.lease_id in self._held
+            # Answered by the main thread a moment ago: there is nothing left to renew.
+            if still_held:
+                self._lose(f"the lock on {held.lease.share_partition} (lease {held.lease.lease_id}): {error}")
+        except DBAPIError as error:
+            _log.warning("lease %d could not be renewed, trying again: %s", held.lease.lease_id, error)
+            if asked_at >= held.lapsed_at():
+                self._lose(
+                    f"lease {held.lease.lease_id} could not be renewed before its lock lapsed: {error}"
+                )
+
+    def _lose(self, reason: str) -> None:
+        if self._lost is None:
+            self._lost = reason
+            _log.error("lock lost: %s", reason)
+            self._wake.set()
+
+
+def release_held(state: State, leases: Iterable[Lease]) -> None:
+    """Give back what is held, as well as it can be done: what cannot be given back lapses."""
+    for lease in leases:
+        try:
+            state.release_lease(lease)
+        except (ShareError, DBAPIError) as error:
+            _log.warning("lease %d was not given back, its lock will lapse: %s", lease.lease_id, error)

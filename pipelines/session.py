@@ -1,0 +1,115 @@
+"""How is a Spark session made that can read our topics, and touches no network while it starts?
+
+The connector's jars are given by path: they were fetched once, at set-up, because `spark.jars.packages` asks
+a repository at every start. Python workers run this very interpreter, or they would miss every package. What
+the JVM writes goes to `<home>/logs/spark.log`, so that it does not drown what the user is told.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import IO, Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from sharequeue.settings import Settings
+
+LOG_TAIL_BYTES = 2000
+
+
+class SparkNotReady(Exception):
+    """Spark cannot be started; the message says what is missing and what to do."""
+
+
+def spark_session(settings: Settings, app_name: str, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """The session of this process, made at the first call. `conf` wins over everything set here.
+
+    Raises SparkNotReady when the connector's jars are not there or the JVM does not start.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    spark_conf = SparkConf(loadDefaults=False)
+    for name, value in {**_configuration(settings, app_name), **(conf or {})}.items():
+        spark_conf.set(name, value)
+    if _is_local(settings.spark_master):
+        # The JVM reads this one from the environment alone; a host whose own name does not resolve would not
+        # start.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if SparkContext._gateway is None:
+        SparkContext(conf=spark_conf, gateway=_gateway(settings, spark_conf))
+    return SparkSession.builder.config(conf=spark_conf).getOrCreate()
+
+
+def connector_jars(settings: Settings) -> list[Path]:
+    """The jars of Spark's Kafka connector. Raises SparkNotReady when there are none."""
+    folder = settings.jars / "spark"
+    jars = sorted(folder.glob("*.jar"))
+    if not any(jar.name.startswith("spark-sql-kafka") for jar in jars):
+        raise SparkNotReady(
+            f"Spark's Kafka connector is not in {folder}: run `make up`, which fetches it once."
+        )
+    return jars
+
+
+def _configuration(settings: Settings, app_name: str) -> dict[str, str]:
+    log4j2 = Path(str(resources.files("pipelines") / "log4j2.properties")).as_uri()
+    cores = os.cpu_count() or 2
+    conf = {
+        "spark.app.name": app_name,
+        "spark.master": settings.spark_master,
+        "spark.jars": ",".join(str(jar) for jar in connector_jars(settings)),
+        "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j2}",
+        "spark.driver.memory": _driver_memory(),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        # A lease is a handful of ranges; what is shuffled is run-lengths and summaries, never the records.
+        "spark.sql.shuffle.partitions": str(min(8, max(2, cores))),
+        # One open file per lease and kind instead of a sort of every record by its lease.
+        "spark.sql.maxConcurrentOutputFileWriters": "256",
+        "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    }
+    if _is_local(settings.spark_master):
+        conf.update({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"})
+    return conf
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
+def _driver_memory() -> str:
+    """A quarter of the machine, from 1 to 4 GiB: in local mode the driver is also the executor."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return f"{min(4, max(1, total // 4 // 2**30))}g"
+
+
+def _gateway(settings: Settings, conf: SparkConf) -> Any:
+    path = settings.home / "logs" / "spark.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as log:
+        try:
+            return launch_gateway(conf, popen_kwargs=_streams(log))  # type: ignore[no-untyped-call]
+        except Exception as error:
+            raise SparkNotReady(
+                f"Spark's JVM did not start ({error}). {path} ends with:\n{_tail(path)}"
+            ) from error
+
+
+def _streams(log: IO[bytes]) -> dict[str, Any]:
+    return {"stdout": log, "stderr": log}
+
+
+def _tail(path: Path) -> str:
+    with path.open("rb") as log:
+        log.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
+        return log.read().decode(errors="replace")

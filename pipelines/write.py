@@ -1,0 +1,196 @@
+"""Where does the output of a lease lie, and who may read it?
+
+One folder by lease and sink, `<output>/<sink>/lease=<id>/part-*.parquet`, and beside it the exceptions
+(released and rejected records, with outcome and error) in `<output>/<sink>-exceptions/lease=<id>/`. Both come
+from one pass over the records: Spark writes a staging folder, and only what was written whole is moved to its
+place. A rerun of a lease replaces its folders. A folder counts once the lease's acknowledgement has
+committed, because readers go by the manifest that Postgres keeps (`State.outputs`) and never by a listing; a
+folder whose lease was never acknowledged is swept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+from pyspark.sql.types import StructType
+
+from pipelines.files import Files
+from pipelines.job import ACCEPT, ShareGroupJob
+from sharequeue.settings import Settings
+from sharequeue.state import Lease, State
+
+_STAGING = "_staging"
+_OWNER = "_group"
+_KIND, _LEASE = "_kind", "_lease"
+_ACCEPTED, _EXCEPTIONS = "accepted", "exceptions"
+_LEASE_FOLDER = re.compile(r"^lease=(\d+)$")
+_STAGING_FOLDER = re.compile(r"^leases=(\d+(?:,\d+)*)")
+
+
+class SinkTaken(Exception):
+    """Another share group writes to this sink; the message says which. Give each group a sink of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The folders of a round that have files in them, by lease id."""
+
+    accepted: dict[int, str]
+    exceptions: dict[int, str]
+
+    @property
+    def folders(self) -> list[str]:
+        """All of them."""
+        return [*self.accepted.values(), *self.exceptions.values()]
+
+
+def sink_root(settings: Settings, sink: str) -> str:
+    """The folder of a sink, or of its exceptions or summaries."""
+    return f"{settings.output}/{sink}"
+
+
+def lease_folder(settings: Settings, sink: str, lease_id: int) -> str:
+    """The folder of one lease in a sink: what the manifest calls its location."""
+    return f"{sink_root(settings, sink)}/lease={lease_id}"
+
+
+def write_leases(
+    spark: SparkSession, settings: Settings, job: ShareGroupJob, records: DataFrame, leases: Sequence[Lease]
+) -> Written:
+    """Write what the handler made of these leases, all of it or nothing, and have it on disk.
+
+    `records` has `outcome` and `error`. Raises SinkTaken when the sink belongs to another group.
+    """
+    files = Files(spark, str(settings.output))
+    claim(files, settings, job)
+    lease_ids = sorted(lease.lease_id for lease in leases)
+    staging = _staging(settings, job.sink, lease_ids)
+    kind = fn.when(fn.col("outcome") == ACCEPT, _ACCEPTED).otherwise(_EXCEPTIONS)
+    marked = records.withColumns({_KIND: kind, _LEASE: fn.col("lease_id")})
+    _write(marked, staging, _KIND, _LEASE)
+    accepted = _place(files, f"{staging}/{_KIND}={_ACCEPTED}", settings, job.sink, lease_ids)
+    exceptions = _place(files, f"{staging}/{_KIND}={_EXCEPTIONS}", settings, job.exceptions_sink, lease_ids)
+    files.remove(staging)
+    return Written(accepted, exceptions)
+
+
+def write_summary(
+    spark: SparkSession,
+    settings: Settings,
+    job: ShareGroupJob,
+    name: str,
+    partial: DataFrame,
+    lease_ids: Sequence[int],
+) -> dict[int, str]:
+    """Write partial sums, which have `lease_id`, by lease; answers the folders that have any."""
+    files = Files(spark, str(settings.output))
+    staging = _staging(settings, name, sorted(lease_ids))
+    # A few rows by lease: one task, one file each.
+    _write(partial.coalesce(1).withColumn(_LEASE, fn.col("lease_id")), staging, _LEASE)
+    placed = _place(files, staging, settings, name, sorted(lease_ids))
+    files.remove(staging)
+    return placed
+
+
+def claim(files: Files, settings: Settings, job: ShareGroupJob) -> None:
+    """Make the sink this group's, or raise SinkTaken: a sweep must know that every folder is its own."""
+    marker = f"{sink_root(settings, job.sink)}/{_OWNER}"
+    owner = files.read_text(marker)
+    if not owner:
+        files.write_text(marker, job.group)
+    elif owner != job.group:
+        raise SinkTaken(
+            f"{sink_root(settings, job.sink)} holds the output of group {owner!r}, not of {job.group!r}."
+        )
+
+
+def read_manifest(state: State, group: str, sink: str) -> tuple[str, ...]:
+    """The folders of a sink that count: their leases' acknowledgements have committed."""
+    return tuple(row.location for row in state.outputs(group, sink) if row.records)
+
+
+def read_output(
+    spark: SparkSession, state: State, group: str, sink: str, schema: StructType | str | None = None
+) -> DataFrame:
+    """What a sink holds, as of now: of acknowledged leases only, each record once.
+
+    Works for `<sink>-exceptions` and `<sink>-<summary>` too. Nothing acknowledged yet gives an empty
+    DataFrame, which has columns only if `schema` names them.
+    """
+    folders = read_manifest(state, group, sink)
+    if not folders:
+        return spark.createDataFrame([], schema or StructType([]))
+    reader = spark.read if schema is None else spark.read.schema(schema)
+    return reader.option("mergeSchema", "true").parquet(*folders)
+
+
+def sweep_outputs(
+    spark: SparkSession, settings: Settings, state: State, job: ShareGroupJob, *, dry_run: bool = False
+) -> list[str]:
+    """Remove folders of leases that were never acknowledged and are not held any more; answers which.
+
+    Their records were, or will be, delivered again under another lease. With `dry_run` nothing is removed.
+    """
+    files = Files(spark, str(settings.output))
+    sinks = [job.sink, job.exceptions_sink, *(job.summary_sink(summary) for summary in job.summaries)]
+    if files.read_text(f"{sink_root(settings, job.sink)}/{_OWNER}") not in (None, "", job.group):
+        raise SinkTaken(
+            f"{sink_root(settings, job.sink)} is not a sink of group {job.group!r}: nothing was swept."
+        )
+    found = [(path, leases) for sink in sinks for path, leases in _folders(files, settings, sink)]
+    # In this order: a lease that is answered between the two questions is in the second answer.
+    held = {row.lease_id for row in state.leases(job.group)}
+    counted = {row.lease_id for sink in sinks for row in state.outputs(job.group, sink)}
+    orphans = [
+        path
+        for path, leases in found
+        if not leases & held and (path.rpartition("/")[2].startswith("leases=") or not leases & counted)
+    ]
+    if not dry_run:
+        for path in orphans:
+            files.remove(path)
+    return orphans
+
+
+def _folders(files: Files, settings: Settings, sink: str) -> list[tuple[str, set[int]]]:
+    root = sink_root(settings, sink)
+    found: list[tuple[str, set[int]]] = []
+    for name in files.names(root):
+        if match := _LEASE_FOLDER.match(name):
+            found.append((f"{root}/{name}", {int(match[1])}))
+    for name in files.names(f"{root}/{_STAGING}"):
+        if match := _STAGING_FOLDER.match(name):
+            found.append((f"{root}/{_STAGING}/{name}", {int(i) for i in match[1].split(",")}))
+    return found
+
+
+def _staging(settings: Settings, sink: str, lease_ids: Sequence[int]) -> str:
+    # The first and the last lease are enough to tell whether a run still works there; a name has 255 bytes.
+    ends = sorted({lease_ids[0], lease_ids[-1]})
+    return f"{sink_root(settings, sink)}/{_STAGING}/leases={','.join(map(str, ends))}"
+
+
+def _write(records: DataFrame, folder: str, *partition_columns: str) -> None:
+    records.write.mode("overwrite").partitionBy(*partition_columns).parquet(folder)
+
+
+def _place(
+    files: Files, staged: str, settings: Settings, sink: str, lease_ids: Sequence[int]
+) -> dict[int, str]:
+    """Move what was staged by lease to its place; a lease with nothing staged leaves nothing there either."""
+    have = set(files.names(staged))
+    placed: dict[int, str] = {}
+    for lease_id in lease_ids:
+        target = lease_folder(settings, sink, lease_id)
+        name = f"{_LEASE}={lease_id}"
+        if name in have:
+            files.replace(f"{staged}/{name}", target)
+            files.flush(target)
+            placed[lease_id] = target
+        else:
+            files.remove(target)
+    return placed

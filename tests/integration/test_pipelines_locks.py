@@ -1,0 +1,281 @@
+"""Locks are renewed while Spark works; a lost one, a failed handler or a killed run acknowledges nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from pipelines.job import ShareGroupJob
+from pipelines.renewal import LockLost
+from pipelines.write import read_manifest, read_output, sweep_outputs
+from sharequeue.errors import InvalidRecordState
+from sharequeue.settings import Settings
+from sharequeue.state import Acknowledged, AcknowledgeType, Lease, LeaseOutput, State
+from tests.fix_pipelines import Assigned, Holder, Produce, RunJob
+from tests.fix_stack import REPOSITORY, MakeTopic
+
+SHORT_LOCK_MS = 1500
+
+
+def all_accepted(records: DataFrame) -> DataFrame:
+    return records.select("topic", "partition", "offset", "lease_id").withColumn("outcome", fn.lit("accept"))
+
+
+@pytest.fixture
+def filled(make_topic: MakeTopic, produce: Produce) -> str:
+    """A topic of two partitions with twenty records each."""
+    topic = make_topic(2)
+    for partition in range(2):
+        produce(topic, partition, range(20))
+    return topic
+
+
+def job_of(group: str, topic: str, handler: object, **changes: object) -> ShareGroupJob:
+    return ShareGroupJob(group=group, topics=(topic,), handler=handler, sink=f"sink-{group}", **changes)  # type: ignore[arg-type]
+
+
+def given_back(state: State, group: str) -> None:
+    """Nothing was acknowledged, nothing is held any more: everything is there to be delivered again, at
+    once."""
+    statuses = state.describe(group)
+    assert sum(status.acquired for status in statuses) == 0
+    assert sum(status.available for status in statuses) == 40
+    assert state.leases(group) == []
+    assert read_manifest(state, group, f"sink-{group}") == ()
+    assert state.verify(group) == []
+
+
+def test_a_round_longer_than_its_locks_keeps_them(
+    group: str, filled: str, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    """Three times the lock duration in Spark: the locks are renewed meanwhile, and the answers are taken."""
+    seconds = 3 * SHORT_LOCK_MS / 1000
+
+    def slow(records: DataFrame) -> DataFrame:
+        time.sleep(seconds)  # the handler itself works on the driver that long
+        return all_accepted(records)
+
+    report = run_job(job_of(group, filled, slow, lock_duration_ms=SHORT_LOCK_MS), assigned(filled))
+    assert report.accepted == 40
+    assert report.drained
+
+
+def test_a_lost_lock_stops_spark_before_anything_is_acknowledged(
+    group: str, filled: str, assigned: Assigned, run_job: RunJob, state: State, spark: SparkSession
+) -> None:
+    """A lease that was taken away is noticed at the next renewal: the Spark job is cancelled, not waited for."""
+    holder = assigned(filled)
+
+    def endless(records: DataFrame) -> DataFrame:
+        # Three seconds by record, for twenty records on each of two cores.
+        return all_accepted(records).withColumn(
+            "nap", fn.expr("java_method('java.lang.Thread', 'sleep', 3000L)")
+        )
+
+    def rob() -> None:
+        tracker = spark.sparkContext.statusTracker()
+        while not any(
+            stage.numActiveTasks for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage
+        ):
+            time.sleep(0.05)
+        state.release(group, holder.member_id)
+
+    robber = threading.Thread(target=rob)
+    robber.start()
+    began = time.monotonic()
+    with pytest.raises(LockLost, match="no longer held"):
+        run_job(job_of(group, filled, endless, lock_duration_ms=SHORT_LOCK_MS), holder)
+    robber.join()
+    assert time.monotonic() - began < 20
+    given_back(state, group)
+
+
+def test_a_lost_membership_stops_the_run(
+    group: str, filled: str, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    """Out of the group, a run writes nothing more, and what it still held is free."""
+    holder = assigned(filled)
+
+    def expelled(records: DataFrame) -> DataFrame:
+        holder.lost.set()
+        return all_accepted(records)
+
+    with pytest.raises(LockLost, match="no longer knows member holder"):
+        run_job(job_of(group, filled, expelled), holder)
+    given_back(state, group)
+
+
+def test_a_handler_that_fails_on_the_driver_gives_everything_back(
+    group: str, filled: str, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    """The handler's own exception reaches the caller, and the locks do not have to lapse first."""
+
+    def broken(records: DataFrame) -> DataFrame:
+        raise LookupError("no such table")
+
+    with pytest.raises(LookupError, match="no such table"):
+        run_job(job_of(group, filled, broken), assigned(filled))
+    given_back(state, group)
+
+
+def test_a_handler_that_fails_in_spark_gives_everything_back(
+    group: str, filled: str, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    """The same for an exception of a task; part of the output was written, and none of it counts."""
+
+    def poisoned(records: DataFrame) -> DataFrame:
+        failing = fn.when(fn.col("offset") == 7, fn.raise_error(fn.lit("poison"))).otherwise(fn.lit("accept"))
+        return records.withColumn("outcome", failing.cast("string"))
+
+    with pytest.raises(Exception, match="poison"):
+        run_job(job_of(group, filled, poisoned), assigned(filled))
+    given_back(state, group)
+
+
+class _RefusingSecond(State):
+    """A state that is asked for two acknowledgements, and loses the second lease just before it."""
+
+    answered = 0
+
+    def acknowledge(
+        self,
+        lease: Lease,
+        outcomes: object,
+        *,
+        outputs: object = (),
+        request_id: object = None,
+    ) -> Acknowledged:
+        if self.answered:
+            self.release_lease(lease)
+        self.answered += 1
+        return super().acknowledge(lease, outcomes, outputs=outputs)  # type: ignore[arg-type]
+
+
+def test_each_lease_counts_by_itself(
+    group: str,
+    filled: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    spark: SparkSession,
+    database: object,
+) -> None:
+    """One lease acknowledged, the next one refused: readers see the first one's output and not the
+    second's, and the next run brings the rest, each record once."""
+    holder = assigned(filled)
+    job = job_of(group, filled, all_accepted)
+    with pytest.raises(InvalidRecordState):
+        run_job(job, holder, state=_RefusingSecond(database))  # type: ignore[arg-type]
+    assert read_output(spark, state, group, job.sink).count() == 20
+    assert run_job(job, holder).accepted == 20
+    rows = read_output(spark, state, group, job.sink).select("partition", "offset").collect()
+    assert Counter((row[0], row[1]) for row in rows) == {(p, n): 1 for p in range(2) for n in range(20)}
+
+
+KILLED = textwrap.dedent(
+    """
+    import os, sys
+    from pyspark.sql import functions as fn
+    from pipelines import ShareGroupJob, run_rounds, spark_session
+    from sharequeue.database import Database
+    from sharequeue.settings import Settings
+    from sharequeue.state import SharePartition, State
+    from sharequeue.topics import Topics
+    from tests.fix_pipelines import Holder
+
+    home, output, group, topic, lock_ms = sys.argv[1:]
+    settings = Settings.load(home, output=output)
+
+    class Killed(State):
+        def acknowledge(self, *arguments, **named):
+            os.kill(os.getpid(), 9)
+
+    def handler(records):
+        kept = records.select("topic", "partition", "offset", "lease_id")
+        return kept.withColumn("outcome", fn.lit("accept"))
+
+    job = ShareGroupJob(group, (topic,), handler, f"sink-{group}", lock_duration_ms=int(lock_ms))
+    holder = Holder([SharePartition(group, topic, partition) for partition in range(2)], "killed")
+    state, spark = Killed(Database.open(settings)), spark_session(settings, "killed")
+    run_rounds(settings, job, membership=holder, state=state, topics=Topics(settings), spark=spark)
+    """
+)
+
+
+def test_killed_between_write_and_acknowledgement(
+    group: str,
+    filled: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    spark: SparkSession,
+    output_settings: Settings,
+) -> None:
+    """A run killed once its files are in place: nobody sees them, its locks lapse, the next run brings each
+    record once, and the sweep removes what the killed run left, and nothing else."""
+    holder = assigned(filled)
+    killed = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            KILLED,
+            *map(str, (output_settings.home, output_settings.output, group, filled, 5000)),
+        ],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert killed.returncode == -9, killed.stderr
+    job = job_of(group, filled, all_accepted)
+    folders = sorted(str(path) for path in (output_settings.output / job.sink).glob("lease=*"))
+    assert len(folders) == 2
+    assert read_manifest(state, group, job.sink) == ()
+
+    _until_lapsed(state, holder)
+    assert sorted(sweep_outputs(spark, output_settings, state, job, dry_run=True)) == folders
+    assert run_job(job, holder).accepted == 40
+    assert read_output(spark, state, group, job.sink).count() == 40
+    assert sorted(sweep_outputs(spark, output_settings, state, job)) == folders
+    assert sweep_outputs(spark, output_settings, state, job) == []
+    rows = read_output(spark, state, group, job.sink).select("partition", "offset").collect()
+    assert Counter((row[0], row[1]) for row in rows) == {(p, n): 1 for p in range(2) for n in range(20)}
+    assert state.verify(group) == []
+
+
+def test_the_sweep_leaves_what_is_held(
+    group: str, filled: str, assigned: Assigned, state: State, spark: SparkSession, output_settings: Settings
+) -> None:
+    """A folder, or a staging folder, of a lease that is still at work is not swept; the same without the
+    lease is."""
+    holder = assigned(filled)
+    job = job_of(group, filled, all_accepted)
+    (status, _) = state.describe(group)
+    state.observe(holder.assignment[0], status.topic_id, 0, 20, 20)
+    lease = state.acquire(holder.assignment[0], "holder", None, 10)
+    assert lease is not None
+    root = output_settings.output / job.sink
+    for folder in (f"lease={lease.lease_id}", f"_staging/leases={lease.lease_id}"):
+        (root / folder).mkdir(parents=True)
+    assert sweep_outputs(spark, output_settings, state, job) == []
+    state.acknowledge(
+        lease, {AcknowledgeType.ACCEPT: lease.offsets}, outputs=[LeaseOutput(job.sink, str(root), 10)]
+    )
+    assert sweep_outputs(spark, output_settings, state, job) == [f"{root}/_staging/leases={lease.lease_id}"]
+
+
+def _until_lapsed(state: State, holder: Holder) -> None:
+    """Wait for the locks of the killed run to lapse, as a sweep sees it."""
+    deadline = time.monotonic() + 30
+    while state.leases(holder.assignment[0].group_id):
+        assert time.monotonic() < deadline
+        state.sweep()

@@ -1,0 +1,436 @@
+"""Rounds of a job on the real stack: each record's outcome is durable before it is acknowledged, and counts
+once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from pipelines import outcomes
+from pipelines.job import ShareGroupJob, Summary, pipeline
+from pipelines.outcomes import HandlerError
+from pipelines.read import leased_records
+from pipelines.report import Progress
+from pipelines.write import SinkTaken, read_manifest, read_output, write_leases
+from sharequeue.errors import UnknownTopicId
+from sharequeue.kafka_clients import client_config
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.topics import Topics
+from tests.fix_pipelines import Assigned, Produce, RunJob
+from tests.fix_stack import MakeTopic
+
+Handler = Callable[[DataFrame], DataFrame]
+
+
+def by_value(records: DataFrame) -> DataFrame:
+    """The outcome is what the value begins with: accept, release or reject, anything else as it is."""
+    text = fn.col("text")
+    outcome = fn.substring_index(text, " ", 1)
+    named = records.withColumn("text", fn.col("value").cast("string"))
+    return named.select("topic", "partition", "offset", "lease_id", "text").withColumns(
+        {"outcome": outcome, "error": fn.when(outcome != "accept", fn.concat(fn.lit("because of "), text))}
+    )
+
+
+def all_accepted(records: DataFrame) -> DataFrame:
+    return records.select("topic", "partition", "offset", "lease_id").withColumn("outcome", fn.lit("accept"))
+
+
+def job_of(group: str, topic: str, handler: Handler = by_value, **changes: object) -> ShareGroupJob:
+    return ShareGroupJob(group=group, topics=(topic,), handler=handler, sink=f"sink-{group}", **changes)  # type: ignore[arg-type]
+
+
+def offsets_in(frame: DataFrame) -> list[tuple[int, int]]:
+    return sorted((row["partition"], row["offset"]) for row in frame.select("partition", "offset").collect())
+
+
+@pytest.fixture
+def job(group: str, make_topic: MakeTopic) -> ShareGroupJob:
+    return job_of(group, make_topic(2))
+
+
+def test_every_outcome_ends_where_it_belongs(
+    job: ShareGroupJob,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+) -> None:
+    """Accepted records are in the sink, released and rejected ones among the exceptions with their errors,
+    and the state agrees; the second round gets what was released."""
+    (topic,) = job.topics
+    produce(topic, 0, ["accept a", "reject b", "release c", "accept d"])
+    produce(topic, 1, ["accept e", "bogus f", "accept g"])
+    said: list[Progress] = []
+    holder = assigned(topic)
+    report = run_job(job, holder, max_rounds=1, progress=said.append)
+
+    assert (report.accepted, report.released, report.rejected, report.gaps) == (4, 2, 1, 0)
+    assert not report.drained
+    assert report.lag == 2
+    assert offsets_in(read_output(spark, state, job.group, job.sink)) == [(0, 0), (0, 3), (1, 0), (1, 2)]
+    exceptions = read_output(spark, state, job.group, job.exceptions_sink).orderBy("partition", "offset")
+    assert [(row["offset"], row["outcome"], row["error"]) for row in exceptions.collect()] == [
+        (1, "reject", "because of reject b"),
+        (2, "release", "because of release c"),
+        (1, "release", "because of bogus f"),
+    ]
+    assert [p.stage for p in said] == [
+        "observe", "acquire", "plan", "write", "summarise", "read back", "acknowledge", "done",
+    ]  # fmt: skip
+    assert said[-1].records_done == 7
+    assert "7 records done" in str(said[-1])
+    assert set(report.stage_seconds) == {p.stage for p in said} - {"done"}
+
+    again = run_job(job, holder)
+    assert again.drained
+    assert [r.leased for r in again.rounds] == [2, 2, 2, 2]
+    assert (again.released, again.exhausted) == (6, 2)
+    assert len(offsets_in(read_output(spark, state, job.group, job.sink))) == 4
+    assert state.verify(job.group) == []
+
+
+def test_an_outcome_that_is_none_releases_and_says_so(
+    job: ShareGroupJob,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+) -> None:
+    """A misspelt or missing outcome accepts nothing, rejects nothing, and is written down."""
+    (topic,) = job.topics
+    produce(topic, 0, ["Accept a", "b"])
+
+    @pipeline(group=job.group, topics=job.topics, sink=job.sink)
+    def misspelt(records: DataFrame) -> DataFrame:
+        value = fn.col("value").cast("string")
+        return records.withColumn("outcome", fn.when(value != "b", fn.substring_index(value, " ", 1)))
+
+    report = run_job(misspelt, assigned(topic), max_rounds=1)
+    assert (report.accepted, report.released) == (0, 2)
+    errors = (
+        read_output(spark, state, job.group, job.exceptions_sink).orderBy("offset").select("error").collect()
+    )
+    assert [row["error"] for row in errors] == ["unknown outcome: Accept", "unknown outcome: null"]
+
+
+@pytest.mark.parametrize(
+    ("dropped", "counted"), [("release", "released"), ("accept", "accepted"), ("reject", "rejected")]
+)
+def test_a_record_without_a_row_gets_the_outcome_of_the_policy(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    dropped: str,
+    counted: str,
+) -> None:
+    """A handler that filters drops records silently: they are released, or what the job says, and counted."""
+    topic = make_topic(1)
+    produce(topic, 0, range(10))
+    even: Handler = lambda records: all_accepted(records.where(fn.col("offset") % 2 == 0))  # noqa: E731
+    report = run_job(job_of(group, topic, even, dropped=dropped), assigned(topic), max_rounds=1)
+    assert report.dropped == 5
+    assert report.gaps == 0
+    assert getattr(report, counted) == (10 if dropped == "accept" else 5)
+
+
+def test_the_default_policy_accepts_nothing_that_was_dropped(group: str) -> None:
+    assert job_of(group, "t").dropped == "release"
+    with pytest.raises(ValueError, match="no outcome"):
+        job_of(group, "t", dropped="ignore")
+
+
+@pytest.mark.parametrize(
+    ("isolation_level", "accepted", "gaps"), [("read_committed", 20, 13), ("read_uncommitted", 30, 3)]
+)
+def test_what_the_log_does_not_return_is_a_gap(
+    group: str,
+    make_topic: MakeTopic,
+    settings: Settings,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    isolation_level: str,
+    accepted: int,
+    gaps: int,
+) -> None:
+    """Ten committed records, ten aborted, ten committed, and three markers: what no reader sees is
+    acknowledged as gaps, and the partition is drained to its very end."""
+    topic = make_topic(1)
+    producer = Producer(client_config(settings, transactional_id=f"gaps-{topic}") | {"log_level": 0})
+    producer.init_transactions()
+    for end in (producer.commit_transaction, producer.abort_transaction, producer.commit_transaction):
+        producer.begin_transaction()
+        for number in range(10):
+            producer.produce(topic, str(number).encode())
+        producer.flush(30)
+        end()
+    holder = assigned(topic, share_isolation_level=isolation_level)
+    report = run_job(job_of(group, topic, all_accepted), holder)
+    assert (report.accepted, report.gaps, report.dropped) == (accepted, gaps, 0)
+    (status,) = state.describe(group)
+    assert (status.spso, status.lag, status.acquired) == (33, 0, 0)
+
+
+def test_what_retention_took_before_the_lease_is_not_leased(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    settings: Settings,
+    assigned: Assigned,
+    run_job: RunJob,
+) -> None:
+    """The log start is asked for before the lease: what is gone by then is neither a gap nor lost by this
+    run."""
+    topic = make_topic(1)
+    produce(topic, 0, range(20))
+    _delete_before(settings, topic, 5)
+    report = run_job(job_of(group, topic, all_accepted), assigned(topic))
+    assert (report.accepted, report.gaps, report.lost) == (15, 0, 0)
+
+
+def test_retention_that_overtakes_a_lease_is_counted_and_no_gap(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    settings: Settings,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+) -> None:
+    """Records deleted between lease and read: the job neither fails nor passes them off as gaps; they are
+    lost, and said to be."""
+    topic = make_topic(1)
+    produce(topic, 0, range(20))
+
+    def too_late(records: DataFrame) -> DataFrame:
+        _delete_before(settings, topic, 8)
+        return all_accepted(records)
+
+    report = run_job(job_of(group, topic, too_late), assigned(topic))
+    assert (report.accepted, report.gaps, report.lost, report.dropped) == (12, 0, 8, 0)
+    (status,) = state.describe(group)
+    assert (status.spso, status.lag, status.leases) == (20, 0, 0)
+
+
+def test_a_topic_made_again_meanwhile_is_no_gap(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    topics: Topics,
+    state: State,
+) -> None:
+    """What is missing because the topic is another one now is not acknowledged; the run says what
+    happened."""
+    topic = make_topic(1)
+    produce(topic, 0, range(20))
+
+    def too_late(records: DataFrame) -> DataFrame:
+        topics.delete(topic)
+        make_topic(1, topic)
+        produce(topic, 0, range(5))
+        return all_accepted(records)
+
+    impatient = {"kafkaConsumer.pollTimeoutMs": "2000"}
+    with pytest.raises(UnknownTopicId, match="made again"):
+        run_job(job_of(group, topic, too_late, reader_options=impatient), assigned(topic))
+    assert state.outputs(group, f"sink-{group}") == []
+
+
+def test_a_rerun_of_the_same_lease_replaces(
+    job: ShareGroupJob,
+    produce: Produce,
+    assigned: Assigned,
+    spark: SparkSession,
+    state: State,
+    output_settings: Settings,
+) -> None:
+    """Written again, a lease's folders hold what was written last, also where that is nothing."""
+    (topic,) = job.topics
+    produce(topic, 0, [f"accept {n}" for n in range(10)])
+    (share_partition, _) = assigned(topic).assignment
+    state.observe(share_partition, _topic_id(state, job.group), 0, 10, 10)
+    lease = state.acquire(share_partition, "holder", None, 100)
+    assert lease is not None
+    records = outcomes.with_outcomes(by_value(leased_records(spark, output_settings, [lease])))
+    rejected = records.withColumn("outcome", fn.when(fn.col("offset") < 3, "reject").otherwise("accept"))
+
+    write_leases(spark, output_settings, job, rejected, [lease])
+    written = write_leases(spark, output_settings, job, records, [lease])
+    assert written.exceptions == {}
+    assert pq.read_table(written.accepted[lease.lease_id]).num_rows == 10
+    assert [p.name for p in (output_settings.output / job.sink).glob("lease=*")] == [
+        f"lease={lease.lease_id}"
+    ]
+    assert not list((output_settings.output / job.sink / "_staging").glob("*"))
+    assert not list((output_settings.output / job.exceptions_sink).glob("lease=*"))
+    state.release_lease(lease)
+
+
+def test_rows_in_any_order_and_several_by_record(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+) -> None:
+    """A handler may shuffle its rows, and make three of one record: all are written, each record is
+    answered once."""
+    topic = make_topic(1)
+    produce(topic, 0, range(2000))
+
+    def tripled(records: DataFrame) -> DataFrame:
+        copies = records.withColumn("copy", fn.explode(fn.array(fn.lit(1), fn.lit(2), fn.lit(3))))
+        return all_accepted(copies.repartition(5, fn.xxhash64("offset", "copy"))).orderBy(fn.rand(seed=7))
+
+    report = run_job(job_of(group, topic, tripled), assigned(topic))
+    assert (report.accepted, report.dropped, report.gaps) == (2000, 0, 0)
+    assert Counter(offsets_in(read_output(spark, state, group, f"sink-{group}"))) == {
+        (0, n): 3 for n in range(2000)
+    }
+    (output,) = state.outputs(group, f"sink-{group}")
+    assert output.records == 6000
+
+
+def test_rows_of_one_record_must_agree(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    """Accepted and rejected at once is refused before anything is acknowledged, and everything is given
+    back."""
+    topic = make_topic(1)
+    produce(topic, 0, range(5))
+
+    def torn(records: DataFrame) -> DataFrame:
+        both = fn.explode(fn.array(fn.lit("accept"), fn.lit("reject")))
+        return records.select("topic", "partition", "offset", "lease_id", both.alias("outcome"))
+
+    with pytest.raises(HandlerError, match="more than one outcome"):
+        run_job(job_of(group, topic, torn), assigned(topic))
+    _nothing_happened(state, group, 5)
+
+
+def test_offsets_that_were_not_leased_are_refused(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    topic = make_topic(1)
+    produce(topic, 0, range(5))
+    shifted: Handler = lambda records: all_accepted(records.withColumn("offset", fn.col("offset") + 1))  # noqa: E731
+    with pytest.raises(HandlerError, match="was not leased"):
+        run_job(job_of(group, topic, shifted), assigned(topic))
+    _nothing_happened(state, group, 5)
+
+
+def test_a_handler_must_pass_on_which_record_a_row_is(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    topic = make_topic(1)
+    produce(topic, 0, range(5))
+    with pytest.raises(HandlerError, match="lacks lease_id, outcome"):
+        run_job(job_of(group, topic, lambda records: records.drop("lease_id")), assigned(topic))
+    _nothing_happened(state, group, 5)
+
+
+def test_a_sink_belongs_to_one_group(
+    job: ShareGroupJob,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    output_settings: Settings,
+    state: State,
+) -> None:
+    """Two groups in one folder would sweep each other's output."""
+    (topic,) = job.topics
+    produce(topic, 0, ["accept a"])
+    owner = output_settings.output / job.sink / "_group"
+    owner.parent.mkdir(parents=True)
+    owner.write_text("somebody else")
+    with pytest.raises(SinkTaken, match="somebody else"):
+        run_job(job, assigned(topic))
+    _nothing_happened(state, job.group, 1)
+
+
+def test_partial_sums_count_with_their_lease(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+) -> None:
+    """A summary is one partial sum by lease; the sum over the manifest is the sum over what was accepted."""
+    topic = make_topic(3)
+    for partition in range(3):
+        produce(topic, partition, ["accept x", "reject y", "accept z"])
+    counted = Summary(
+        "texts", lambda accepted: accepted.groupBy("lease_id", "text").agg(fn.count("*").alias("n"))
+    )
+    job = job_of(group, topic, summaries=(counted,))
+    run_job(job, assigned(topic))
+    partials = read_output(spark, state, group, job.summary_sink(counted))
+    assert len(read_manifest(state, group, job.summary_sink(counted))) == 3
+    sums = partials.groupBy("text").agg(fn.sum("n").alias("n")).orderBy("text").collect()
+    assert [(row["text"], row["n"]) for row in sums] == [("accept x", 3), ("accept z", 3)]
+
+
+def test_the_budget_bounds_a_round_and_turns_go_round(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob
+) -> None:
+    """A round leases no more than its budget, and the next one begins with the next share-partition."""
+    topic = make_topic(2)
+    produce(topic, 0, range(10))
+    produce(topic, 1, range(10))
+    report = run_job(job_of(group, topic, all_accepted), assigned(topic), max_records=8)
+    assert report.drained
+    assert [r.leased for r in report.rounds] == [8, 8, 4]
+
+
+def test_no_round_begins_when_the_time_is_up(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    topic = make_topic(1)
+    produce(topic, 0, range(10))
+    report = run_job(job_of(group, topic, all_accepted), assigned(topic), max_seconds=0.0)
+    assert report.rounds == ()
+    assert not report.drained
+
+
+def test_nothing_acknowledged_is_an_empty_output(spark: SparkSession, state: State, group: str) -> None:
+    assert read_manifest(state, group, "sink") == ()
+    assert read_output(spark, state, group, "sink", "offset long").columns == ["offset"]
+    assert read_output(spark, state, group, "sink").count() == 0
+
+
+def _nothing_happened(state: State, group: str, available: int) -> None:
+    """No answer was given, no output counts, nothing is held: what was leased waits to be delivered again."""
+    statuses = state.describe(group)
+    assert sum(status.acquired for status in statuses) == 0
+    assert sum(status.available for status in statuses) == available
+    assert state.outputs(group, f"sink-{group}") == []
+    assert state.verify(group) == []
+
+
+def _topic_id(state: State, group: str) -> str:
+    return state.describe(group)[0].topic_id
+
+
+def _delete_before(settings: Settings, topic: str, offset: int) -> None:
+    admin = AdminClient(client_config(settings))
+    at = TopicPartition(topic, 0, offset)
+    admin.delete_records([at])[at].result(30)
