@@ -1,0 +1,1 @@
+"""Definitions by domain: one folder per share group, and the resources they share."""

@@ -1,0 +1,157 @@
+"""What does a run of ``flight_delays`` make, in which order?
+
+Accepted flights (lease → read → handle → write → acknowledge, round by round, as a member of the group),
+their summary, the sweep, the dead letters, and the two reports. The order is that of the dependencies, from
+top to bottom. What a round does is ``pipelines.run``'s matter.
+"""
+
+import dagster as dg
+from pydantic import Field
+
+from orchestration import reports
+from orchestration.defs.flight_delays.group import CLIENT_ID_PREFIX, GROUP, NAME, TAGS, TOPIC, configure
+from orchestration.resources import SettingsResource, SparkResource, StateResource
+from sharequeue.configs import GroupConfigs
+from sharequeue.deadletters import DeadLetterWriter
+from sharequeue.membership import Membership
+from sharequeue.topics import Topics
+
+HISTORY_REPORTS = 200
+
+_SUMMARY_COLUMNS = {
+    "carrier": "string",
+    "day": "string",
+    "flights": "int",
+    "delayed_flights": "int",
+    "mean_arrival_delay_minutes": "float",
+}
+
+
+class Bounds(dg.Config):
+    """How much one run does at most; what is left is for the next one."""
+
+    max_rounds: int = Field(default=3, ge=1, description="Rounds of lease, read, write and acknowledge.")
+    max_records: int = Field(default=10_000_000, ge=1, description="Records leased in one round.")
+
+
+@dg.asset(group_name=NAME, kinds={"kafka", "spark", "parquet"}, tags=TAGS)
+def accepted_flights(
+    context: dg.AssetExecutionContext,
+    config: Bounds,
+    settings: SettingsResource,
+    queue: StateResource,
+    spark: SparkResource,
+) -> dg.MaterializeResult[None]:
+    """Flights that arrived, as Parquet by lease. A lease's files count once its acknowledgement has
+    committed.
+    """
+    from pipelines.flights.pipeline import flight_delays
+    from pipelines.run import run_rounds
+    from pipelines.write import sink_root
+
+    place = settings.load()
+    configure(queue.database)
+    member = Membership(place.service_url, GROUP, [TOPIC], client_id=CLIENT_ID_PREFIX + context.run_id)
+    with member, Topics(place) as topics:
+        session = spark.session(f"{NAME} {context.run_id[:8]}")
+        member.join(progress=context.log.info)
+        assigned = ", ".join(str(share_partition) for share_partition in member.assignment)
+        context.log.info(f"member {member.member_id} works on {assigned or 'nothing yet'}")
+        report = run_rounds(
+            place,
+            flight_delays,
+            membership=member,
+            state=queue.state,
+            topics=topics,
+            spark=session,
+            max_rounds=config.max_rounds,
+            max_records=config.max_records,
+            progress=lambda progress: context.log.info(str(progress)),
+        )
+    return dg.MaterializeResult(
+        metadata={
+            "dagster/row_count": sum(row.records for row in queue.state.outputs(GROUP, flight_delays.sink)),
+            "path": dg.MetadataValue.path(sink_root(place, flight_delays.sink)),
+            "member": member.member_id,
+            **reports.run(report),
+        }
+    )
+
+
+@dg.asset(group_name=NAME, kinds={"spark", "parquet"}, tags=TAGS, deps=[accepted_flights])
+def delay_summary(
+    settings: SettingsResource, queue: StateResource, spark: SparkResource
+) -> dg.MaterializeResult[None]:
+    """Flights, delayed flights and arrival delay of each carrier and day, merged from the leases that count."""
+    from orchestration.files import replace_parquet
+    from pipelines.flights.pipeline import DELAYS, flight_delays, merged_delays
+    from pipelines.write import read_manifest, read_output
+
+    sink = flight_delays.summary_sink(DELAYS)
+    if not read_manifest(queue.state, GROUP, sink):
+        return dg.MaterializeResult(metadata={"dagster/row_count": 0, "flights_records": 0})
+    partials = read_output(spark.session(NAME), queue.state, GROUP, sink)
+    summary = merged_delays(partials).toPandas()
+    path = replace_parquet(summary, settings.load().output / "delay_summary.parquet")
+    worst = summary.nlargest(10, "mean_arrival_delay_minutes").astype({"day": "str"})
+    return dg.MaterializeResult(
+        metadata={
+            "dagster/row_count": len(summary),
+            "flights_records": int(summary["flights"].sum()),
+            "delayed_flights_records": int(summary["delayed_flights"].sum()),
+            "path": dg.MetadataValue.path(path),
+            "worst_days": reports.table(list(worst.itertuples()), _SUMMARY_COLUMNS),
+        }
+    )
+
+
+@dg.asset(group_name=NAME, kinds={"postgres"}, tags=TAGS, deps=[delay_summary])
+def swept_locks(
+    context: dg.AssetExecutionContext, settings: SettingsResource, queue: StateResource, spark: SparkResource
+) -> dg.MaterializeResult[None]:
+    """Locks that had lapsed, settled; and the files of leases that ended without an answer, removed."""
+    from pipelines.flights.pipeline import flight_delays
+    from pipelines.write import sweep_outputs
+
+    swept = queue.state.sweep()
+    orphans = sweep_outputs(spark.session(NAME), settings.load(), queue.state, flight_delays)
+    for path in orphans:
+        context.log.info(f"removed {path}: its lease ended without an answer")
+    return dg.MaterializeResult(
+        metadata={
+            "swept_leases": swept.leases,
+            "swept_records": swept.records,
+            "removed_folders": len(orphans),
+        }
+    )
+
+
+@dg.asset(group_name=NAME, kinds={"kafka"}, tags=TAGS, deps=[swept_locks])
+def dead_letters(
+    context: dg.AssetExecutionContext, settings: SettingsResource, queue: StateResource
+) -> dg.MaterializeResult[None]:
+    """Records that were rejected, or delivered too often, written to the dead-letter topic, each exactly
+    once.
+    """
+    configs = GroupConfigs.load(queue.database, GROUP)
+    writer = DeadLetterWriter(settings.load(), queue.state, GROUP, configs)
+    report = writer.drain(progress=context.log.info)
+    for held in report.held:
+        context.log.warning(
+            f"{held.records:,} dead letters of {held.share_partition} are held: {held.reason}"
+        )
+    return dg.MaterializeResult(metadata=reports.dead_letters(report))
+
+
+@dg.asset(group_name=NAME, kinds={"postgres"}, tags=TAGS, deps=[dead_letters])
+def spso_and_lag(queue: StateResource) -> dg.MaterializeResult[None]:
+    """SPSO, lag and what is in flight, per share-partition; recorded in Postgres at every run."""
+    queue.reports.record(GROUP)
+    history = queue.reports.history(GROUP, HISTORY_REPORTS)
+    return dg.MaterializeResult(metadata=reports.spso_and_lag(queue.state.describe(GROUP), history))
+
+
+@dg.asset(group_name=NAME, kinds={"postgres"}, tags=TAGS, deps=[spso_and_lag])
+def delivery_counts(queue: StateResource) -> dg.MaterializeResult[None]:
+    """How many records ended how, after how many deliveries, since the group began."""
+    return dg.MaterializeResult(metadata=reports.delivery_counts(queue.state.delivery_counts(GROUP)))

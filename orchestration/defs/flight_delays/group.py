@@ -1,0 +1,37 @@
+"""Which share group is this, and how is it configured?
+
+The handler and its sink are ``pipelines.flights.pipeline``'s; the names are repeated here because that module
+imports Spark, which no process that only loads definitions should pay for.
+"""
+
+from orchestration.names import GROUP_TAG, dagster_name
+from sharequeue.configs import GroupConfigs, alter_group_configs
+from sharequeue.database import Database
+
+GROUP = "flight-delays"
+NAME = dagster_name(GROUP)
+TOPIC = "flights"
+DEAD_LETTER_TOPIC = "dlq.flight-delays"
+TAGS = {GROUP_TAG: GROUP}
+CLIENT_ID_PREFIX = "dagster-run-"
+"""By this and the run's id the group knows a run's member; whoever finds it there can look the run up."""
+
+CONFIGS = {
+    "share.auto.offset.reset": "earliest",
+    "share.delivery.count.limit": "5",
+    # A year of flights is leased at once: Kafka's default of 2,000 records in flight is meant for single
+    # messages.
+    "share.partition.max.record.locks": "10000000",
+    "share.record.lock.duration.ms": "30000",
+    "errors.deadletterqueue.topic.name": DEAD_LETTER_TOPIC,
+    "errors.deadletterqueue.copy.record.enable": "true",
+}
+
+
+def configure(database: Database) -> GroupConfigs:
+    """Gives the group the configs above where it has none of its own; what somebody has set stays."""
+    own = GroupConfigs.load(database, GROUP).own
+    missing: dict[str, str | int | bool | None] = {
+        name: value for name, value in CONFIGS.items() if name not in own
+    }
+    return alter_group_configs(database, GROUP, missing)

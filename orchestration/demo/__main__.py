@@ -1,0 +1,262 @@
+"""The way through the demo: stack, input, group, runs until drained, summary.
+
+Every step looks first what is there already, so that a demo that was killed anywhere goes on where it was,
+and a second one finds nothing to do.
+"""
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from dagster_postgres.utils import DagsterPostgresException
+from rich.console import Console
+from sqlalchemy.exc import DBAPIError
+
+from orchestration.defs.flight_delays.group import GROUP, NAME, TOPIC, configure
+from orchestration.demo import summary
+from orchestration.demo.position import Position, look
+from orchestration.demo.runs import Launcher, RunOutcome, open_instance, sole_demo
+from orchestration.demo.waiting import Holder, Holders, wait_for_holders
+from sharequeue.database import Database
+from sharequeue.errors import BrokerNotAvailable, CoordinatorNotAvailable, ShareError
+from sharequeue.local import stack
+from sharequeue.local.home import Home
+from sharequeue.local.preflight import StackError
+from sharequeue.settings import SettingMissing, Settings
+from sharequeue.state import State
+from sharequeue.topics import Topics
+
+FLIGHTS = 336_776
+WIDTH_OF_A_LOG = 110
+FIRST_ROUNDS = 3
+"""Rounds of the first run. Each run that leaves something lets the next one do twice as many: what a dead run held
+comes back in parts, one after the other, and every run pays for its start."""
+RUNS_WITHOUT_PROGRESS = 3
+"""So many runs in a row that fail, or move nothing, end the demo."""
+
+
+RESTARTS = 3
+"""So often the demo begins again when a server goes away under it."""
+LOOK_AFTER_SECONDS = 2.0
+
+_SERVER_GONE = (DBAPIError, DagsterPostgresException, BrokerNotAvailable, CoordinatorNotAvailable)
+
+
+class NoProgress(Exception):
+    """Runs do not get on; the message says what the last one said, and where its log is."""
+
+
+@dataclass(slots=True)
+class Wanted:
+    """The input asked for: the first ``records`` flights, and ``more`` beyond what is there, once."""
+
+    records: int
+    more: int
+
+
+class InputNotThere(Exception):
+    """The flights are not in the topic; the message says why."""
+
+
+class Demo:
+    """One demo against one stack."""
+
+    def __init__(
+        self, console: Console, settings: Settings, database: Database, topics: Topics, launcher: Launcher
+    ) -> None:
+        self.console = console
+        self.settings = settings
+        self.database = database
+        self.state = State(database)
+        self.topics = topics
+        self.launcher = launcher
+        self._look_again_at = 0.0
+
+    def say(self, line: str) -> None:
+        """One short line of progress."""
+        _print(self.console, line)
+
+    def look(self) -> Position:
+        """How far the group is."""
+        return look(self.state, self.topics, GROUP, TOPIC)
+
+    def produce(self, wanted: Wanted) -> None:
+        """Brings the input topic to what is wanted."""
+        from pipelines.flights.records import NotProduced, TopicInUse, extra, produce
+
+        began = time.monotonic()
+        try:
+            with self.console.status("producing flights") as status:
+                made = produce(
+                    self.settings,
+                    limit=wanted.records,
+                    progress=lambda done, total: status.update(f"producing flights: {done:,} of {total:,}"),
+                )
+                new = made.new
+                if wanted.more:
+                    made = extra(self.settings, wanted.more)
+                    new += made.new
+                    wanted.more = 0
+        except (NotProduced, TopicInUse) as error:
+            raise InputNotThere(str(error)) from error
+        produced = f", {new:,} produced in {time.monotonic() - began:.1f} s" if new else ""
+        self.say(f"topic        {TOPIC}: {made.total:,} records{produced}")
+
+    def drain(self, holders: Holders) -> tuple[int, float]:
+        """Launches runs until nothing is left; gives their number and seconds. Raises NoProgress."""
+        launched, seconds, idle, rounds = 0, 0.0, 0, FIRST_ROUNDS
+        while not (position := self._wait(holders)).done:
+            launched += 1
+            outcome = self._run(launched, rounds)
+            rounds *= 2
+            seconds += outcome.seconds
+            moved = bool(outcome.leased) or self._moved(position)
+            idle = 0 if outcome.succeeded and moved else idle + 1
+            if idle >= RUNS_WITHOUT_PROGRESS:
+                why = outcome.reason or f"{self.look().lag:,} records do not move"
+                raise NoProgress(f"{idle} runs in a row did not get on: {why}. The last log: {outcome.log}")
+        return launched, seconds
+
+    def _run(self, number: int, rounds: int) -> RunOutcome:
+        before = self.look()
+        self.say(
+            f"run {number}        {before.lag:,} records to do, {before.archiving:,} dead letters to write"
+        )
+        with self.console.status("starting") as status:
+
+            def watch(stage: str) -> None:
+                status.update(f"run {number}: {stage}")
+                self._look_after_the_stack()
+
+            outcome = self.launcher.launch(rounds, watch)
+        after = self.look()
+        name = outcome.run_id[:8] or "?"
+        if outcome.succeeded:
+            self.say(
+                f"             {name}: {outcome.rounds} rounds, {outcome.leased or 0:,} records leased, "
+                f"lag {after.lag:,}, {outcome.seconds:.1f} s"
+            )
+        else:
+            self.say(f"             {name} failed after {outcome.seconds:.1f} s: {outcome.reason}")
+            self.say(f"             its log: {outcome.log}")
+        return outcome
+
+    def _look_after_the_stack(self) -> None:
+        """Starts again what has died: the run's clients find it where it was."""
+        if time.monotonic() < self._look_again_at:
+            return
+        died = [component.name for component in stack.status(self.settings.home) if component.state == "died"]
+        if died:
+            self.say(f"             {', '.join(died)} died: starting again what is not running")
+            stack.up(self.settings.home, lambda line: None)
+        self._look_again_at = time.monotonic() + LOOK_AFTER_SECONDS
+
+    def _moved(self, before: Position) -> bool:
+        after = self.look()
+        return (after.lag, after.waiting, after.archiving) != (before.lag, before.waiting, before.archiving)
+
+    def _wait(self, holders: Holders) -> Position:
+        said: set[str] = set()
+        with self.console.status("looking") as status:
+
+            def say(found: list[Holder]) -> None:
+                for holder in found:
+                    if f"{holder.who} {holder.what}" not in said:
+                        said.add(f"{holder.who} {holder.what}")
+                        self.say(f"waiting      {holder}")
+                status.update(f"waiting: {max(found, key=lambda holder: holder.seconds)}")
+
+            return wait_for_holders(self.look, holders, self.state.sweep, say)
+
+    def show(self) -> None:
+        """The summary's tables."""
+        figures = summary.Figures(
+            position=self.look(),
+            counts=tuple(c for c in self.state.delivery_counts(GROUP) if c.topic == TOPIC),
+            dead_letters=tuple(self.state.dead_letters(GROUP)),
+            checks=tuple(self.launcher.checks()),
+        )
+        summary.show(self.console, figures)
+
+
+def run(console: Console, home: Path | None, wanted: Wanted) -> None:
+    """The whole demo."""
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        _print(console, line)
+
+    info = stack.up(home, say)
+    settings = Settings.load(info.home)
+    up = time.monotonic() - began
+    with (
+        sole_demo(Home.at(settings.home), say) as lock,
+        Database.open(settings) as database,
+        Topics(settings) as topics,
+        open_instance(settings) as instance,
+    ):
+        launcher = Launcher(settings, instance, lock)
+        demo = Demo(console, settings, database, topics, launcher)
+        demo.produce(wanted)
+        configure(database)
+        for run_id in launcher.bury():
+            say(f"run {run_id[:8]} of an earlier demo was killed")
+        to_do = demo.look().lag
+        launched, seconds = demo.drain(Holders(database, instance, GROUP))
+        position = demo.look()
+        if launched:
+            rate = to_do / seconds
+            say(f"\nDrained: {position.total:,} records in the topic, lag 0.")
+            demo.show()
+            took = f"stack {up:.1f} s, {launched} runs {seconds:.1f} s"
+            say(f"  took          {time.monotonic() - began:.1f} s: {took}")
+            say(f"  rate          {rate:,.0f} records a second over the runs, start of Spark included")
+        else:
+            say(f"\nNothing left to do: {position.total:,} records in the topic, lag 0. No run was launched.")
+            demo.show()
+        summary.show_places(console, settings)
+
+
+def _print(console: Console, line: str, style: str | None = None) -> None:
+    console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Reads the command line and runs the demo; gives the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m orchestration.demo",
+        description=f"Run the job {NAME} until share group {GROUP} is drained.",
+    )
+    parser.add_argument("--home", type=Path, help="data folder (default: SHAREQUEUE_HOME, or .sharequeue)")
+    parser.add_argument("--records", type=int, default=FLIGHTS, help="how many flights the topic should have")
+    parser.add_argument("--more", type=int, default=0, help="produce so many flights beyond what is there")
+    given = parser.parse_args(arguments)
+    wanted = Wanted(given.records, given.more)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH_OF_A_LOG)
+    try:
+        for attempt in range(RESTARTS + 1):
+            try:
+                run(console, given.home, wanted)
+                break
+            except _SERVER_GONE as error:
+                if attempt == RESTARTS:
+                    raise
+                reason = str(error).strip().splitlines()[0]
+                _print(console, f"\nA server went away ({reason}). Beginning again with what is there.\n")
+    except KeyboardInterrupt:
+        console.print(
+            "\nStopped. `make demo` carries on from here; `make down` stops the stack.", markup=False
+        )
+        return 130
+    except (StackError, SettingMissing, ShareError, NoProgress, InputNotThere, *_SERVER_GONE) as error:
+        _print(console, f"\n{error}", style="red")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

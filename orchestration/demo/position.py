@@ -1,0 +1,61 @@
+"""How far is the group, by the state and by the broker together?
+
+The state knows the log ends that somebody told it; records produced a moment ago are in the broker's answer
+only. The group is drained when both agree that nothing is left.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orchestration.sensors import waiting_records
+from sharequeue.state import SharePartitionStatus, State
+from sharequeue.topics import LogOffsets, Topics
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The share-partitions of one topic and the broker's log ends, taken one after the other."""
+
+    statuses: tuple[SharePartitionStatus, ...]
+    logs: Mapping[int, LogOffsets]
+
+    @property
+    def unseen(self) -> int:
+        """Records in the logs that the state has not been told of, or whose partition it does not know."""
+        known = {status.partition: status.log_end for status in self.statuses}
+        return sum(
+            max(0, log.log_end - known.get(partition, log.log_start)) for partition, log in self.logs.items()
+        )
+
+    @property
+    def lag(self) -> int:
+        """Records that have not ended: the state's lag, and what it has not been told of."""
+        return sum(status.lag for status in self.statuses) + self.unseen
+
+    @property
+    def waiting(self) -> int:
+        """Records a new run could take, and dead letters it could write."""
+        return waiting_records(self.statuses) + self.unseen
+
+    @property
+    def archiving(self) -> int:
+        """Dead letters that are not written yet."""
+        return sum(status.archiving for status in self.statuses)
+
+    @property
+    def total(self) -> int:
+        """Records in the logs."""
+        return sum(log.log_end - log.log_start for log in self.logs.values())
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do, nor held by anybody."""
+        return self.lag == 0
+
+
+def look(state: State, topics: Topics, group_id: str, topic: str) -> Position:
+    """The group's position in ``topic`` as of now. Raises as ``Topics.offsets`` does."""
+    # The logs first: what is produced between the two questions is for the next look.
+    logs = topics.offsets(topic)
+    statuses = tuple(status for status in state.describe(group_id) if status.topic == topic)
+    return Position(statuses, logs)

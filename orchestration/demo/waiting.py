@@ -1,0 +1,94 @@
+"""What do dead runs still hold, and when do they lose it?
+
+A run that was killed holds its records until their lock lapses, and its place in the group until its session
+ends. Both are seconds by the database's clock. While either stands, a new run would get only part of the
+work: so the demo says who holds what for how long, and waits.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import dagster as dg
+
+from orchestration.defs.flight_delays.group import CLIENT_ID_PREFIX
+from orchestration.demo.position import Position
+from sharequeue.database import Database
+from sharequeue.errors import GroupIdNotFound
+from sharequeue.group_descriptions import describe_group
+from sharequeue.state import LeaseRow, State
+
+POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A member that holds records, or at least its place in the group, for ``seconds`` more."""
+
+    who: str
+    what: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.who} {self.what} for {max(0.0, self.seconds):.0f} s more"
+
+
+def wait_for_holders(
+    look: Callable[[], Position],
+    holders: Callable[[Position], list[Holder]],
+    settle: Callable[[], object],
+    say: Callable[[list[Holder]], None],
+) -> Position:
+    """Waits while somebody holds what a new run would need; gives the position when nobody does any more.
+
+    ``settle`` takes lapsed locks away; the service does so too, but may be on its way up.
+    """
+    while True:
+        position = look()
+        found = [] if position.done else holders(position)
+        if not found:
+            return position
+        say(found)
+        time.sleep(POLL_SECONDS)
+        settle()
+
+
+class Holders:
+    """Asks the state and the group who holds what, and the Dagster instance whether that run is over."""
+
+    def __init__(self, database: Database, instance: dg.DagsterInstance, group_id: str) -> None:
+        self._database = database
+        self._state = State(database)
+        self._instance = instance
+        self._group_id = group_id
+
+    def __call__(self, position: Position) -> list[Holder]:
+        """Members of dead runs, and anybody's leases when they are all that is left."""
+        dead = self._dead_members()
+        leases = self._state.leases(self._group_id)
+        ours = [_lease(row, dead.get(row.member_id)) for row in leases if row.member_id in dead]
+        places = [Holder(who, "keeps its place in the group", left) for who, left in dead.values()]
+        if dead or position.waiting:
+            return ours + places
+        return [_lease(row, None) for row in leases]
+
+    def _dead_members(self) -> dict[str, tuple[str, float]]:
+        """Members whose run is over, by member id: who that is, and the seconds its session still has."""
+        try:
+            members = describe_group(self._database, self._group_id).members
+        except GroupIdNotFound:
+            return {}
+        now = self._state.now()
+        dead = {}
+        for member in members:
+            run_id = member.client_id.removeprefix(CLIENT_ID_PREFIX)
+            run = self._instance.get_run_by_id(run_id) if run_id != member.client_id else None
+            if run is not None and run.is_finished:
+                who = f"run {run_id[:8]} ({run.status.value.lower()})"
+                dead[member.member_id] = (who, (member.session_expires_at - now).total_seconds())
+        return dead
+
+
+def _lease(row: LeaseRow, run: tuple[str, float] | None) -> Holder:
+    who = run[0] if run else f"member {row.member_id}"
+    return Holder(who, f"holds {row.records:,} records of {row.topic}-{row.partition}", row.seconds_left)

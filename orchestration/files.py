@@ -1,0 +1,17 @@
+"""How is a small derived table put in place, so that a reader sees the old one or the new, never a half?"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def replace_parquet(frame: "pd.DataFrame", path: Path) -> Path:
+    """Writes ``frame`` as one Parquet file at ``path``, in the place of what is there; answers the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    frame.to_parquet(staged, index=False)
+    staged.replace(path)
+    return path

@@ -1,0 +1,53 @@
+"""How is a share group called in Dagster?
+
+Kafka allows any non-empty text as a group id; Dagster allows letters, digits and underscores in the names of
+jobs, sensors, schedules, groups and checks, and refuses Python's keywords and a few words of its own. The
+encoding is for people: it keeps the name readable and is not reversible, so two groups can meet at one name;
+``dagster_names`` refuses that at load. The group id itself always travels in the tag ``sharequeue/group`` and
+in metadata, unencoded.
+"""
+
+import keyword
+import re
+from collections.abc import Iterable
+
+GROUP_TAG = "sharequeue/group"
+
+_NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_]")
+_RESERVED_BY_DAGSTER = frozenset(
+    {"context", "conf", "config", "meta", "arg_dict", "dict", "input_arg_dict", "output_arg_dict"}
+    | {"int", "str", "float", "bool", "input", "output", "type"}
+)
+
+
+class NameCollision(ValueError):
+    """Two share groups would have the same name in Dagster; rename one of them."""
+
+    def __init__(self, name: str, first: str, second: str) -> None:
+        super().__init__(
+            f"the share groups {first!r} and {second!r} are both called {name!r} in Dagster, which allows "
+            f"only letters, digits and underscores; give one of them another name"
+        )
+        self.name, self.first, self.second = name, first, second
+
+
+def dagster_name(group_id: str) -> str:
+    """The name of ``group_id`` in Dagster: what is not a letter, digit or underscore becomes an underscore.
+
+    A reserved word gets an underscore at its end. Raises ``ValueError`` for an empty group id, which Kafka
+    refuses too.
+    """
+    if not group_id:
+        raise ValueError("a share group's name is not empty")
+    name = _NOT_ALLOWED.sub("_", group_id)
+    return f"{name}_" if keyword.iskeyword(name) or name in _RESERVED_BY_DAGSTER else name
+
+
+def dagster_names(group_ids: Iterable[str]) -> dict[str, str]:
+    """The Dagster name of each group; raises ``NameCollision`` with both names when two would be one."""
+    taken: dict[str, str] = {}
+    for group_id in group_ids:
+        owner = taken.setdefault(dagster_name(group_id), group_id)
+        if owner != group_id:
+            raise NameCollision(dagster_name(group_id), owner, group_id)
+    return {group_id: name for name, group_id in taken.items()}

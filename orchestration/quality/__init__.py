@@ -1,0 +1,1 @@
+"""Data quality: Great Expectations suites, and the bridge that makes each expectation an asset check."""

@@ -1,0 +1,106 @@
+"""SIGKILL of the run and of each server in the middle of the main job: the same outputs, dead letters, SPSO, lag.
+
+Delivery counts may be higher afterwards, and nothing else may be different. Nobody waits for a lock here: when the
+demo says that it waits for what a dead run holds, the database's clock is moved on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from sharequeue.local import processes
+from sharequeue.local.home import Home
+from sharequeue.state import State
+from tests.fix_demo import GROUP, DemoProcess, DemoStack, assert_drained
+
+pytestmark = pytest.mark.timeout(600)
+
+Follow = Callable[[DemoProcess, Callable[[str], None]], threading.Thread]
+
+LONGER_THAN_ANY_LOCK_SECONDS = 60
+
+
+def until_leased(stack: DemoStack, demo: DemoProcess) -> int:
+    """Wait until the run holds records, and give how many."""
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        assert demo.process.poll() is None, demo.text
+        if any(line.startswith("run 1") for line in demo.lines):
+            with stack.database() as database:
+                if held := sum(lease.records for lease in State(database).leases(GROUP)):
+                    return held
+        time.sleep(0.05)
+    raise AssertionError(f"the run leased nothing: {demo.text}")
+
+
+def run_process(demo: DemoProcess) -> psutil.Process:
+    """The process of the run that the demo launched."""
+    (run,) = [p for p in psutil.Process(demo.process.pid).children() if "job" in p.cmdline()]
+    return run
+
+
+def impatient(stack: DemoStack) -> Callable[[str], None]:
+    """A listener that makes the locks of dead runs lapse as soon as the demo waits for them."""
+
+    def on_line(line: str) -> None:
+        if line.startswith("waiting") and "its place in the group" in line:
+            stack.forward(LONGER_THAN_ANY_LOCK_SECONDS)
+
+    return on_line
+
+
+def test_a_killed_run_is_told_of_and_its_records_are_processed(
+    demo_stack: DemoStack, follow_demo: Follow
+) -> None:
+    """The demo says who holds what, and the next runs process what the dead one held."""
+    demo = demo_stack.start("--records", "2000")
+    reading = follow_demo(demo, impatient(demo_stack))
+    held = until_leased(demo_stack, demo)
+    assert held == 2000
+    run_process(demo).send_signal(signal.SIGKILL)
+    reading.join()
+    assert demo.process.returncode == 0, demo.text
+    assert "it was killed by SIGKILL" in demo.text
+    assert sum("holds" in line and line.startswith("waiting") for line in demo.lines) == 4
+    fate = assert_drained(demo_stack)
+    assert len(fate.accepted) + len(fate.dead) == 2000
+    assert demo_stack.run_statuses()[0] == "FAILURE"
+
+
+def test_a_killed_demo_and_its_run_are_carried_on(demo_stack: DemoStack, follow_demo: Follow) -> None:
+    """With both gone, the next demo finds the dead run, says so, and drains the group."""
+    first = demo_stack.start("--more", "400")
+    reading = follow_demo(first, lambda line: None)
+    until_leased(demo_stack, first)
+    run = run_process(first)
+    first.process.kill()
+    run.send_signal(signal.SIGKILL)
+    reading.join()
+
+    second = demo_stack.start()
+    follow_demo(second, impatient(demo_stack)).join()
+    assert second.process.returncode == 0, second.text
+    assert "of an earlier demo was killed" in second.text
+    assert_drained(demo_stack)
+    assert "Nothing left to do" in demo_stack.run()
+
+
+@pytest.mark.parametrize("server", ["service", "kafka", "postgres"])
+def test_a_killed_server_changes_nothing(demo_stack: DemoStack, follow_demo: Follow, server: str) -> None:
+    """The demo starts the server again, and each record still ends once and where it belongs."""
+    demo = demo_stack.start("--more", "400")
+    reading = follow_demo(demo, impatient(demo_stack))
+    until_leased(demo_stack, demo)
+    found = processes.find(Home.at(demo_stack.home), server)
+    assert found is not None
+    os.kill(found.pid, signal.SIGKILL)
+    reading.join()
+    assert demo.process.returncode == 0, demo.text
+    assert_drained(demo_stack)

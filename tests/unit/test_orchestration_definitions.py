@@ -1,0 +1,122 @@
+"""The code location: it loads quickly and without a warning, and says what the files around it say."""
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+
+from orchestration.definitions import defs
+from orchestration.defs.flight_delays import group
+from sharequeue.configs import validate_group_config
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def repository() -> dg.RepositoryDefinition:
+    """Give everything that the code location defines."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return defs().get_repository_def()
+
+
+def test_one_job_makes_the_assets_in_the_order_of_the_life_of_a_record(
+    repository: dg.RepositoryDefinition,
+) -> None:
+    """Accept, summarise, sweep, dead-letter, report, check: the job's steps in the order of their execution."""
+    steps = repository.get_job("flight_delays").nodes_in_topological_order
+    assert [step.name for step in steps] == [
+        "accepted_flights",
+        "delay_summary",
+        "swept_locks",
+        "dead_letters",
+        "spso_and_lag",
+        "delivery_counts",
+        "flight_delays_state_invariants",
+        "flight_delays_dead_letter_suite",
+    ]
+
+
+def test_the_job_runs_in_one_process(repository: dg.RepositoryDefinition) -> None:
+    """A run is one process with one JVM, so that a signal to it ends all of it."""
+    assert repository.get_job("flight_delays").executor_def.name == "in_process"
+
+
+def test_automation_is_off_until_switched_on(repository: dg.RepositoryDefinition) -> None:
+    """Neither the sensor nor the schedule runs by itself in a fresh instance."""
+    assert repository.get_sensor_def("flight_delays_lag").default_status == dg.DefaultSensorStatus.STOPPED
+    schedule = repository.get_schedule_def("flight_delays_nightly")
+    assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
+
+
+def test_loading_imports_neither_spark_nor_great_expectations() -> None:
+    """Dagster loads definitions often; what takes seconds to import is imported by the run that needs it."""
+    code = (
+        "import sys; from orchestration.definitions import defs; defs();"
+        "print([m for m in ('pyspark', 'great_expectations', 'pandas', 'matplotlib') if m in sys.modules])"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_the_workspace_loads_without_a_warning(tmp_path: Path) -> None:
+    """`workspace.yaml` leads to the code location, and loading it warns of nothing."""
+    environment = {**os.environ, "DAGSTER_HOME": str(tmp_path)}
+    validated = subprocess.run(
+        [sys.executable, "-m", "dagster", "definitions", "validate", "-w", "workspace.yaml"],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    said = validated.stdout + validated.stderr
+    assert validated.returncode == 0, said
+    assert "Validation successful for code location sharequeue" in said
+    # The command itself is called superseded by another of Dagster's, which is no matter of the location's.
+    assert [
+        line for line in said.splitlines() if "Warning" in line and "SupersessionWarning" not in line
+    ] == []
+
+
+def test_workspace_and_project_name_the_same_location() -> None:
+    """`workspace.yaml` and `[tool.dg]` agree on the module and the location's name."""
+    import tomllib
+
+    (location,) = yaml.safe_load((REPOSITORY / "workspace.yaml").read_text())["load_from"]
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["dg"]["project"]
+    module = location["python_module"]
+    assert module["module_name"] == project["code_location_target_module"]
+    assert module["location_name"] == project["code_location_name"]
+
+
+def test_the_instance_is_what_dagster_accepts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`dagster.yaml` is valid, keeps its storage where the environment says, and sends no telemetry."""
+    from dagster._core.instance.config import dagster_instance_config
+
+    monkeypatch.setenv("SHAREQUEUE_DAGSTER_URL", "postgresql+psycopg2://u:p@localhost/dagster")
+    (tmp_path / "dagster.yaml").write_text((REPOSITORY / "dagster.yaml").read_text())
+    config, _ = dagster_instance_config(str(tmp_path))
+    assert config["storage"]["postgres"]["postgres_url"] == {"env": "SHAREQUEUE_DAGSTER_URL"}
+    assert config["telemetry"] == {"enabled": False}
+    assert config["run_monitoring"]["enabled"] is True
+
+
+def test_the_group_is_the_pipelines() -> None:
+    """The names that definitions repeat, so as not to import Spark, are those of the pipeline."""
+    from pipelines.flights.pipeline import flight_delays
+
+    assert flight_delays.group == group.GROUP
+    assert flight_delays.topics == (group.TOPIC,)
+
+
+@pytest.mark.parametrize(("name", "value"), group.CONFIGS.items())
+def test_the_groups_configs_are_valid(name: str, value: str) -> None:
+    """Every config of the example group exists and is within the service's bounds."""
+    validate_group_config(name, value)

@@ -1,0 +1,108 @@
+"""The demo's judgement: what is done, who is waited for, who may run."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestration.demo.position import Position
+from orchestration.demo.runs import sole_demo, stage_of
+from orchestration.demo.waiting import Holder, wait_for_holders
+from sharequeue.local.home import Home
+from sharequeue.topics import LogOffsets
+from tests.unit.test_orchestration_sensor import status
+
+
+def logs(*ends: int) -> dict[int, LogOffsets]:
+    """The broker's answer for partitions that begin at 0."""
+    return {partition: LogOffsets(0, end, end) for partition, end in enumerate(ends)}
+
+
+def test_done_is_when_state_and_broker_agree() -> None:
+    """Lag 0 in the state is not enough: the broker may have records the state was not told of."""
+    drained = (status(log_end=10, spso=10),)
+    assert Position(drained, logs(10)).done
+    assert not Position(drained, logs(11)).done
+    assert Position(drained, logs(11)).waiting == 1
+
+
+def test_a_group_that_never_ran_has_everything_to_do() -> None:
+    """Without a share-partition the whole log waits."""
+    position = Position((), logs(5, 6))
+    assert (position.lag, position.waiting, position.total) == (11, 11, 11)
+
+
+def test_held_records_are_not_done_and_do_not_wait() -> None:
+    """While a dead run holds everything there is lag, but nothing a new run could take."""
+    position = Position((status(log_end=10, lag=10, acquired=10),), logs(10))
+    assert not position.done
+    assert position.waiting == 0
+
+
+def test_nobody_is_waited_for_when_all_is_done() -> None:
+    """A drained group is not held up by a dead member's session."""
+    done = Position((), logs(0))
+    answer = wait_for_holders(
+        lambda: done, lambda position: pytest.fail("asked for holders"), lambda: None, lambda found: None
+    )
+    assert answer is done
+
+
+def test_waiting_says_who_holds_what_until_nobody_does() -> None:
+    """Each look that finds holders is told of, and lapsed locks are settled before the next."""
+    position = Position((status(log_end=10, lag=10, acquired=10),), logs(10))
+    looks = iter([[Holder("run 1a2b", "holds 10 records of flights-0", 0.2)], []])
+    said: list[str] = []
+    settled: list[bool] = []
+    answer = wait_for_holders(
+        lambda: position,
+        lambda position: next(looks),
+        lambda: settled.append(True),
+        lambda found: said.extend(map(str, found)),
+    )
+    assert answer is position
+    assert said == ["run 1a2b holds 10 records of flights-0 for 0 s more"]
+    assert settled == [True]
+
+
+def test_a_killed_demos_run_keeps_the_next_demo_waiting(tmp_path: Path) -> None:
+    """The lock belongs to the run's process too: only when both are gone is there nobody at work."""
+    home = Home.at(tmp_path)
+    waited: list[str] = []
+    with sole_demo(home, waited.append) as descriptor:
+        run = subprocess.Popen(
+            [sys.executable, "-c", "import sys; sys.stdin.read()"],
+            stdin=subprocess.PIPE,
+            pass_fds=(descriptor,),
+        )
+    assert run.stdin is not None
+
+    def say(line: str) -> None:
+        waited.append(line)
+        assert run.stdin is not None
+        run.stdin.close()
+
+    with sole_demo(home, say):
+        assert run.wait(10) == 0
+    assert len(waited) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "stage"),
+    [
+        (
+            "2026 - dagster - INFO - flight_delays - 66 - accepted_flights - round 2: write 55 records",
+            "round 2: write 55 records",
+        ),
+        (
+            "x - dagster - DEBUG - flight_delays - 66 - 21 - dead_letters - STEP_START - Started execution of "
+            'step "dead_letters".',
+            "dead letters",
+        ),
+        ("2026 - dagster - DEBUG - flight_delays - 66 - 21 - RUN_START - Started", None),
+    ],
+)
+def test_stages_are_read_from_the_runs_log(line: str, stage: str | None) -> None:
+    """A line of the log says where the run is, or nothing."""
+    assert stage_of(line) == stage
