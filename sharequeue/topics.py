@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from confluent_kafka import (
     IsolationLevel,
@@ -52,6 +52,9 @@ _ABSENT = frozenset(
 )
 _SPEC: Any = OffsetSpec  # carries no types
 _EARLIEST, _LATEST = _SPEC.earliest(), _SPEC.latest()
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ class Topics:
         info = self.describe([name]).get(name)
         if info is None:
             raise UnknownTopicOrPartition(f"There is no topic {name!r}. Create it, or check the name.")
-        answered = self.offsets_of({name: info.partitions})
+        answered = self._until_led(lambda: self.offsets_of({name: info.partitions}), info.partitions)
         return {partition: offsets for (_, partition), offsets in answered.items()}
 
     def offsets_of(self, partitions: Mapping[str, int]) -> dict[tuple[str, int], LogOffsets]:
@@ -170,7 +173,9 @@ class Topics:
             raise UnknownTopicOrPartition(f"There is no topic {name!r}. Create it, or check the name.")
         asked = [TopicPartition(name, partition) for partition in range(info.partitions)]
         spec = _SPEC.for_timestamp(timestamp_ms)
-        found = self._collect(self._list(asked, spec, IsolationLevel.READ_UNCOMMITTED))
+        found = self._until_led(
+            lambda: self._collect(self._list(asked, spec, IsolationLevel.READ_UNCOMMITTED)), info.partitions
+        )
         return {partition: None if offset < 0 else offset for (_, partition), offset in found.items()}
 
     def create(self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None) -> TopicInfo:
@@ -217,6 +222,25 @@ class Topics:
             time.sleep(0.02)
             info = self.describe([name]).get(name)
         return info
+
+    def _until_led(self, ask: Callable[[], dict[_Key, _Answer]], partitions: int) -> dict[_Key, _Answer]:
+        # A topic made a moment ago has partitions whose broker does not know yet that it leads them. What has still
+        # no leader after the time-out is left out, and when none has, that is the error.
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                answered = ask()
+            except ShareError as error:
+                if (
+                    isinstance(error, BrokerNotAvailable)
+                    or not error.retriable
+                    or time.monotonic() > deadline
+                ):
+                    raise
+            else:
+                if len(answered) == partitions or time.monotonic() > deadline:
+                    return answered
+            time.sleep(0.05)
 
     def _list(
         self, asked: Iterable[TopicPartition], spec: Any, isolation: IsolationLevel
