@@ -1,0 +1,142 @@
+"""What does an acknowledgement do, and when is it refused?
+
+Kafka's order of checks and Kafka's names for what fails (R-AK), all or nothing for one share-partition, but
+for locks that were renewed before the run that failed: these stay renewed (R-AK-14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+
+from sharequeue.errors import InvalidRecordState, InvalidRequest
+from sharequeue.leases import Acknowledged, AcknowledgeType
+from sharequeue.offsets import MAX_OFFSET
+from sharequeue.testing.records import AcknowledgementBatch, InFlightBatch, Policy, Record, RecordState
+from sharequeue.testing.share_partition import InMemorySharePartition
+
+ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+GAP, RENEW = AcknowledgeType.GAP, AcknowledgeType.RENEW
+
+
+def validate(batches: Sequence[AcknowledgementBatch], *, renew_allowed: bool = True) -> None:
+    """Raises InvalidRequest for a list of runs that is malformed in itself (R-AK-3), whatever the state."""
+    previous = -1
+    for batch in batches:
+        if not 0 <= batch.first <= batch.last <= MAX_OFFSET:
+            raise InvalidRequest(f"run {batch.first}-{batch.last} is reversed, or no run of offsets")
+        if batch.first < previous:  # beginning where the last one ended passes, as in Kafka
+            raise InvalidRequest(f"run {batch.first}-{batch.last} begins before offset {previous}")
+        if not batch.types:
+            raise InvalidRequest(f"run {batch.first}-{batch.last} has no type")
+        if len(batch.types) > 1 and len(batch.types) != batch.last - batch.first + 1:
+            raise InvalidRequest(
+                f"run {batch.first}-{batch.last} has {len(batch.types)} types: expected one, or one an offset"
+            )
+        for kind in batch.types:
+            if not GAP <= kind <= RENEW:
+                raise InvalidRequest(f"{kind} is no type of acknowledgement: expected 0 to 4")
+            if kind == RENEW and not renew_allowed:
+                raise InvalidRequest("a request that is not marked as one that renews cannot renew")
+        previous = batch.last
+
+
+class Acknowledgement:
+    """One acknowledgement of one share-partition under way."""
+
+    def __init__(
+        self,
+        at: InMemorySharePartition,
+        member_id: str,
+        policy: Policy,
+        now: float,
+        lease_id: int | None = None,
+    ) -> None:
+        self.at = at
+        self.member_id = member_id
+        self.policy = policy
+        self.now = now
+        self.lease_id = lease_id
+        self.before: dict[int, Record] = {}
+        self.renewed: dict[int, float] = {}
+        self.did: dict[str, int] = dict.fromkeys(("accepted", "released", "rejected", "gaps", "exhausted"), 0)
+
+    def apply(self, batches: Sequence[AcknowledgementBatch]) -> Acknowledged:
+        """All runs in order, or none. Raises InvalidRecordState or InvalidRequest by R-AK-6 to R-AK-13."""
+        transitions, outcomes = set(self.at.transitions), self.at.outcomes.copy()
+        try:
+            for batch in batches:
+                self._apply_run(batch)
+        except (InvalidRecordState, InvalidRequest):
+            for offset, record in self.before.items():
+                record.expires_at = self.renewed.get(offset, record.expires_at)
+                self.at.records[offset] = record
+            self.at.transitions, self.at.outcomes = transitions, outcomes
+            raise
+        self.at.forget_ended_leases()
+        self.at.advance_spso()
+        return Acknowledged(spso=self.at.spso, lag=self.at.lag, **self.did)
+
+    def _apply_run(self, batch: AcknowledgementBatch) -> None:
+        if batch.last < self.at.spso:
+            return  # R-AK-6: done with already, for anyone
+        for in_flight in self._covering(batch):
+            for offset in in_flight.offsets():
+                if max(batch.first, self.at.spso) <= offset <= batch.last:
+                    self._answer(offset, batch.type_at(offset))
+
+    def _covering(self, batch: AcknowledgementBatch) -> list[InFlightBatch]:
+        """The in-flight batches of a run (R-AK-7, R-AK-8)."""
+        floor = self.at.floor_batch(batch.first)
+        if floor is None and batch.first < self.at.spso <= batch.last:
+            floor = self.at.floor_batch(self.at.spso)
+        if floor is None:
+            raise InvalidRecordState(f"offsets {batch.first}-{batch.last} are not in flight")
+        covering = self.at.batches_between(floor.first, batch.last)
+        if batch.first > covering[-1].last:
+            raise InvalidRequest(f"the first offset of {batch.first}-{batch.last} is past what was acquired")
+        if batch.last > covering[-1].last:
+            raise InvalidRequest(f"the last offset of {batch.first}-{batch.last} is past what was acquired")
+        return covering
+
+    def _answer(self, offset: int, kind: AcknowledgeType) -> None:
+        record = self.at.records[offset]
+        self._check(offset, record)
+        self.before.setdefault(offset, copy(record))
+        if kind is RENEW:
+            self._renew(offset, record)
+        elif kind is ACCEPT:
+            self.at.move(record, RecordState.ACKNOWLEDGED)
+            self._count("accepted", "accepted", record)
+        elif kind is GAP:
+            self.at.move(record, RecordState.ARCHIVED)
+            self._count("gaps", "gap", record)
+        elif kind is REJECT:
+            self.at.give_up(record, "rejected", self.policy)
+            self.did["rejected"] += 1
+        else:
+            self.at.give_back(record, self.policy)
+            self.did["released" if record.state is RecordState.AVAILABLE else "exhausted"] += 1
+
+    def _check(self, offset: int, record: Record) -> None:
+        """R-AK-9, R-AK-11: held, by this member, and under this lease where one is named."""
+        if record.state is not RecordState.ACQUIRED or record.lease_id is None:
+            raise InvalidRecordState(
+                f"offset {offset} is {record.state.name}, not held: its lock lapsed, or it was answered"
+            )
+        if self.at.leases[record.lease_id].member_id != self.member_id:
+            raise InvalidRecordState(f"offset {offset} is held by another member")
+        if self.lease_id is not None and record.lease_id != self.lease_id:
+            raise InvalidRecordState(f"offset {offset} is held under another lease")
+
+    def _renew(self, offset: int, record: Record) -> None:
+        """A full lock duration from now; the count stays (R-RN-1)."""
+        if not self.policy.renewal:
+            raise InvalidRecordState("Renewing acquisition locks is not enabled for the group.")
+        own = self.at.leases[record.lease_id].lock_seconds if record.lease_id is not None else None
+        record.expires_at = self.now + (self.policy.lock_seconds if own is None else own)
+        self.renewed[offset] = record.expires_at
+
+    def _count(self, did: str, outcome: str, record: Record) -> None:
+        self.did[did] += 1
+        self.at.outcomes[outcome, record.delivery_count] += 1

@@ -1,0 +1,328 @@
+"""How does a test drive share groups without a broker, without a database, and without waiting?
+
+The in-memory engine: any number of groups and share-partitions, every operation on their state by Kafka's
+rules and under Kafka's error names, and a clock that moves only when told to. It holds one entry per offset:
+made to be obvious and exact, not to be fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from sharequeue.errors import InvalidRecordState, InvalidRequest, ShareError, UnknownTopicId
+from sharequeue.leases import (
+    Acknowledged,
+    AcknowledgeType,
+    DeadLetterBatch,
+    Delivery,
+    Lease,
+    SharePartition,
+    Swept,
+)
+from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.testing.acknowledging import Acknowledgement, validate
+from sharequeue.testing.acquiring import Acquisition
+from sharequeue.testing.administration import START, Administration
+from sharequeue.testing.fan_out import FanOutAcquisition
+from sharequeue.testing.records import (
+    AcknowledgementBatch,
+    Acquired,
+    AcquiredRange,
+    AcquireMode,
+    Description,
+    Fetch,
+    HeldLease,
+    LogBatch,
+    Redelivery,
+)
+from sharequeue.testing.share_partition import InMemorySharePartition
+
+
+class InMemoryShareGroups(Administration):
+    """All groups of a test. Refusals raise the errors of ``sharequeue.errors`` and have changed nothing.
+
+    Members may be any name, as for a bare broker: who may act is the coordinator's business.
+    """
+
+    def __init__(self, start: datetime = START) -> None:
+        super().__init__(start)
+        self._leases = 0
+        self._answers: dict[UUID, Acquired | Acknowledged] = {}
+
+    # Records
+
+    def answered(self, request_id: UUID) -> bool:
+        """Whether a request of this id was answered before."""
+        return request_id in self._answers
+
+    def acquire(
+        self,
+        at: SharePartition,
+        member_id: str,
+        max_records: int,
+        *,
+        member_epoch: int | None = None,
+        state_epoch: int | None = None,
+        mode: AcquireMode = "batch_optimized",
+        batch_size: int | None = None,
+        log_batches: Sequence[LogBatch] | None = None,
+        aborted: OffsetSet = EMPTY,
+        log_start: int | None = None,
+        lock_duration_ms: int | None = None,
+        redelivery: Redelivery = "kafka",
+        request_id: UUID | None = None,
+    ) -> Acquired:
+        """Leases records of one share-partition: those that come again first, then fresh ones (R-AQ, R-TH).
+
+        ``log_batches`` are the log's batches from SPSO on or from anywhere before; without them the log is what
+        :meth:`observe` said, and everything is cut exactly at ``max_records``. ``aborted`` holds the records of
+        aborted transactions; they count under ``share.isolation.level=read_committed`` only. A ``log_start``
+        past what the fetch would read is noticed first (R-LS). ``batch_size`` is ``max_records`` unless given.
+
+        Raises UnknownTopicOrPartition, GroupIdNotFound, FencedStateEpoch, UnknownTopicId, InvalidRequest.
+        """
+        repeated = self._answers.get(request_id) if request_id else None
+        if isinstance(repeated, Acquired):
+            return repeated
+        if not member_id or len(member_id) > 36 or max_records < 0:
+            raise InvalidRequest("an acquire names a member of 1 to 36 characters and 0 or more records")
+        if (batch_size is not None and batch_size < 1) or (
+            lock_duration_ms is not None and lock_duration_ms < 1
+        ):
+            raise InvalidRequest("a batch size and a lock duration are 1 or more")
+        found = self._find(at, state_epoch)
+        if found.recreated:
+            raise UnknownTopicId
+        self._settle(found)
+        policy = self._groups[at.group_id].policy()
+        if log_start is not None and log_start > found.next_fetch_offset():
+            found.advance_log_start(log_start)
+        end = found.log_end
+        if policy.read_committed and found.last_stable_offset is not None:
+            end = min(end, found.last_stable_offset)
+            log_batches = None if log_batches is None else [b for b in log_batches if b.last < end]
+        fetch = Fetch(
+            member_id,
+            max_records,
+            mode,
+            batch_size or max(1, max_records),
+            log_batches,
+            end,
+            aborted,
+            redelivery,
+        )
+        lock_seconds = None if lock_duration_ms is None else lock_duration_ms / 1000
+        self._leases += 1
+        lease = HeldLease(
+            self._leases,
+            UUID(int=self._leases),
+            member_id,
+            member_epoch,
+            redelivery,
+            lock_seconds,
+            self._seconds,
+        )
+        found.leases[lease.lease_id] = lease
+        lock = policy.lock_seconds if lock_seconds is None else lock_seconds
+        kind = FanOutAcquisition if redelivery == "fan_out" else Acquisition
+        acquisition = kind(found, fetch, policy, lease, self._seconds + lock)
+        acquisition.run()
+        found.forget_ended_leases()
+        answer = self._answer(found, acquisition, lock)
+        if request_id:
+            self._answers[request_id] = answer
+        return answer
+
+    def _answer(self, found: InMemorySharePartition, acquisition: Acquisition, lock: float) -> Acquired:
+        ranges, held = tuple(acquisition.ranges), acquisition.lease
+        if not ranges:
+            return Acquired((), None, acquisition.counted, found.state_epoch)
+        lease = Lease(
+            lease_id=held.lease_id,
+            share_partition=found.name,
+            state_epoch=found.state_epoch,
+            member_id=held.member_id,
+            member_epoch=held.member_epoch,
+            token=held.token,
+            expires_at=self.now() + timedelta(seconds=lock),
+            lock_duration_ms=round(lock * 1000),
+            deliveries=_deliveries(ranges),
+        )
+        return Acquired(ranges, lease, acquisition.counted, found.state_epoch)
+
+    def acknowledge(
+        self,
+        at: SharePartition,
+        member_id: str,
+        batches: Sequence[AcknowledgementBatch],
+        *,
+        state_epoch: int | None = None,
+        lease: Lease | None = None,
+        renew_allowed: bool = True,
+        request_id: UUID | None = None,
+    ) -> Acknowledged:
+        """Answers records, all or none of them, but for locks renewed before the run that failed (R-AK).
+
+        With ``lease`` only what is held under it may be answered, and its state epoch must be the present one.
+        Raises InvalidRecordState, InvalidRequest, FencedStateEpoch, UnknownTopicOrPartition, GroupIdNotFound.
+        """
+        repeated = self._answers.get(request_id) if request_id else None
+        if isinstance(repeated, Acknowledged):
+            return repeated
+        validate(batches, renew_allowed=renew_allowed)
+        found = self._find(at, lease.state_epoch if lease else state_epoch)
+        self._settle(found)
+        policy = self._groups[at.group_id].policy()
+        lease_id = lease.lease_id if lease else None
+        answer = Acknowledgement(found, member_id, policy, self._seconds, lease_id).apply(batches)
+        if request_id:
+            self._answers[request_id] = answer
+        return answer
+
+    def acknowledge_and_acquire(
+        self,
+        at: SharePartition,
+        member_id: str,
+        batches: Sequence[AcknowledgementBatch],
+        max_records: int,
+        *,
+        max_wait_ms: int = 0,
+        state_epoch: int | None = None,
+        mode: AcquireMode = "batch_optimized",
+        batch_size: int | None = None,
+        log_batches: Sequence[LogBatch] | None = None,
+        aborted: OffsetSet = EMPTY,
+        log_start: int | None = None,
+    ) -> tuple[ShareError | None, Acquired]:
+        """A fetch that carries acknowledgements: a refused one is answered beside what was acquired.
+
+        A fetch that renews acquires nothing and may not ask to (R-RN-1, R-AK-1): InvalidRequest if it does.
+        Nothing waits here; ``max_wait_ms`` is only looked at by that rule. ``state_epoch`` is the holder's, for its
+        acknowledgement.
+        """
+        renews = any(AcknowledgeType.RENEW in batch.types for batch in batches)
+        if renews and (max_records or max_wait_ms):
+            raise InvalidRequest("a fetch that renews locks asks for no records and does not wait")
+        refusal: ShareError | None = None
+        try:
+            self.acknowledge(at, member_id, batches, state_epoch=state_epoch)
+        except ShareError as error:
+            refusal = error
+        acquired = self.acquire(
+            at,
+            member_id,
+            max_records,
+            mode=mode,
+            batch_size=batch_size,
+            log_batches=log_batches,
+            aborted=aborted,
+            log_start=log_start,
+        )
+        return refusal, acquired
+
+    def renew(self, at: SharePartition, member_id: str, lease: Lease | None = None) -> datetime:
+        """A full lock duration from now for all that a member holds, or for one lease (R-RN).
+
+        Answers when the locks lapse now. Raises InvalidRecordState when nothing is held, or the group forbids it.
+        """
+        found = self._find(at, lease.state_epoch if lease else None)
+        self._settle(found)
+        held = [
+            offset
+            for offset, record in sorted(found.records.items())
+            if record.lease_id is not None
+            and found.leases[record.lease_id].member_id == member_id
+            and (lease is None or record.lease_id == lease.lease_id)
+            and offset >= found.spso
+        ]
+        runs = [AcknowledgementBatch.of(offset, offset, AcknowledgeType.RENEW) for offset in held]
+        if not runs:
+            raise InvalidRecordState
+        self.acknowledge(at, member_id, runs, lease=lease)
+        lapses = min(found.records[offset].expires_at or 0.0 for offset in held)
+        return self.at_second(lapses)
+
+    # Deliveries without an answer
+
+    def release_member(
+        self, group_id: str, member_id: str, share_partitions: Sequence[SharePartition] | None = None
+    ) -> int:
+        """A member's session ended: what it holds goes back unanswered, counts kept (R-RL-6).
+
+        ``share_partitions`` are those in its session; what it holds of others waits for its locks (R-RL-7).
+        Answers how many records that was.
+        """
+        group = self._group(group_id)
+        policy = group.policy()
+        released = 0
+        for found in group.partitions.values():
+            self._settle(found)
+            if share_partitions is None or found.name in share_partitions:
+                released += found.release(member_id, policy)
+        return released
+
+    def release_lease(self, lease: Lease) -> int:
+        """What one lease still holds goes back unanswered. Answers how many records that was."""
+        found = self._find(lease.share_partition)
+        self._settle(found)
+        policy = self._groups[found.name.group_id].policy()
+        return found.release(lease.member_id, policy, lease.lease_id)
+
+    def sweep(self) -> Swept:
+        """Settles every lapsed lock of every group (R-LT)."""
+        leases = records = 0
+        for group in self._groups.values():
+            more = self._settle_group(group)
+            leases, records = leases + more.leases, records + more.records
+        return Swept(leases, records)
+
+    # Dead letters
+
+    def open_dead_letters(self, at: SharePartition, max_records: int = 1000) -> DeadLetterBatch | None:
+        """The dead letters to write next, under their number; None when none waits (R-DL)."""
+        self._settle(self._find(at))
+        return self._groups[at.group_id].dead_letters[at.topic, at.partition].open_batch(max_records)
+
+    def close_dead_letters(self, at: SharePartition, sequence: int, gaps: OffsetSet = EMPTY) -> int:
+        """The batch of that number was written: its records are ARCHIVED. ``gaps`` held no record (R-DL)."""
+        self._settle(self._find(at))
+        return self._groups[at.group_id].dead_letters[at.topic, at.partition].close_batch(sequence, gaps)
+
+    # Looking
+
+    def describe(self, at: SharePartition) -> Description:
+        """One share-partition, offset by offset, with its figures (R-EP). Lapsed locks are not settled by it."""
+        return self._find(at).describe()
+
+    def share_partition(self, at: SharePartition) -> InMemorySharePartition:
+        """The share-partition itself, entry by entry: to look at, not to change."""
+        return self._find(at)
+
+    def group_ids(self) -> list[str]:
+        """The groups that have share-partitions, in order."""
+        return sorted(group_id for group_id, group in self._groups.items() if group.partitions)
+
+    def share_partitions(self, group_id: str) -> list[SharePartition]:
+        """The initialised share-partitions of a group, in order."""
+        group = self._groups.get(group_id)
+        return sorted(found.name for found in group.partitions.values()) if group else []
+
+    def verify(self) -> list[str]:
+        """The invariants that do not hold, in words; empty when all do."""
+        return [
+            f"{group.group_id} {found.name}: {violation}"
+            for group in self._groups.values()
+            for found in group.partitions.values()
+            for violation in found.verify()
+        ]
+
+
+def _deliveries(ranges: Sequence[AcquiredRange]) -> tuple[Delivery, ...]:
+    """The ranges as a lease tells them: one set of offsets for each delivery count."""
+    by_count: dict[int, OffsetSet] = {}
+    for acquired in ranges:
+        held = OffsetSet.of((acquired.first, acquired.last + 1))
+        by_count[acquired.delivery_count] = by_count.get(acquired.delivery_count, EMPTY) | held
+    return tuple(Delivery(count, offsets) for count, offsets in sorted(by_count.items()))

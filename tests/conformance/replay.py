@@ -1,0 +1,268 @@
+"""What does an engine answer to a recorded scenario, step by step?
+
+The engine goes through all steps with its own state, whatever it answered before; nothing is taken over from
+the broker but what an engine is given anyway: the offsets of the log, state epochs, and the order of partitions
+within a fetch. `compare` judges the answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sharequeue.errors import GroupIdNotFound, ShareError
+from sharequeue.testing import AcknowledgementBatch, Acquired, SharePartition
+from tests.conformance import client
+from tests.conformance.compare import explain_offsets, explain_state, fold, state_of
+from tests.conformance.scenario import ENGINE, Step
+from tests.conformance.stage import Stage
+
+TYPES = {"gap": 0, "accept": 1, "release": 2, "reject": 3, "renew": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A step's two answers in the same words, and the lines that explain why they differ: empty when equal,
+    None when nothing in the answers themselves says why."""
+
+    broker: Any
+    ours: Any
+    lines: frozenset[int] | None
+
+
+class Replay(Stage):
+    """One scenario on one engine."""
+
+    def run(self) -> list[tuple[Step, Answer | None]]:
+        """Every step in order, with its answers where it is the engine's to answer."""
+        done: list[tuple[Step, Answer | None]] = []
+        for index, step in enumerate(self.scenario.steps):
+            self.index = index
+            for at in self._initialized():
+                self.engine.observe(at, self._ends(at))
+            name = re.sub("([A-Z])", r"_\1", step.op).lower()
+            act = getattr(self, f"_{step.room}_{name}", None) or getattr(self, f"_do_{name}", None)
+            answer = act(step) if act is not None else None
+            if step.room == "client":
+                client.carry_out(self, step)
+            done.append((step, answer if step.room == ENGINE else None))
+        return done
+
+    def _engine_poll(self, step: Step) -> Answer:
+        do, got, member = step.do, step.got, step.do["member"]
+        group_id = self._group(step)
+        acks = self._acks(group_id, do.get("acks", []))
+        renews = any(TYPES["renew"] in run.types for runs in acks.values() for run in runs)
+        left = do.get("max", 0)
+        waits = do.get("waitMs", 0) if renews else 0
+        session = self._polled_partitions(member, group_id, step)
+        self.session[member] = session
+        ranges: list[list[Any]] = []
+        ours: dict[str, Any] = {"error": "NONE"}
+        ack_errors: dict[str, str] = {}
+        errors: dict[str, str] = {}
+        self.polled[member] = []
+        for at in session:
+            fetch = self.fetch_of(
+                at,
+                max(0, left),
+                do.get("mode", "batch_optimized"),
+                do.get("batchSize") or max(1, do.get("max", 0)),
+            )
+            try:
+                if at in self.pending:
+                    self.engine.initialize(at, self._ends(at), self._epoch(at))
+                    self.pending.discard(at)
+                    self.engine.observe(at, self._ends(at))
+                if at in acks:
+                    refusal, acquired = self.engine.acknowledge_and_acquire(
+                        at, member, acks[at], self.epochs.get((member, at)), waits, fetch
+                    )
+                    ack_errors[str(at)] = "NONE" if refusal is None else refusal.name
+                else:
+                    acquired = self.engine.acquire(at, member, fetch)
+            except ShareError as error:
+                if error.name == "INVALID_REQUEST":
+                    ours = {"error": error.name}
+                    break
+                errors[str(at)] = error.name
+                continue
+            left -= acquired.counted
+            self._remember(member, at, acquired, ranges)
+        if ours["error"] == "NONE":
+            ours |= {"acquired": sorted(ranges), "gaps": self._gaps(group_id, ranges)}
+            ours |= {"partitionErrors": errors, "ackErrors": ack_errors}
+        broker: dict[str, Any] = {"error": got["error"]}
+        if got["error"] == "NONE":
+            broker |= {"acquired": sorted(got["acquired"]), "gaps": _offsets(got.get("gaps", []))}
+            for kind in ("partitionErrors", "ackErrors"):
+                broker[kind] = {name: told["error"] for name, told in got.get(kind, {}).items()}
+        return _judged(broker, ours)
+
+    def _polled_partitions(self, member: str, group_id: str, step: Step) -> list[SharePartition]:
+        """The partitions of a fetch, those the broker served first in its order."""
+        if "partitions" in step.do:
+            asked = [("t", p) if isinstance(p, int) else (p[0], p[1]) for p in step.do["partitions"]]
+        else:
+            asked = self.assigned.get(member, [("t", 0)])
+        served = [(topic, partition) for topic, partition, *_ in step.got.get("acquired", [])]
+        ordered = [*dict.fromkeys(name for name in served if name in asked), *asked]
+        return [SharePartition(group_id, *name) for name in dict.fromkeys(ordered)]
+
+    def _remember(self, member: str, at: SharePartition, acquired: Acquired, ranges: list[list[Any]]) -> None:
+        for run in acquired.ranges:
+            ranges.append([at.topic, at.partition, run.first, run.last, run.delivery_count])
+            self.polled[member].append((at, run.first, run.last))
+        if acquired.ranges:
+            self.epochs[member, at] = acquired.state_epoch
+            self.locked_at = self.now
+
+    def _gaps(self, group_id: str, ranges: list[list[Any]]) -> list[list[Any]]:
+        return [
+            [topic, partition, offset, count]
+            for topic, partition, first, last, count in sorted(ranges)
+            for offset in range(first, last + 1)
+            if offset not in self.logs[topic, partition].data
+        ]
+
+    def _engine_ack(self, step: Step) -> Answer:
+        do, got = step.do, step.got
+        acks = self._acks(self._group(step), do["acks"])
+        answers = {
+            str(at): self._acknowledge(do["member"], at, runs, do.get("renew", True))
+            for at, runs in acks.items()
+        }
+        ours: dict[str, Any] = {"error": "NONE", "partitions": answers}
+        broker = {"error": got["error"], "partitions": got.get("partitions", {})}
+        if "acquisitionLockTimeoutMs" in got:
+            broker["acquisitionLockTimeoutMs"] = got["acquisitionLockTimeoutMs"]
+            ours["acquisitionLockTimeoutMs"] = self.engine.lock_duration_ms(self._group(step))
+            self.locked_at = self.now
+        return _judged(broker, ours)
+
+    def _engine_release_all(self, step: Step) -> Answer:
+        member = step.do["member"]
+        held = self.polled.get(member, [])
+        answers: dict[str, str] = {}
+        for at in dict.fromkeys(name for name, _, _ in held):
+            runs = [AcknowledgementBatch.of(f, last, TYPES["release"]) for n, f, last in held if n == at]
+            answers[str(at)] = self._acknowledge(member, at, runs, True)
+        ours: dict[str, Any] = {"error": "NONE", "partitions": answers}
+        if not held:
+            ours = {"error": "NOTHING_HELD"}
+        return _judged({name: step.got[name] for name in ours if name in step.got}, ours)
+
+    def _engine_close(self, step: Step) -> Answer:
+        member, group_id = step.do["member"], self._group(step)
+        acks = self._acks(group_id, step.do.get("acks", []))
+        answers = {str(at): self._acknowledge(member, at, runs, True) for at, runs in acks.items()}
+        self.engine.release_member(group_id, member, self.session.pop(member, []))
+        self.engine.leave(group_id, member)
+        self.epochs = {key: epoch for key, epoch in self.epochs.items() if key[0] != member}
+        return _judged(step.got["session"]["partitions"], answers)
+
+    def _acknowledge(
+        self, member: str, at: SharePartition, runs: Sequence[AcknowledgementBatch], renew: bool
+    ) -> str:
+        try:
+            self.engine.acknowledge(at, member, runs, self.epochs.get((member, at)), renew)
+        except ShareError as error:
+            return error.name
+        return "NONE"
+
+    def _acks(
+        self, group_id: str, acks: Sequence[Sequence[Any]]
+    ) -> dict[SharePartition, list[AcknowledgementBatch]]:
+        found: dict[SharePartition, list[AcknowledgementBatch]] = {}
+        for ack in acks:
+            topic, partition, first, last, kinds = ack if len(ack) == 5 else ("t", *ack)
+            types = kinds if isinstance(kinds, list) else [kinds]
+            numbers = tuple(TYPES[kind] if isinstance(kind, str) else kind for kind in types)
+            run = AcknowledgementBatch(first, last, numbers)
+            found.setdefault(SharePartition(group_id, topic, partition), []).append(run)
+        return found
+
+    def _engine_state(self, step: Step) -> Answer:
+        self.engine.sweep()
+        broker, ours, lines = {}, {}, set[int]()
+        explained = True
+        for name, told in step.got.items():
+            at = self._named(step, name)
+            broker[name] = {k: told[k] for k in _STATE if k in told}
+            ours[name] = state_of(self._view(at))
+            why = explain_state(broker[name], ours[name], self.logs[at.topic, at.partition].aborted)
+            explained &= why is not None
+            lines |= why or set()
+        return Answer(broker, ours, frozenset(lines) if explained else None)
+
+    def _engine_state_log(self, step: Step) -> Answer:
+        self.engine.sweep()
+        at = SharePartition(step.do.get("group", "g"), step.do.get("topic", "t"), step.do.get("partition", 0))
+        broker = fold(step.got["log"]) or {"startOffset": -1, "deliveryCompleteCount": -1, "batches": []}
+        ours = state_of(self._view(at))
+        why = explain_state(broker, ours, self.logs[at.topic, at.partition].aborted)
+        return Answer(broker, ours, None if why is None else frozenset(why))
+
+    def _engine_describe_offsets(self, step: Step) -> Answer:
+        self.engine.sweep()
+        decorated = step.op == "describeOffsets"
+        told = step.got.get("partitions", {})
+        broker, ours, lines = {}, {}, set[int]()
+        explained = True
+        if not told:
+            # All share-partitions of the group were asked for: none is known to the broker.
+            known = self.engine.share_partitions(step.do.get("group", "g"))
+            return _judged([], [str(at) for at in known])
+        for name, figures in told.items():
+            view = self._view(self._named(step, name))
+            broker[name] = None if figures is None else {k: figures[k] for k in ("startOffset", "lag")}
+            ours[name] = None if view is None else {"startOffset": view.spso, "lag": view.lag}
+            why = explain_offsets(broker[name], ours[name], decorated=decorated)
+            explained &= why is not None
+            lines |= why or set()
+        return Answer(broker, ours, frozenset(lines) if explained else None)
+
+    _engine_wire_offsets = _engine_describe_offsets
+
+    def _engine_alter_offsets(self, step: Step) -> Answer:
+        group_id = step.do.get("group", "g")
+        offsets = {(topic, partition): offset for topic, partition, offset in step.do["offsets"]}
+        epoch = max(self._epoch(SharePartition(group_id, t, p), default=1) for t, p in offsets)
+        return _judged(step.got["partitions"], self._alter(group_id, offsets, epoch))
+
+    def _engine_delete_offsets(self, step: Step) -> Answer:
+        try:
+            answers = self.engine.delete_offsets(step.do.get("group", "g"), step.do["topics"])
+            ours = {topic: "NONE" if error is None else error.name for topic, error in answers.items()}
+        except ShareError as error:
+            ours = dict.fromkeys(step.do["topics"], error.name)
+        return _judged({topic: told["error"] for topic, told in step.got["topics"].items()}, ours)
+
+    def _engine_delete_group(self, step: Step) -> Answer:
+        error = "NONE"
+        try:
+            self.engine.delete_group(step.do.get("group", "g"))
+        except ShareError as refusal:
+            error = refusal.name
+        return _judged(step.got["error"], error)
+
+    def _engine_describe_group(self, step: Step) -> Answer:
+        """Whether the group exists and is empty; epochs and assignments are the coordinator's to answer."""
+        try:
+            members = self.engine.members(step.do.get("group", "g"))
+        except GroupIdNotFound as error:
+            return _judged([step.got["error"], step.got.get("state")], [error.name, None])
+        return _judged([step.got["error"], step.got["state"]], ["NONE", "Stable" if members else "Empty"])
+
+
+_STATE = ("startOffset", "deliveryCompleteCount", "stateEpoch", "batches")
+
+
+def _judged(broker: Any, ours: Any) -> Answer:
+    return Answer(broker, ours, frozenset() if broker == ours else None)
+
+
+def _offsets(runs: Sequence[list[Any]]) -> list[list[Any]]:
+    return [[t, p, o, count] for t, p, first, last, count in sorted(runs) for o in range(first, last + 1)]

@@ -1,0 +1,113 @@
+"""Poison isolation: a record that kills its process takes no neighbour with it, on every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from sharequeue.testing.share_partition import part_size
+from tests.conformance.drawing import ACCEPT, RELEASE, T0, Table, on_every_engine
+
+LIMIT = 5
+
+
+def batch_table(engine: str, records: int, configs: Mapping[str, object] | None = None) -> Table:
+    """Records of a batch group, no boundaries known."""
+    return Table(engine, None, records, configs={"share.delivery.count.limit": LIMIT, **(configs or {})})
+
+
+@pytest.mark.parametrize(
+    ("suspects", "left", "size"),
+    [(1_000_000, 4, 31_250), (31_250, 3, 977), (977, 2, 31), (31, 1, 1), (1, 4, 1)],
+)
+def test_a_million_suspects_are_single_ones_after_four_more_deliveries(
+    suspects: int, left: int, size: int
+) -> None:
+    """N suspects are divided into k = ⌈N^(1/left)⌉ parts: the last delivery holds each alone."""
+    assert part_size(suspects, left) == size
+
+
+@on_every_engine
+def test_suspects_come_in_parts_until_each_is_alone(engine: str) -> None:
+    """81 records whose runs die come 27, 9, 3 and 1 in a lease."""
+    table = batch_table(engine, 81)
+    sizes = []
+    for _ in range(LIMIT):
+        sizes.append(table.fetch_size("run", redelivery="fan_out"))
+        table.engine.advance(31)
+    assert sizes == [81, 27, 9, 3, 1]
+
+
+@on_every_engine
+def test_only_the_record_that_kills_is_exhausted(engine: str) -> None:
+    """Record 40 of 64 kills every run that holds it: all others are accepted, and it alone is given up."""
+    table = batch_table(engine, 64, {"errors.deadletterqueue.topic.name": "dlq.q"})
+    for _ in range(200):
+        runs = table.fetch("run", 1000, "record_limit", "fan_out")
+        if not runs:
+            break
+        ends = [tuple(map(int, run.split()[0].split("-"))) for run in runs]
+        if any(first <= 40 <= last for first, last in ends):
+            table.engine.release_member("g", "run", None)
+        else:
+            table.answer("run", ACCEPT, *((first, last) for first, last in ends))
+    assert table.row() == (40, 64, "40 d5; 41 k5; 42-43 k4; 44-63 k2")
+
+
+@on_every_engine
+def test_suspects_come_without_fresh_records(engine: str) -> None:
+    """A lease of suspects holds nothing else."""
+    table = batch_table(engine, 100)
+    assert table.fetch("run", 10, "record_limit", "fan_out") == ["0-9 x1"]
+    table.engine.advance(31)
+    assert table.fetch("run", 1000, "record_limit", "fan_out") == ["0-4 x2"]
+    assert table.fetch("run", 1000, "record_limit", "fan_out") == ["5-9 x2"]
+    assert table.fetch("run", 1000, "record_limit", "fan_out") == ["10-99 x1"]
+
+
+@on_every_engine
+def test_released_records_come_back_together(engine: str) -> None:
+    """An answer is no suspicion: released records come together with fresh ones, up to the last delivery."""
+    table = batch_table(engine, 100)
+    for count in range(1, LIMIT + 1):
+        assert f"0-9 x{count}" in table.fetch("run", 10, "record_limit", "fan_out")
+        if count < LIMIT:
+            table.answer("run", RELEASE, (0, 9))
+    table.answer("run", ACCEPT, (5, 9))
+    table.answer("run", RELEASE, (0, 4))
+    assert table.row()[0] == 10  # released after the last delivery: given up
+
+
+@on_every_engine
+def test_a_shared_last_delivery_that_lapses_is_not_the_end(engine: str) -> None:
+    """Each of its records gets one more delivery, alone, at the same count; only that one is the last."""
+    table = batch_table(engine, 3)
+    for _ in range(LIMIT):
+        table.fetch("run", 10, "record_limit", "fan_out")
+        if table.view().offsets[0].delivery_count < LIMIT:
+            table.answer("run", RELEASE, (0, 2))
+    table.engine.advance(31)
+    for offset in range(3):
+        assert table.fetch("run", 10, "record_limit", "fan_out") == [f"{offset}-{offset} x{LIMIT}"]
+    table.engine.advance(31)
+    assert table.row() == (3, 3, "")
+
+
+@on_every_engine
+def test_the_release_of_everything_by_a_failed_run_is_no_answer(engine: str) -> None:
+    """When a worker dies, the driver lives on and releases its lease: the records are suspects all the same."""
+    table = batch_table(engine, 16)
+    assert table.fetch_size("run", redelivery="fan_out") == 16
+    table.engine.release_member("g", "run", [T0])
+    assert table.fetch_size("run", redelivery="fan_out") == 8
+
+
+@on_every_engine
+def test_redelivery_goes_on_when_the_window_is_full(engine: str) -> None:
+    """share.partition.max.record.locks stops fresh records only."""
+    table = batch_table(engine, 300, {"share.partition.max.record.locks": 100})
+    assert table.fetch("run", 1000, "record_limit", "fan_out") == ["0-99 x1"]
+    assert table.fetch("run", 1000, "record_limit", "fan_out") == []
+    table.answer("run", RELEASE, (50, 59))
+    assert table.fetch("run", 1000, "record_limit", "fan_out") == ["50-59 x2"]
