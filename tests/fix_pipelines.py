@@ -21,9 +21,9 @@ from sharequeue.state import SharePartition, State
 from sharequeue.topics import Topics
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-    from pipelines.job import ShareGroupJob
+    from pipelines.job import Handler, ShareGroupJob
     from pipelines.report import RunReport
 
 
@@ -35,6 +35,20 @@ class Holder:
     member_id: str = "holder"
     member_epoch: int | None = None
     lost: threading.Event = field(default_factory=threading.Event)
+
+
+def all_accepted(records: DataFrame) -> DataFrame:
+    """Accept everything: the shortest handler there is."""
+    from pyspark.sql import functions as fn
+
+    return records.select("topic", "partition", "offset", "lease_id").withColumn("outcome", fn.lit("accept"))
+
+
+def job_of(group: str, topic: str, handler: Handler, **changes: object) -> ShareGroupJob:
+    """A job of a group on one topic, with a sink of its own, `sink-<group>`."""
+    from pipelines.job import ShareGroupJob
+
+    return ShareGroupJob(group=group, topics=(topic,), handler=handler, sink=f"sink-{group}", **changes)  # type: ignore[arg-type]
 
 
 Produce = Callable[[str, int, Iterable[object]], None]

@@ -13,20 +13,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from pipelines.job import ShareGroupJob
 from pipelines.renewal import LockLost
 from pipelines.write import read_manifest, read_output, sweep_outputs
 from sharequeue.errors import InvalidRecordState
 from sharequeue.settings import Settings
 from sharequeue.state import Acknowledged, AcknowledgeType, Lease, LeaseOutput, State
-from tests.fix_pipelines import Assigned, Holder, Produce, RunJob
+from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fix_stack import REPOSITORY, MakeTopic
 
 SHORT_LOCK_MS = 1500
-
-
-def all_accepted(records: DataFrame) -> DataFrame:
-    return records.select("topic", "partition", "offset", "lease_id").withColumn("outcome", fn.lit("accept"))
 
 
 @pytest.fixture
@@ -36,10 +31,6 @@ def filled(make_topic: MakeTopic, produce: Produce) -> str:
     for partition in range(2):
         produce(topic, partition, range(20))
     return topic
-
-
-def job_of(group: str, topic: str, handler: object, **changes: object) -> ShareGroupJob:
-    return ShareGroupJob(group=group, topics=(topic,), handler=handler, sink=f"sink-{group}", **changes)  # type: ignore[arg-type]
 
 
 def given_back(state: State, group: str) -> None:

@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
@@ -19,12 +17,9 @@ from pipelines.outcomes import HandlerError
 from pipelines.read import leased_records
 from pipelines.report import Progress
 from pipelines.write import SinkTaken, read_manifest, read_output, write_leases
-from sharequeue.errors import UnknownTopicId
-from sharequeue.kafka_clients import client_config
 from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.topics import Topics
-from tests.fix_pipelines import Assigned, Produce, RunJob
+from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fix_stack import MakeTopic
 
 Handler = Callable[[DataFrame], DataFrame]
@@ -40,21 +35,13 @@ def by_value(records: DataFrame) -> DataFrame:
     )
 
 
-def all_accepted(records: DataFrame) -> DataFrame:
-    return records.select("topic", "partition", "offset", "lease_id").withColumn("outcome", fn.lit("accept"))
-
-
-def job_of(group: str, topic: str, handler: Handler = by_value, **changes: object) -> ShareGroupJob:
-    return ShareGroupJob(group=group, topics=(topic,), handler=handler, sink=f"sink-{group}", **changes)  # type: ignore[arg-type]
-
-
 def offsets_in(frame: DataFrame) -> list[tuple[int, int]]:
     return sorted((row["partition"], row["offset"]) for row in frame.select("partition", "offset").collect())
 
 
 @pytest.fixture
 def job(group: str, make_topic: MakeTopic) -> ShareGroupJob:
-    return job_of(group, make_topic(2))
+    return job_of(group, make_topic(2), by_value)
 
 
 def test_every_outcome_ends_where_it_belongs(
@@ -147,108 +134,9 @@ def test_a_record_without_a_row_gets_the_outcome_of_the_policy(
 
 
 def test_the_default_policy_accepts_nothing_that_was_dropped(group: str) -> None:
-    assert job_of(group, "t").dropped == "release"
+    assert job_of(group, "t", by_value).dropped == "release"
     with pytest.raises(ValueError, match="no outcome"):
-        job_of(group, "t", dropped="ignore")
-
-
-@pytest.mark.parametrize(
-    ("isolation_level", "accepted", "gaps"), [("read_committed", 20, 13), ("read_uncommitted", 30, 3)]
-)
-def test_what_the_log_does_not_return_is_a_gap(
-    group: str,
-    make_topic: MakeTopic,
-    settings: Settings,
-    assigned: Assigned,
-    run_job: RunJob,
-    state: State,
-    isolation_level: str,
-    accepted: int,
-    gaps: int,
-) -> None:
-    """Ten committed records, ten aborted, ten committed, and three markers: what no reader sees is
-    acknowledged as gaps, and the partition is drained to its very end."""
-    topic = make_topic(1)
-    producer = Producer(client_config(settings, transactional_id=f"gaps-{topic}") | {"log_level": 0})
-    producer.init_transactions()
-    for end in (producer.commit_transaction, producer.abort_transaction, producer.commit_transaction):
-        producer.begin_transaction()
-        for number in range(10):
-            producer.produce(topic, str(number).encode())
-        producer.flush(30)
-        end()
-    holder = assigned(topic, share_isolation_level=isolation_level)
-    report = run_job(job_of(group, topic, all_accepted), holder)
-    assert (report.accepted, report.gaps, report.dropped) == (accepted, gaps, 0)
-    (status,) = state.describe(group)
-    assert (status.spso, status.lag, status.acquired) == (33, 0, 0)
-
-
-def test_what_retention_took_before_the_lease_is_not_leased(
-    group: str,
-    make_topic: MakeTopic,
-    produce: Produce,
-    settings: Settings,
-    assigned: Assigned,
-    run_job: RunJob,
-) -> None:
-    """The log start is asked for before the lease: what is gone by then is neither a gap nor lost by this
-    run."""
-    topic = make_topic(1)
-    produce(topic, 0, range(20))
-    _delete_before(settings, topic, 5)
-    report = run_job(job_of(group, topic, all_accepted), assigned(topic))
-    assert (report.accepted, report.gaps, report.lost) == (15, 0, 0)
-
-
-def test_retention_that_overtakes_a_lease_is_counted_and_no_gap(
-    group: str,
-    make_topic: MakeTopic,
-    produce: Produce,
-    settings: Settings,
-    assigned: Assigned,
-    run_job: RunJob,
-    state: State,
-) -> None:
-    """Records deleted between lease and read: the job neither fails nor passes them off as gaps; they are
-    lost, and said to be."""
-    topic = make_topic(1)
-    produce(topic, 0, range(20))
-
-    def too_late(records: DataFrame) -> DataFrame:
-        _delete_before(settings, topic, 8)
-        return all_accepted(records)
-
-    report = run_job(job_of(group, topic, too_late), assigned(topic))
-    assert (report.accepted, report.gaps, report.lost, report.dropped) == (12, 0, 8, 0)
-    (status,) = state.describe(group)
-    assert (status.spso, status.lag, status.leases) == (20, 0, 0)
-
-
-def test_a_topic_made_again_meanwhile_is_no_gap(
-    group: str,
-    make_topic: MakeTopic,
-    produce: Produce,
-    assigned: Assigned,
-    run_job: RunJob,
-    topics: Topics,
-    state: State,
-) -> None:
-    """What is missing because the topic is another one now is not acknowledged; the run says what
-    happened."""
-    topic = make_topic(1)
-    produce(topic, 0, range(20))
-
-    def too_late(records: DataFrame) -> DataFrame:
-        topics.delete(topic)
-        make_topic(1, topic)
-        produce(topic, 0, range(5))
-        return all_accepted(records)
-
-    impatient = {"kafkaConsumer.pollTimeoutMs": "2000"}
-    with pytest.raises(UnknownTopicId, match="made again"):
-        run_job(job_of(group, topic, too_late, reader_options=impatient), assigned(topic))
-    assert state.outputs(group, f"sink-{group}") == []
+        job_of(group, "t", by_value, dropped="ignore")
 
 
 def test_a_rerun_of_the_same_lease_replaces(
@@ -381,7 +269,7 @@ def test_partial_sums_count_with_their_lease(
     counted = Summary(
         "texts", lambda accepted: accepted.groupBy("lease_id", "text").agg(fn.count("*").alias("n"))
     )
-    job = job_of(group, topic, summaries=(counted,))
+    job = job_of(group, topic, by_value, summaries=(counted,))
     run_job(job, assigned(topic))
     partials = read_output(spark, state, group, job.summary_sink(counted))
     assert len(read_manifest(state, group, job.summary_sink(counted))) == 3
@@ -428,9 +316,3 @@ def _nothing_happened(state: State, group: str, available: int) -> None:
 
 def _topic_id(state: State, group: str) -> str:
     return state.describe(group)[0].topic_id
-
-
-def _delete_before(settings: Settings, topic: str, offset: int) -> None:
-    admin = AdminClient(client_config(settings))
-    at = TopicPartition(topic, 0, offset)
-    admin.delete_records([at])[at].result(30)
