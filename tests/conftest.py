@@ -13,6 +13,8 @@ import pytest
 KEPT = ("SHAREQUEUE_JARS", "SHAREQUEUE_IVY_SETTINGS")
 
 pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]
+# Before any is imported: they import one another, and a module imported already is not rewritten any more.
+pytest.register_assert_rewrite(*pytest_plugins)
 
 
 def pytest_configure(config: pytest.Config) -> None:
