@@ -50,6 +50,7 @@ def bars(counts: Mapping[str, Mapping[int, int]], *, title: str, across: str) ->
             drawn, labels=[f"{heights[x]:,}" if heights.get(x) else "" for x in positions], fontsize=7
         )
     axes.set_yscale("symlog", linthresh=1)
+    axes.margins(y=0.1)
     axes.set_xticks(positions)
     axes.set_xlabel(across)
     axes.set_ylabel("records")

@@ -31,7 +31,7 @@ from sharequeue.topics import Topics
 FLIGHTS = 336_776
 WIDTH_OF_A_LOG = 110
 FIRST_ROUNDS = 3
-"""Rounds of the first run. Each run that leaves something lets the next one do twice as many: what a dead run held
+"""Rounds of the first run. After each run that leaves something, the next may do twice as many: what a dead run held
 comes back in parts, one after the other, and every run pays for its start."""
 RUNS_WITHOUT_PROGRESS = 3
 """So many runs in a row that fail, or move nothing, end the demo."""
@@ -50,10 +50,11 @@ class NoProgress(Exception):
 
 @dataclass(slots=True)
 class Wanted:
-    """The input asked for: the first ``records`` flights, and ``more`` beyond what is there, once."""
+    """What is asked for: the first ``records`` flights, and ``more`` beyond what is there, once."""
 
     records: int
     more: int
+    rounds: int
 
 
 class InputNotThere(Exception):
@@ -104,9 +105,9 @@ class Demo:
         produced = f", {new:,} produced in {time.monotonic() - began:.1f} s" if new else ""
         self.say(f"topic        {TOPIC}: {made.total:,} records{produced}")
 
-    def drain(self, holders: Holders) -> tuple[int, float]:
+    def drain(self, holders: Holders, rounds: int) -> tuple[int, float]:
         """Launches runs until nothing is left; gives their number and seconds. Raises NoProgress."""
-        launched, seconds, idle, rounds = 0, 0.0, 0, FIRST_ROUNDS
+        launched, seconds, idle = 0, 0.0, 0
         while not (position := self._wait(holders)).done:
             launched += 1
             outcome = self._run(launched, rounds)
@@ -204,7 +205,7 @@ def run(console: Console, home: Path | None, wanted: Wanted) -> None:
         for run_id in launcher.bury():
             say(f"run {run_id[:8]} of an earlier demo was killed")
         to_do = demo.look().lag
-        launched, seconds = demo.drain(Holders(database, instance, GROUP))
+        launched, seconds = demo.drain(Holders(database, instance, GROUP), wanted.rounds)
         position = demo.look()
         if launched:
             rate = to_do / seconds
@@ -232,8 +233,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--home", type=Path, help="data folder (default: SHAREQUEUE_HOME, or .sharequeue)")
     parser.add_argument("--records", type=int, default=FLIGHTS, help="how many flights the topic should have")
     parser.add_argument("--more", type=int, default=0, help="produce so many flights beyond what is there")
+    parser.add_argument(
+        "--rounds", type=int, default=FIRST_ROUNDS, help="how many rounds the first run may do"
+    )
     given = parser.parse_args(arguments)
-    wanted = Wanted(given.records, given.more)
+    wanted = Wanted(given.records, given.more, given.rounds)
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH_OF_A_LOG)

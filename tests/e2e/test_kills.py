@@ -25,6 +25,9 @@ pytestmark = pytest.mark.timeout(600)
 Follow = Callable[[DemoProcess, Callable[[str], None]], threading.Thread]
 
 LONGER_THAN_ANY_LOCK_SECONDS = 60
+FLIGHTS = 2_000
+SMALL = ("--records", str(FLIGHTS), "--rounds", "30")
+"""Rounds enough for one run to do it all: what a dead run held comes back in parts, one after the other."""
 
 
 def until_leased(stack: DemoStack, demo: DemoProcess) -> int:
@@ -60,23 +63,23 @@ def test_a_killed_run_is_told_of_and_its_records_are_processed(
     demo_stack: DemoStack, follow_demo: Follow
 ) -> None:
     """The demo says who holds what, and the next runs process what the dead one held."""
-    demo = demo_stack.start("--records", "2000")
+    demo = demo_stack.start(*SMALL)
     reading = follow_demo(demo, impatient(demo_stack))
     held = until_leased(demo_stack, demo)
-    assert held == 2000
+    assert held == FLIGHTS
     run_process(demo).send_signal(signal.SIGKILL)
     reading.join()
     assert demo.process.returncode == 0, demo.text
     assert "it was killed by SIGKILL" in demo.text
     assert sum("holds" in line and line.startswith("waiting") for line in demo.lines) == 4
     fate = assert_drained(demo_stack)
-    assert len(fate.accepted) + len(fate.dead) == 2000
+    assert len(fate.accepted) + len(fate.dead) == FLIGHTS
     assert demo_stack.run_statuses()[0] == "FAILURE"
 
 
 def test_a_killed_demo_and_its_run_are_carried_on(demo_stack: DemoStack, follow_demo: Follow) -> None:
     """With both gone, the next demo finds the dead run, says so, and drains the group."""
-    first = demo_stack.start("--more", "400")
+    first = demo_stack.start(*SMALL, "--more", "400")
     reading = follow_demo(first, lambda line: None)
     until_leased(demo_stack, first)
     run = run_process(first)
@@ -84,18 +87,18 @@ def test_a_killed_demo_and_its_run_are_carried_on(demo_stack: DemoStack, follow_
     run.send_signal(signal.SIGKILL)
     reading.join()
 
-    second = demo_stack.start()
+    second = demo_stack.start(*SMALL)
     follow_demo(second, impatient(demo_stack)).join()
     assert second.process.returncode == 0, second.text
     assert "of an earlier demo was killed" in second.text
     assert_drained(demo_stack)
-    assert "Nothing left to do" in demo_stack.run()
+    assert "Nothing left to do" in demo_stack.run(*SMALL)
 
 
 @pytest.mark.parametrize("server", ["service", "kafka", "postgres"])
 def test_a_killed_server_changes_nothing(demo_stack: DemoStack, follow_demo: Follow, server: str) -> None:
     """The demo starts the server again, and each record still ends once and where it belongs."""
-    demo = demo_stack.start("--more", "400")
+    demo = demo_stack.start(*SMALL, "--more", "400")
     reading = follow_demo(demo, impatient(demo_stack))
     until_leased(demo_stack, demo)
     found = processes.find(Home.at(demo_stack.home), server)

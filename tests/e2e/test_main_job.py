@@ -124,7 +124,7 @@ def test_a_second_demo_has_nothing_to_do_and_new_records_are_done_alone(drained:
 
     with drained.stack.database() as database:
         before = State(database).outputs(GROUP, TOPIC)
-        printed = drained.stack.run("--more", "1000")
+        printed = drained.stack.run("--more", "1000", "--rounds", "10")
         after = State(database).outputs(GROUP, TOPIC)
     assert "1,000 records to do" in printed
     assert_drained(drained.stack)
