@@ -33,6 +33,8 @@ TOPIC_NAME = "errors.deadletterqueue.topic.name"
 PREFIX = "errors.deadletterqueue.topic.name.prefix"
 
 TIMEOUT_SECONDS = 20.0
+_ERRORS = 3
+"""The client's log level: what it says below passes by itself, or is raised."""
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 _WAIT = "the records wait, the next drain tries again."
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -212,7 +214,7 @@ class TopicKeeper:
 
     def _broker_creates(self) -> bool:
         """Whether the broker's own config lets share groups create their dead-letter topics (Kafka 4.4)."""
-        admin = AdminClient(client_config(self._settings))
+        admin = AdminClient(client_config(self._settings, log_level=_ERRORS))
         try:
             broker = next(iter(admin.list_topics(timeout=TIMEOUT_SECONDS).brokers))
             return self._configs(ConfigResource(ResourceType.BROKER, str(broker))).get(AUTO_CREATE) == "true"
@@ -221,7 +223,7 @@ class TopicKeeper:
             return False
 
     def _configs(self, resource: ConfigResource) -> dict[str, str]:
-        admin = AdminClient(client_config(self._settings))
+        admin = AdminClient(client_config(self._settings, log_level=_ERRORS))
         entries = admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)[resource].result()
         return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 

@@ -143,6 +143,7 @@ def _produce(
     producer = Producer(
         client_config(
             settings,
+            log_level=3,  # a new broker's coordinators load for a moment, and the client would say so at each retry
             enable_idempotence=True,
             compression_type="lz4",
             linger_ms=50,
