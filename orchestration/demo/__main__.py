@@ -30,8 +30,8 @@ from sharequeue.topics import Topics
 
 FLIGHTS = 336_776
 WIDTH_OF_A_LOG = 110
-FIRST_ROUNDS = 3
-"""Rounds of the first run. After each run that leaves something, the next may do twice as many: what a dead run held
+FIRST_ROUNDS = 5
+"""Rounds of the first run: without a kill, the fifth delivery is the last. After each run that leaves something, the next may do twice as many: what a dead run held
 comes back in parts, one after the other, and every run pays for its start."""
 RUNS_WITHOUT_PROGRESS = 3
 """So many runs in a row that fail, or move nothing, end the demo."""

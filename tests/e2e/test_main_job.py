@@ -41,7 +41,7 @@ class Drained:
 @pytest.fixture(scope="module")
 def drained(demo_stack: DemoStack) -> Drained:
     """Give the stack after one demo on the whole input, everything accounted for."""
-    printed = demo_stack.run()
+    printed = demo_stack.run("--rounds", "3")
     return Drained(demo_stack, printed, assert_drained(demo_stack))
 
 

@@ -30,7 +30,7 @@ _SUMMARY_COLUMNS = {
 class Bounds(dg.Config):
     """How much one run does at most; what is left is for the next one."""
 
-    max_rounds: int = Field(default=3, ge=1, description="Rounds of lease, read, write and acknowledge.")
+    max_rounds: int = Field(default=5, ge=1, description="Rounds of lease, read, write and acknowledge.")
     max_records: int = Field(default=10_000_000, ge=1, description="Records leased in one round.")
 
 
