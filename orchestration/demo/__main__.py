@@ -31,8 +31,9 @@ from sharequeue.topics import Topics
 FLIGHTS = 336_776
 WIDTH_OF_A_LOG = 110
 FIRST_ROUNDS = 5
-"""Rounds of the first run: without a kill, the fifth delivery is the last. After each run that leaves something, the next may do twice as many: what a dead run held
-comes back in parts, one after the other, and every run pays for its start."""
+"""Rounds of the first run: without a kill, the fifth delivery is the last. After each run that leaves something,
+the next may do twice as many: what a dead run held comes back in parts, one after the other, and every run pays for
+its start."""
 RUNS_WITHOUT_PROGRESS = 3
 """So many runs in a row that fail, or move nothing, end the demo."""
 
@@ -211,7 +212,8 @@ def run(console: Console, home: Path | None, wanted: Wanted) -> None:
             rate = to_do / seconds
             say(f"\nDrained: {position.total:,} records in the topic, lag 0.")
             demo.show()
-            took = f"stack {up:.1f} s, {launched} runs {seconds:.1f} s"
+            runs = "1 run" if launched == 1 else f"{launched} runs"
+            took = f"stack {up:.1f} s, {runs} {seconds:.1f} s"
             say(f"  took          {time.monotonic() - began:.1f} s: {took}")
             say(f"  rate          {rate:,.0f} records a second over the runs, start of Spark included")
         else:
