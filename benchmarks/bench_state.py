@@ -10,7 +10,9 @@ lapse. Sides alternate, the first round is a warm-up, medians are compared.
 
 from __future__ import annotations
 
+import os
 import platform
+import shutil
 import statistics
 import tempfile
 import time
@@ -23,6 +25,7 @@ from rich.table import Table
 
 from sharequeue.database import Database
 from sharequeue.local.stack import down, up
+from sharequeue.settings import Settings
 from sharequeue.state import AcknowledgeType, SharePartition, State
 
 BATCH = 500
@@ -78,7 +81,9 @@ def main() -> None:
     console = Console()
     home = Path(tempfile.mkdtemp(prefix="sharequeue-bench-"))
     try:
-        info = up(home, lambda line: None, service=False)
+        # The jars of the checkout, so that a benchmark does not fetch its own.
+        environment = {**os.environ, "SHAREQUEUE_JARS": str(Settings.load().jars)}
+        info = up(home, lambda line: None, service=False, environment=environment)
         with Database(info.database_url) as database:
             prepare(database)
             figures: dict[Callable[[Database, int], float], list[float]] = {leased: [], bare: []}
@@ -103,6 +108,7 @@ def main() -> None:
         console.print(f"ratio {medians[leased] / medians[bare]:.2f}")
     finally:
         down(home, lambda line: None)
+        shutil.rmtree(home, ignore_errors=True)
 
 
 if __name__ == "__main__":

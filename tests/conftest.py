@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-# A shared set of jars, and how to fetch them, may be given from outside.
-KEPT = ("SHAREQUEUE_JARS", "SHAREQUEUE_IVY_SETTINGS")
+# What may be given from outside: a shared set of jars, how to fetch them, how many random histories to run.
+KEPT = ("SHAREQUEUE_JARS", "SHAREQUEUE_IVY_SETTINGS", "SHAREQUEUE_TEST_HISTORIES")
 
 pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]
 # Before any is imported: they import one another, and a module imported already is not rewritten any more.
