@@ -84,10 +84,9 @@ class Database:
             return list(connection.execute(query, parameters).mappings())
 
     def call(self, query: sa.TextClause, **parameters: Any) -> list[sa.RowMapping]:
-        """As :meth:`rows`, for a call that carries a request id: repeated once when its reply was lost on
-        the way.
+        """As :meth:`rows`, for a call that may be repeated: done again, once, when its reply was lost on the way.
 
-        The function behind it answers a repeated request id with its first answer, so nothing happens twice.
+        The function behind it knows the call by its request id, or has the same effect done twice as once.
         """
         try:
             return self.rows(query, **parameters)

@@ -2,9 +2,9 @@
 
 A typed layer over the SQL functions in ``sql/functions``: one method, one function, one round trip, one
 transaction. The rules themselves are in SQL, where every client meets the same ones; this module turns rows
-into values, error codes into exceptions by Kafka's name, and gives every call that changes something a
-request id, so that a call whose reply was lost is repeated without happening twice. Terms and rules:
-KIP-932, KIP-1191, KIP-1222, KIP-1226.
+into values, error codes into exceptions by Kafka's name, and repeats a call whose reply was lost: acquire and
+acknowledge carry a request id for that, the others have the same effect done twice as once. Terms and
+rules: KIP-932, KIP-1191, KIP-1222, KIP-1226.
 """
 
 from __future__ import annotations
