@@ -11,6 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST_ARGS ?=
+# Two at a time, a file of tests whole: much of a run is waiting for servers to start.
+PYTEST_WORKERS ?= 2
 
 .PHONY: help demo test up down status ui reset doctor check format bench
 
@@ -21,7 +23,7 @@ demo: $(READY) ## run the main job on 336,776 real flights: set up, start the st
 	@$(BIN)/python -m orchestration.demo
 
 test: $(READY) ## run every test, against servers of its own
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 up: $(READY) ## start the embedded stack (Postgres, Kafka, service); harmless when it runs
 	@$(BIN)/sharequeue up

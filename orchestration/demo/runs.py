@@ -185,7 +185,7 @@ def open_instance(settings: Settings) -> Iterator[dg.DagsterInstance]:
 def sole_demo(home: Home, say: Callable[[str], None]) -> Iterator[int]:
     """Holds the demo's lock of this home, waiting for it if need be; gives the descriptor a run inherits."""
     home.create()
-    descriptor = os.open(home.dagster / "demo.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(home.job_lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

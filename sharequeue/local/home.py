@@ -72,6 +72,23 @@ class Home:
         """`DAGSTER_HOME` of the embedded stack."""
         return self.path / "dagster"
 
+    @property
+    def job_lock(self) -> Path:
+        """Held by whoever runs a job on this folder, for as long as its run lives."""
+        return self.path / "job.lock"
+
+    @property
+    def at_work(self) -> bool:
+        """Whether a run of a job, or whoever launches them, is alive on this folder."""
+        try:
+            with self.job_lock.open() as handle:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
     def create(self) -> None:
         """Make the folder and its fixed subfolders; harmless when they are there."""
         try:

@@ -136,8 +136,13 @@ def status(home: Path | str | None = None) -> list[ComponentStatus]:
 
 
 def reset(home: Path | str | None = None, progress: Progress = print) -> list[Path]:
-    """Stop the stack and remove its data; the jars stay, they cost a download. Gives what was removed."""
+    """Stop the stack and remove its data; the jars stay, they cost a download. Gives what was removed.
+
+    Raises `StackError` while a run works on that data.
+    """
     place = Home.at(Settings.load(home).home)
+    if place.at_work:
+        raise StackError(f"A run is at work on {place.path}: end its demo with Ctrl-C, then reset.")
     down(place.path, progress)
     if not place.exists:
         return []

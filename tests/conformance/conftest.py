@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,19 @@ COUNTS: dict[str, Counter[str]] = {}
 def conformance_counts() -> dict[str, Counter[str]]:
     """The counts of this run, by engine."""
     return COUNTS
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker hands its counts to the process that prints the summary."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["conformance"] = {name: dict(counts) for name, counts in COUNTS.items()}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add up what the workers counted."""
+    for name, counts in getattr(node, "workeroutput", {}).get("conformance", {}).items():
+        COUNTS.setdefault(name, Counter()).update(counts)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

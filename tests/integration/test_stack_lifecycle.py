@@ -22,7 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 from sharequeue.database import Database
 from sharequeue.kafka_clients import client_config
 from sharequeue.local import postgres, processes
-from sharequeue.local.home import Home, read_json
+from sharequeue.local.home import Home, file_lock, read_json
 from sharequeue.local.preflight import StackError
 from sharequeue.local.stack import StackInfo, down, reset, status, up
 from sharequeue.settings import Settings
@@ -235,9 +235,13 @@ def test_two_ups_at_once_start_one_stack(stack_home: Path) -> None:
 
 
 def test_reset_removes_the_data_and_nothing_else(stack_home: Path) -> None:
-    """A file of somebody else in the folder stays, and so do the jars."""
+    """A file of somebody else in the folder stays, and so do the jars. While a run is at work everything does."""
     up(stack_home, quiet, service=False)
     (stack_home / "mine.txt").write_text("keep")
+    with file_lock(Home.at(stack_home).job_lock, lambda: None):
+        with pytest.raises(StackError, match="A run is at work"):
+            reset(stack_home, quiet)
+        assert None not in pids(stack_home).values()
     removed = {path.name for path in reset(stack_home, quiet)}
     assert {"postgres", "kafka", "stack.json"} <= removed
     assert (stack_home / "mine.txt").read_text() == "keep"
