@@ -159,6 +159,8 @@ class SharePartitionStatus:
     """Every figure of a share-partition (KIP-1226), in offsets and records, as of now.
 
     ``log_start``, ``log_end`` and ``last_stable_offset`` are what the broker said at ``observed_at``.
+    ``waiting`` are those of the available ones that wait for their time; ``fault`` says why lag is not what the
+    formula gives.
     """
 
     group_id: str
@@ -183,6 +185,9 @@ class SharePartitionStatus:
     highest_delivery_count: int
     leases: int
     next_expiry: datetime | None
+    waiting: int = 0
+    paused_reason: str | None = None
+    fault: str | None = None
 
     @property
     def share_partition(self) -> SharePartition:

@@ -12,12 +12,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
 
-from sharequeue.database import Database
 from sharequeue.errors import error_for
 from sharequeue.leases import (
     Acknowledged,
@@ -36,10 +35,12 @@ from sharequeue.leases import (
     Swept,
 )
 from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.state_administration import StateAdministration, share_partition_name
 
 __all__ = [
     "AcknowledgeType",
     "Acknowledged",
+    "AcquireMode",
     "ArchivedRun",
     "DeadLetterBatch",
     "DeadLetterRun",
@@ -49,21 +50,25 @@ __all__ = [
     "LeaseOutput",
     "LeaseRow",
     "OutputRow",
+    "Redelivery",
     "SharePartition",
     "SharePartitionStatus",
     "State",
     "Swept",
 ]
 
+Redelivery = Literal["kafka", "fan_out"]
+"""How records that come again are dealt out: under Kafka's throttle, or suspects divided (poison isolation)."""
 
-class State:
+AcquireMode = Literal["batch_optimized", "record_limit"]
+"""Kafka's ``share.acquire.mode`` (KIP-1206)."""
+
+
+class State(StateAdministration):
     """The operations on share-partition state, over one database. Safe to share between threads.
 
     A refusal raises the error of Kafka's name from ``sharequeue.errors`` and has changed nothing.
     """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def now(self) -> datetime:
         """The time by which locks lapse."""
@@ -78,7 +83,7 @@ class State:
                 "select sharequeue.initialize(:group_id, :topic, :partition, :topic_id, :start_offset, :state_epoch)"
                 " as created"
             ),
-            **_name(at),
+            **share_partition_name(at),
             topic_id=topic_id,
             start_offset=start_offset,
             state_epoch=state_epoch,
@@ -97,7 +102,7 @@ class State:
                 "select sharequeue.observe(:group_id, :topic, :partition, :topic_id, :log_start, :log_end,"
                 " :last_stable_offset) as status"
             ),
-            **_name(at),
+            **share_partition_name(at),
             topic_id=topic_id,
             log_start=log_start,
             log_end=log_end,
@@ -116,24 +121,38 @@ class State:
         state_epoch: int | None = None,
         lock_duration_ms: int | None = None,
         request_id: UUID | None = None,
+        redelivery: Redelivery = "fan_out",
+        mode: AcquireMode = "batch_optimized",
+        batch_size: int | None = None,
+        log_batches: Sequence[tuple[int, int]] | None = None,
+        aborted: OffsetSet = EMPTY,
     ) -> Lease | None:
         """Leases up to ``max_records`` records: redeliverable ones first, then fresh ones up to the log end.
 
-        None when there is nothing to lease. With ``member_epoch`` the member must be live in the group.
+        None when there is nothing to lease. With ``member_epoch`` the member must be live in the group. The
+        arguments from ``mode`` on belong to ``redelivery="kafka"``: first and last offset of the log's
+        batches, and the offsets of aborted transactions, shape the lease as a broker would (R-AQ, R-IL).
         """
         rows = self._database.call(
             sa.text(
                 "select * from sharequeue.acquire(:group_id, :topic, :partition, cast(:state_epoch as integer),"
                 " :member_id, cast(:member_epoch as integer), :max_records, cast(:lock_duration_ms as integer),"
-                " cast(:request_id as uuid))"
+                " cast(:request_id as uuid), :redelivery, :mode, cast(:batch_size as bigint),"
+                " cast(:log_firsts as bigint[]), cast(:log_lasts as bigint[]), cast(:aborted as int8multirange))"
             ),
-            **_name(at),
+            **share_partition_name(at),
             state_epoch=state_epoch,
             member_id=member_id,
             member_epoch=member_epoch,
             max_records=max_records,
             lock_duration_ms=lock_duration_ms,
             request_id=str(request_id or uuid4()),
+            redelivery=redelivery,
+            mode=mode,
+            batch_size=batch_size,
+            log_firsts=None if log_batches is None else [first for first, _ in log_batches],
+            log_lasts=None if log_batches is None else [last for _, last in log_batches],
+            aborted=str(aborted),
         )
         if not rows:
             return None
@@ -159,8 +178,11 @@ class State:
         *,
         outputs: Sequence[LeaseOutput] = (),
         request_id: UUID | None = None,
+        not_before: datetime | None = None,
     ) -> Acknowledged:
         """Answers records of a lease, all or nothing; the outputs named count from this commit on.
+
+        What is released is delivered again ``not_before`` that time, by the database's clock.
 
         What no set names stays leased. Raises InvalidRecordState when an offset is not held under this
         lease, and FencedStateEpoch, UnknownMemberId or FencedMemberEpoch when its holder has been fenced.
@@ -172,7 +194,8 @@ class State:
                 "select * from sharequeue.acknowledge(:group_id, :topic, :partition, :state_epoch, :member_id,"
                 " cast(:member_epoch as integer), cast(:token as uuid), cast(:request_id as uuid),"
                 " cast(:accept as int8multirange), cast(:release as int8multirange),"
-                " cast(:reject as int8multirange), cast(:gap as int8multirange), cast(:outputs as jsonb))"
+                " cast(:reject as int8multirange), cast(:gap as int8multirange), cast(:outputs as jsonb), '{}',"
+                " cast(:not_before as timestamptz), :lease_id)"
             ),
             **_holder(lease),
             request_id=str(request_id or uuid4()),
@@ -183,6 +206,8 @@ class State:
             outputs=json.dumps(
                 [{"sink": o.sink, "location": o.location, "records": o.records} for o in outputs]
             ),
+            not_before=not_before,
+            lease_id=lease.lease_id,
         )
         row = dict(rows[0])
         _raise_refusal(row)
@@ -236,7 +261,7 @@ class State:
             sa.text(
                 "select * from sharequeue.open_dead_letters(:group_id, :topic, :partition, :max_records)"
             ),
-            **_name(at),
+            **share_partition_name(at),
             max_records=max_records,
         )
         if not rows:
@@ -255,7 +280,7 @@ class State:
             sa.text(
                 "select sharequeue.close_dead_letters(:group_id, :topic, :partition, :sequence, :dropped) as closed"
             ),
-            **_name(at),
+            **share_partition_name(at),
             sequence=sequence,
             dropped=dropped,
         )
@@ -306,7 +331,8 @@ class State:
             sa.text(
                 "select group_id, topic, partition, topic_id, status, state_epoch, spso, speo, log_start, log_end,"
                 " last_stable_offset, observed_at, lag, in_flight, available, acquired, archiving,"
-                " delivery_complete_count, lost_records, highest_delivery_count, leases, next_expiry"
+                " delivery_complete_count, lost_records, highest_delivery_count, leases, next_expiry, waiting,"
+                " paused_reason, fault"
                 " from sharequeue.share_partition_status"
                 " where cast(:group_id as text) is null or group_id = :group_id order by group_id, topic, partition"
             ),
@@ -330,7 +356,8 @@ class State:
         rows = self._database.rows(
             sa.text(
                 "select sp.topic, sp.partition, d.outcome, d.delivery_count, d.records"
-                " from sharequeue.delivery_counts d join sharequeue.share_partitions sp using (share_partition_id)"
+                " from sharequeue.delivery_count_totals d"
+                " join sharequeue.share_partitions sp using (share_partition_id)"
                 " where sp.group_id = :group_id order by sp.topic, sp.partition, d.outcome, d.delivery_count"
             ),
             group_id=group_id,
@@ -345,13 +372,9 @@ class State:
         return [f"{row['group_id']} {row['topic']}-{row['partition']}: {row['violation']}" for row in rows]
 
 
-def _name(at: SharePartition) -> dict[str, str | int]:
-    return {"group_id": at.group_id, "topic": at.topic, "partition": at.partition}
-
-
 def _holder(lease: Lease) -> dict[str, str | int | None]:
     return {
-        **_name(lease.share_partition),
+        **share_partition_name(lease.share_partition),
         "state_epoch": lease.state_epoch,
         "member_id": lease.member_id,
         "member_epoch": lease.member_epoch,

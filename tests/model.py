@@ -81,7 +81,6 @@ class Model:
             delivered[offset] = record.count
         if delivered:
             self.leases[lease] = Held(member, self.now + self.lock)
-        self._advance()
         return delivered
 
     def acknowledge(self, lease: int, member: str, answers: dict[int, str]) -> None:
@@ -122,13 +121,14 @@ class Model:
 
     def release(self, member: str) -> None:
         """Everything the member holds goes back without an answer."""
-        for lease in [number for number, held in self.leases.items() if held.member == member]:
+        held = [number for number, held in self.leases.items() if held.member == member]
+        for lease in held:
             self._end_unanswered(lease)
-        self._advance()
+        if held:
+            self._advance()
 
     def sweep(self) -> None:
         self._settle()
-        self._advance()
 
     def log_start(self, start: int) -> None:
         if start <= self.spso:
@@ -139,8 +139,7 @@ class Model:
             if self.records[offset].state in ("available", "acknowledged", "archived"):
                 del self.records[offset]
         self.lost += max(0, start - self.speo)
-        self.spso, self.speo = start, max(self.speo, start)
-        self._advance()
+        self.spso, self.speo = start, max(self.speo, start)  # SPSO goes on with the next answer (R-SO)
 
     def open_dead_letters(self, most: int) -> list[int]:
         if not self.open_batch:
@@ -161,8 +160,11 @@ class Model:
         return sum(r.state in ("acknowledged", "archived") for o, r in self.records.items() if o >= self.spso)
 
     def _settle(self) -> None:
-        for lease in [number for number, held in self.leases.items() if held.expires_at <= self.now]:
+        lapsed = [number for number, held in self.leases.items() if held.expires_at <= self.now]
+        for lease in lapsed:
             self._end_unanswered(lease)
+        if lapsed:
+            self._advance()
 
     def _end_unanswered(self, lease: int) -> None:
         held = [o for o, r in self.records.items() if r.lease == lease]

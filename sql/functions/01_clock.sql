@@ -1,8 +1,12 @@
 -- The one clock. Never now(), which stands still inside a transaction, and never a caller's own time,
--- which could lapse other members' locks.
+-- which could lapse other members' locks. Every name in it is qualified or pg_catalog's own operator, and it carries no
+-- SET: that made each call 3 µs dearer, and every operation asks it once.
 create or replace function sharequeue.clock() returns timestamptz
-language sql volatile set search_path = pg_catalog as $$
-    select clock_timestamp() + coalesce((select amount from sharequeue.clock_offset), interval '0')
+language plpgsql volatile as $$
+begin
+    return pg_catalog.clock_timestamp() + coalesce(
+        (select amount from sharequeue.clock_offset), pg_catalog.make_interval());
+end
 $$;
 
 -- Moves the clock to so much ahead of real time. For tests; only the owner of the schema can write the table.

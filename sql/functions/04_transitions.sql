@@ -1,25 +1,57 @@
--- The moves that every operation is made of. Each expects the share-partition row to be locked by its caller.
+-- The moves that every operation is made of. Each expects the share-partition row to be locked by its caller. They carry
+-- no SET of their own: they run inside an operation that has it.
 
--- Puts offsets into a state, joining them with what is there already in exactly that state.
-create or replace function sharequeue.place(
-    p_share_partition_id bigint, p_state smallint, p_delivery_count smallint, p_offsets int8multirange,
-    p_lease_id bigint default null, p_cause text default null, p_isolate bigint default null
-) returns void
-language sql volatile set search_path = pg_catalog as $$
-    insert into sharequeue.in_flight as f
-        (share_partition_id, state, delivery_count, lease_id, cause, isolate, offsets)
-    select p_share_partition_id, p_state, p_delivery_count, p_lease_id, p_cause, p_isolate, p_offsets
-    where not isempty(p_offsets)
-    on conflict on constraint in_flight_one_row_a_state do update set offsets = f.offsets + excluded.offsets
+-- All offsets of a batch, or the part of it that a row stands for.
+create or replace function sharequeue.offsets_of(p_first bigint, p_last bigint, p_offsets int8multirange)
+returns int8multirange
+language sql immutable parallel safe as $$
+    select coalesce(p_offsets, pg_catalog.int8multirange(pg_catalog.int8range(p_first, p_last + 1)))
 $$;
 
--- Takes offsets out of one row of in_flight.
-create or replace function sharequeue.take(p_in_flight_id bigint, p_offsets int8multirange) returns void
-language plpgsql volatile set search_path = pg_catalog as $$
+-- Puts offsets of a batch into a state, joining them with what is in exactly that state there already. The batch is
+-- exploded from here on.
+create or replace function sharequeue.place(
+    p_share_partition_id bigint, p_first bigint, p_last bigint, p_state smallint, p_delivery_count smallint,
+    p_offsets int8multirange, p_lease_id bigint default null, p_cause text default null, p_isolate bigint default null,
+    p_not_before timestamptz default null
+) returns void
+language plpgsql volatile as $$
 begin
-    delete from sharequeue.in_flight where in_flight_id = p_in_flight_id and offsets <@ p_offsets;
+    if isempty(p_offsets) then
+        return;
+    end if;
+    update sharequeue.in_flight_batches set offsets = offsets + p_offsets
+    where share_partition_id = p_share_partition_id and first_offset = p_first and state = p_state
+        and delivery_count = p_delivery_count and lease_id is not distinct from p_lease_id
+        and cause is not distinct from p_cause and isolate is not distinct from p_isolate
+        and not_before is not distinct from p_not_before;
     if not found then
-        update sharequeue.in_flight set offsets = offsets - p_offsets where in_flight_id = p_in_flight_id;
+        insert into sharequeue.in_flight_batches
+            (share_partition_id, first_offset, last_offset, part, state, delivery_count, lease_id, cause, isolate,
+             not_before, offsets)
+        select p_share_partition_id, p_first, p_last, coalesce(max(part), 0) + 1, p_state, p_delivery_count, p_lease_id,
+            p_cause, p_isolate, p_not_before, p_offsets
+        from sharequeue.in_flight_batches where share_partition_id = p_share_partition_id and first_offset = p_first;
+    end if;
+end
+$$;
+
+-- Takes offsets out of one row of a batch; the batch is exploded from here on.
+create or replace function sharequeue.take(
+    p_share_partition_id bigint, p_first bigint, p_part integer, p_offsets int8multirange
+) returns void
+language plpgsql volatile as $$
+begin
+    if isempty(p_offsets) then
+        return;
+    end if;
+    delete from sharequeue.in_flight_batches
+    where share_partition_id = p_share_partition_id and first_offset = p_first and part = p_part
+        and sharequeue.offsets_of(first_offset, last_offset, offsets) <@ p_offsets;
+    if not found then
+        update sharequeue.in_flight_batches
+        set offsets = sharequeue.offsets_of(first_offset, last_offset, offsets) - p_offsets
+        where share_partition_id = p_share_partition_id and first_offset = p_first and part = p_part;
     end if;
 end
 $$;
@@ -27,116 +59,129 @@ $$;
 create or replace function sharequeue.count_outcome(
     p_share_partition_id bigint, p_outcome text, p_delivery_count smallint, p_records bigint
 ) returns void
-language sql volatile set search_path = pg_catalog as $$
+language plpgsql volatile as $$
+begin
+    if p_records = 0 then
+        return;
+    end if;
     insert into sharequeue.delivery_counts as d (share_partition_id, outcome, delivery_count, records)
-    select p_share_partition_id, p_outcome, p_delivery_count, p_records where p_records > 0
-    on conflict on constraint delivery_counts_pkey do update set records = d.records + excluded.records
-$$;
-
--- A record that is rejected, or has used up its deliveries: ARCHIVING where the group has a dead-letter topic
--- (KIP-1191, first phase), otherwise ARCHIVED.
-create or replace function sharequeue.give_up(
-    p_share_partition_id bigint, p_group_id text, p_cause text, p_delivery_count smallint, p_offsets int8multirange
-) returns void
-language plpgsql volatile set search_path = pg_catalog as $$
-begin
-    if sharequeue.group_config(p_group_id, 'errors.deadletterqueue.topic.name') <> '' then
-        perform sharequeue.place(p_share_partition_id, 3::smallint, p_delivery_count, p_offsets, null, p_cause);
-    else
-        perform sharequeue.place(p_share_partition_id, 4::smallint, p_delivery_count, p_offsets, null, p_cause);
-        perform sharequeue.count_outcome(
-            p_share_partition_id, p_cause, p_delivery_count, sharequeue.records(p_offsets));
-    end if;
+    values (p_share_partition_id, p_outcome, p_delivery_count, p_records)
+    on conflict on constraint delivery_counts_pkey do update set records = d.records + excluded.records;
 end
 $$;
 
--- Ends a lease that got no answer: its lock lapsed, its member expired, or its run failed and released everything.
--- What it still holds becomes available again as *suspects* (design: poison isolation). N suspects delivered c times
--- under a limit of l come back in parts of at most N / ceil(N^(1/(l-c))), so that the last delivery holds one alone.
--- A record is exhausted only if it was alone in the lease that used up its last delivery; records that shared it get
--- one more delivery each, alone, at the same count.
-create or replace function sharequeue.end_unanswered(p_lease_id bigint) returns bigint
-language plpgsql volatile set search_path = pg_catalog as $$
+-- A batch that is terminal throughout and of one kind is one row again, and one with its neighbours of the same kind:
+-- behind a pinned head a window of any length then costs what its exceptions cost.
+create or replace function sharequeue.join_terminal(p_share_partition_id bigint, p_first bigint) returns void
+language plpgsql volatile as $$
 declare
-    v_partition record;
-    v_part record;
-    v_held bigint;
-    v_offsets int8multirange;
-    v_size bigint;
-    v_limit integer;
+    v_batch record;
+    v_next record;
+    v_before record;
 begin
-    select sp.share_partition_id, sp.group_id, sp.spso, sp.log_start into v_partition
-    from sharequeue.leases l join sharequeue.share_partitions sp using (share_partition_id)
-    where l.lease_id = p_lease_id;
-    v_limit := sharequeue.group_config(v_partition.group_id, 'share.delivery.count.limit')::integer;
-    select coalesce(sum(sharequeue.records(offsets)), 0) into v_held
-    from sharequeue.in_flight where lease_id = p_lease_id;
-    for v_part in
-        delete from sharequeue.in_flight where lease_id = p_lease_id returning delivery_count, offsets
-    loop
-        -- What the log start has overtaken is gone, whatever its count (R-LT-3).
-        v_offsets := v_part.offsets * int8multirange(int8range(v_partition.spso, null));
-        v_size := sharequeue.records(v_offsets);
-        continue when v_size = 0;
-        if v_part.delivery_count < v_limit then
-            perform sharequeue.place(
-                v_partition.share_partition_id, 0::smallint, v_part.delivery_count, v_offsets, null, null,
-                ceil(v_size / ceil(power(v_size::numeric, 1.0 / (v_limit - v_part.delivery_count)) - 1e-9))::bigint);
-        elsif v_held > 1 then
-            perform sharequeue.place(
-                v_partition.share_partition_id, 0::smallint, v_part.delivery_count, v_offsets, null, null, 1);
-        else
-            perform sharequeue.give_up(
-                v_partition.share_partition_id, v_partition.group_id, 'exceeded', v_part.delivery_count, v_offsets);
+    select last_offset, state, delivery_count, cause, part, offsets,
+        (select count(*) from sharequeue.in_flight_batches o
+            where o.share_partition_id = f.share_partition_id and o.first_offset = f.first_offset) as parts
+    into v_batch
+    from sharequeue.in_flight_batches f
+    where share_partition_id = p_share_partition_id and first_offset = p_first limit 1;
+    if not found or v_batch.parts > 1 or v_batch.state not in (2, 4) then
+        return;
+    end if;
+    if v_batch.offsets is not null then
+        if v_batch.offsets <> int8multirange(int8range(p_first, v_batch.last_offset + 1)) then
+            return;
         end if;
-    end loop;
-    delete from sharequeue.leases where lease_id = p_lease_id;
-    return v_held;
+        update sharequeue.in_flight_batches set offsets = null, part = 0
+        where share_partition_id = p_share_partition_id and first_offset = p_first;
+    end if;
+    select first_offset, last_offset, state, delivery_count, cause, offsets into v_next
+    from sharequeue.in_flight_batches
+    where share_partition_id = p_share_partition_id and first_offset > p_first
+    order by first_offset limit 1;
+    if found and v_next.first_offset = v_batch.last_offset + 1 and v_next.offsets is null
+            and (v_next.state, v_next.delivery_count) = (v_batch.state, v_batch.delivery_count)
+            and v_next.cause is not distinct from v_batch.cause then
+        delete from sharequeue.in_flight_batches
+        where share_partition_id = p_share_partition_id and first_offset = v_next.first_offset;
+        update sharequeue.in_flight_batches set last_offset = v_next.last_offset
+        where share_partition_id = p_share_partition_id and first_offset = p_first;
+        v_batch.last_offset := v_next.last_offset;
+    end if;
+    select first_offset, last_offset, state, delivery_count, cause, offsets into v_before
+    from sharequeue.in_flight_batches
+    where share_partition_id = p_share_partition_id and first_offset < p_first
+    order by first_offset desc limit 1;
+    if found and v_before.last_offset = p_first - 1 and v_before.offsets is null
+            and (v_before.state, v_before.delivery_count) = (v_batch.state, v_batch.delivery_count)
+            and v_before.cause is not distinct from v_batch.cause then
+        delete from sharequeue.in_flight_batches
+        where share_partition_id = p_share_partition_id and first_offset = p_first;
+        update sharequeue.in_flight_batches set last_offset = v_batch.last_offset
+        where share_partition_id = p_share_partition_id and first_offset = v_before.first_offset;
+    end if;
 end
 $$;
 
--- Lapsed locks are settled by every operation before it looks at anything else: a lapse is a fact of the clock.
-create or replace function sharequeue.settle_lapsed(p_share_partition_id bigint, p_at timestamptz)
-returns table (leases bigint, records bigint)
-language sql volatile set search_path = pg_catalog as $$
-    with ended as (
-        select sharequeue.end_unanswered(lease_id) as held
-        from sharequeue.leases
-        where share_partition_id = p_share_partition_id and expires_at <= p_at
-    )
-    select count(*), coalesce(sum(held), 0)::bigint from ended
-$$;
-
--- Moves SPSO over everything terminal from it on, and drops what it has passed. Terminal are ACKNOWLEDGED and
--- ARCHIVED; ARCHIVING is not (KIP-1191): SPSO waits for the dead letter.
-create or replace function sharequeue.advance_spso(p_share_partition_id bigint) returns void
-language plpgsql volatile set search_path = pg_catalog as $$
+-- Moves SPSO over everything terminal from it on (R-SO), drops the batches it has passed, and settles the
+-- delivery-complete count, which p_completed more records have joined, p_accepted_first of them accepted at once. Terminal are ACKNOWLEDGED and ARCHIVED; ARCHIVING
+-- is not (KIP-1191): SPSO waits for the dead letter. Natural holes between batches are jumped.
+create or replace function sharequeue.advance_spso(
+    p_share_partition_id bigint, p_completed bigint default 0, p_accepted_first bigint default 0
+) returns void
+language plpgsql volatile as $$
 declare
-    v_spso bigint;
-    v_passed int8range;
-    v_complete bigint;
+    v_sp record;
+    v_row record;
+    v_first bigint;
+    v_last bigint;
+    v_pending bigint;
+    v_to bigint;
+    v_passed bigint := 0;
 begin
-    select spso into v_spso from sharequeue.share_partitions where share_partition_id = p_share_partition_id;
-    select r into v_passed
-    from (
-        select range_agg(offsets) as terminal from sharequeue.in_flight
-        where share_partition_id = p_share_partition_id and state in (2, 4)
-    ) as t, unnest(terminal) as r
-    where r @> v_spso;
-    if v_passed is not null then
-        v_spso := upper(v_passed);
+    select spso, speo, advance_due into v_sp from sharequeue.share_partitions where share_partition_id = p_share_partition_id;
+    v_to := v_sp.spso;
+    -- In the order of the primary key, so that the walk reads no further than it gets.
+    for v_row in
+        select first_offset, last_offset,
+            case when state in (2, 4) then null
+                when offsets is null then greatest(first_offset, v_sp.spso)
+                when lower(offsets) >= v_sp.spso then lower(offsets)
+                else lower(offsets * int8multirange(int8range(v_sp.spso, null))) end as pending
+        from sharequeue.in_flight_batches
+        where share_partition_id = p_share_partition_id and last_offset >= v_sp.spso
+        order by share_partition_id, first_offset, part
+    loop
+        if v_row.first_offset is distinct from v_first then
+            exit when v_pending is not null;
+            if v_first is not null then
+                v_passed := v_passed + v_last + 1 - greatest(v_first, v_sp.spso);
+            end if;
+            v_to := greatest(v_row.first_offset, v_sp.spso);
+            v_first := v_row.first_offset;
+            v_last := v_row.last_offset;
+        end if;
+        v_pending := least(v_pending, v_row.pending);
+    end loop;
+    if v_pending is not null then
+        v_passed := v_passed + v_pending - greatest(v_first, v_sp.spso);
+        v_to := v_pending;
+    elsif v_first is not null then
+        v_passed := v_passed + v_last + 1 - greatest(v_first, v_sp.spso);
+        v_to := v_sp.speo;
+    else
+        v_to := v_sp.speo;
     end if;
-    delete from sharequeue.in_flight
-    where share_partition_id = p_share_partition_id and state in (2, 4)
-        and offsets <@ int8multirange(int8range(null, v_spso));
-    update sharequeue.in_flight set offsets = offsets - int8multirange(int8range(null, v_spso))
-    where share_partition_id = p_share_partition_id and state in (2, 4)
-        and offsets && int8multirange(int8range(null, v_spso));
-    select coalesce(sum(sharequeue.records(offsets)), 0) into v_complete
-    from sharequeue.in_flight where share_partition_id = p_share_partition_id and state in (2, 4);
-    update sharequeue.share_partitions
-    set spso = v_spso, speo = greatest(speo, v_spso), delivery_complete_count = v_complete
-    where share_partition_id = p_share_partition_id
-        and (spso, delivery_complete_count) is distinct from (v_spso, v_complete);
+    if v_to > v_sp.spso then
+        delete from sharequeue.in_flight_batches
+        where share_partition_id = p_share_partition_id and first_offset < v_to and last_offset < v_to
+            and state in (2, 4);
+    end if;
+    if v_to > v_sp.spso or p_completed <> 0 or v_sp.advance_due then
+        update sharequeue.share_partitions
+        set spso = v_to, advance_due = false, speo = greatest(speo, v_to), accepted_first = accepted_first + p_accepted_first,
+            delivery_complete_count = delivery_complete_count + p_completed - v_passed
+        where share_partition_id = p_share_partition_id;
+    end if;
 end
 $$;

@@ -1,14 +1,15 @@
--- What every operation checks before it touches anything, in this order; the row comes back locked. error_code 0
--- means that all is well. A state epoch or a member epoch left out (null) is not compared.
+-- What every operation checks before it touches anything, in this order; the row comes back locked, with the group's
+-- settings. error_code 0 means that all is well. A state epoch left out (null) is not compared.
 create or replace function sharequeue.lock_share_partition(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer,
-    out error_code smallint, out error_message text, out share_partition sharequeue.share_partitions
+    out error_code smallint, out error_message text, out sp sharequeue.share_partitions,
+    out settings sharequeue.group_settings
 )
-language plpgsql volatile set search_path = pg_catalog as $$
+language plpgsql volatile as $$
 begin
     error_code := 0;
-    select * into share_partition from sharequeue.share_partitions
-    where group_id = p_group_id and topic = p_topic and partition = p_partition for update;
+    select s.* into sp from sharequeue.share_partitions s
+    where s.group_id = p_group_id and s.topic = p_topic and s.partition = p_partition for update;
     if not found then
         if exists (select from sharequeue.share_groups where group_id = p_group_id) then
             error_code := 3;
@@ -17,23 +18,32 @@ begin
             error_code := 69;
             error_message := format('there is no share group %s', p_group_id);
         end if;
-    elsif p_state_epoch is not null and p_state_epoch <> share_partition.state_epoch then
+        return;
+    end if;
+    select g.* into settings from sharequeue.group_settings g where g.group_id = p_group_id;
+    if p_state_epoch is not null and p_state_epoch <> sp.state_epoch then
         error_code := 124;
         error_message := format('state epoch %s is not the present one, %s: the offsets were altered since',
-            p_state_epoch, share_partition.state_epoch);
+            p_state_epoch, sp.state_epoch);
     end if;
 end
 $$;
 
 -- Whether a member may act: it is known, and its epoch is the present or the previous one (a lost heartbeat reply).
+-- Without a member epoch any member id may, as on a broker.
 create or replace function sharequeue.check_member(
     p_group_id text, p_member_id text, p_member_epoch integer, out error_code smallint, out error_message text
 )
-language plpgsql stable set search_path = pg_catalog as $$
+language plpgsql stable as $$
 declare
     v_member record;
 begin
     error_code := 0;
+    if p_member_id is null or length(p_member_id) not between 1 and 36 then
+        error_code := 42;
+        error_message := 'a member id has 1 to 36 characters';
+        return;
+    end if;
     if p_member_epoch is null then
         return;
     end if;
@@ -51,7 +61,11 @@ $$;
 
 -- Keeps a call's answer under its request id; a repeated call is answered from here.
 create or replace function sharequeue.remember(p_request_id uuid, p_operation text, p_answer jsonb) returns void
-language sql volatile set search_path = pg_catalog as $$
-    insert into sharequeue.requests (request_id, operation, answer, answered_at)
-    select p_request_id, p_operation, p_answer, sharequeue.clock() where p_request_id is not null
+language plpgsql volatile as $$
+begin
+    if p_request_id is not null then
+        insert into sharequeue.requests (request_id, operation, answer, answered_at)
+        values (p_request_id, p_operation, p_answer, sharequeue.clock());
+    end if;
+end
 $$;

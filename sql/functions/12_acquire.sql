@@ -1,118 +1,163 @@
--- Leases the next records of one share-partition to a member: redeliverable ones first, lowest offset first, then
--- fresh ones up to the log end (the last stable offset under read_committed). One row per delivery count, all under
--- one lease; no row when there is nothing to lease; one row with an error code when the call is refused.
--- Redelivery is fan_out (design: poison isolation): suspects come in their own lease, in parts of bounded size; what
--- was released by an answer comes back together. Fresh records stop at share.partition.max.record.locks between SPSO
--- and SPEO; redelivery inside that window does not.
+-- Leases the next records of one share-partition to a member: redeliverable ones first, lowest offset first, then fresh
+-- ones up to the log end (the last stable offset under read_committed). One row per range, all under one lease; no row
+-- when there is nothing to lease, or leasing is paused; one row with an error code when the call is refused.
+--
+-- p_redelivery: 'kafka' (the throttle near the delivery limit, R-TH) or 'fan_out' (suspects come in parts of their own;
+-- design: poison isolation). The other inputs after it belong to 'kafka': p_mode 'batch_optimized' or 'record_limit',
+-- p_batch_size as a fetch carries it, p_log_firsts and p_log_lasts the log's batches (R-AQ; without them one acquire is
+-- one batch, cut exactly at its budget), p_aborted the offsets of aborted transactions (R-IL-3, looked at only under
+-- read_committed).
 create or replace function sharequeue.acquire(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text,
-    p_member_epoch integer, p_max_records bigint, p_lock_duration_ms integer default null, p_request_id uuid default null
+    p_member_epoch integer, p_max_records bigint, p_lock_duration_ms integer default null,
+    p_request_id uuid default null, p_redelivery text default 'kafka', p_mode text default 'batch_optimized',
+    p_batch_size bigint default null, p_log_firsts bigint[] default null, p_log_lasts bigint[] default null,
+    p_aborted int8multirange default '{}'
 ) returns setof sharequeue.acquired
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_error smallint;
     v_message text;
     v_found record;
-    v_sp sharequeue.share_partitions;
     v_answer jsonb;
-    v_at timestamptz;
-    v_lock_ms integer;
-    v_limit integer;
-    v_head record;
-    v_part record;
-    v_taken int8multirange := '{}';
-    v_budget bigint := p_max_records;
-    v_fresh_to bigint;
-    v_lease_id bigint;
-    v_token uuid;
+    v_row sharequeue.acquired;
 begin
     select * into v_found from sharequeue.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
+    if p_request_id is not null then
+        select answer into v_answer from sharequeue.requests
+        where request_id = p_request_id and operation = 'acquire';
+        if found then
+            return query select * from jsonb_populate_recordset(null::sharequeue.acquired, v_answer);
+            return;
+        end if;
+    end if;
     v_error := v_found.error_code;
     v_message := v_found.error_message;
-    v_sp := v_found.share_partition;
-    select answer into v_answer from sharequeue.requests where request_id = p_request_id and operation = 'acquire';
-    if found then
-        return query select * from jsonb_populate_recordset(null::sharequeue.acquired, v_answer);
-        return;
-    end if;
-    if v_error = 0 and v_sp.status = 'topic_recreated' then
-        v_error := 100;
-        v_message := format('topic %s was deleted and made again since group %s started on it', p_topic, p_group_id);
-    end if;
-    if v_error = 0 and (p_max_records is null or p_max_records < 0 or p_member_id is null) then
-        v_error := 42;
-        v_message := 'acquire needs a member id and a number of records that is not negative';
-    end if;
     if v_error = 0 then
-        select * into v_error, v_message from sharequeue.check_member(p_group_id, p_member_id, p_member_epoch);
+        select * into v_error, v_message from sharequeue.check_acquire(v_found.sp, v_found.settings, p_member_id,
+            p_member_epoch, p_max_records, p_lock_duration_ms, p_redelivery, p_mode, p_log_firsts, p_log_lasts);
     end if;
     if v_error <> 0 then
         return next row(v_error, v_message, null, null, null, null, null, null, null)::sharequeue.acquired;
         return;
     end if;
-
-    v_at := sharequeue.clock();
-    v_limit := sharequeue.group_config(p_group_id, 'share.delivery.count.limit')::integer;
-    v_lock_ms := coalesce(p_lock_duration_ms, sharequeue.group_config(p_group_id, 'share.record.lock.duration.ms')::integer);
-    perform sharequeue.settle_lapsed(v_sp.share_partition_id, v_at);
-
-    select in_flight_id, isolate, offsets into v_head
-    from sharequeue.in_flight
-    where share_partition_id = v_sp.share_partition_id and state = 0
-    order by lower(offsets) limit 1;
-    if v_head.isolate is not null then
-        v_taken := sharequeue.first_records(v_head.offsets, least(v_budget, v_head.isolate));
-        v_budget := 0;
-    elsif v_head.in_flight_id is not null then
-        select sharequeue.first_records(range_agg(offsets), v_budget) into v_taken
-        from sharequeue.in_flight
-        where share_partition_id = v_sp.share_partition_id and state = 0 and isolate is null;
-        v_budget := v_budget - sharequeue.records(v_taken);
-    end if;
-    v_fresh_to := least(
-        case sharequeue.group_config(p_group_id, 'share.isolation.level')
-            when 'read_committed' then v_sp.last_stable_offset else v_sp.log_end end,
-        v_sp.speo + v_budget,
-        v_sp.spso + sharequeue.group_config(p_group_id, 'share.partition.max.record.locks')::bigint);
-    if isempty(v_taken) and v_fresh_to <= v_sp.speo then
-        perform sharequeue.advance_spso(v_sp.share_partition_id);
-        return;
-    end if;
-
-    insert into sharequeue.leases (share_partition_id, member_id, member_epoch, lock_duration_ms, acquired_at, expires_at)
-    values (v_sp.share_partition_id, p_member_id, coalesce(p_member_epoch, -1), v_lock_ms, v_at,
-        v_at + v_lock_ms * interval '1 millisecond')
-    returning lease_id, token into v_lease_id, v_token;
-    for v_part in
-        select in_flight_id, delivery_count, offsets * v_taken as offsets
-        from sharequeue.in_flight
-        where share_partition_id = v_sp.share_partition_id and state = 0
-            and isolate is not distinct from v_head.isolate and offsets && v_taken
-            and (isolate is null or in_flight_id = v_head.in_flight_id)
+    v_answer := '[]';
+    for v_row in
+        select * from sharequeue.acquire_under_lock(v_found.sp, v_found.settings, p_member_id, p_member_epoch,
+            p_max_records, p_lock_duration_ms, p_redelivery, p_mode, p_batch_size, p_log_firsts, p_log_lasts,
+            p_aborted, sharequeue.clock())
     loop
-        perform sharequeue.take(v_part.in_flight_id, v_part.offsets);
-        -- At the limit already: one of many that shared their last delivery. It comes once more, alone, uncounted.
-        perform sharequeue.place(v_sp.share_partition_id, 1::smallint,
-            least(v_part.delivery_count + 1, greatest(v_limit, v_part.delivery_count))::smallint,
-            v_part.offsets, v_lease_id);
+        return next v_row;
+        if p_request_id is not null then
+            v_answer := v_answer || to_jsonb(v_row);
+        end if;
     end loop;
-    if v_fresh_to > v_sp.speo then
-        perform sharequeue.place(v_sp.share_partition_id, 1::smallint, 1::smallint,
-            int8multirange(int8range(v_sp.speo, v_fresh_to)), v_lease_id);
-        update sharequeue.share_partitions set speo = v_fresh_to where share_partition_id = v_sp.share_partition_id;
-    end if;
-    perform sharequeue.advance_spso(v_sp.share_partition_id);
-    if p_request_id is not null then
-        select jsonb_agg(jsonb_build_object('error_code', 0, 'lease_id', v_lease_id, 'token', v_token,
-            'state_epoch', v_sp.state_epoch, 'lock_duration_ms', v_lock_ms,
-            'expires_at', v_at + v_lock_ms * interval '1 millisecond',
-            'delivery_count', delivery_count, 'offsets', offsets::text) order by delivery_count) into v_answer
-        from sharequeue.in_flight where lease_id = v_lease_id;
+    if v_answer <> '[]' then
         perform sharequeue.remember(p_request_id, 'acquire', v_answer);
     end if;
-    return query
-        select 0::smallint, null::text, v_lease_id, v_token, v_sp.state_epoch, v_lock_ms,
-            v_at + v_lock_ms * interval '1 millisecond', delivery_count, offsets
-        from sharequeue.in_flight where lease_id = v_lease_id order by delivery_count;
+end
+$$;
+
+-- What may be wrong with a call to acquire, beyond what lock_share_partition has found.
+create or replace function sharequeue.check_acquire(
+    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_member_epoch integer,
+    p_max_records bigint, p_lock_duration_ms integer, p_redelivery text, p_mode text, p_log_firsts bigint[],
+    p_log_lasts bigint[], out error_code smallint, out error_message text
+)
+language plpgsql volatile as $$
+begin
+    error_code := 0;
+    if p_sp.status = 'topic_recreated' then
+        error_code := 100;
+        error_message := format('topic %s was deleted and made again since group %s started on it', p_sp.topic, p_sp.group_id);
+    elsif p_max_records is null or p_max_records not between 0 and 4611686018427387904 then
+        error_code := 42;
+        error_message := 'acquire needs a number of records between 0 and 2^62';
+    elsif p_redelivery is null or p_redelivery not in ('kafka', 'fan_out') then
+        error_code := 42;
+        error_message := format('redelivery is kafka or fan_out, not %s', p_redelivery);
+    elsif p_mode is null or p_mode not in ('batch_optimized', 'record_limit') then
+        error_code := 42;
+        error_message := format('the acquire mode is batch_optimized or record_limit, not %s', p_mode);
+    elsif p_lock_duration_ms not between p_settings.min_lock_duration_ms and p_settings.max_lock_duration_ms then
+        error_code := 42;
+        error_message := format('a lock of %s ms is outside the group''s bounds, %s to %s ms', p_lock_duration_ms,
+            p_settings.min_lock_duration_ms, p_settings.max_lock_duration_ms);
+    elsif p_log_firsts is not null and (p_log_lasts is null
+            or array_length(p_log_firsts, 1) is distinct from array_length(p_log_lasts, 1)
+            or exists (select from unnest(p_log_firsts, p_log_lasts) as b (first, last)
+                where first is null or last is null or first > last or first < 0)
+            or exists (select from (
+                select first, lag(last) over () as before from unnest(p_log_firsts, p_log_lasts) as b (first, last)) as b
+                where first <= before)) then
+        error_code := 42;
+        error_message := 'log batches are pairs of first and last offset, in order, not overlapping';
+    else
+        select m.error_code, m.error_message into error_code, error_message
+        from sharequeue.check_member(p_sp.group_id, p_member_id, p_member_epoch) as m;
+    end if;
+end
+$$;
+
+-- The acquire itself; the share-partition row is locked and the call has been checked.
+create or replace function sharequeue.acquire_under_lock(
+    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_member_epoch integer,
+    p_max_records bigint, p_lock_duration_ms integer, p_redelivery text, p_mode text, p_batch_size bigint,
+    p_log_firsts bigint[], p_log_lasts bigint[], p_aborted int8multirange, p_at timestamptz
+) returns setof sharequeue.acquired
+language plpgsql volatile as $$
+declare
+    v_sp sharequeue.share_partitions := p_sp;
+    v_lock_ms integer := coalesce(p_lock_duration_ms, p_settings.lock_duration_ms);
+    v_expires_at timestamptz := p_at + v_lock_ms * interval '1 millisecond';
+    v_lease_id bigint;
+    v_token uuid := gen_random_uuid();
+    v_taken sharequeue.taken;
+    v_read_end bigint := case when p_settings.read_committed then p_sp.last_stable_offset else p_sp.log_end end;
+    v_at integer;
+begin
+    if v_sp.next_expiry <= p_at then
+        perform sharequeue.settle_lapsed(v_sp.share_partition_id, p_at);
+        select * into v_sp from sharequeue.share_partitions where share_partition_id = p_sp.share_partition_id;
+    end if;
+    if p_max_records = 0 or v_sp.paused_reason is not null or p_settings.paused_reason is not null then
+        return;
+    end if;
+    v_lease_id := nextval('sharequeue.leases_lease_id_seq');
+    if p_redelivery = 'fan_out' then
+        v_taken := sharequeue.take_fan_out(v_sp, p_settings, p_max_records, v_read_end, v_lease_id, p_at);
+    else
+        v_taken := sharequeue.take_kafka(v_sp, p_settings, p_max_records, v_read_end, v_lease_id, p_at, p_mode,
+            coalesce(p_batch_size, p_max_records), p_log_firsts, p_log_lasts,
+            case when p_settings.read_committed then p_aborted else '{}' end);
+    end if;
+    -- Also where nothing is answered: aborted records may have been taken and archived.
+    if exists (select from sharequeue.in_flight_batches where lease_id = v_lease_id) then
+        insert into sharequeue.leases (lease_id, share_partition_id, member_id, member_epoch, token, lock_duration_ms,
+            acquired_at, expires_at, fan_out, own_lock_duration)
+        values (v_lease_id, v_sp.share_partition_id, p_member_id, coalesce(p_member_epoch, -1), v_token, v_lock_ms,
+            p_at, v_expires_at, p_redelivery = 'fan_out', p_lock_duration_ms is not null);
+        update sharequeue.share_partitions set next_expiry = v_expires_at
+        where share_partition_id = v_sp.share_partition_id and (next_expiry is null or next_expiry > v_expires_at);
+    end if;
+    for v_at in 1 .. coalesce(array_length(v_taken.delivery_counts, 1), 0) loop
+        return next row(0::smallint, null, v_lease_id, v_token, v_sp.state_epoch, v_lock_ms, v_expires_at,
+            v_taken.delivery_counts[v_at], v_taken.offsets[v_at])::sharequeue.acquired;
+    end loop;
+end
+$$;
+
+-- Offsets in flight for the bound of share.partition.max.record.locks: the span from SPSO to SPEO (R-NF-5), without those
+-- that wait for their time, which would stall the window.
+create or replace function sharequeue.in_flight_span(p_sp sharequeue.share_partitions, p_at timestamptz) returns bigint
+language plpgsql stable as $$
+begin
+    if not p_sp.redeliverable then
+        return p_sp.speo - p_sp.spso;
+    end if;
+    return p_sp.speo - p_sp.spso - coalesce((
+        select sum(sharequeue.records(sharequeue.offsets_of(first_offset, last_offset, offsets)))
+        from sharequeue.in_flight_batches
+        where share_partition_id = p_sp.share_partition_id and state = 0 and not_before > p_at), 0);
 end
 $$;

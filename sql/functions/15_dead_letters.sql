@@ -16,8 +16,9 @@ begin
         select from sharequeue.dead_letter_batches b
         where b.share_partition_id = v_sp.share_partition_id and b.written_at is null
     ) then
-        select sharequeue.first_records(range_agg(f.offsets), p_max_records) into v_taken
-        from sharequeue.in_flight f where f.share_partition_id = v_sp.share_partition_id and f.state = 3;
+        select sharequeue.first_records(
+            range_agg(sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets)), p_max_records) into v_taken
+        from sharequeue.in_flight_batches f where f.share_partition_id = v_sp.share_partition_id and f.state = 3;
         if v_taken is null or isempty(v_taken) then
             return;
         end if;
@@ -27,9 +28,12 @@ begin
         insert into sharequeue.dead_letter_batches (share_partition_id, sequence, opened_at)
         values (v_sp.share_partition_id, v_sp.dead_letter_sequence, sharequeue.clock());
         insert into sharequeue.dead_letter_runs (share_partition_id, sequence, cause, delivery_count, offsets)
-        select v_sp.share_partition_id, v_sp.dead_letter_sequence, f.cause, f.delivery_count, f.offsets * v_taken
-        from sharequeue.in_flight f
-        where f.share_partition_id = v_sp.share_partition_id and f.state = 3 and f.offsets && v_taken;
+        select v_sp.share_partition_id, v_sp.dead_letter_sequence, f.cause, f.delivery_count,
+            range_agg(sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets)) * v_taken
+        from sharequeue.in_flight_batches f
+        where f.share_partition_id = v_sp.share_partition_id and f.state = 3
+            and sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) && v_taken
+        group by f.cause, f.delivery_count;
     end if;
     return query
         select r.sequence, b.opened_at, v_sp.topic_id, r.cause, r.delivery_count, r.offsets
@@ -50,7 +54,9 @@ declare
     v_sp sharequeue.share_partitions;
     v_run record;
     v_part record;
+    v_records bigint;
     v_closed bigint := 0;
+    v_completed bigint := 0;
 begin
     select * into v_sp from sharequeue.share_partitions sp
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition for update;
@@ -63,17 +69,27 @@ begin
         select * from sharequeue.dead_letter_runs
         where share_partition_id = v_sp.share_partition_id and sequence = p_sequence
     loop
-        select in_flight_id into v_part from sharequeue.in_flight
-        where share_partition_id = v_sp.share_partition_id and state = 3
-            and cause = v_run.cause and delivery_count = v_run.delivery_count;
-        perform sharequeue.take(v_part.in_flight_id, v_run.offsets);
-        perform sharequeue.place(v_sp.share_partition_id, 4::smallint, v_run.delivery_count,
-            v_run.offsets * int8multirange(int8range(v_sp.spso, null)), null, v_run.cause);
-        perform sharequeue.count_outcome(
-            v_sp.share_partition_id, v_run.cause, v_run.delivery_count, sharequeue.records(v_run.offsets));
-        v_closed := v_closed + sharequeue.records(v_run.offsets);
+        for v_part in
+            select first_offset, last_offset, part,
+                sharequeue.offsets_of(first_offset, last_offset, offsets) * v_run.offsets as offsets
+            from sharequeue.in_flight_batches
+            where share_partition_id = v_sp.share_partition_id and state = 3 and first_offset < upper(v_run.offsets)
+                and cause = v_run.cause and delivery_count = v_run.delivery_count
+                and sharequeue.offsets_of(first_offset, last_offset, offsets) && v_run.offsets
+        loop
+            perform sharequeue.take(
+                v_sp.share_partition_id, v_part.first_offset, v_part.part, v_part.offsets);
+            v_part.offsets := v_part.offsets * int8multirange(int8range(v_sp.spso, null));
+            perform sharequeue.place(v_sp.share_partition_id, v_part.first_offset, v_part.last_offset, 4::smallint,
+                v_run.delivery_count, v_part.offsets, null, v_run.cause);
+            perform sharequeue.join_terminal(v_sp.share_partition_id, v_part.first_offset);
+            v_completed := v_completed + sharequeue.records(v_part.offsets);
+        end loop;
+        v_records := sharequeue.records(v_run.offsets);
+        perform sharequeue.count_outcome(v_sp.share_partition_id, v_run.cause, v_run.delivery_count, v_records);
+        v_closed := v_closed + v_records;
     end loop;
-    perform sharequeue.advance_spso(v_sp.share_partition_id);
+    perform sharequeue.advance_spso(v_sp.share_partition_id, v_completed);
     return v_closed;
 end
 $$;

@@ -4,44 +4,81 @@ returns table (group_id text, topic text, partition integer, violation text)
 language sql stable set search_path = pg_catalog as $$
     with checked as (
         select * from sharequeue.share_partitions sp where p_group_id is null or sp.group_id = p_group_id
-    ), sums as (
-        select sp.share_partition_id, sum(sharequeue.records(f.offsets)) as added,
-            sharequeue.records(range_agg(f.offsets)) as together,
-            range_agg(f.offsets) * int8multirange(int8range(sp.spso, null)) as held,
-            coalesce(sum(sharequeue.records(f.offsets)) filter (where f.state in (2, 4)), 0) as complete,
-            bool_or(f.state in (2, 4) and f.offsets @> sp.spso) as head_is_terminal,
-            coalesce(bool_or(f.state in (0, 2, 4) and lower(f.offsets) < sp.spso), false) as below
-        from checked sp join sharequeue.in_flight f using (share_partition_id)
-        group by sp.share_partition_id, sp.spso
+    ), parts as (
+        select sp.share_partition_id, sp.spso, sp.speo, f.first_offset, f.last_offset, f.part, f.state,
+            f.delivery_count, f.lease_id, f.isolate, f.not_before, f.cause,
+            sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) as offsets,
+            row(f.state, f.delivery_count, f.lease_id, f.isolate, f.not_before, f.cause)::text as kind
+        from checked sp join sharequeue.in_flight_batches f using (share_partition_id)
+    ), batches as (
+        select share_partition_id, spso, speo, first_offset, max(last_offset) as last_offset,
+            min(last_offset) <> max(last_offset) as torn,
+            sum(sharequeue.records(offsets)) as added, range_agg(offsets) as together,
+            count(*) <> count(distinct kind) as doubled,
+            bool_or(state = 0 and lower(offsets) < spso) as below,
+            bool_and(state in (2, 4)) as terminal,
+            bool_or(state in (2, 4) and offsets @> spso) as head_is_terminal,
+            coalesce(sum(sharequeue.records(offsets * int8multirange(int8range(spso, null))))
+                filter (where state in (2, 4)), 0) as complete
+        from parts group by share_partition_id, spso, speo, first_offset
+    ), ordered as (
+        select *, lag(last_offset) over (partition by share_partition_id order by first_offset) as before from batches
     ), violations as (
-        select share_partition_id, 'an offset is in two states at once' as violation from sums where added <> together
+        select share_partition_id, 'an offset is in two states at once' as violation from ordered
+        where added <> sharequeue.records(together) or before >= first_offset
         union all
-        select sp.share_partition_id, 'the states in flight do not fill [SPSO, SPEO)' from checked sp
-        left join sums s using (share_partition_id)
-        where coalesce(s.held, '{}') <> case when sp.spso = sp.speo then '{}'::int8multirange
-            else int8multirange(int8range(sp.spso, sp.speo)) end
+        select share_partition_id, 'a batch has two rows of one state' from ordered where doubled
         union all
-        select share_partition_id, 'an offset below SPSO is still available or terminal' from sums where below
+        select share_partition_id, 'the states of a batch do not fill it' from ordered
+        where torn or together * int8multirange(int8range(spso, null))
+            <> int8multirange(int8range(first_offset, last_offset + 1)) * int8multirange(int8range(spso, null))
+            or not together <@ int8multirange(int8range(first_offset, last_offset + 1))
         union all
-        select share_partition_id, 'the record at SPSO is terminal' from sums where head_is_terminal
+        select share_partition_id, 'a batch lies at or past SPEO' from ordered where last_offset >= speo
+        union all
+        select share_partition_id, 'an offset below SPSO is still available, or a finished batch still there'
+        from ordered where below or (terminal and last_offset < spso)
+        union all
+        select o.share_partition_id, 'the record at SPSO is terminal' from ordered o
+        join checked sp using (share_partition_id) where o.head_is_terminal and not sp.advance_due
+        union all
+        select sp.share_partition_id, 'there is nothing in flight between SPSO and SPEO' from checked sp
+        where sp.spso < sp.speo and not exists (select from parts p where p.share_partition_id = sp.share_partition_id
+            and p.last_offset >= sp.spso)
         union all
         select sp.share_partition_id, 'the delivery-complete count does not match the terminal records in flight'
-        from checked sp left join sums s using (share_partition_id)
-        where sp.delivery_complete_count <> coalesce(s.complete, 0)
+        from checked sp
+        where sp.delivery_complete_count <> coalesce((
+            select sum(o.complete) from ordered o where o.share_partition_id = sp.share_partition_id), 0)
         union all
-        select f.share_partition_id, 'a leased record has delivery count 0'
-        from sharequeue.in_flight f join checked using (share_partition_id) where f.state = 1 and f.delivery_count < 1
+        select share_partition_id, 'a leased record has delivery count 0' from parts
+        where state = 1 and delivery_count < 1
+        union all
+        select share_partition_id, 'a row of a batch says what cannot be' from parts
+        where state not between 0 and 4 or delivery_count < 0 or first_offset < 0 or isempty(offsets)
+            or (state = 1) <> (lease_id is not null) or (isolate is not null and (isolate < 1 or state <> 0))
+            or (not_before is not null and state <> 0)
+            or (state = 3 and cause is distinct from 'rejected' and cause is distinct from 'exceeded')
+            or cause not in ('rejected', 'exceeded', 'gap')
+        union all
+        select sp.share_partition_id, 'a share-partition says what cannot be' from checked sp
+        where not (0 <= sp.spso and sp.spso <= sp.speo and sp.delivery_complete_count >= 0 and sp.partition >= 0)
+            or sp.status not in ('active', 'topic_recreated')
+        union all
+        select sp.share_partition_id, 'something is redeliverable and not marked so' from checked sp
+        where not sp.redeliverable and exists (
+            select from parts p where p.share_partition_id = sp.share_partition_id and p.state = 0)
         union all
         select l.share_partition_id, 'a lease holds nothing' from sharequeue.leases l
         join checked using (share_partition_id)
-        where not exists (select from sharequeue.in_flight f where f.lease_id = l.lease_id)
+        where not exists (select from sharequeue.in_flight_batches f where f.lease_id = l.lease_id)
         union all
-        select f.share_partition_id, 'a record is held under a lease of another share-partition'
-        from sharequeue.in_flight f join checked using (share_partition_id) join sharequeue.leases l using (lease_id)
-        where l.share_partition_id <> f.share_partition_id
+        select l.share_partition_id, 'a lock lapses before the share-partition says' from sharequeue.leases l
+        join checked sp using (share_partition_id) where sp.next_expiry is null or l.expires_at < sp.next_expiry
         union all
-        select sp.share_partition_id, 'SPSO is past the log end: the log was truncated' from checked sp
-        where sp.spso > sp.log_end and sp.observed_at is not null
+        select p.share_partition_id, 'a record is held under a lease of another share-partition, or of none' from parts p
+        where p.state = 1 and not exists (select from sharequeue.leases l
+            where l.lease_id = p.lease_id and l.share_partition_id = p.share_partition_id)
     )
     select sp.group_id, sp.topic, sp.partition, v.violation
     from violations v join checked sp using (share_partition_id)

@@ -10,7 +10,7 @@ begin
     from sharequeue.share_partition_status where group_id = p_group_id;
     insert into sharequeue.delivery_count_history
     select v_at, d.share_partition_id, d.outcome, d.delivery_count, d.records
-    from sharequeue.delivery_counts d join sharequeue.share_partitions sp using (share_partition_id)
+    from sharequeue.delivery_count_totals d join sharequeue.share_partitions sp using (share_partition_id)
     where sp.group_id = p_group_id;
     return v_at;
 end

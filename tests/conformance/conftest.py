@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
+
+from sharequeue.database import Database, migrate
+from sharequeue.local.stack import StackInfo
+from tests.conformance.postgres_engine import PostgresEngine
 
 COUNTS: dict[str, Counter[str]] = {}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def postgres_engine(stack: StackInfo) -> Iterator[None]:
+    """A database of the suite's own, which the Postgres engine empties as it likes."""
+    name = f"conformance_{uuid.uuid4().hex[:12]}"
+    engine = sa.create_engine(stack.database_url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"create database {name}")
+    url = sa.make_url(stack.database_url).set(database=name)
+    with Database(url.render_as_string(hide_password=False)) as database:
+        migrate(database)
+        PostgresEngine.shared = database
+        yield
+        PostgresEngine.shared = None
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"drop database {name} with (force)")
+    engine.dispose()
 
 
 @pytest.fixture(scope="session")

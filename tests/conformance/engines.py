@@ -271,5 +271,11 @@ class InMemoryEngine:
         return self.groups.verify()
 
 
-ENGINES: dict[str, Callable[[], Engine]] = {"in memory": InMemoryEngine}
+def _postgres() -> Engine:
+    from tests.conformance.postgres_engine import PostgresEngine
+
+    return PostgresEngine.on_its_database()
+
+
+ENGINES: dict[str, Callable[[], Engine]] = {"in memory": InMemoryEngine, "postgres": _postgres}
 """Every engine that is held to the scenarios, by the name its tests carry."""

@@ -143,6 +143,7 @@ class _RefusingSecond(State):
         *,
         outputs: object = (),
         request_id: object = None,
+        not_before: object = None,
     ) -> Acknowledged:
         if self.answered:
             self.release_lease(lease)

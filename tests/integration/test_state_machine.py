@@ -179,7 +179,8 @@ class Histories(RuleBasedStateMachine):
         with self.database.transaction() as connection:
             rows = connection.execute(
                 sa.text(
-                    "select f.state, f.delivery_count, f.lease_id, f.isolate, f.offsets from sharequeue.in_flight f"
+                    "select f.state, f.delivery_count, f.lease_id, f.isolate, f.offsets"
+                    " from sharequeue.in_flight_offsets f"
                     " join sharequeue.share_partitions sp using (share_partition_id) where sp.group_id = :group"
                 ),
                 {"group": self.at.group_id},
@@ -188,6 +189,8 @@ class Histories(RuleBasedStateMachine):
             offset: (STATES[row.state], row.delivery_count, row.lease_id, row.isolate)
             for row in rows
             for offset in OffsetSet.parse(row.offsets).iter_offsets()
+            # A batch that SPSO has entered keeps what is finished in it until SPSO leaves it.
+            if row.state in (0, 1, 3) or offset >= self.model.spso
         }
         assert engine == {o: (r.state, r.count, r.lease, r.isolate) for o, r in self.model.records.items()}
         status = self.state.describe(self.at.group_id)[0]

@@ -1,0 +1,67 @@
+-- What the broker said of the log (R-LS): its start, its end, its last stable offset, seen now. A log start past SPSO
+-- moves SPSO: records nobody had processed are counted as lost, leases keep what they hold until they answer or
+-- lapse, dead letters on their way stay on it. The same topic name under another id is another topic: nothing moves,
+-- and leasing stops until somebody decides.
+create or replace function sharequeue.observe(
+    p_group_id text, p_topic text, p_partition integer, p_topic_id text,
+    p_log_start bigint, p_log_end bigint, p_last_stable_offset bigint
+) returns text
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_sp sharequeue.share_partitions;
+begin
+    select * into v_sp from sharequeue.share_partitions
+    where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
+    if not found then
+        return null;
+    end if;
+    if v_sp.topic_id <> p_topic_id then
+        update sharequeue.share_partitions set status = 'topic_recreated', observed_at = sharequeue.clock()
+        where share_partition_id = v_sp.share_partition_id;
+        return 'topic_recreated';
+    end if;
+    if p_log_start > v_sp.spso then
+        perform sharequeue.advance_log_start(v_sp, p_log_start);
+    end if;
+    update sharequeue.share_partitions
+    set log_start = p_log_start, log_end = p_log_end, last_stable_offset = p_last_stable_offset,
+        status = 'active', observed_at = sharequeue.clock()
+    where share_partition_id = v_sp.share_partition_id;
+    return 'active';
+end
+$$;
+
+-- The log now starts past SPSO: what is finished or was never processed below it goes, what is leased stays.
+-- SPSO may then stand at something finished; the next answer moves it on (R-SO-1).
+create or replace function sharequeue.advance_log_start(p_sp sharequeue.share_partitions, p_log_start bigint)
+returns void
+language plpgsql volatile as $$
+declare
+    v_id bigint := p_sp.share_partition_id;
+    v_gone int8multirange := int8multirange(int8range(null, p_log_start));
+    v_part record;
+    v_lost bigint := 0;
+    v_passed bigint := 0;
+begin
+    for v_part in
+        select first_offset, last_offset, part, state,
+            sharequeue.offsets_of(first_offset, last_offset, offsets) * v_gone as offsets
+        from sharequeue.in_flight_batches
+        where share_partition_id = v_id and first_offset < p_log_start and state in (0, 2, 4)
+            and sharequeue.offsets_of(first_offset, last_offset, offsets) && v_gone
+    loop
+        if v_part.state = 0 then
+            v_lost := v_lost + sharequeue.records(v_part.offsets);
+        else
+            v_passed := v_passed + sharequeue.records(
+                v_part.offsets * int8multirange(int8range(p_sp.spso, null)));
+        end if;
+        perform sharequeue.take(v_id, v_part.first_offset, v_part.part, v_part.offsets);
+    end loop;
+    update sharequeue.share_partitions
+    set spso = p_log_start, speo = greatest(speo, p_log_start),
+        lost_records = lost_records + v_lost + greatest(0, p_log_start - speo),
+        delivery_complete_count = delivery_complete_count - v_passed, advance_due = true
+    where share_partition_id = v_id;
+end
+$$;

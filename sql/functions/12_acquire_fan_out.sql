@@ -1,0 +1,98 @@
+-- fan_out: what batch members lease (design: poison isolation). Suspects come in a lease of their own, all of one kind,
+-- in parts of bounded size; what was released by an answer comes back together, then fresh records. Fresh records stop
+-- at share.partition.max.record.locks between SPSO and SPEO; redelivery inside that window does not.
+create or replace function sharequeue.take_fan_out(
+    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_max_records bigint, p_read_end bigint,
+    p_lease_id bigint, p_at timestamptz
+) returns sharequeue.taken
+language plpgsql volatile as $$
+declare
+    v_id bigint := p_sp.share_partition_id;
+    v_head record;
+    v_first bigint;
+    v_part record;
+    v_offsets int8multirange;
+    v_budget bigint := p_max_records;
+    v_count smallint;
+    v_fresh_to bigint;
+    v_taken sharequeue.taken;
+begin
+    if p_sp.redeliverable then
+        v_first := sharequeue.next_available(v_id, 0, p_at);
+        select f.isolate, f.delivery_count into v_head
+        from sharequeue.in_flight_batches f
+        where f.share_partition_id = v_id and f.first_offset = v_first and f.state = 0
+            and (f.not_before is null or f.not_before <= p_at)
+        order by lower(sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets)) limit 1;
+        if v_first is null then
+            update sharequeue.share_partitions set redeliverable = false
+            where share_partition_id = v_id and not exists (
+                select from sharequeue.in_flight_batches where share_partition_id = v_id and state = 0);
+        elsif v_head.isolate is not null then
+            v_budget := least(v_budget, v_head.isolate);
+        end if;
+        while v_first is not null and v_budget > 0 loop
+            select sharequeue.first_records(
+                range_agg(sharequeue.offsets_of(first_offset, last_offset, offsets)), v_budget) into v_offsets
+            from sharequeue.in_flight_batches
+            where share_partition_id = v_id and first_offset = v_first and state = 0
+                and (not_before is null or not_before <= p_at) and isolate is not distinct from v_head.isolate
+                and (isolate is null or delivery_count = v_head.delivery_count);
+            for v_part in
+                select f.part, f.last_offset, f.delivery_count, f.offsets,
+                    sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) * v_offsets as taken
+                from sharequeue.in_flight_batches f
+                where f.share_partition_id = v_id and f.first_offset = v_first and f.state = 0
+                    and (f.not_before is null or f.not_before <= p_at) and f.isolate is not distinct from v_head.isolate
+                    and (f.isolate is null or f.delivery_count = v_head.delivery_count)
+                    and sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) && v_offsets
+            loop
+                -- At the limit already: one of many that shared their last delivery. It comes once more, alone,
+                -- uncounted.
+                v_count := least(v_part.delivery_count + 1,
+                    greatest(p_settings.delivery_count_limit, v_part.delivery_count));
+                if v_part.offsets is null
+                        and v_part.taken = int8multirange(int8range(v_first, v_part.last_offset + 1)) then
+                    update sharequeue.in_flight_batches
+                    set state = 1, delivery_count = v_count, lease_id = p_lease_id, isolate = null, not_before = null
+                    where share_partition_id = v_id and first_offset = v_first;
+                else
+                    perform sharequeue.take(v_id, v_first, v_part.part, v_part.taken);
+                    perform sharequeue.place(v_id, v_first, v_part.last_offset, 1::smallint, v_count, v_part.taken,
+                        p_lease_id);
+                end if;
+            end loop;
+            v_budget := v_budget - sharequeue.records(coalesce(v_offsets, '{}'));
+            v_first := sharequeue.next_available(v_id, v_first + 1, p_at);
+        end loop;
+        if v_head.isolate is not null then
+            v_budget := 0;
+        end if;
+    end if;
+    v_fresh_to := least(p_read_end, p_sp.speo + v_budget,
+        p_sp.speo + p_settings.max_record_locks - sharequeue.in_flight_span(p_sp, p_at));
+    if v_fresh_to > p_sp.speo then
+        insert into sharequeue.in_flight_batches
+            (share_partition_id, first_offset, last_offset, state, delivery_count, lease_id)
+        values (v_id, p_sp.speo, v_fresh_to - 1, 1, 1, p_lease_id);
+        update sharequeue.share_partitions set speo = v_fresh_to where share_partition_id = v_id;
+    end if;
+    select array_agg(t.delivery_count order by t.delivery_count), array_agg(t.offsets order by t.delivery_count)
+    into v_taken.delivery_counts, v_taken.offsets
+    from (
+        select delivery_count, range_agg(sharequeue.offsets_of(first_offset, last_offset, offsets)) as offsets
+        from sharequeue.in_flight_batches where lease_id = p_lease_id group by delivery_count
+    ) as t;
+    return v_taken;
+end
+$$;
+
+-- The first batch from an offset on that has something to deliver by now.
+create or replace function sharequeue.next_available(p_share_partition_id bigint, p_from bigint, p_at timestamptz)
+returns bigint
+language sql stable as $$
+    select first_offset from sharequeue.in_flight_batches
+    where share_partition_id = p_share_partition_id and state = 0 and first_offset >= p_from
+        and (not_before is null or not_before <= p_at)
+    order by share_partition_id, state, first_offset limit 1
+$$;

@@ -1,0 +1,388 @@
+-- kafka: what a broker's share fetch acquires (R-AQ, R-TH, R-IL), with the log's batches where the caller knows them.
+create or replace function sharequeue.take_kafka(
+    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_max_records bigint, p_read_end bigint,
+    p_lease_id bigint, p_at timestamptz, p_mode text, p_batch_size bigint, p_log_firsts bigint[], p_log_lasts bigint[],
+    p_aborted int8multirange
+) returns sharequeue.taken
+language plpgsql volatile as $$
+declare
+    v_id bigint := p_sp.share_partition_id;
+    -- Nothing in the window; what the log start has overtaken below it does not count.
+    v_empty boolean := p_sp.spso = p_sp.speo;
+    v_in_flight bigint := sharequeue.in_flight_span(p_sp, p_at);
+    v_available bigint;
+    v_fetch bigint;
+    v_log_base bigint;
+    v_base bigint;
+    v_from bigint;
+    v_last bigint;
+    v_budget bigint;
+    v_acquired bigint := 0;
+    v_firsts bigint[];
+    v_lasts bigint[];
+    v_cached record;
+    v_batch record;
+    v_got sharequeue.taken_offsets;
+    v_answer sharequeue.taken_offsets;
+begin
+    -- Where the fetch reads from (R-NF): the first redeliverable offset, else the first never delivered.
+    if p_sp.redeliverable then
+        v_available := sharequeue.next_available(v_id, 0, p_at);
+        if v_available is not null then
+            select min(lower(sharequeue.offsets_of(first_offset, last_offset, offsets))) into v_available
+            from sharequeue.in_flight_batches
+            where share_partition_id = v_id and first_offset = v_available and state = 0
+                and (not_before is null or not_before <= p_at);
+        else
+            update sharequeue.share_partitions set redeliverable = false
+            where share_partition_id = v_id and not exists (
+                select from sharequeue.in_flight_batches where share_partition_id = v_id and state = 0);
+        end if;
+    end if;
+    v_fetch := coalesce(v_available, p_sp.speo);
+    if v_available is null and v_in_flight >= p_settings.max_record_locks and not v_empty then
+        return null;
+    end if;
+    -- What the fetch read.
+    if p_log_firsts is null then
+        v_log_base := v_fetch;
+        v_last := p_read_end - 1;
+    else
+        select array_agg(b.first order by b.first), array_agg(b.last order by b.first) into v_firsts, v_lasts
+        from unnest(p_log_firsts, p_log_lasts) as b (first, last) where b.last >= v_fetch and b.last < p_read_end;
+        v_log_base := v_firsts[1];
+        v_last := v_lasts[array_upper(v_lasts, 1)];
+    end if;
+    if v_last is null or v_last < v_fetch or v_last < p_sp.spso then
+        return null;
+    end if;
+    -- The budget (R-AQ-2).
+    v_budget := least(p_max_records, p_settings.max_record_locks - v_in_flight);
+    if v_budget <= 0 then
+        if v_fetch >= p_sp.speo then
+            return null;
+        end if;
+        v_budget := least(p_max_records, p_sp.speo - v_fetch);
+        v_last := least(v_last, p_sp.speo - 1);
+    end if;
+    -- Redeliverable offsets that compaction has removed before the first batch read (R-AQ-3).
+    if v_fetch < v_log_base then
+        perform sharequeue.archive_available(v_id, v_fetch, v_log_base - 1);
+    end if;
+    -- From which cached batch on (R-AQ-4).
+    v_base := v_log_base;
+    select first_offset, last_offset into v_cached from sharequeue.in_flight_batches
+    where share_partition_id = v_id and first_offset <= v_log_base
+    order by share_partition_id desc, first_offset desc limit 1;
+    if not found then
+        v_base := greatest(v_base, p_sp.spso);
+    elsif v_cached.last_offset >= v_log_base then
+        v_base := v_cached.first_offset;
+    end if;
+    v_from := least(v_base, v_log_base);
+    select max(last_offset) into v_cached.last_offset from (
+        select last_offset from sharequeue.in_flight_batches
+        where share_partition_id = v_id and first_offset between v_from and v_last
+        order by share_partition_id desc, first_offset desc limit 1) as f;
+    if v_cached.last_offset is not null then
+        v_from := v_from - 1;
+        loop
+            exit when v_acquired >= v_budget;
+            v_from := sharequeue.next_available(v_id, v_from + 1, p_at);
+            exit when v_from is null or v_from > v_last;
+            v_got := sharequeue.take_batch(v_id, v_from, v_log_base, v_last, p_lease_id, p_at,
+                case when p_mode = 'record_limit' or p_log_firsts is null then v_budget - v_acquired end, v_acquired,
+                p_settings.delivery_count_limit);
+            v_acquired := v_acquired + v_got.records;
+            v_answer := sharequeue.joined(v_answer, v_got);
+            if v_got.throttled then
+                return sharequeue.without_aborted(v_id, v_answer, p_aborted, p_lease_id);
+            end if;
+        end loop;
+        v_base := v_cached.last_offset + 1;
+    end if;
+    if v_acquired < v_budget and v_base <= v_last then
+        v_got := sharequeue.take_fresh(p_sp, v_base, v_last, v_budget - v_acquired, p_lease_id, p_mode, p_batch_size,
+            v_firsts, v_lasts, v_empty);
+        v_answer := sharequeue.joined(v_answer, v_got);
+    end if;
+    return sharequeue.without_aborted(v_id, v_answer, p_aborted, p_lease_id);
+end
+$$;
+
+-- Redelivers from one cached batch (R-AQ-6, R-AQ-8): whole if it is uniform and lies inside what was read, offset by
+-- offset otherwise, and throttled near the delivery limit (R-TH). p_most is what is left of the budget where that is
+-- hard (record_limit, or no log batches known), null where it is soft.
+create or replace function sharequeue.take_batch(
+    p_id bigint, p_first bigint, p_read_first bigint, p_read_last bigint, p_lease_id bigint, p_at timestamptz,
+    p_most bigint, p_before bigint, p_limit integer
+) returns sharequeue.taken_offsets
+language plpgsql volatile as $$
+declare
+    v_threshold integer := greatest(2, (p_limit + 1) / 2);
+    v_batch record;
+    v_run record;
+    v_cap bigint;
+    v_take bigint;
+    v_stop boolean := false;
+    v_got sharequeue.taken_offsets;
+    v_read int8multirange := int8multirange(int8range(p_read_first, p_read_last + 1));
+begin
+    v_got.records := 0;
+    v_got.by_offset := false;
+    v_got.throttled := false;
+    select f.last_offset, bool_or(f.offsets is not null) as exploded,
+        max(f.delivery_count) filter (where v_read && sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets))
+            as highest
+    into v_batch
+    from sharequeue.in_flight_batches f
+    where f.share_partition_id = p_id and f.first_offset = p_first and f.state = 0
+        and (f.not_before is null or f.not_before <= p_at)
+    group by f.last_offset;
+    if v_batch.highest is null then
+        return v_got;
+    end if;
+    v_got.throttled := v_batch.highest >= v_threshold;
+    if v_got.throttled and p_before > 0 then
+        return v_got;
+    end if;
+    if not v_got.throttled and not v_batch.exploded and p_first >= p_read_first and v_batch.last_offset <= p_read_last
+            and (p_most is null or v_batch.last_offset - p_first + 1 <= p_most) then
+        update sharequeue.in_flight_batches
+        set state = 1, delivery_count = delivery_count + 1, lease_id = p_lease_id, isolate = null, not_before = null
+        where share_partition_id = p_id and first_offset = p_first
+        returning array[first_offset], array[last_offset], array[delivery_count]
+        into v_got.firsts, v_got.lasts, v_got.delivery_counts;
+        v_got.records := v_batch.last_offset - p_first + 1;
+        return v_got;
+    end if;
+    v_got.by_offset := true;
+    for v_run in
+        select f.part, f.delivery_count, lower(r) as first, upper(r) - lower(r) as records
+        from sharequeue.in_flight_batches f,
+            unnest(v_read * sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets)) as r
+        where f.share_partition_id = p_id and f.first_offset = p_first and f.state = 0
+            and (f.not_before is null or f.not_before <= p_at)
+        order by lower(r)
+    loop
+        v_take := v_run.records;
+        -- The last attempt goes alone (R-TH-5).
+        if p_limit > 2 and v_run.delivery_count = p_limit - 1 then
+            exit when v_got.records > 0;
+            v_take := 1;
+            v_stop := true;
+        elsif v_got.throttled then
+            if v_cap is null and v_run.delivery_count >= v_threshold then
+                v_cap := greatest(1, (v_batch.last_offset - p_first + 1) >> (v_run.delivery_count - v_threshold + 1));
+            end if;
+            -- It stops where the number acquired equals the cap. Where runs of another count have gone past it
+            -- already, it never does: the broker's own quirk (R-TH-4).
+            if v_cap > v_got.records and v_cap <= v_got.records + v_take then
+                v_take := v_cap - v_got.records;
+                v_stop := true;
+            end if;
+        end if;
+        if p_most is not null and p_most <= v_got.records + v_take then
+            v_take := p_most - v_got.records;
+            v_stop := true;
+        end if;
+        v_got.firsts := v_got.firsts || v_run.first;
+        v_got.lasts := v_got.lasts || (v_run.first + v_take - 1);
+        v_got.delivery_counts := v_got.delivery_counts || (v_run.delivery_count + 1)::smallint;
+        v_got.records := v_got.records + v_take;
+        exit when v_stop;
+    end loop;
+    perform sharequeue.redeliver(p_id, p_first, v_batch.last_offset, p_lease_id, v_got);
+    return v_got;
+end
+$$;
+
+-- Moves the offsets chosen from one batch into the lease, count by count.
+create or replace function sharequeue.redeliver(
+    p_id bigint, p_first bigint, p_last bigint, p_lease_id bigint, p_got sharequeue.taken_offsets
+) returns void
+language plpgsql volatile as $$
+declare
+    v_part record;
+begin
+    for v_part in
+        select f.part, f.delivery_count,
+            sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) * t.offsets as offsets
+        from sharequeue.in_flight_batches f
+        join (
+            select c.delivery_count, range_agg(int8range(c.first, c.last + 1)) as offsets
+            from unnest(p_got.firsts, p_got.lasts, p_got.delivery_counts) as c (first, last, delivery_count)
+            group by c.delivery_count
+        ) as t on t.delivery_count = f.delivery_count + 1
+            and sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) && t.offsets
+        where f.share_partition_id = p_id and f.first_offset = p_first and f.state = 0
+    loop
+        perform sharequeue.take(p_id, p_first, v_part.part, v_part.offsets);
+        perform sharequeue.place(p_id, p_first, p_last, 1::smallint, (v_part.delivery_count + 1)::smallint,
+            v_part.offsets, p_lease_id);
+    end loop;
+end
+$$;
+
+-- Acquires records never delivered (R-AQ-10 to R-AQ-14): as one cached batch, or split at log batches once longer than
+-- the batch size; under record_limit the rest of the last log batch comes into flight with them, available, count 0.
+create or replace function sharequeue.take_fresh(
+    p_sp sharequeue.share_partitions, p_first bigint, p_last bigint, p_budget bigint, p_lease_id bigint, p_mode text,
+    p_batch_size bigint, p_log_firsts bigint[], p_log_lasts bigint[], p_empty boolean
+) returns sharequeue.taken_offsets
+language plpgsql volatile as $$
+declare
+    -- Nothing below SPEO is fresh: a log batch may begin below it, even where nothing in flight covers that.
+    v_first bigint := greatest(p_first, p_sp.speo);
+    v_last bigint := p_last;
+    v_acquired_to bigint;
+    v_log_first bigint;
+    v_got sharequeue.taken_offsets;
+begin
+    v_got.records := 0;
+    v_got.by_offset := false;
+    v_got.throttled := false;
+    if v_first > v_last then
+        return v_got;
+    end if;
+    if p_budget < v_last - v_first + 1 then
+        v_last := v_first + p_budget - 1;
+        if p_log_firsts is not null then
+            v_last := coalesce((select max(b.last) from unnest(p_log_firsts, p_log_lasts) as b (first, last)
+                where b.first <= v_last and b.last >= v_last), v_last);
+        end if;
+    end if;
+    v_acquired_to := v_last;
+    if p_mode = 'record_limit' then
+        v_acquired_to := least(v_last, v_first + p_budget - 1);
+    elsif p_log_firsts is not null and v_last - v_first + 1 > p_batch_size then
+        foreach v_log_first in array p_log_firsts loop
+            exit when v_log_first > v_last;
+            if v_log_first - v_first >= p_batch_size then
+                v_got.firsts := v_got.firsts || v_first;
+                v_got.lasts := v_got.lasts || (v_log_first - 1);
+                v_first := v_log_first;
+            end if;
+        end loop;
+    end if;
+    v_got.firsts := v_got.firsts || v_first;
+    v_got.lasts := v_got.lasts || v_acquired_to;
+    v_got.delivery_counts := array_fill(1::smallint, array[array_length(v_got.firsts, 1)]);
+    insert into sharequeue.in_flight_batches
+        (share_partition_id, first_offset, last_offset, part, state, delivery_count, lease_id, offsets)
+    select p_sp.share_partition_id, b.first, case when b.last = v_acquired_to then v_last else b.last end, 0, 1, 1,
+        p_lease_id,
+        case when v_last > v_acquired_to then int8multirange(int8range(b.first, b.last + 1)) end
+    from unnest(v_got.firsts, v_got.lasts) as b (first, last);
+    if v_last > v_acquired_to then
+        perform sharequeue.place(p_sp.share_partition_id, v_first, v_last, 0::smallint, 0::smallint,
+            int8multirange(int8range(v_acquired_to + 1, v_last + 1)));
+    end if;
+    v_got.records := v_acquired_to - v_got.firsts[1] + 1;
+    -- A first batch takes SPSO along: what lies before it was a hole (R-AQ-14).
+    update sharequeue.share_partitions
+    set speo = greatest(speo, v_last + 1), redeliverable = redeliverable or v_last > v_acquired_to,
+        spso = case when p_empty then v_got.firsts[1] else spso end
+    where share_partition_id = p_sp.share_partition_id;
+    return v_got;
+end
+$$;
+
+-- Appends a batch's ranges to an answer; offsets of it that were acquired one by one join when they follow each other
+-- with one count. The end of a batch is the end of a range.
+create or replace function sharequeue.joined(p_answer sharequeue.taken_offsets, p_got sharequeue.taken_offsets)
+returns sharequeue.taken_offsets
+language plpgsql immutable as $$
+declare
+    v_answer sharequeue.taken_offsets := p_answer;
+    v_end integer;
+    v_at integer;
+begin
+    v_answer.by_offset := false;
+    for v_at in 1 .. coalesce(array_length(p_got.firsts, 1), 0) loop
+        v_end := array_upper(v_answer.firsts, 1);
+        if p_got.by_offset and v_answer.by_offset and v_answer.lasts[v_end] = p_got.firsts[v_at] - 1
+                and v_answer.delivery_counts[v_end] = p_got.delivery_counts[v_at] then
+            v_answer.lasts[v_end] := p_got.lasts[v_at];
+        else
+            v_answer.firsts := v_answer.firsts || p_got.firsts[v_at];
+            v_answer.lasts := v_answer.lasts || p_got.lasts[v_at];
+            v_answer.delivery_counts := v_answer.delivery_counts || p_got.delivery_counts[v_at];
+        end if;
+        v_answer.by_offset := p_got.by_offset;
+    end loop;
+    return v_answer;
+end
+$$;
+
+-- Under read_committed, records of aborted transactions use up the budget, are archived, and are cut out of the answer
+-- (R-IL-3); they are no dead letters, and SPSO waits for the next answer to pass them.
+create or replace function sharequeue.without_aborted(
+    p_id bigint, p_answer sharequeue.taken_offsets, p_aborted int8multirange, p_lease_id bigint
+) returns sharequeue.taken
+language plpgsql volatile as $$
+declare
+    v_taken sharequeue.taken;
+    v_part record;
+    v_archived bigint := 0;
+begin
+    if isempty(p_aborted) then
+        select array_agg(b.delivery_count order by b.number),
+            array_agg(int8multirange(int8range(b.first, b.last + 1)) order by b.number)
+        into v_taken.delivery_counts, v_taken.offsets
+        from unnest(p_answer.firsts, p_answer.lasts, p_answer.delivery_counts)
+            with ordinality as b (first, last, delivery_count, number);
+        return v_taken;
+    end if;
+    for v_part in
+        select first_offset, last_offset, part, delivery_count,
+            sharequeue.offsets_of(first_offset, last_offset, offsets) * p_aborted as offsets
+        from sharequeue.in_flight_batches
+        where lease_id = p_lease_id and sharequeue.offsets_of(first_offset, last_offset, offsets) && p_aborted
+    loop
+        perform sharequeue.take(p_id, v_part.first_offset, v_part.part, v_part.offsets);
+        perform sharequeue.place(p_id, v_part.first_offset, v_part.last_offset, 4::smallint, v_part.delivery_count,
+            v_part.offsets, null, 'gap');
+        perform sharequeue.count_outcome(p_id, 'gap', v_part.delivery_count, sharequeue.records(v_part.offsets));
+        perform sharequeue.join_terminal(p_id, v_part.first_offset);
+        v_archived := v_archived + sharequeue.records(v_part.offsets);
+    end loop;
+    update sharequeue.share_partitions set delivery_complete_count = delivery_complete_count + v_archived, advance_due = true
+    where share_partition_id = p_id and v_archived > 0;
+    select array_agg(b.delivery_count order by b.number, lower(r)),
+        array_agg(int8multirange(r) order by b.number, lower(r))
+    into v_taken.delivery_counts, v_taken.offsets
+    from unnest(p_answer.firsts, p_answer.lasts, p_answer.delivery_counts)
+            with ordinality as b (first, last, delivery_count, number),
+        unnest(int8multirange(int8range(b.first, b.last + 1)) - p_aborted) as r;
+    return v_taken;
+end
+$$;
+
+-- Archives what is redeliverable in a stretch of the log that no longer has it; it counts as complete, SPSO waits.
+create or replace function sharequeue.archive_available(p_id bigint, p_first bigint, p_last bigint) returns bigint
+language plpgsql volatile as $$
+declare
+    v_gone int8multirange := int8multirange(int8range(p_first, p_last + 1));
+    v_part record;
+    v_archived bigint := 0;
+begin
+    for v_part in
+        select first_offset, last_offset, part, delivery_count,
+            sharequeue.offsets_of(first_offset, last_offset, offsets) * v_gone as offsets
+        from sharequeue.in_flight_batches
+        where share_partition_id = p_id and state = 0 and first_offset <= p_last and last_offset >= p_first
+            and sharequeue.offsets_of(first_offset, last_offset, offsets) && v_gone
+    loop
+        perform sharequeue.take(p_id, v_part.first_offset, v_part.part, v_part.offsets);
+        perform sharequeue.place(p_id, v_part.first_offset, v_part.last_offset, 4::smallint, v_part.delivery_count,
+            v_part.offsets, null, 'gap');
+        perform sharequeue.count_outcome(p_id, 'gap', v_part.delivery_count, sharequeue.records(v_part.offsets));
+        perform sharequeue.join_terminal(p_id, v_part.first_offset);
+        v_archived := v_archived + sharequeue.records(v_part.offsets);
+    end loop;
+    update sharequeue.share_partitions set delivery_complete_count = delivery_complete_count + v_archived, advance_due = true
+    where share_partition_id = p_id and v_archived > 0;
+    return v_archived;
+end
+$$;
