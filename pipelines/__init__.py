@@ -1,13 +1,25 @@
 """The Spark side of the queue: what was leased becomes a DataFrame, what was written becomes an
 acknowledgement.
 
-The way of a record, module by module: `job` says what is to be done, `plan` which scans, `read` makes the
-DataFrame, `write` lands it, `outcomes` reads back what was landed, `run` acknowledges it and goes round
-again.
+The way of a record, module by module: `job` says what is to be done (`rows`: record by record, in Python), `plan`
+which scans, `read` makes the DataFrame, `write` lands it, `outcomes` reads back what was landed, `run` acknowledges
+it and goes round again.
 """
 
 from pipelines.job import ShareGroupJob, Summary, pipeline
+from pipelines.rows import Reject, Release, by_row
 from pipelines.run import RoundReport, RunReport, run_rounds
 from pipelines.session import spark_session
 
-__all__ = ["RoundReport", "RunReport", "ShareGroupJob", "Summary", "pipeline", "run_rounds", "spark_session"]
+__all__ = [
+    "Reject",
+    "Release",
+    "RoundReport",
+    "RunReport",
+    "ShareGroupJob",
+    "Summary",
+    "by_row",
+    "pipeline",
+    "run_rounds",
+    "spark_session",
+]

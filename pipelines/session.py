@@ -38,6 +38,8 @@ def spark_session(settings: Settings, app_name: str, conf: Mapping[str, str] | N
     spark_conf = SparkConf(loadDefaults=False)
     for name, value in {**_configuration(settings, app_name), **(conf or {})}.items():
         spark_conf.set(name, value)
+    # Only the environment is heard here: `spark.pyspark.python` is spark-submit's, and workers would run `python3`.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if _is_local(settings.spark_master):
         # The JVM reads this one from the environment alone; a host whose own name does not resolve would not
         # start.
@@ -65,8 +67,6 @@ def _configuration(settings: Settings, app_name: str) -> dict[str, str]:
         "spark.app.name": app_name,
         "spark.master": settings.spark_master,
         "spark.jars": ",".join(str(jar) for jar in connector_jars(settings)),
-        "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
-        "spark.pyspark.driver.python": sys.executable,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j2}",
         "spark.driver.memory": _driver_memory(),
         "spark.ui.enabled": "false",
