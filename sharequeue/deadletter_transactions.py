@@ -35,7 +35,7 @@ ABORT_TIMEOUT_SECONDS = 10.0
 ASK_AGAIN_SECONDS = 0.1
 
 _log = logging.getLogger("sharequeue.librdkafka")
-_FENCED = frozenset(
+FENCED = frozenset(
     {
         KafkaError._FENCED,
         KafkaError.INVALID_PRODUCER_EPOCH,
@@ -251,7 +251,7 @@ class LetterProducer:
 
     def _failure(self, error: KafkaException) -> Exception:
         cause: Any = error.args[0]
-        if cause.code() in _FENCED:
+        if cause.code() in FENCED:
             return Fenced(cause.str())
         if cause.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
             what = f"raise `max.message.bytes` of topic `{self._topic.name}`, now {self._topic.max_message_bytes}"

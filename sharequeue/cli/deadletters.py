@@ -5,13 +5,18 @@ The topic is read committed, record by record: offsets count transaction markers
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
 import click
 
-from sharequeue.cli.output import home_option, output_option, print_rows
+from sharequeue.cli.output import home_option, output_option, print_rows, say, say_aside
+from sharequeue.database import Database
 from sharequeue.deadletter_records import read_dead_letters
+from sharequeue.offsets import OffsetSet
+from sharequeue.redrive import MAX_REDRIVES, Redrive, RedriveRefused
+from sharequeue.redrive_selection import Selection
 from sharequeue.settings import Settings
 
 
@@ -47,6 +52,129 @@ def list_letters(home: Path | None, output: str, limit: int, topic: str) -> None
     ]
     source = ("SOURCE-TOPIC", "SOURCE-PARTITION", "SOURCE-OFFSET")
     print_rows(("PARTITION", "OFFSET", "GROUP", *source, "DELIVERIES", "CAUSE"), rows, output)
+
+
+@dlq.command()
+@home_option
+@output_option
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(0))
+@click.argument("offset", type=click.IntRange(0))
+def show(home: Path | None, output: str, topic: str, partition: int, offset: int) -> None:
+    """Show one dead letter of TOPIC whole: its headers, key and value."""
+    letters = read_dead_letters(Settings.load(home), topic)
+    letter = next((each for each in letters if (each.partition, each.offset) == (partition, offset)), None)
+    if letter is None:
+        raise click.ClickException(
+            f"{topic}-{partition} has no dead letter at offset {offset}: see `dlq list`."
+        )
+    fields = [("key", letter.key), ("value", letter.value), *letter.headers]
+    rows = [{"name": name, "content": _text(content)} for name, content in fields]
+    print_rows(("NAME", "CONTENT"), rows, output)
+
+
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else content.decode(errors="backslashreplace")
+
+
+def _offsets(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[int, OffsetSet]:
+    """`0:17`, `0:17-20`: a place in the dead-letter topic."""
+    found: dict[int, OffsetSet] = {}
+    for text in given:
+        try:
+            partition, _, span = text.partition(":")
+            first, _, last = span.partition("-")
+            range_of = OffsetSet.of((int(first), int(last or first) + 1))
+        except ValueError as error:
+            raise click.BadParameter(
+                f"{text!r}: expected PARTITION:OFFSET or PARTITION:FIRST-LAST"
+            ) from error
+        found[int(partition)] = found.get(int(partition), OffsetSet()) | range_of
+    return found
+
+
+def _header(context: click.Context, parameter: click.Parameter, given: str | None) -> tuple[str, str] | None:
+    if given is None:
+        return None
+    name, equals, value = given.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{given!r}: expected NAME=VALUE")
+    return name, value
+
+
+@dlq.command()
+@home_option
+@output_option
+@click.option("--cause", type=click.Choice(["rejected", "exceeded"]), help="Only letters of this cause.")
+@click.option("--since", type=click.DateTime(), help="Only letters written from then on, UTC.")
+@click.option("--until", type=click.DateTime(), help="Only letters written before, UTC.")
+@click.option("--group", help="Only letters of this share group.")
+@click.option("--source-topic", help="Only records of this topic.")
+@click.option("--source-partition", type=click.IntRange(0), help="Only records of this partition.")
+@click.option("--header", callback=_header, metavar="NAME=VALUE", help="Only with this header.")
+@click.option(
+    "--offsets",
+    multiple=True,
+    callback=_offsets,
+    metavar="P:FIRST-LAST",
+    help="Only at this place; repeatable.",
+)
+@click.option("--to", "target", help="Send to this topic; to each record's source without it.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records a second at most.")
+@click.option(
+    "--max-redrives", default=MAX_REDRIVES, show_default=True, type=click.IntRange(1), help="The loop guard."
+)
+@click.option("--execute", is_flag=True, help="Do it; without this it is a dry run.")
+@click.argument("topic")
+def redrive(
+    home: Path | None,
+    output: str,
+    cause: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    group: str | None,
+    source_topic: str | None,
+    source_partition: int | None,
+    header: tuple[str, str] | None,
+    offsets: dict[int, OffsetSet],
+    target: str | None,
+    rate: float | None,
+    max_redrives: int,
+    execute: bool,
+    topic: str,
+) -> None:
+    """Put dead letters of TOPIC back to work, each once. Only says what it would do unless told to execute."""
+    utc = {"since": since and since.replace(tzinfo=UTC), "until": until and until.replace(tzinfo=UTC)}
+    selection = Selection(
+        cause=cause,
+        **utc,
+        group=group,
+        source_topic=source_topic,
+        source_partition=source_partition,
+        header=header,
+        offsets=offsets,
+    )
+    settings = Settings.load(home)
+    with Database.open(settings) as database:
+        try:
+            work = Redrive(
+                settings, database, topic, selection, target=target, rate=rate, max_redrives=max_redrives
+            )
+            if execute:
+                report = work.run(say if output == "text" else say_aside)
+                row = {"sent": report.sent, "resumed": report.resumed, "gone": report.gone}
+                print_rows(("SENT", "RESUMED", "GONE"), [row], output)
+                return
+            plan = work.plan()
+        except RedriveRefused as error:
+            raise click.ClickException(str(error)) from error
+    rows = [{"target": name, "letters": count} for name, count in sorted(plan.targets.items())]
+    print_rows(("TARGET", "LETTERS"), rows, output)
+    if output == "text":
+        say(f"{plan.sent_before} sent before, {plan.looping} held by the loop guard (--max-redrives)")
+        say("a dry run: nothing was sent; --execute sends")
 
 
 COMMANDS = (dlq,)

@@ -1,0 +1,106 @@
+"""Which dead letters are put back, and what does a record look like that comes from one?
+
+Pure: a selection says yes or no to a letter, and a letter gives the record that it stood for, with its own headers
+and a count of how often it was put back, by which a loop is found out. Sending them, each once, is `redrive`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sharequeue.deadletter_records import ORIGINAL_HEADER, DeadLetter, Header, Headers
+from sharequeue.offsets import OffsetSet
+
+REDRIVE_COUNT = "sharequeue.redrive.count"
+"""How often the record was put back from a dead-letter topic."""
+REDRIVE_FROM = "sharequeue.redrive.from"
+"""The letter it was put back from: topic, partition and offset, joined by colons."""
+
+_OURS = ("__dlq.", "sharequeue.")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Letters to put back. What is None, or empty, does not matter; everything else must be so.
+
+    `since` and `until` are about when the letter was written, `header` about any header of the letter or of the
+    record it stands for, `offsets` about the letter's own place, by partition.
+    """
+
+    cause: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    group: str | None = None
+    source_topic: str | None = None
+    source_partition: int | None = None
+    header: tuple[str, str] | None = None
+    offsets: Mapping[int, OffsetSet] = field(default_factory=dict)
+
+    def takes(self, letter: DeadLetter) -> bool:
+        """Whether this letter is meant."""
+        return all(
+            (
+                self.cause is None or letter.cause == self.cause,
+                self.since is None or (letter.timestamp is not None and letter.timestamp >= self.since),
+                self.until is None or (letter.timestamp is not None and letter.timestamp < self.until),
+                self.group is None or letter.group == self.group,
+                self.source_topic is None or letter.source_topic == self.source_topic,
+                self.source_partition is None or letter.source_partition == self.source_partition,
+                self.header is None or _has(letter, *self.header),
+                not self.offsets or letter.offset in self.offsets.get(letter.partition, OffsetSet()),
+            )
+        )
+
+    def __str__(self) -> str:
+        """What is asked for, in words, for the audit."""
+        said = {
+            "cause": self.cause,
+            "since": self.since and self.since.isoformat(),
+            "until": self.until and self.until.isoformat(),
+            "group": self.group,
+            "source topic": self.source_topic,
+            "source partition": self.source_partition,
+            "header": self.header and "=".join(self.header),
+            "offsets": " ".join(
+                f"{partition}:{offsets}" for partition, offsets in sorted(self.offsets.items())
+            ),
+        }
+        return (
+            ", ".join(f"{name} {value}" for name, value in said.items() if value not in (None, "")) or "all"
+        )
+
+
+def redrive_count(headers: Headers) -> int:
+    """How often the record that has these headers was put back already; of a letter, the record it stands for."""
+    counts = [
+        int(value)
+        for name, value in headers
+        if name in (REDRIVE_COUNT, ORIGINAL_HEADER + REDRIVE_COUNT) and value is not None and value.isdigit()
+    ]
+    return max(counts, default=0)
+
+
+def original_headers(letter: DeadLetter) -> Headers:
+    """The headers that the record had, as its copy in the letter tells."""
+    return tuple(
+        (name.removeprefix(ORIGINAL_HEADER), value)
+        for name, value in letter.headers
+        if name.startswith(ORIGINAL_HEADER)
+    )
+
+
+def redriven_headers(letter: DeadLetter, topic: str, own: Headers) -> list[Header]:
+    """The headers of the record put back: its own, without our earlier marks, then count and origin."""
+    kept = [header for header in own if not header[0].startswith(_OURS)]
+    count = max(redrive_count(own), redrive_count(letter.headers)) + 1
+    origin = f"{topic}:{letter.partition}:{letter.offset}"
+    return [*kept, (REDRIVE_COUNT, b"%d" % count), (REDRIVE_FROM, origin.encode())]
+
+
+def _has(letter: DeadLetter, name: str, value: str) -> bool:
+    wanted = value.encode()
+    return any(
+        content == wanted and key.removeprefix(ORIGINAL_HEADER) == name for key, content in letter.headers
+    )

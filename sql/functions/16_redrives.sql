@@ -1,0 +1,71 @@
+-- Putting dead letters back, batch by numbered batch, so that each is sent once whoever dies when.
+
+-- The batch to send next: the open one again if there is one, whoever opened it, else the lowest of the wanted letters
+-- that were never sent. No row when none is left.
+create or replace function sharequeue.open_redrive(
+    p_topic text, p_topic_id text, p_partition integer, p_redrive_id uuid, p_wanted int8multirange, p_max_records bigint
+) returns table (sequence bigint, redrive_id uuid, target_topic text, offsets int8multirange)
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_redriven sharequeue.redriven;
+    v_taken int8multirange;
+begin
+    insert into sharequeue.redriven (dead_letter_topic, topic_id, partition) values (p_topic, p_topic_id, p_partition)
+    on conflict on constraint redriven_pkey do nothing;
+    select r.* into v_redriven from sharequeue.redriven r
+    where r.dead_letter_topic = p_topic and r.topic_id = p_topic_id and r.partition = p_partition for update;
+    if not exists (select from sharequeue.redrive_batches b where b.dead_letter_topic = p_topic
+            and b.topic_id = p_topic_id and b.partition = p_partition and b.sent_at is null) then
+        v_taken := sharequeue.first_records(p_wanted - v_redriven.offsets, p_max_records);
+        if isempty(v_taken) then
+            return;
+        end if;
+        update sharequeue.redriven r set sequence = r.sequence + 1
+        where r.dead_letter_topic = p_topic and r.topic_id = p_topic_id and r.partition = p_partition;
+        insert into sharequeue.redrive_batches
+            (dead_letter_topic, topic_id, partition, sequence, redrive_id, offsets, opened_at)
+        values (p_topic, p_topic_id, p_partition, v_redriven.sequence + 1, p_redrive_id, v_taken, sharequeue.clock());
+    end if;
+    return query
+        select b.sequence, b.redrive_id, r.target_topic, b.offsets
+        from sharequeue.redrive_batches b join sharequeue.redrives r using (redrive_id)
+        where b.dead_letter_topic = p_topic and b.topic_id = p_topic_id and b.partition = p_partition
+            and b.sent_at is null;
+end
+$$;
+
+-- Some letters of the open batch cannot be sent, because their originals are gone: it goes on with what is left.
+create or replace function sharequeue.trim_redrive(
+    p_topic text, p_topic_id text, p_partition integer, p_sequence bigint, p_offsets int8multirange
+) returns void
+language sql volatile set search_path = pg_catalog as $$
+    update sharequeue.redrive_batches b set offsets = b.offsets * p_offsets
+    where b.dead_letter_topic = p_topic and b.topic_id = p_topic_id and b.partition = p_partition
+        and b.sequence = p_sequence and b.sent_at is null
+$$;
+
+-- The broker has confirmed the batch. Answers with the number of letters; 0 when it was closed before.
+create or replace function sharequeue.close_redrive(
+    p_topic text, p_topic_id text, p_partition integer, p_sequence bigint
+) returns bigint
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_batch record;
+    v_sent bigint;
+begin
+    perform from sharequeue.redriven r
+    where r.dead_letter_topic = p_topic and r.topic_id = p_topic_id and r.partition = p_partition for update;
+    update sharequeue.redrive_batches b set sent_at = sharequeue.clock()
+    where b.dead_letter_topic = p_topic and b.topic_id = p_topic_id and b.partition = p_partition
+        and b.sequence = p_sequence and b.sent_at is null
+    returning b.offsets, b.redrive_id into v_batch;
+    if not found then
+        return 0;
+    end if;
+    v_sent := sharequeue.records(v_batch.offsets);
+    update sharequeue.redriven r set offsets = r.offsets + v_batch.offsets
+    where r.dead_letter_topic = p_topic and r.topic_id = p_topic_id and r.partition = p_partition;
+    update sharequeue.redrives r set sent = r.sent + v_sent where r.redrive_id = v_batch.redrive_id;
+    return v_sent;
+end
+$$;
