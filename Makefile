@@ -14,16 +14,19 @@ PYTEST_ARGS ?=
 # Two at a time, a file of tests whole: much of a run is waiting for servers to start.
 PYTEST_WORKERS ?= 2
 
-.PHONY: help demo test up down status ui reset doctor check format bench
+.PHONY: help demo test test/deep up down status ui reset doctor check format bench
 
 help: ## list the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z/-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(READY) ## run the main job on 336,776 real flights: set up, start the stack, process, report
 	@$(BIN)/python -m orchestration.demo
 
 test: $(READY) ## run every test, against servers of its own
 	@$(BIN)/python -m pytest --numprocesses $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+test/deep: $(READY) ## a million random steps, and every rule broken on purpose (an hour)
+	@$(BIN)/python -m pytest -p no:cacheprovider tests/deep/deep_*.py $(PYTEST_ARGS)
 
 up: $(READY) ## start the embedded stack (Postgres, Kafka, service); harmless when it runs
 	@$(BIN)/sharequeue up

@@ -176,10 +176,13 @@ class LeaseKeeper:
             self._wake.set()
 
 
-def release_held(state: State, leases: Iterable[Lease]) -> None:
-    """Give back what is held, as well as it can be done: what cannot be given back lapses."""
+def release_held(state: State, leases: Iterable[Lease], *, cancelled: bool = False) -> None:
+    """Give back what is held, as well as it can be done: what cannot be given back lapses.
+
+    Of a run that was `cancelled` no record is a suspect.
+    """
     for lease in leases:
         try:
-            state.release_lease(lease)
+            state.release_lease(lease, cancelled=cancelled)
         except (ShareError, DBAPIError) as error:
             _log.warning("lease %d was not given back, its lock will lapse: %s", lease.lease_id, error)

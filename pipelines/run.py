@@ -107,7 +107,8 @@ class _Run:
                 held = keeper.held
                 for lease in held:
                     keeper.drop(lease)
-                release_held(self.state, held)
+                # Ctrl-C, SIGTERM and Dagster's own interruption are no Exceptions: somebody stopped the run.
+                release_held(self.state, held, cancelled=not isinstance(error, Exception))
                 # Spark's answer to the cancelled job is not the reason; the lost lock is.
                 if isinstance(error, Exception):
                     keeper.check()

@@ -98,6 +98,52 @@ _GROUP = (
         False,
         "Whether the dead-letter topic is opted in, on brokers before 4.4 that do not know the topic's own config.",
     ),
+    ConfigKey(
+        "sharequeue.circuit.breaker.failure.percent",
+        "int",
+        0,
+        "Leasing stops once more than so many percent of a share-partition's last records failed; 0: never.",
+        0,
+        99,
+    ),
+    ConfigKey(
+        "sharequeue.circuit.breaker.min.records",
+        "int",
+        20,
+        "Records that must have been answered before the breaker judges.",
+        1,
+        MAX_INT,
+    ),
+    ConfigKey(
+        "sharequeue.circuit.breaker.window.records",
+        "int",
+        100,
+        "How many of the last records the breaker judges by; older ones fade.",
+        1,
+        MAX_INT,
+    ),
+    ConfigKey(
+        "sharequeue.circuit.breaker.probe.records",
+        "int",
+        10,
+        "Records leased at most to see whether an outage is over.",
+        1,
+        MAX_INT,
+    ),
+    ConfigKey(
+        "sharequeue.circuit.breaker.open.ms",
+        "int",
+        30_000,
+        "How long nothing is leased before the next probe.",
+        1,
+        MAX_INT,
+    ),
+    ConfigKey(
+        "sharequeue.cancelled.run.refund.enable",
+        "boolean",
+        False,
+        "Whether a cancelled run gives the deliveries of what it still held back; Kafka's way is not.",
+    ),
 )
 
 

@@ -8,6 +8,7 @@ them.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -119,6 +120,21 @@ class ServiceConfigs:
         if stem not in _BOUNDED:
             return None
         return _int(self.values, f"group.share.min.{stem}"), _int(self.values, f"group.share.max.{stem}")
+
+
+def publish_service_configs(database: Database, service: ServiceConfigs) -> bool:
+    """Tell the state functions what the service is configured to; whether that was new to them.
+
+    Only what differs from Kafka's defaults is kept, in table `service_configs`: there it stands between a group's
+    own value and the default, and its bounds bind. Of two services that are configured differently, the one that
+    started last is believed.
+    """
+    given = {name: as_text(v) for name, v in service.values.items() if v != SERVICE_CONFIGS[name].default}
+    rows = database.call(
+        text("select sharequeue.set_service_configs(cast(:configs as jsonb)) as changed"),
+        configs=json.dumps(given),
+    )
+    return bool(rows[0]["changed"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 from sqlalchemy import text
 
-from sharequeue.configs import GroupConfigs, ServiceConfigs
+from sharequeue.configs import GroupConfigs, ServiceConfigs, publish_service_configs
 from sharequeue.database import Database
 from sharequeue.errors import OffsetNotAvailable, explanation
 from sharequeue.groups import expire_members, extend_sessions, refresh_group
@@ -87,6 +88,7 @@ class Coordinator:
 
     def settle(self) -> tuple[int, int]:
         """End sessions and locks whose time is over; gives how many of each. Needs no broker."""
+        self._state.beat()
         expired = expire_members(self._database, self._configs)
         for group_id, member_id in expired:
             _log.warning(
@@ -117,24 +119,33 @@ class Coordinator:
     def run(self, stop: threading.Event) -> None:
         """Go round until `stop` is set. Loss of the database or the broker is logged once, and tried again.
 
-        Sessions start with a grace of two heartbeat intervals, at the start and after every loss of the
-        database: while nobody could be heard, silence says nothing.
+        At the start and after every loss of the database, sessions get a grace of two heartbeat intervals: while
+        nobody could be heard, silence says nothing. Locks that ended in a silence longer than that go on with the
+        time they had left. The service's configs are made known to the state functions then too.
         """
         watcher = threading.Thread(
             target=self._watch_until, args=(stop,), name="sharequeue-watch", daemon=True
         )
         watcher.start()
-        grace = 2 * int(self._configs.values["group.share.heartbeat.interval.ms"])
+        heartbeat = timedelta(milliseconds=int(self._configs.values["group.share.heartbeat.interval.ms"]))
         unheard = True
         while not stop.is_set():
             with self._reporting("expiry and sweep"):
                 if unheard:
-                    extend_sessions(self._database, grace)
+                    self._take_up(2 * heartbeat)
                 self.settle()
             unheard = "expiry and sweep" in self.faults
             stop.wait(self._interval)
         self._woken.set()
         watcher.join(timeout=1.0)
+
+    def _take_up(self, grace: timedelta) -> None:
+        """Begin, or begin again after nobody could be heard: before any lock or session is ended."""
+        outage = self._state.beat(grace)
+        if outage is not None:
+            _log.warning("nobody was heard for %s: locks go on with the time they had left", outage)
+        extend_sessions(self._database, int(grace / timedelta(milliseconds=1)))
+        publish_service_configs(self._database, self._configs)
 
     def _watch_until(self, stop: threading.Event) -> None:
         while not stop.is_set():

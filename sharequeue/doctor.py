@@ -16,9 +16,9 @@ import httpx
 import sqlalchemy as sa
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
-from sharequeue.database import Database, SchemaOutdated, pending
+from sharequeue.database import Database
 from sharequeue.kafka_clients import client_config
 from sharequeue.local import jars, ports, processes
 from sharequeue.local.home import Home
@@ -30,6 +30,7 @@ from sharequeue.local.preflight import (
     check_writable,
     find_java,
 )
+from sharequeue.migrations import SchemaOutdated, pending, schema_mismatch
 from sharequeue.settings import SettingMissing, Settings
 
 __all__ = ["Finding", "examine", "examine_machine", "examine_servers"]
@@ -142,7 +143,9 @@ def _database(settings: Settings) -> list[Finding]:
             ).one()
             after = datetime.now(UTC)
         where = database.engine.url.render_as_string(hide_password=True)
-        return [_postgres_version(server, where), _clock(theirs, before, after), _schema(database)]
+        schema = _schema(database)
+        found = [_postgres_version(server, where), _clock(theirs, before, after), schema]
+        return [*found, _login(database)] if schema.level == OK else found
     except SQLAlchemyError as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
         remedy = "run `sharequeue up`, or set SHAREQUEUE_DATABASE_URL to a server that runs"
@@ -179,11 +182,41 @@ def _schema(database: Database) -> Finding:
         todo = pending(database)
     except SchemaOutdated as error:
         return Finding("schema", FAILURE, str(error))
+    except ProgrammingError:
+        # A worker or a reader, who may not look at the list of files, only ask for the version.
+        with database.engine.connect() as connection:
+            mismatch = schema_mismatch(connection)
+        return Finding("schema", FAILURE, mismatch) if mismatch else Finding("schema", OK, "up to date")
     if todo:
         return Finding(
             "schema", FAILURE, f"{len(todo)} files wait (first: {todo[0]})", "run `sharequeue migrate`"
         )
     return Finding("schema", OK, "up to date")
+
+
+def _login(database: Database) -> Finding:
+    """ACLs see the role that is logged in: it must be the caller's own.
+
+    A pool that forces one user on all logs in as somebody else than the address says; nothing else can tell.
+    """
+    asked = database.engine.url.username
+    found = database.rows(
+        sa.text(
+            "select cast(session_user as text) as login, sharequeue.principal() as principal,"
+            " pg_has_role(session_user, (select nspowner from pg_namespace where nspname = 'sharequeue'), 'MEMBER')"
+            " as owner"
+        )
+    )[0]
+    if asked is not None and asked != found["login"]:
+        return Finding(
+            "login",
+            FAILURE,
+            f"the address says {asked}, Postgres sees {found['login']}: a pool forces one user on all, and to ACLs "
+            "and the audit trail everybody is the same",
+            "let the pool log in as each caller (PgBouncer: no user= for the database, auth_file or auth_query)",
+        )
+    what = "the schema's owner, whom no ACL binds" if found["owner"] else "bound by ACLs"
+    return Finding("login", OK, f"{found['principal']}, {what}")
 
 
 def _broker(settings: Settings) -> Finding:

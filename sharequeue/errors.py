@@ -155,6 +155,13 @@ class GroupAuthorizationFailed(ShareError):
     name = "GROUP_AUTHORIZATION_FAILED"
 
 
+class ClusterAuthorizationFailed(ShareError):
+    """The caller may not do this to the whole cluster. Do it as the schema's owner or as the service."""
+
+    code = 31
+    name = "CLUSTER_AUTHORIZATION_FAILED"
+
+
 class UnsupportedVersion(ShareError):
     """The server does not support this version of the request, or the feature is switched off. Upgrade it."""
 

@@ -12,6 +12,7 @@ from datetime import datetime
 from enum import IntEnum
 from uuid import UUID
 
+from sharequeue.errors import ShareError
 from sharequeue.offsets import EMPTY, OffsetSet
 
 
@@ -107,6 +108,70 @@ class Acknowledged:
 
 
 @dataclass(frozen=True, slots=True)
+class AcknowledgementBatch:
+    """One run of an acknowledgement: one type for the whole of it, or one for each offset (R-AK-4)."""
+
+    first: int
+    last: int
+    types: tuple[int, ...]
+
+    @classmethod
+    def of(cls, first: int, last: int, *types: AcknowledgeType | int) -> AcknowledgementBatch:
+        """A run from ``first`` to ``last``, both inclusive."""
+        return cls(first, last, tuple(int(kind) for kind in types))
+
+    def type_at(self, offset: int) -> AcknowledgeType:
+        """The type that answers one offset of the run."""
+        return AcknowledgeType(self.types[offset - self.first] if len(self.types) > 1 else self.types[0])
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgedAndAcquired:
+    """What a call did that answers one lease and takes the next.
+
+    ``refusal`` is why the answers were not taken, ``acquire_refusal`` why nothing could be leased; ``lease`` is
+    None also when there was nothing to lease. SPSO and lag are None where the answers were refused.
+    """
+
+    refusal: ShareError | None
+    spso: int | None
+    lag: int | None
+    acquire_refusal: ShareError | None
+    lease: Lease | None
+
+
+@dataclass(frozen=True, slots=True)
+class ForcedRun:
+    """What was done, or would be done, by hand to offsets in one state of one holder.
+
+    ``act`` is release, dead_letter, archive, none or refuse, the latter two with the reason. ``state`` is
+    Kafka's number of the state before, ``member_id`` who held them; None where they were not in flight.
+    """
+
+    act: str
+    offsets: OffsetSet
+    state: int | None
+    delivery_count: int | None
+    member_id: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResetRow:
+    """What a reset did, or would do, to one share-partition; ``error`` says why not.
+
+    ``before`` is None where it was not initialised, ``state_epoch`` None in a dry run.
+    """
+
+    topic: str
+    partition: int
+    before: int | None
+    start_offset: int
+    state_epoch: int | None
+    error: ShareError | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Swept:
     """Locks that had lapsed and were settled."""
 
@@ -160,7 +225,9 @@ class SharePartitionStatus:
 
     ``log_start``, ``log_end`` and ``last_stable_offset`` are what the broker said at ``observed_at``.
     ``waiting`` are those of the available ones that wait for their time; ``fault`` says why lag is not what the
-    formula gives.
+    formula gives. ``oldest_offset`` is the lowest that is neither acknowledged nor archived, None where there is
+    none; since when it is in its state is known while it is acquired, or archiving in an open batch.
+    ``paused_reason`` is a person's word, or the circuit breaker's.
     """
 
     group_id: str
@@ -188,6 +255,9 @@ class SharePartitionStatus:
     waiting: int = 0
     paused_reason: str | None = None
     fault: str | None = None
+    oldest_offset: int | None = None
+    oldest_state: str | None = None
+    oldest_since: datetime | None = None
 
     @property
     def share_partition(self) -> SharePartition:
@@ -207,6 +277,8 @@ class LeaseRow:
     acquired_at: datetime
     expires_at: datetime
     seconds_left: float
+    offsets: OffsetSet = EMPTY
+    highest_delivery_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

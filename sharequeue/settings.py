@@ -11,14 +11,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-__all__ = ["SettingMissing", "Settings", "normalise_database_url"]
+__all__ = ["DatabaseOptions", "RoleNames", "SettingMissing", "Settings", "normalise_database_url"]
 
 KAFKA_PREFIX = "SHAREQUEUE_KAFKA_"
 STACK_FILE = "stack.json"
@@ -40,6 +41,37 @@ def normalise_database_url(url: str) -> str:
     return f"{_DRIVER}://{rest}" if separator and scheme in ("postgresql", "postgres") else url
 
 
+@dataclass(frozen=True, slots=True)
+class DatabaseOptions:
+    """How connections to Postgres are kept: `SHAREQUEUE_DATABASE_<NAME>`. Raises ValueError for what cannot be."""
+
+    pool_size: int = 5
+    """Connections kept open; as many again may be opened for a moment."""
+    statement_timeout_ms: int = 60_000
+    """Longest that one statement may take; 0 for no bound."""
+    lock_timeout_ms: int = 30_000
+    """Longest that a statement waits for a row lock; 0 for no bound."""
+    pre_ping: bool = True
+    """Test a connection that has been idle for a second before it is used."""
+
+    def __post_init__(self) -> None:
+        if self.pool_size < 1 or min(self.statement_timeout_ms, self.lock_timeout_ms) < 0:
+            raise ValueError("the pool holds at least one connection, and timeouts are not negative")
+
+
+class RoleNames(NamedTuple):
+    """What the group roles in Postgres are called: `SHAREQUEUE_DATABASE_<PURPOSE>_ROLE`."""
+
+    owner: str = "sharequeue_owner"
+    """Owns the schema and may do everything; who migrates is a member."""
+    service: str = "sharequeue_service"
+    """Runs the coordinator: keeps groups and members, and may speak for other principals."""
+    worker: str = "sharequeue_worker"
+    """May call the functions of operations and touches no table."""
+    reader: str = "sharequeue_reader"
+    """Sees the views."""
+
+
 class _Environment(BaseSettings):
     """The `SHAREQUEUE_*` variables, as they stand; empty ones count as unset."""
 
@@ -54,6 +86,14 @@ class _Environment(BaseSettings):
     jars: Path | None = None
     output: Path | None = None
     ivy_settings: Path | None = None
+    database_pool_size: int | None = None
+    database_statement_timeout_ms: int | None = None
+    database_lock_timeout_ms: int | None = None
+    database_pre_ping: bool | None = None
+    database_owner_role: str | None = None
+    database_service_role: str | None = None
+    database_worker_role: str | None = None
+    database_reader_role: str | None = None
 
 
 class Settings:
@@ -128,6 +168,19 @@ class Settings:
     def database_url(self) -> str:
         """SQLAlchemy URL of the database with the schema `sharequeue` (`SHAREQUEUE_DATABASE_URL`)."""
         return self._address("database_url", "SHAREQUEUE_DATABASE_URL", "the Postgres database")
+
+    @property
+    def database(self) -> DatabaseOptions:
+        """How connections to it are kept."""
+        names = ("pool_size", "statement_timeout_ms", "lock_timeout_ms", "pre_ping")
+        found = {name: self._values.get(f"database_{name}") for name in names}
+        return DatabaseOptions(**{name: value for name, value in found.items() if value is not None})
+
+    @property
+    def roles(self) -> RoleNames:
+        """What the roles in Postgres are called."""
+        found = {name: self._values.get(f"database_{name}_role") for name in RoleNames._fields}
+        return RoleNames(**{name: value for name, value in found.items() if value})
 
     @property
     def dagster_url(self) -> str:

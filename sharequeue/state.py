@@ -12,63 +12,79 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
 
-from sharequeue.errors import error_for
+from sharequeue.database import Database
 from sharequeue.leases import (
     Acknowledged,
+    AcknowledgedAndAcquired,
+    AcknowledgementBatch,
     AcknowledgeType,
     ArchivedRun,
     DeadLetterBatch,
     DeadLetterRun,
     Delivery,
     DeliveryCount,
+    ForcedRun,
     Lease,
     LeaseOutput,
     LeaseRow,
     OutputRow,
+    ResetRow,
     SharePartition,
     SharePartitionStatus,
     Swept,
 )
 from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.state_administration import StateAdministration, share_partition_name
+from sharequeue.state_administration import StateAdministration
+from sharequeue.state_dead_letters import StateDeadLetters
+from sharequeue.state_fetches import StateFetches
+from sharequeue.state_figures import StateFigures
+from sharequeue.state_rows import (
+    AcquireMode,
+    Redelivery,
+    holder,
+    lease_of,
+    raise_refusal,
+    share_partition_name,
+)
 
 __all__ = [
     "AcknowledgeType",
     "Acknowledged",
+    "AcknowledgedAndAcquired",
+    "AcknowledgementBatch",
     "AcquireMode",
     "ArchivedRun",
     "DeadLetterBatch",
     "DeadLetterRun",
     "Delivery",
     "DeliveryCount",
+    "ForcedRun",
     "Lease",
     "LeaseOutput",
     "LeaseRow",
     "OutputRow",
     "Redelivery",
+    "ResetRow",
     "SharePartition",
     "SharePartitionStatus",
     "State",
     "Swept",
 ]
 
-Redelivery = Literal["kafka", "fan_out"]
-"""How records that come again are dealt out: under Kafka's throttle, or suspects divided (poison isolation)."""
 
-AcquireMode = Literal["batch_optimized", "record_limit"]
-"""Kafka's ``share.acquire.mode`` (KIP-1206)."""
-
-
-class State(StateAdministration):
+class State(StateFetches, StateDeadLetters, StateFigures, StateAdministration):
     """The operations on share-partition state, over one database. Safe to share between threads.
 
-    A refusal raises the error of Kafka's name from ``sharequeue.errors`` and has changed nothing.
+    A refusal raises the error of Kafka's name from ``sharequeue.errors`` and has changed nothing. The
+    parts by subject: Kafka's batches (``state_fetches``), dead letters, figures, administration.
     """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def now(self) -> datetime:
         """The time by which locks lapse."""
@@ -156,20 +172,8 @@ class State(StateAdministration):
         )
         if not rows:
             return None
-        _raise_refusal(rows[0])
-        deliveries = tuple(Delivery(row["delivery_count"], OffsetSet.parse(row["offsets"])) for row in rows)
-        first = rows[0]
-        return Lease(
-            lease_id=first["lease_id"],
-            share_partition=at,
-            state_epoch=first["state_epoch"],
-            member_id=member_id,
-            member_epoch=member_epoch,
-            token=UUID(str(first["token"])),
-            expires_at=first["expires_at"],
-            lock_duration_ms=first["lock_duration_ms"],
-            deliveries=deliveries,
-        )
+        raise_refusal(rows[0])
+        return lease_of(rows, at, member_id, member_epoch)
 
     def acknowledge(
         self,
@@ -197,7 +201,7 @@ class State(StateAdministration):
                 " cast(:reject as int8multirange), cast(:gap as int8multirange), cast(:outputs as jsonb), '{}',"
                 " cast(:not_before as timestamptz), :lease_id)"
             ),
-            **_holder(lease),
+            **holder(lease),
             request_id=str(request_id or uuid4()),
             accept=str(outcomes.get(AcknowledgeType.ACCEPT, EMPTY)),
             release=str(outcomes.get(AcknowledgeType.RELEASE, EMPTY)),
@@ -210,7 +214,7 @@ class State(StateAdministration):
             lease_id=lease.lease_id,
         )
         row = dict(rows[0])
-        _raise_refusal(row)
+        raise_refusal(row)
         return Acknowledged(**{name: value for name, value in row.items() if not name.startswith("error_")})
 
     def renew(self, lease: Lease) -> datetime:
@@ -223,26 +227,34 @@ class State(StateAdministration):
                 "select * from sharequeue.renew(:group_id, :topic, :partition, :state_epoch, :member_id,"
                 " cast(:member_epoch as integer), cast(:token as uuid))"
             ),
-            **_holder(lease),
+            **holder(lease),
         )
-        _raise_refusal(rows[0])
+        raise_refusal(rows[0])
         expires_at: datetime = rows[0]["expires_at"]
         return expires_at
 
-    def release(self, group_id: str, member_id: str) -> int:
-        """Gives back, unanswered, everything a member holds in a group; answers how many records that was."""
-        return self._release(group_id, member_id, None)
+    def release(self, group_id: str, member_id: str, *, cancelled: bool = False) -> int:
+        """Gives back, unanswered, everything a member holds in a group; answers how many records that was.
 
-    def release_lease(self, lease: Lease) -> int:
-        """Gives back, unanswered, what a lease still holds: its records come again as suspects."""
-        return self._release(lease.share_partition.group_id, lease.member_id, lease.token)
+        ``cancelled`` says that a person or the scheduler stopped the run: its records are no suspects, and where
+        the group config ``sharequeue.cancelled.run.refund.enable`` is on they get their delivery back.
+        """
+        return self._release(group_id, member_id, None, cancelled)
 
-    def _release(self, group_id: str, member_id: str, token: UUID | None) -> int:
+    def release_lease(self, lease: Lease, *, cancelled: bool = False) -> int:
+        """Gives back, unanswered, what a lease still holds: its records come again as suspects, unless
+        ``cancelled`` (see :meth:`release`)."""
+        return self._release(lease.share_partition.group_id, lease.member_id, lease.token, cancelled)
+
+    def _release(self, group_id: str, member_id: str, token: UUID | None, cancelled: bool) -> int:
         rows = self._database.call(
-            sa.text("select sharequeue.release(:group_id, :member_id, cast(:token as uuid)) as released"),
+            sa.text(
+                "select sharequeue.release(:group_id, :member_id, cast(:token as uuid), :cancelled) as released"
+            ),
             group_id=group_id,
             member_id=member_id,
             token=str(token) if token else None,
+            cancelled=cancelled,
         )
         return int(rows[0]["released"])
 
@@ -251,137 +263,3 @@ class State(StateAdministration):
         first."""
         rows = self._database.call(sa.text("select * from sharequeue.sweep(:limit)"), limit=limit)
         return Swept(rows[0]["leases"], rows[0]["records"])
-
-    def open_dead_letters(self, at: SharePartition, max_records: int) -> DeadLetterBatch | None:
-        """The batch of dead letters to write next: the open one again, or a new one of the lowest offsets.
-
-        None when none waits.
-        """
-        rows = self._database.call(
-            sa.text(
-                "select * from sharequeue.open_dead_letters(:group_id, :topic, :partition, :max_records)"
-            ),
-            **share_partition_name(at),
-            max_records=max_records,
-        )
-        if not rows:
-            return None
-        letters = tuple(
-            DeadLetterRun(row["delivery_count"], row["cause"], OffsetSet.parse(row["offsets"]))
-            for row in rows
-        )
-        first = rows[0]
-        return DeadLetterBatch(at, first["sequence"], first["topic_id"], letters, first["opened_at"])
-
-    def close_dead_letters(self, at: SharePartition, sequence: int, *, dropped: bool = False) -> int:
-        """ARCHIVING becomes ARCHIVED for a batch the broker confirmed; answers its records, 0 if closed
-        before."""
-        rows = self._database.call(
-            sa.text(
-                "select sharequeue.close_dead_letters(:group_id, :topic, :partition, :sequence, :dropped) as closed"
-            ),
-            **share_partition_name(at),
-            sequence=sequence,
-            dropped=dropped,
-        )
-        return int(rows[0]["closed"])
-
-    def dead_letters(self, group_id: str) -> list[ArchivedRun]:
-        """Every closed run of dead letters of a group, in the order of writing."""
-        rows = self._database.rows(
-            sa.text(
-                "select sp.topic, sp.partition, r.sequence, r.cause, r.delivery_count, r.offsets, b.written_at,"
-                " b.dropped from sharequeue.dead_letter_runs r"
-                " join sharequeue.dead_letter_batches b using (share_partition_id, sequence)"
-                " join sharequeue.share_partitions sp using (share_partition_id)"
-                " where sp.group_id = :group_id and b.written_at is not null"
-                " order by sp.topic, sp.partition, r.sequence, r.cause, r.delivery_count"
-            ),
-            group_id=group_id,
-        )
-        return [
-            ArchivedRun(
-                SharePartition(group_id, row["topic"], row["partition"]),
-                row["sequence"],
-                row["cause"],
-                row["delivery_count"],
-                OffsetSet.parse(row["offsets"]),
-                row["written_at"],
-                row["dropped"],
-            )
-            for row in rows
-        ]
-
-    def outputs(self, group_id: str, sink: str) -> list[OutputRow]:
-        """The outputs of a sink that count: the manifest its readers go by."""
-        rows = self._database.rows(
-            sa.text(
-                "select o.lease_id, sp.topic, sp.partition, o.location, o.records, o.acknowledged_at"
-                " from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)"
-                " where sp.group_id = :group_id and o.sink = :sink order by o.lease_id"
-            ),
-            group_id=group_id,
-            sink=sink,
-        )
-        return [OutputRow(**row) for row in rows]
-
-    def describe(self, group_id: str | None = None) -> list[SharePartitionStatus]:
-        """The figures of every share-partition of a group, or of all groups."""
-        rows = self._database.rows(
-            sa.text(
-                "select group_id, topic, partition, topic_id, status, state_epoch, spso, speo, log_start, log_end,"
-                " last_stable_offset, observed_at, lag, in_flight, available, acquired, archiving,"
-                " delivery_complete_count, lost_records, highest_delivery_count, leases, next_expiry, waiting,"
-                " paused_reason, fault"
-                " from sharequeue.share_partition_status"
-                " where cast(:group_id as text) is null or group_id = :group_id order by group_id, topic, partition"
-            ),
-            group_id=group_id,
-        )
-        return [SharePartitionStatus(**row) for row in rows]
-
-    def leases(self, group_id: str) -> list[LeaseRow]:
-        """Who holds what in a group, soonest to lapse first."""
-        rows = self._database.rows(
-            sa.text(
-                "select lease_id, topic, partition, member_id, records, acquired_at, expires_at, seconds_left"
-                " from sharequeue.held_leases where group_id = :group_id order by expires_at, lease_id"
-            ),
-            group_id=group_id,
-        )
-        return [LeaseRow(**row) for row in rows]
-
-    def delivery_counts(self, group_id: str) -> list[DeliveryCount]:
-        """The histogram of delivery counts over all records of a group that have ended, by outcome."""
-        rows = self._database.rows(
-            sa.text(
-                "select sp.topic, sp.partition, d.outcome, d.delivery_count, d.records"
-                " from sharequeue.delivery_count_totals d"
-                " join sharequeue.share_partitions sp using (share_partition_id)"
-                " where sp.group_id = :group_id order by sp.topic, sp.partition, d.outcome, d.delivery_count"
-            ),
-            group_id=group_id,
-        )
-        return [DeliveryCount(**row) for row in rows]
-
-    def verify(self, group_id: str | None = None) -> list[str]:
-        """The invariants of the state that do not hold, in words; empty when all do."""
-        rows = self._database.rows(
-            sa.text("select * from sharequeue.verify(cast(:group_id as text))"), group_id=group_id
-        )
-        return [f"{row['group_id']} {row['topic']}-{row['partition']}: {row['violation']}" for row in rows]
-
-
-def _holder(lease: Lease) -> dict[str, str | int | None]:
-    return {
-        **share_partition_name(lease.share_partition),
-        "state_epoch": lease.state_epoch,
-        "member_id": lease.member_id,
-        "member_epoch": lease.member_epoch,
-        "token": str(lease.token),
-    }
-
-
-def _raise_refusal(row: Mapping[Any, Any]) -> None:
-    if row["error_code"]:
-        raise error_for(int(str(row["error_code"])), str(row["error_message"]))

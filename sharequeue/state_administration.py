@@ -1,34 +1,38 @@
 """What may an administrator do to the state of share-partitions?
 
-Pause and resume leasing, begin anew at another offset, forget a topic's state or a whole group: one method, one
-SQL function of ``sql/functions/17_admin.sql``. Who may, and whether a group must be empty for it, is asked by
-the callers (KIP-932, AlterShareGroupOffsets and its neighbours).
+Pause and resume leasing, begin anew at another offset, forget a topic's state or a whole group, move stuck
+records by hand, extend locks, fence every holder after a restore: one method, one SQL function of
+``sql/functions``. The functions ask themselves who may, refuse while a group has members (KIP-932,
+AlterShareGroupOffsets and its neighbours), and write the audit log.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Literal
+
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.leases import SharePartition
-
-
-def share_partition_name(at: SharePartition) -> dict[str, str | int]:
-    """The parameters by which the SQL functions find a share-partition."""
-    return {"group_id": at.group_id, "topic": at.topic, "partition": at.partition}
+from sharequeue.leases import ForcedRun, ResetRow, SharePartition
+from sharequeue.offsets import OffsetSet
+from sharequeue.state_rows import raise_refusal, refusal, share_partition_name
 
 
 class StateAdministration:
-    """The administrative half of ``sharequeue.state.State``."""
+    """The administrative part of ``sharequeue.state.State``."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    _database: Database
 
     def pause(
         self, group_id: str, reason: str | None, topic: str | None = None, partition: int | None = None
     ) -> int:
-        """Stops leasing from a group, or from some of its share-partitions; None resumes. What is leased may
-        still be answered. Answers how many rows that concerned."""
+        """Stops leasing from a group, or from some of its share-partitions; None resumes, and closes the
+        circuit breaker. What is leased may still be answered. Answers how many rows that concerned.
+
+        Raises GroupIdNotFound, UnknownTopicOrPartition, and InvalidRequest for an empty reason.
+        """
         rows = self._database.call(
             sa.text(
                 "select sharequeue.pause(:group_id, cast(:reason as text), cast(:topic as text),"
@@ -46,7 +50,7 @@ class StateAdministration:
     ) -> int:
         """Begins a share-partition anew at an offset: nothing is in flight, holders from before are fenced.
 
-        Answers the new state epoch.
+        Answers the new state epoch. Raises NonEmptyGroup, GroupIdNotFound, InvalidRequest.
         """
         rows = self._database.rows(
             sa.text(
@@ -60,8 +64,50 @@ class StateAdministration:
         )
         return int(rows[0]["epoch"])
 
+    def reset_offsets(
+        self,
+        group_id: str,
+        starts: Mapping[tuple[str, int], int],
+        topic_ids: Mapping[str, str],
+        *,
+        execute: bool = False,
+    ) -> list[ResetRow]:
+        """Begins many share-partitions anew, by topic and partition; the group is made if there is none.
+
+        Without ``execute`` it only says what would be done. A partition that is refused does not stop the
+        others (Kafka's AlterShareGroupOffsets). Raises NonEmptyGroup, InvalidGroupId.
+        """
+        named = sorted(starts)
+        rows = self._database.rows(
+            sa.text(
+                "select * from sharequeue.reset_offsets(:group_id, cast(:topics as text[]),"
+                " cast(:partitions as integer[]), cast(:topic_ids as text[]), cast(:starts as bigint[]), :execute)"
+            ),
+            group_id=group_id,
+            topics=[topic for topic, _ in named],
+            partitions=[partition for _, partition in named],
+            topic_ids=[topic_ids[topic] for topic, _ in named],
+            starts=[starts[each] for each in named],
+            execute=execute,
+        )
+        done = (
+            ResetRow(
+                row["topic"],
+                row["partition"],
+                row["start_offset_before"],
+                row["start_offset"],
+                row["state_epoch"],
+                refusal(row),
+            )
+            for row in rows
+        )
+        return sorted(done, key=lambda row: (row.topic, row.partition))
+
     def delete_offsets(self, group_id: str, topic: str) -> int:
-        """Forgets a group's share-partitions of a topic; answers how many there were."""
+        """Forgets a group's share-partitions of a topic; answers how many there were.
+
+        Raises NonEmptyGroup, GroupIdNotFound.
+        """
         rows = self._database.call(
             sa.text("select sharequeue.delete_offsets(:group_id, :topic) as deleted"),
             group_id=group_id,
@@ -70,8 +116,82 @@ class StateAdministration:
         return int(rows[0]["deleted"])
 
     def delete_group(self, group_id: str) -> bool:
-        """Deletes a group with all it has; answers whether there was one."""
+        """Deletes a group with all it has; answers whether there was one. Raises NonEmptyGroup."""
         rows = self._database.call(
             sa.text("select sharequeue.delete_group(:group_id) as deleted"), group_id=group_id
         )
         return bool(rows[0]["deleted"])
+
+    def force_release(
+        self, at: SharePartition, offsets: OffsetSet, *, execute: bool = False
+    ) -> list[ForcedRun]:
+        """Makes chosen offsets available at once, whoever holds them or whatever they wait for.
+
+        A holder is fenced for them: its answer gets InvalidRecordState. What is done with, on its way to the
+        dead-letter topic or was never delivered is refused and stays. Without ``execute`` nothing changes and the
+        answer says what would.
+        """
+        return self._force(at, offsets, "release", execute)
+
+    def force_dead_letter(
+        self, at: SharePartition, offsets: OffsetSet, *, execute: bool = False
+    ) -> list[ForcedRun]:
+        """Sends chosen offsets to the dead-letter topic as rejected, whoever holds them; archives them where the
+        group has no such topic. Otherwise as :meth:`force_release`."""
+        return self._force(at, offsets, "dead_letter", execute)
+
+    def _force(
+        self, at: SharePartition, offsets: OffsetSet, act: Literal["release", "dead_letter"], execute: bool
+    ) -> list[ForcedRun]:
+        rows = self._database.rows(
+            sa.text(
+                "select * from sharequeue.force(:group_id, :topic, :partition, cast(:offsets as int8multirange),"
+                " :act, :execute)"
+            ),
+            **share_partition_name(at),
+            offsets=str(offsets),
+            act=act,
+            execute=execute,
+        )
+        for row in rows:
+            raise_refusal(row)
+        done = (
+            ForcedRun(
+                row["act"],
+                OffsetSet.parse(row["offsets"]),
+                row["state"],
+                row["delivery_count"],
+                row["member_id"],
+                row["reason"],
+            )
+            for row in rows
+        )
+        return sorted(done, key=lambda run: run.offsets.first)
+
+    def extend_locks(self, amount: timedelta) -> int:
+        """Makes every lock there is last so much longer; answers how many leases that were."""
+        rows = self._database.rows(
+            sa.text("select sharequeue.extend_locks(cast(:amount as interval)) as extended"), amount=amount
+        )
+        return int(rows[0]["extended"])
+
+    def raise_state_epochs(self) -> int:
+        """After a restore from a backup: fences every holder from before, and makes what was leased available.
+
+        Answers how many share-partitions there are.
+        """
+        rows = self._database.rows(sa.text("select sharequeue.raise_state_epochs() as raised"))
+        return int(rows[0]["raised"])
+
+    def beat(self, longer_than: timedelta | None = None) -> timedelta | None:
+        """Writes down that the service is alive; answers how long an outage was that this ends.
+
+        An outage is another Postgres server than at the last beat, or a silence ``longer_than`` given. Locks that
+        it would have ended go on afterwards with the time they had left (``sql/functions/14_outages.sql``).
+        """
+        rows = self._database.call(
+            sa.text("select sharequeue.beat(cast(:longer_than as interval)) as outage"),
+            longer_than=longer_than,
+        )
+        outage: timedelta | None = rows[0]["outage"]
+        return outage

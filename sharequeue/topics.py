@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -177,6 +178,18 @@ class Topics:
             lambda: self._collect(self._list(asked, spec, IsolationLevel.READ_UNCOMMITTED)), info.partitions
         )
         return {partition: None if offset < 0 else offset for (_, partition), offset in found.items()}
+
+    def committed_offsets(self, group_id: str) -> dict[tuple[str, int], int]:
+        """Where a consumer group of the broker stands: its committed offset per topic and partition.
+
+        Empty for a group that has committed nothing, or is not there. A share group of the broker's own has no
+        committed offsets: raises `GroupIdNotFound` for one, and `BrokerNotAvailable`.
+        """
+        futures = self._admin().list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group_id)], request_timeout=self._timeout
+        )
+        answered = self._answer(futures[group_id])
+        return {(p.topic, p.partition): p.offset for p in answered.topic_partitions if p.offset >= 0}
 
     def create(self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None) -> TopicInfo:
         """Create a topic and wait until the broker shows it; −1 partitions are the broker's default.

@@ -12,7 +12,7 @@ import sys
 import click
 from sqlalchemy.exc import OperationalError
 
-from sharequeue.cli import deadletters, doctor, groups, schema, service, stack
+from sharequeue.cli import acls, deadletters, doctor, groups, offsets, schema, service, stack, state
 from sharequeue.database import SchemaOutdated
 from sharequeue.errors import ShareError
 from sharequeue.local.preflight import StackError
@@ -27,7 +27,7 @@ def command() -> None:
     """Share groups over Kafka topics, for batch: the queue, its servers, its state."""
 
 
-for module in (stack, doctor, service, schema, groups, deadletters):
+for module in (stack, doctor, service, schema, groups, offsets, state, deadletters, acls):
     for each in module.COMMANDS:
         command.add_command(each)
 

@@ -1,38 +1,30 @@
-"""`sharequeue groups`: which share groups there are, and how far each has come.
+"""`sharequeue groups`: which share groups there are, how far each has come, and whether they may go on.
 
 Columns are those of Kafka's `kafka-share-groups.sh --describe`, ours after them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 import sqlalchemy as sa
 
-from sharequeue.cli.output import home_option, output_option, print_rows
+from sharequeue.cli.offsets import execute_option, parse_topics
+from sharequeue.cli.output import home_option, output_option, print_rows, say
 from sharequeue.database import Database
-from sharequeue.errors import GroupIdNotFound
+from sharequeue.errors import GroupIdNotFound, NonEmptyGroup
 from sharequeue.settings import Settings
 from sharequeue.state import State
 
-_LIST = sa.text(
-    """
-    select g.group_id as "group",
-           case when count(m.member_id) > 0 then 'Stable' else 'Empty' end as state,
-           count(m.member_id) as members
-      from sharequeue.share_groups g
-      left join sharequeue.members m using (group_id)
-     group by g.group_id
-     order by g.group_id
-    """
-)
-_KNOWN = sa.text("select 1 from sharequeue.share_groups where group_id = :group_id")
+_LIST = sa.text('select group_id as "group", state, members from sharequeue.group_list order by group_id')
+_KNOWN = sa.text("select 1 from sharequeue.group_list where group_id = :group_id")
 
 
 @click.group()
 def groups() -> None:
-    """Share groups: list them, describe one."""
+    """Share groups: list, describe, pause, resume, delete."""
 
 
 @groups.command("list")
@@ -69,11 +61,79 @@ def describe(home: Path | None, output: str, group: str) -> None:
             "available": each.available,
             "archiving": each.archiving,
             "next_expiry": each.next_expiry,
+            "lost_records": each.lost_records,
+            "oldest_offset": each.oldest_offset,
+            "oldest_since": each.oldest_since,
+            "remark": each.fault or each.paused_reason,
         }
         for each in partitions
     ]
-    ours = ("END-OFFSET", "ACQUIRED", "AVAILABLE", "ARCHIVING", "NEXT-EXPIRY")
+    ours = (
+        "END-OFFSET",
+        "ACQUIRED",
+        "AVAILABLE",
+        "ARCHIVING",
+        "NEXT-EXPIRY",
+        "LOST-RECORDS",
+        "OLDEST-OFFSET",
+        "REMARK",
+    )
     print_rows(("GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG", *ours), rows, output)
+
+
+@groups.command()
+@home_option
+@click.option("--group", required=True, help="The share group.")
+@click.option("--topic", "topics", multiple=True, help="Only this topic, or topic:0,1; may be repeated.")
+@click.option("--reason", required=True, help="Why; `describe` shows it.")
+def pause(home: Path | None, group: str, topics: Sequence[str], reason: str) -> None:
+    """Stop leasing from a group, or some of its share-partitions; what is leased may still be answered."""
+    _pause(home, group, topics, reason)
+
+
+@groups.command()
+@home_option
+@click.option("--group", required=True, help="The share group.")
+@click.option("--topic", "topics", multiple=True, help="Only this topic, or topic:0,1; may be repeated.")
+def resume(home: Path | None, group: str, topics: Sequence[str]) -> None:
+    """Lease again, after a pause or when the circuit breaker has stopped it."""
+    _pause(home, group, topics, None)
+
+
+def _pause(home: Path | None, group: str, topics: Sequence[str], reason: str | None) -> None:
+    with Database.open(Settings.load(home)) as database:
+        state = State(database)
+        if not topics:
+            state.pause(group, reason)
+        for topic, partitions in parse_topics(topics).items():
+            for partition in (None,) if partitions is None else partitions:
+                state.pause(group, reason, topic, partition)
+    say(f"{'resumed' if reason is None else 'paused'} {group}{''.join(f' {each}' for each in topics)}")
+
+
+@groups.command()
+@home_option
+@output_option
+@click.option("--group", "named", multiple=True, required=True, help="A share group; may be repeated.")
+@execute_option
+def delete(home: Path | None, output: str, named: Sequence[str], execute: bool) -> None:
+    """Delete groups with all they have; refused while one has members."""
+    rows: list[dict[str, object]] = []
+    with Database.open(Settings.load(home)) as database:
+        members = {row["group"]: row["members"] for row in database.rows(_LIST)}
+        for group in named:
+            if group not in members:
+                status = f"Error: {GroupIdNotFound.name}: There is no such share group."
+            elif members[group]:
+                status = f"Error: {NonEmptyGroup.name}: It has {members[group]} members."
+            else:
+                status = "Successful" if execute else "dry run"
+                if execute:
+                    State(database).delete_group(group)
+            rows.append({"group": group, "status": status})
+    print_rows(("GROUP", "STATUS"), rows, output)
+    if any(str(row["status"]).startswith("Error") for row in rows):
+        raise click.exceptions.Exit(1)
 
 
 COMMANDS = (groups,)

@@ -9,7 +9,8 @@ import click
 
 from sharequeue.cli.output import home_option, output_option, say
 from sharequeue.database import Database
-from sharequeue.database import migrate as apply_migrations
+from sharequeue.migrations import migrate as apply_migrations
+from sharequeue.schema_dump import DumpFailed, print_schema
 from sharequeue.settings import Settings
 from sharequeue.state import State
 
@@ -18,10 +19,27 @@ from sharequeue.state import State
 @home_option
 @output_option
 @click.option("--dry-run", is_flag=True, help="Only say what would be applied.")
-def migrate(home: Path | None, output: str, dry_run: bool) -> None:
-    """Bring the database's schema up to date; several at once are harmless."""
-    with Database.open(Settings.load(home)) as database:
-        names = apply_migrations(database, dry_run=dry_run)
+@click.option(
+    "--roles", is_flag=True, help="Make the missing roles, hand the schema to the owner, grant the rest."
+)
+@click.option(
+    "--print-schema", "show", is_flag=True, help="Only print the whole schema as SQL, as it is now."
+)
+def migrate(home: Path | None, output: str, dry_run: bool, roles: bool, show: bool) -> None:
+    """Bring the database's schema up to date, in one transaction; several at once are harmless.
+
+    With --roles once, and again after a change of their names (SHAREQUEUE_DATABASE_OWNER_ROLE, _SERVICE_ROLE,
+    _WORKER_ROLE, _READER_ROLE); roles that are there already are only granted to.
+    """
+    settings = Settings.load(home)
+    with Database.open(settings) as database:
+        if show:
+            try:
+                click.echo(print_schema(database), nl=False)
+            except DumpFailed as error:
+                raise click.ClickException(str(error)) from error
+            return
+        names = apply_migrations(database, dry_run=dry_run, roles=settings.roles if roles else None)
     if output == "json":
         click.echo(json.dumps(names, indent=2))
         return
@@ -29,6 +47,9 @@ def migrate(home: Path | None, output: str, dry_run: bool) -> None:
         say(f"{'would apply' if dry_run else 'applied'} {name}")
     if not names:
         say("the schema is up to date")
+    if roles:
+        for purpose, name in settings.roles._asdict().items():
+            say(f"{'would grant' if dry_run else 'granted'} {purpose} to {name}")
 
 
 @click.command()

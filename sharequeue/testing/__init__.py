@@ -19,10 +19,9 @@ share-partitions by Kafka's own rules, with a clock that a test moves. ::
 It is held to the same conformance scenarios, recorded from a real broker, as the engine in Postgres.
 """
 
-from sharequeue.leases import AcknowledgeType, Lease, SharePartition
+from sharequeue.leases import AcknowledgementBatch, AcknowledgeType, Lease, SharePartition
 from sharequeue.testing.groups import InMemoryShareGroups
 from sharequeue.testing.records import (
-    AcknowledgementBatch,
     Acquired,
     AcquiredRange,
     AcquireMode,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from uuid import UUID
 
 from sharequeue.errors import InvalidRecordState, InvalidRequest
-from sharequeue.leases import Acknowledged, AcknowledgeType
+from sharequeue.leases import Acknowledged, AcknowledgementBatch, AcknowledgeType
 from sharequeue.offsets import MAX_OFFSET
-from sharequeue.testing.records import AcknowledgementBatch, InFlightBatch, Policy, Record, RecordState
+from sharequeue.testing.records import InFlightBatch, Policy, Record, RecordState
 from sharequeue.testing.share_partition import InMemorySharePartition
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -50,13 +51,13 @@ class Acknowledgement:
         member_id: str,
         policy: Policy,
         now: float,
-        lease_id: int | None = None,
+        token: UUID | None = None,
     ) -> None:
         self.at = at
         self.member_id = member_id
         self.policy = policy
         self.now = now
-        self.lease_id = lease_id
+        self.token = token
         self.before: dict[int, Record] = {}
         self.renewed: dict[int, float] = {}
         self.did: dict[str, int] = dict.fromkeys(("accepted", "released", "rejected", "gaps", "exhausted"), 0)
@@ -64,18 +65,31 @@ class Acknowledgement:
     def apply(self, batches: Sequence[AcknowledgementBatch]) -> Acknowledged:
         """All runs in order, or none. Raises InvalidRecordState or InvalidRequest by R-AK-6 to R-AK-13."""
         transitions, outcomes = set(self.at.transitions), self.at.outcomes.copy()
+        renewed: dict[int, float] = {}  # by the runs before the one that fails
         try:
             for batch in batches:
+                renewed = dict(self.renewed)
                 self._apply_run(batch)
         except (InvalidRecordState, InvalidRequest):
             for offset, record in self.before.items():
-                record.expires_at = self.renewed.get(offset, record.expires_at)
+                record.expires_at = renewed.get(offset, record.expires_at)
                 self.at.records[offset] = record
             self.at.transitions, self.at.outcomes = transitions, outcomes
+            self.at.split_leases(renewed)
             raise
+        self.at.split_leases(self.renewed)
+        self._let_go_overtaken()
         self.at.forget_ended_leases()
         self.at.advance_spso()
         return Acknowledged(spso=self.at.spso, lag=self.at.lag, **self.did)
+
+    def _let_go_overtaken(self) -> None:
+        """A holder that names its lease has no use any more for what the log start has overtaken."""
+        if self.token is None:
+            return
+        for offset in self.at.held(self.member_id, self.token):
+            if offset < self.at.spso:
+                self.at.move(self.at.records[offset], RecordState.ARCHIVED)
 
     def _apply_run(self, batch: AcknowledgementBatch) -> None:
         if batch.last < self.at.spso:
@@ -124,9 +138,10 @@ class Acknowledgement:
             raise InvalidRecordState(
                 f"offset {offset} is {record.state.name}, not held: its lock lapsed, or it was answered"
             )
-        if self.at.leases[record.lease_id].member_id != self.member_id:
+        lease = self.at.leases[record.lease_id]
+        if lease.member_id != self.member_id:
             raise InvalidRecordState(f"offset {offset} is held by another member")
-        if self.lease_id is not None and record.lease_id != self.lease_id:
+        if self.token not in (None, lease.token):
             raise InvalidRecordState(f"offset {offset} is held under another lease")
 
     def _renew(self, offset: int, record: Record) -> None:

@@ -204,6 +204,10 @@ class Administration:
         self.initialize(at, before.topic_id, start_offset, max(state_epoch, before.state_epoch + 1))
         after = group.partitions[at.topic, at.partition]
         after.log_end, after.last_stable_offset = before.log_end, before.last_stable_offset
+        after.lost_records, after.outcomes = (
+            before.lost_records,
+            before.outcomes,
+        )  # what has been, stays counted
 
     def delete_offsets(self, group_id: str, topics: Sequence[str]) -> dict[str, ShareError | None]:
         """Forgets a group's share-partitions of whole topics. Raises GroupIdNotFound, NonEmptyGroup (R-AD)."""

@@ -14,6 +14,7 @@ from uuid import UUID
 from sharequeue.errors import InvalidRecordState, InvalidRequest, ShareError, UnknownTopicId
 from sharequeue.leases import (
     Acknowledged,
+    AcknowledgementBatch,
     AcknowledgeType,
     DeadLetterBatch,
     Delivery,
@@ -27,7 +28,6 @@ from sharequeue.testing.acquiring import Acquisition
 from sharequeue.testing.administration import START, Administration
 from sharequeue.testing.fan_out import FanOutAcquisition
 from sharequeue.testing.records import (
-    AcknowledgementBatch,
     Acquired,
     AcquiredRange,
     AcquireMode,
@@ -49,7 +49,7 @@ class InMemoryShareGroups(Administration):
     def __init__(self, start: datetime = START) -> None:
         super().__init__(start)
         self._leases = 0
-        self._answers: dict[UUID, Acquired | Acknowledged] = {}
+        self._answers: dict[UUID, Acquired | Acknowledged | tuple[ShareError | None, Acquired]] = {}
 
     # Records
 
@@ -131,7 +131,7 @@ class InMemoryShareGroups(Administration):
         acquisition.run()
         found.forget_ended_leases()
         answer = self._answer(found, acquisition, lock)
-        if request_id:
+        if request_id and answer.ranges:  # a repeated call that got nothing may get something
             self._answers[request_id] = answer
         return answer
 
@@ -175,8 +175,8 @@ class InMemoryShareGroups(Administration):
         found = self._find(at, lease.state_epoch if lease else state_epoch)
         self._settle(found)
         policy = self._groups[at.group_id].policy()
-        lease_id = lease.lease_id if lease else None
-        answer = Acknowledgement(found, member_id, policy, self._seconds, lease_id).apply(batches)
+        token = lease.token if lease else None
+        answer = Acknowledgement(found, member_id, policy, self._seconds, token).apply(batches)
         if request_id:
             self._answers[request_id] = answer
         return answer
@@ -195,31 +195,44 @@ class InMemoryShareGroups(Administration):
         log_batches: Sequence[LogBatch] | None = None,
         aborted: OffsetSet = EMPTY,
         log_start: int | None = None,
+        redelivery: Redelivery = "kafka",
+        lease: Lease | None = None,
+        request_id: UUID | None = None,
     ) -> tuple[ShareError | None, Acquired]:
         """A fetch that carries acknowledgements: a refused one is answered beside what was acquired.
 
         A fetch that renews acquires nothing and may not ask to (R-RN-1, R-AK-1): InvalidRequest if it does.
-        Nothing waits here; ``max_wait_ms`` is only looked at by that rule. ``state_epoch`` is the holder's, for its
-        acknowledgement.
+        Nothing waits here; ``max_wait_ms`` is only looked at by that rule. ``lease`` is what is answered.
         """
+        repeated = self._answers.get(request_id) if request_id else None
+        if isinstance(repeated, tuple):
+            return repeated
         renews = any(AcknowledgeType.RENEW in batch.types for batch in batches)
         if renews and (max_records or max_wait_ms):
             raise InvalidRequest("a fetch that renews locks asks for no records and does not wait")
         refusal: ShareError | None = None
         try:
-            self.acknowledge(at, member_id, batches, state_epoch=state_epoch)
+            self.acknowledge(at, member_id, batches, state_epoch=state_epoch, lease=lease)
         except ShareError as error:
             refusal = error
+        if renews:
+            if request_id and refusal is None:
+                self._answers[request_id] = refusal, Acquired()
+            return refusal, Acquired()
         acquired = self.acquire(
             at,
             member_id,
             max_records,
+            state_epoch=state_epoch,
             mode=mode,
             batch_size=batch_size,
             log_batches=log_batches,
             aborted=aborted,
             log_start=log_start,
+            redelivery=redelivery,
         )
+        if request_id and (refusal is None or acquired.ranges):
+            self._answers[request_id] = refusal, acquired
         return refusal, acquired
 
     def renew(self, at: SharePartition, member_id: str, lease: Lease | None = None) -> datetime:
@@ -228,20 +241,13 @@ class InMemoryShareGroups(Administration):
         Answers when the locks lapse now. Raises InvalidRecordState when nothing is held, or the group forbids it.
         """
         found = self._find(at, lease.state_epoch if lease else None)
+        policy = self._groups[at.group_id].policy()
+        if not policy.renewal:
+            raise InvalidRecordState("Renewing acquisition locks is not enabled for the group.")
         self._settle(found)
-        held = [
-            offset
-            for offset, record in sorted(found.records.items())
-            if record.lease_id is not None
-            and found.leases[record.lease_id].member_id == member_id
-            and (lease is None or record.lease_id == lease.lease_id)
-            and offset >= found.spso
-        ]
-        runs = [AcknowledgementBatch.of(offset, offset, AcknowledgeType.RENEW) for offset in held]
-        if not runs:
+        lapses = found.renew(member_id, policy, self._seconds, lease.token if lease else None)
+        if lapses is None:
             raise InvalidRecordState
-        self.acknowledge(at, member_id, runs, lease=lease)
-        lapses = min(found.records[offset].expires_at or 0.0 for offset in held)
         return self.at_second(lapses)
 
     # Deliveries without an answer
@@ -265,10 +271,12 @@ class InMemoryShareGroups(Administration):
 
     def release_lease(self, lease: Lease) -> int:
         """What one lease still holds goes back unanswered. Answers how many records that was."""
+        if lease.share_partition not in self.share_partitions(lease.share_partition.group_id):
+            return 0
         found = self._find(lease.share_partition)
         self._settle(found)
         policy = self._groups[found.name.group_id].policy()
-        return found.release(lease.member_id, policy, lease.lease_id)
+        return found.release(lease.member_id, policy, lease.token)
 
     def sweep(self) -> Swept:
         """Settles every lapsed lock of every group (R-LT)."""

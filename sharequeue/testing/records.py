@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Literal
 from uuid import UUID
 
-from sharequeue.leases import AcknowledgeType, Lease
+from sharequeue.leases import Lease
 from sharequeue.offsets import EMPTY, OffsetSet
 
 AcquireMode = Literal["batch_optimized", "record_limit"]
@@ -114,24 +114,6 @@ class Acquired:
         for acquired in self.ranges:
             held |= OffsetSet.of((acquired.first, acquired.last + 1))
         return held
-
-
-@dataclass(frozen=True, slots=True)
-class AcknowledgementBatch:
-    """One run of an acknowledgement: one type for the whole of it, or one for each offset (R-AK-4)."""
-
-    first: int
-    last: int
-    types: tuple[int, ...]
-
-    @classmethod
-    def of(cls, first: int, last: int, *types: AcknowledgeType | int) -> AcknowledgementBatch:
-        """A run from ``first`` to ``last``, both inclusive."""
-        return cls(first, last, tuple(int(kind) for kind in types))
-
-    def type_at(self, offset: int) -> AcknowledgeType:
-        """The type that answers one offset of the run."""
-        return AcknowledgeType(self.types[offset - self.first] if len(self.types) > 1 else self.types[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
+from uuid import UUID
 
 from sharequeue.leases import SharePartition
 from sharequeue.testing.records import (
@@ -46,6 +48,7 @@ class InMemorySharePartition:
         self.last_stable_offset: int | None = None
         self.recreated = False
         self.lost_records = 0
+        self.splits = 0
         self.outcomes: Counter[tuple[str, int]] = Counter()
         self.transitions: set[tuple[RecordState, RecordState]] = set()
 
@@ -177,17 +180,31 @@ class InMemorySharePartition:
         leases = self.end_unanswered(lapsed, policy)
         return leases, len(lapsed)
 
-    def release(self, member_id: str, policy: Policy, lease_id: int | None = None) -> int:
+    def release(self, member_id: str, policy: Policy, token: UUID | None = None) -> int:
         """Everything a member holds, or one lease of it, goes back unanswered; counts stay (R-RL-6)."""
-        held = [
-            offset
-            for offset, record in self.records.items()
-            if record.lease_id is not None
-            and self.leases[record.lease_id].member_id == member_id
-            and lease_id in (None, record.lease_id)
-        ]
+        held = self.held(member_id, token)
         self.end_unanswered(held, policy)
         return len(held)
+
+    def held(self, member_id: str, token: UUID | None = None) -> list[int]:
+        """What a member holds, or what it holds under one lease, in order."""
+        return [
+            offset
+            for offset, record in sorted(self.records.items())
+            if record.lease_id is not None
+            and self.leases[record.lease_id].member_id == member_id
+            and token in (None, self.leases[record.lease_id].token)
+        ]
+
+    def renew(self, member_id: str, policy: Policy, now: float, token: UUID | None = None) -> float | None:
+        """A full lock duration from now for all that is held (R-RN-1); the earliest expiry, None if nothing is."""
+        expiries = []
+        for offset in self.held(member_id, token):
+            record = self.records[offset]
+            own = self.leases[record.lease_id].lock_seconds if record.lease_id is not None else None
+            record.expires_at = now + (policy.lock_seconds if own is None else own)
+            expiries.append(record.expires_at)
+        return min(expiries, default=None)
 
     def end_unanswered(self, offsets: Iterable[int], policy: Policy) -> int:
         """Records whose delivery ended without an outcome, lease by lease; SPSO is tried afterwards."""
@@ -228,6 +245,21 @@ class InMemorySharePartition:
                     self.move(record, AVAILABLE)
                 else:
                     self.give_up(record, "exceeded", policy)
+
+    def split_leases(self, renewed: Collection[int]) -> None:
+        """Where only a part of a lease was renewed, the part goes on apart, under the same token."""
+        by_lease: dict[int, list[int]] = {}
+        for offset, record in self.records.items():
+            if record.lease_id is not None:
+                by_lease.setdefault(record.lease_id, []).append(offset)
+        for lease_id, held in by_lease.items():
+            kept = [offset for offset in held if offset in renewed]
+            if 0 < len(kept) < len(held):
+                self.splits += 1
+                part = replace(self.leases[lease_id], lease_id=-self.splits)
+                self.leases[part.lease_id] = part
+                for offset in kept:
+                    self.records[offset].lease_id = part.lease_id
 
     def forget_ended_leases(self) -> None:
         """Leases under which nothing is held any more."""

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from sharequeue.errors import InvalidRecordState, InvalidRequest
 from sharequeue.leases import (
     Acknowledged,
+    AcknowledgementBatch,
     AcknowledgeType,
     ArchivedRun,
     DeadLetterBatch,
@@ -27,7 +29,7 @@ from sharequeue.leases import (
 )
 from sharequeue.offsets import OffsetSet
 from sharequeue.testing.groups import InMemoryShareGroups
-from sharequeue.testing.records import AcknowledgementBatch, RecordState
+from sharequeue.testing.records import RecordState
 from sharequeue.testing.share_partition import InMemorySharePartition
 
 
@@ -97,13 +99,16 @@ class InMemoryState:
         )
         at = lease.share_partition
         repeated = request_id is not None and self.groups.answered(request_id)
-        answer = self.groups.acknowledge(
-            at,
-            lease.member_id,
-            [AcknowledgementBatch.of(first, last, kind) for first, last, kind in runs],
-            lease=lease,
-            request_id=request_id,
-        )
+        try:
+            answer = self.groups.acknowledge(
+                at,
+                lease.member_id,
+                [AcknowledgementBatch.of(first, last, kind) for first, last, kind in runs],
+                lease=lease,
+                request_id=request_id,
+            )
+        except InvalidRequest as error:  # sets cannot be malformed: something lies past what was acquired
+            raise InvalidRecordState(error.message) from None
         if not repeated:
             for made in outputs:
                 row = OutputRow(
@@ -185,7 +190,7 @@ class InMemoryState:
             delivery_complete_count=view.delivery_complete_count,
             lost_records=view.lost_records,
             highest_delivery_count=max(counts, default=0),
-            leases=len(found.leases),
+            leases=len({lease.token for lease in found.leases.values()}),
             next_expiry=self.groups.at_second(min(expiries)) if expiries else None,
         )
 

@@ -1,10 +1,10 @@
 -- The one clock. Never now(), which stands still inside a transaction, and never a caller's own time,
--- which could lapse other members' locks. Every name in it is qualified or pg_catalog's own operator, and it carries no
--- SET: that made each call 3 µs dearer, and every operation asks it once.
+-- which could lapse other members' locks. Every name in it is qualified, the operator too, because it runs as the owner
+-- (90_permissions.sql) and carries no SET: that made each call 3 µs dearer, and every operation asks it once.
 create or replace function sharequeue.clock() returns timestamptz
 language plpgsql volatile as $$
 begin
-    return pg_catalog.clock_timestamp() + coalesce(
+    return pg_catalog.clock_timestamp() operator(pg_catalog.+) coalesce(
         (select amount from sharequeue.clock_offset), pg_catalog.make_interval());
 end
 $$;

@@ -1,10 +1,13 @@
 -- Arithmetic on sets of offsets that int8multirange does not bring along.
+--
+-- What sets of n ranges cost (PostgreSQL 18): && , <@ , * and - walk both once, + sorts both together, unnest
+-- makes a row a range. So the state functions ask && and <@ where they can, count once, and unite late.
 
--- How many offsets a set holds.
+-- How many offsets a set holds. Its names are bound when it is made, so that it needs no SET: that made each call 3 µs
+-- dearer. unnest in the select list, not after FROM, which would keep every range in a tuplestore first.
 create or replace function sharequeue.records(p_offsets int8multirange) returns bigint
-language sql immutable parallel safe set search_path = pg_catalog as $$
-    select coalesce(sum(upper(r) - lower(r)), 0)::bigint from unnest(p_offsets) as r
-$$;
+language sql immutable parallel safe
+return (select coalesce(sum(upper(r) - lower(r)), 0)::bigint from (select unnest(p_offsets) as r) as ranges);
 
 -- The lowest p_count offsets of a set; all of it when it holds fewer.
 create or replace function sharequeue.first_records(p_offsets int8multirange, p_count bigint) returns int8multirange
@@ -19,3 +22,8 @@ language sql immutable parallel safe set search_path = pg_catalog as $$
     ) as ranges
     where before < p_count
 $$;
+
+-- A set without what lies below an offset; the same set, untouched, where nothing does.
+create or replace function sharequeue.offsets_from(p_offsets int8multirange, p_first bigint) returns int8multirange
+language sql immutable parallel safe
+return case when lower(p_offsets) < p_first then p_offsets * int8multirange(int8range(p_first, null)) else p_offsets end;

@@ -1,9 +1,11 @@
--- Group configs as the state functions need them: the group's own value, else Kafka's default. Names, defaults and
--- bounds for people are in sharequeue/configs.py; a test holds the two against each other.
+-- Group configs as the state functions need them: the group's own value, else the service's, else Kafka's default. Names,
+-- defaults and bounds for people are in sharequeue/config_keys.py; a test holds the two against each other.
 create or replace function sharequeue.group_config(p_group_id text, p_name text) returns text
 language sql stable set search_path = pg_catalog as $$
     select coalesce(
         (select value from sharequeue.group_configs where group_id = p_group_id and name = p_name),
+        (select value from sharequeue.service_configs
+            where name = case when p_name like 'share.%' then 'group.' || p_name else p_name end),
         case p_name
             when 'share.delivery.count.limit' then '5'
             when 'share.record.lock.duration.ms' then '30000'
@@ -14,8 +16,26 @@ language sql stable set search_path = pg_catalog as $$
             -- Bounds of the lock duration that one acquire may ask for: Kafka's widest.
             when 'group.share.min.record.lock.duration.ms' then '1000'
             when 'group.share.max.record.lock.duration.ms' then '3600000'
+            when 'sharequeue.circuit.breaker.failure.percent' then '0'
+            when 'sharequeue.circuit.breaker.min.records' then '20'
+            when 'sharequeue.circuit.breaker.window.records' then '100'
+            when 'sharequeue.circuit.breaker.probe.records' then '10'
+            when 'sharequeue.circuit.breaker.open.ms' then '30000'
+            when 'sharequeue.cancelled.run.refund.enable' then 'false'
         end
     )
+$$;
+
+-- A number among them, kept inside the service's bounds also where those moved after it was set (Kafka's
+-- GroupConfigManager); bounds that nobody has set do not bind.
+create or replace function sharequeue.bounded_group_config(p_group_id text, p_name text) returns bigint
+language sql stable set search_path = pg_catalog as $$
+    select least(
+        greatest(sharequeue.group_config(p_group_id, p_name)::bigint,
+            (select value from sharequeue.service_configs
+                where name = 'group.share.min.' || substr(p_name, length('share.') + 1))::bigint),
+        (select value from sharequeue.service_configs
+            where name = 'group.share.max.' || substr(p_name, length('share.') + 1))::bigint)
 $$;
 
 -- The same, compiled into the group's row of group_settings. An acquire that asked group_config five times paid 45 µs
@@ -23,22 +43,54 @@ $$;
 create or replace function sharequeue.compile_group_settings(p_group_id text) returns void
 language sql volatile set search_path = pg_catalog as $$
     insert into sharequeue.group_settings as s (group_id, delivery_count_limit, lock_duration_ms, min_lock_duration_ms,
-        max_lock_duration_ms, max_record_locks, read_committed, renew_enabled, dead_letters)
+        max_lock_duration_ms, max_record_locks, read_committed, renew_enabled, dead_letters, breaker_percent,
+        breaker_min_records, breaker_window_records, breaker_probe_records, breaker_open_ms, refund_cancelled)
     select g.group_id,
-        sharequeue.group_config(g.group_id, 'share.delivery.count.limit')::integer,
-        sharequeue.group_config(g.group_id, 'share.record.lock.duration.ms')::integer,
+        sharequeue.bounded_group_config(g.group_id, 'share.delivery.count.limit')::integer,
+        sharequeue.bounded_group_config(g.group_id, 'share.record.lock.duration.ms')::integer,
         sharequeue.group_config(g.group_id, 'group.share.min.record.lock.duration.ms')::integer,
         sharequeue.group_config(g.group_id, 'group.share.max.record.lock.duration.ms')::integer,
-        sharequeue.group_config(g.group_id, 'share.partition.max.record.locks')::bigint,
+        sharequeue.bounded_group_config(g.group_id, 'share.partition.max.record.locks'),
         sharequeue.group_config(g.group_id, 'share.isolation.level') = 'read_committed',
         sharequeue.group_config(g.group_id, 'share.renew.acknowledge.enable') <> 'false',
-        sharequeue.group_config(g.group_id, 'errors.deadletterqueue.topic.name') <> ''
+        sharequeue.group_config(g.group_id, 'errors.deadletterqueue.topic.name') <> '',
+        sharequeue.group_config(g.group_id, 'sharequeue.circuit.breaker.failure.percent')::integer,
+        sharequeue.group_config(g.group_id, 'sharequeue.circuit.breaker.min.records')::bigint,
+        sharequeue.group_config(g.group_id, 'sharequeue.circuit.breaker.window.records')::bigint,
+        sharequeue.group_config(g.group_id, 'sharequeue.circuit.breaker.probe.records')::bigint,
+        sharequeue.group_config(g.group_id, 'sharequeue.circuit.breaker.open.ms')::integer,
+        sharequeue.group_config(g.group_id, 'sharequeue.cancelled.run.refund.enable') = 'true'
     from sharequeue.share_groups g where g.group_id = p_group_id
     on conflict on constraint group_settings_pkey do update set
         delivery_count_limit = excluded.delivery_count_limit, lock_duration_ms = excluded.lock_duration_ms,
         min_lock_duration_ms = excluded.min_lock_duration_ms, max_lock_duration_ms = excluded.max_lock_duration_ms,
         max_record_locks = excluded.max_record_locks, read_committed = excluded.read_committed,
-        renew_enabled = excluded.renew_enabled, dead_letters = excluded.dead_letters
+        renew_enabled = excluded.renew_enabled, dead_letters = excluded.dead_letters,
+        breaker_percent = excluded.breaker_percent, breaker_min_records = excluded.breaker_min_records,
+        breaker_window_records = excluded.breaker_window_records,
+        breaker_probe_records = excluded.breaker_probe_records, breaker_open_ms = excluded.breaker_open_ms,
+        refund_cancelled = excluded.refund_cancelled
+$$;
+
+-- What the service is configured to, all of it at once; names and values are checked by sharequeue/configs.py. Groups
+-- follow when something has changed.
+create or replace function sharequeue.set_service_configs(p_configs jsonb) returns boolean
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_before jsonb;
+begin
+    perform sharequeue.authorise_cluster();
+    lock table sharequeue.service_configs in share row exclusive mode;
+    select coalesce(jsonb_object_agg(name, value), '{}') into v_before from sharequeue.service_configs;
+    if v_before = p_configs then
+        return false;
+    end if;
+    delete from sharequeue.service_configs;
+    insert into sharequeue.service_configs (name, value) select key, value from jsonb_each_text(p_configs);
+    perform sharequeue.compile_group_settings(group_id) from sharequeue.share_groups order by group_id;
+    perform sharequeue.audit('set_service_configs', null, v_before, p_configs);
+    return true;
+end
 $$;
 
 create or replace function sharequeue.group_settings_follow() returns trigger

@@ -123,56 +123,86 @@ begin
 end
 $$;
 
+-- The same for all batches from the one at or before p_first up to p_last, in one pass: what an answer to many batches leaves
+-- behind. 10,000 batches one by one took 0.7 s; together 25 ms.
+create or replace function sharequeue.join_all_terminal(p_share_partition_id bigint, p_first bigint, p_last bigint)
+returns void
+language plpgsql volatile as $$
+declare
+    -- With the neighbours on both sides.
+    v_from bigint := coalesce((select first_offset from sharequeue.in_flight_batches
+        where share_partition_id = p_share_partition_id and first_offset < p_first
+        order by share_partition_id desc, first_offset desc limit 1), p_first);
+    v_to bigint := coalesce((select first_offset from sharequeue.in_flight_batches
+        where share_partition_id = p_share_partition_id and first_offset > p_last
+        order by share_partition_id, first_offset limit 1), p_last);
+begin
+    with batches as (
+        select first_offset, min(last_offset) as last_offset, min(state) as state,
+            min(delivery_count) as delivery_count, min(cause) as cause,
+            bool_or(part <> 0 or offsets is not null) as exploded
+        from sharequeue.in_flight_batches
+        where share_partition_id = p_share_partition_id and first_offset between v_from and v_to
+        group by first_offset
+        having count(*) = 1 and min(state) in (2, 4)
+            and bool_and(offsets is null or offsets = int8multirange(int8range(first_offset, last_offset + 1)))
+    ), islands as (
+        select *, count(*) filter (where not joins) over (order by first_offset) as island
+        from (
+            select *, coalesce(first_offset = lag(last_offset) over o + 1 and state = lag(state) over o
+                and delivery_count = lag(delivery_count) over o
+                and cause is not distinct from lag(cause) over o, false) as joins
+            from batches window o as (order by first_offset)
+        ) as b
+    ), wanted as (
+        select island, min(first_offset) as first_offset, max(last_offset) as last_offset
+        from islands group by island having count(*) > 1 or bool_or(exploded)
+    ), gone as (
+        delete from sharequeue.in_flight_batches f using islands i
+        where f.share_partition_id = p_share_partition_id and f.first_offset = i.first_offset and i.joins
+    )
+    update sharequeue.in_flight_batches f set last_offset = w.last_offset, offsets = null, part = 0
+    from wanted w where f.share_partition_id = p_share_partition_id and f.first_offset = w.first_offset;
+end
+$$;
+
 -- Moves SPSO over everything terminal from it on (R-SO), drops the batches it has passed, and settles the
--- delivery-complete count, which p_completed more records have joined, p_accepted_first of them accepted at once. Terminal are ACKNOWLEDGED and ARCHIVED; ARCHIVING
--- is not (KIP-1191): SPSO waits for the dead letter. Natural holes between batches are jumped.
+-- delivery-complete count, which p_completed more records have joined, p_accepted_first of them accepted at once. Terminal
+-- are ACKNOWLEDGED and ARCHIVED; ARCHIVING is not (KIP-1191): SPSO waits for the dead letter. Natural holes between
+-- batches are jumped.
 create or replace function sharequeue.advance_spso(
     p_share_partition_id bigint, p_completed bigint default 0, p_accepted_first bigint default 0
 ) returns void
 language plpgsql volatile as $$
 declare
     v_sp record;
-    v_row record;
     v_first bigint;
-    v_last bigint;
-    v_pending bigint;
     v_to bigint;
     v_passed bigint := 0;
 begin
     select spso, speo, advance_due into v_sp from sharequeue.share_partitions where share_partition_id = p_share_partition_id;
-    v_to := v_sp.spso;
-    -- In the order of the primary key, so that the walk reads no further than it gets.
-    for v_row in
-        select first_offset, last_offset,
-            case when state in (2, 4) then null
-                when offsets is null then greatest(first_offset, v_sp.spso)
-                when lower(offsets) >= v_sp.spso then lower(offsets)
-                else lower(offsets * int8multirange(int8range(v_sp.spso, null))) end as pending
+    -- The first batch with something that holds SPSO, in the order of the primary key: behind a pinned head the walk ends
+    -- at its first row, whatever lies behind.
+    select first_offset into v_first
+    from sharequeue.in_flight_batches
+    where share_partition_id = p_share_partition_id and last_offset >= v_sp.spso and state not in (2, 4)
+        and (offsets is null or upper(offsets) > v_sp.spso)
+    order by share_partition_id, first_offset, part limit 1;
+    if found then
+        select min(case when offsets is null then greatest(first_offset, v_sp.spso)
+            else lower(sharequeue.offsets_from(offsets, v_sp.spso)) end)
+        into v_to
         from sharequeue.in_flight_batches
-        where share_partition_id = p_share_partition_id and last_offset >= v_sp.spso
-        order by share_partition_id, first_offset, part
-    loop
-        if v_row.first_offset is distinct from v_first then
-            exit when v_pending is not null;
-            if v_first is not null then
-                v_passed := v_passed + v_last + 1 - greatest(v_first, v_sp.spso);
-            end if;
-            v_to := greatest(v_row.first_offset, v_sp.spso);
-            v_first := v_row.first_offset;
-            v_last := v_row.last_offset;
-        end if;
-        v_pending := least(v_pending, v_row.pending);
-    end loop;
-    if v_pending is not null then
-        v_passed := v_passed + v_pending - greatest(v_first, v_sp.spso);
-        v_to := v_pending;
-    elsif v_first is not null then
-        v_passed := v_passed + v_last + 1 - greatest(v_first, v_sp.spso);
-        v_to := v_sp.speo;
+        where share_partition_id = p_share_partition_id and first_offset = v_first and state not in (2, 4);
     else
         v_to := v_sp.speo;
     end if;
     if v_to > v_sp.spso then
+        select coalesce(sum(least(last_offset + 1, v_to) - greatest(first_offset, v_sp.spso)), 0) into v_passed
+        from (
+            select distinct first_offset, last_offset from sharequeue.in_flight_batches
+            where share_partition_id = p_share_partition_id and first_offset < v_to and last_offset >= v_sp.spso
+        ) as b;
         delete from sharequeue.in_flight_batches
         where share_partition_id = p_share_partition_id and first_offset < v_to and last_offset < v_to
             and state in (2, 4);

@@ -5,11 +5,33 @@ create or replace function sharequeue.initialize(
 ) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
+    perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_start(p_topic, p_partition, p_topic_id, p_start_offset);
+    if p_state_epoch is null or p_state_epoch < 0 then
+        raise exception 'a state epoch is 0 or more, not %', p_state_epoch using errcode = 'SQ042';
+    elsif not exists (select from sharequeue.share_groups where group_id = p_group_id) then
+        raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
+    end if;
     insert into sharequeue.share_partitions
         (group_id, topic, partition, topic_id, state_epoch, spso, speo, log_end, last_stable_offset)
     values (p_group_id, p_topic, p_partition, p_topic_id, p_state_epoch, p_start_offset, p_start_offset,
         p_start_offset, p_start_offset)
     on conflict on constraint share_partitions_name do nothing;
     return found;
+end
+$$;
+
+-- Refuses what cannot be where a share-partition starts. SQLSTATE SQnnn is Kafka's error nnn, here and everywhere.
+create or replace function sharequeue.check_start(
+    p_topic text, p_partition integer, p_topic_id text, p_start_offset bigint
+) returns void
+language plpgsql immutable as $$
+begin
+    if p_topic is null or p_topic = '' or p_topic_id is null or p_partition is null or p_partition < 0 then
+        raise exception 'a share-partition has a topic, its id and a partition from 0 on, not %-% of id %',
+            p_topic, p_partition, p_topic_id using errcode = 'SQ042';
+    elsif p_start_offset is null or p_start_offset not between 0 and 9223372036854775806 then
+        raise exception 'a start offset lies between 0 and 2^63 - 2, not at %', p_start_offset using errcode = 'SQ042';
+    end if;
 end
 $$;

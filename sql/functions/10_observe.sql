@@ -10,6 +10,12 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_sp sharequeue.share_partitions;
 begin
+    perform sharequeue.authorise(p_group_id, 'READ');
+    if not coalesce(p_topic_id is not null and p_log_start >= 0 and p_last_stable_offset >= 0
+            and p_log_end between p_log_start and 9223372036854775807, false) then
+        raise exception 'a log that starts at %, is stable to % and ends at % (topic id %) cannot be', p_log_start,
+            p_last_stable_offset, p_log_end, p_topic_id using errcode = 'SQ042';
+    end if;
     select * into v_sp from sharequeue.share_partitions
     where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
     if not found then
@@ -43,6 +49,7 @@ declare
     v_lost bigint := 0;
     v_passed bigint := 0;
 begin
+    perform sharequeue.unfold(v_id);
     for v_part in
         select first_offset, last_offset, part, state,
             sharequeue.offsets_of(first_offset, last_offset, offsets) * v_gone as offsets

@@ -114,22 +114,31 @@ declare
     v_token uuid := gen_random_uuid();
     v_taken sharequeue.taken;
     v_read_end bigint := case when p_settings.read_committed then p_sp.last_stable_offset else p_sp.log_end end;
+    v_most bigint := p_max_records;
+    v_probe boolean := false;
     v_at integer;
 begin
     if v_sp.next_expiry <= p_at then
         perform sharequeue.settle_lapsed(v_sp.share_partition_id, p_at);
         select * into v_sp from sharequeue.share_partitions where share_partition_id = p_sp.share_partition_id;
     end if;
-    if p_max_records = 0 or v_sp.paused_reason is not null or p_settings.paused_reason is not null then
+    if p_settings.breaker_percent > 0 then
+        select * into v_most, v_probe from sharequeue.circuit_allows(v_sp, p_settings, v_most, p_at);
+    end if;
+    if v_most = 0 or v_sp.paused_reason is not null or p_settings.paused_reason is not null then
         return;
     end if;
     v_lease_id := nextval('sharequeue.leases_lease_id_seq');
     if p_redelivery = 'fan_out' then
-        v_taken := sharequeue.take_fan_out(v_sp, p_settings, p_max_records, v_read_end, v_lease_id, p_at);
+        v_taken := sharequeue.take_fan_out(v_sp, p_settings, v_most, v_read_end, v_lease_id, p_at);
     else
-        v_taken := sharequeue.take_kafka(v_sp, p_settings, p_max_records, v_read_end, v_lease_id, p_at, p_mode,
-            coalesce(p_batch_size, p_max_records), p_log_firsts, p_log_lasts,
-            case when p_settings.read_committed then p_aborted else '{}' end);
+        -- A probe is small whatever the log's batches are: its bound is hard.
+        v_taken := sharequeue.take_kafka(v_sp, p_settings, v_most, v_read_end, v_lease_id, p_at,
+            case when v_probe then 'record_limit' else p_mode end, coalesce(p_batch_size, v_most), p_log_firsts,
+            p_log_lasts, case when p_settings.read_committed then p_aborted else '{}' end);
+    end if;
+    if v_probe then
+        perform sharequeue.circuit_probes(v_sp.share_partition_id, v_lease_id);
     end if;
     -- Also where nothing is answered: aborted records may have been taken and archived.
     if exists (select from sharequeue.in_flight_batches where lease_id = v_lease_id) then

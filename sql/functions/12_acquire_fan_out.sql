@@ -75,7 +75,9 @@ begin
         insert into sharequeue.in_flight_batches
             (share_partition_id, first_offset, last_offset, state, delivery_count, lease_id)
         values (v_id, p_sp.speo, v_fresh_to - 1, 1, 1, p_lease_id);
-        update sharequeue.share_partitions set speo = v_fresh_to where share_partition_id = v_id;
+        -- redeliverable is named so that the journal hears of it (18_journal.sql).
+        update sharequeue.share_partitions set speo = v_fresh_to, redeliverable = redeliverable
+        where share_partition_id = v_id;
     end if;
     select array_agg(t.delivery_count order by t.delivery_count), array_agg(t.offsets order by t.delivery_count)
     into v_taken.delivery_counts, v_taken.offsets

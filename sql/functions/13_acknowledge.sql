@@ -15,8 +15,9 @@ declare
     v_stored jsonb;
     v_sp sharequeue.share_partitions;
     v_answers sharequeue.answers := row(p_accept, p_release, p_reject, p_gap, p_renew);
-    v_asked int8multirange := p_accept + p_release + p_reject + p_gap + p_renew;
+    v_span int8multirange;
     v_held int8multirange;
+    v_outside bigint;
     v_at timestamptz;
     v_lease_id bigint;
 begin
@@ -31,15 +32,11 @@ begin
     end if;
     v_answer.error_code := v_found.error_code;
     v_answer.error_message := v_found.error_message;
-    if v_answer.error_code = 0 and v_asked is null then
-        v_answer.error_code := 42;
-        v_answer.error_message := 'every set of offsets must be given; an empty one is {}';
-    elsif v_answer.error_code = 0 and not isempty(v_asked) and (
-            sharequeue.records(v_asked) <> sharequeue.records(p_accept) + sharequeue.records(p_release)
-            + sharequeue.records(p_reject) + sharequeue.records(p_gap) + sharequeue.records(p_renew)) then
-        v_answer.error_code := 42;
-        v_answer.error_message := 'an offset has more than one answer: the sets of one call must not overlap';
-    elsif v_answer.error_code = 0 then
+    if v_answer.error_code = 0 then
+        v_answer.error_message := sharequeue.answers_fault(v_answers);
+        v_answer.error_code := case when v_answer.error_message is null then 0 else 42 end;
+    end if;
+    if v_answer.error_code = 0 then
         select * into v_answer.error_code, v_answer.error_message
         from sharequeue.check_member(p_group_id, p_member_id, p_member_epoch);
     end if;
@@ -52,13 +49,15 @@ begin
         perform sharequeue.settle_lapsed(v_sp.share_partition_id, v_at);
         select * into v_sp from sharequeue.share_partitions where share_partition_id = v_sp.share_partition_id;
     end if;
-    v_asked := v_asked * int8multirange(int8range(v_sp.spso, null));
-    if not isempty(v_asked) then
-        v_held := sharequeue.held(v_sp.share_partition_id, lower(v_asked), upper(v_asked) - 1, p_member_id, p_token);
-        if not v_asked <@ v_held then
+    v_answers := sharequeue.answers_from(v_answers, v_sp.spso);
+    v_span := sharequeue.span(v_answers);
+    if not isempty(v_span) then
+        v_held := sharequeue.held(v_sp.share_partition_id, lower(v_span), upper(v_span) - 1, p_member_id, p_token);
+        v_outside := sharequeue.first_outside(v_answers, v_held);
+        if v_outside is not null then
             v_answer.error_code := 121;
             v_answer.error_message := format('offset %s is not held under this lease: its lock lapsed, it was answered '
-                'already, or it belongs to another member', lower(v_asked - v_held));
+                'already, or it belongs to another member', v_outside);
             return v_answer;
         elsif not isempty(p_renew) and not (v_found.settings).renew_enabled then
             v_answer.error_code := 121;
@@ -70,7 +69,7 @@ begin
     v_lease_id := coalesce(p_lease_id, (select min(l.lease_id) from sharequeue.leases l
         where l.share_partition_id = v_sp.share_partition_id and l.token = p_token and p_outputs <> '[]'));
     v_answer := sharequeue.apply_answers(
-        v_sp, v_found.settings, p_member_id, p_token, v_answers, v_asked, p_not_before, v_at);
+        v_sp, v_found.settings, p_member_id, p_token, v_answers, coalesce(v_held, '{}'), p_not_before, v_at);
     insert into sharequeue.lease_outputs (lease_id, sink, share_partition_id, location, records, acknowledged_at)
     select v_lease_id, o->>'sink', v_sp.share_partition_id, o->>'location', (o->>'records')::bigint, v_at
     from jsonb_array_elements(p_outputs) as o;

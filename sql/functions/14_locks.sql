@@ -41,12 +41,18 @@ begin
         error_code := 121;
         error_message := 'the lease is no longer held: its lock lapsed, or all of it was answered';
     end if;
+    -- Sooner than before, where the group's lock duration has become shorter since.
+    update sharequeue.share_partitions sp set next_expiry = renew.expires_at
+    where sp.share_partition_id = (v_found.sp).share_partition_id and sp.next_expiry > renew.expires_at;
 end
 $$;
 
--- Gives back, without an answer, what a member holds in a group; or what one of its leases holds. Counts stay (R-RL-6).
-create or replace function sharequeue.release(p_group_id text, p_member_id text, p_token uuid default null)
-returns bigint
+-- Gives back, without an answer, what a member holds in a group; or what one of its leases holds. Counts stay (R-RL-6),
+-- unless a person or the scheduler cancelled the run (p_cancelled) and the group refunds that; and cancelled records are
+-- no suspects.
+create or replace function sharequeue.release(
+    p_group_id text, p_member_id text, p_token uuid default null, p_cancelled boolean default false
+) returns bigint
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_id bigint;
@@ -55,27 +61,91 @@ declare
     v_completed bigint;
     v_released bigint := 0;
 begin
+    perform sharequeue.authorise(p_group_id, 'READ');
     for v_id in
+        -- Not exists: that was made a hash of all leases of all groups.
         select share_partition_id from sharequeue.share_partitions
-        where group_id = p_group_id and next_expiry is not null and exists (
-            select from sharequeue.leases l where l.share_partition_id = share_partitions.share_partition_id
-                and l.member_id = p_member_id and (p_token is null or l.token = p_token))
+        where group_id = p_group_id and next_expiry is not null and ((
+            select true from sharequeue.leases l where l.share_partition_id = share_partitions.share_partition_id
+                and l.member_id = p_member_id and (p_token is null or l.token = p_token) limit 1)
+            or (folded_member_id = p_member_id and (p_token is null or folded_token = p_token)))
         order by share_partition_id
         for no key update
     loop
         v_completed := 0;
+        perform sharequeue.unfold(v_id);
         for v_lease_id in
             select l.lease_id from sharequeue.leases l
             where l.share_partition_id = v_id and l.member_id = p_member_id and (p_token is null or l.token = p_token)
             order by l.lease_id
         loop
-            select e.held, e.completed into v_ended from sharequeue.end_unanswered(v_id, v_lease_id) as e;
+            if p_cancelled then
+                select e.held, e.completed into v_ended from sharequeue.end_cancelled(v_id, v_lease_id) as e;
+            else
+                select e.held, e.completed into v_ended from sharequeue.end_unanswered(v_id, v_lease_id) as e;
+            end if;
             v_released := v_released + v_ended.held;
             v_completed := v_completed + v_ended.completed;
         end loop;
         perform sharequeue.advance_spso(v_id, v_completed);
     end loop;
     return v_released;
+end
+$$;
+
+-- Ends the lease of a cancelled run. With refunds its records come back as if it had not been; without, as released ones:
+-- at the limit they are exhausted (R-ST-4), but for those that shared their last delivery under fan_out, which get one
+-- more alone, as after a lapse.
+create or replace function sharequeue.end_cancelled(
+    p_share_partition_id bigint, p_lease_id bigint, out held bigint, out completed bigint
+)
+language plpgsql volatile as $$
+declare
+    v_sp record;
+    v_fan_out boolean;
+    v_part record;
+    v_offsets int8multirange;
+    v_state smallint;
+    v_isolate bigint;
+    v_cause text;
+begin
+    held := 0;
+    completed := 0;
+    select sp.spso, s.delivery_count_limit, s.dead_letters, s.refund_cancelled into v_sp
+    from sharequeue.share_partitions sp join sharequeue.group_settings s using (group_id)
+    where sp.share_partition_id = p_share_partition_id;
+    delete from sharequeue.leases where lease_id = p_lease_id returning fan_out into v_fan_out;
+    for v_part in
+        select first_offset, last_offset, part, delivery_count,
+            sharequeue.offsets_of(first_offset, last_offset, offsets) as offsets,
+            sum(sharequeue.records(sharequeue.offsets_of(first_offset, last_offset, offsets))) over () as together
+        from sharequeue.in_flight_batches where lease_id = p_lease_id order by first_offset, part
+    loop
+        held := held + sharequeue.records(v_part.offsets);
+        v_offsets := v_part.offsets * int8multirange(int8range(v_sp.spso, null));
+        v_state := 0;
+        v_isolate := null;
+        v_cause := null;
+        if v_sp.refund_cancelled then
+            v_part.delivery_count := v_part.delivery_count - 1;
+        elsif v_part.delivery_count >= v_sp.delivery_count_limit and v_fan_out and v_part.together > 1 then
+            v_isolate := 1;
+        elsif v_part.delivery_count >= v_sp.delivery_count_limit then
+            v_cause := 'exceeded';
+            v_state := case when v_sp.dead_letters then 3 else 4 end;
+        end if;
+        perform sharequeue.take(p_share_partition_id, v_part.first_offset, v_part.part, v_part.offsets);
+        perform sharequeue.place(p_share_partition_id, v_part.first_offset, v_part.last_offset, v_state,
+            v_part.delivery_count, v_offsets, null, v_cause, v_isolate);
+        if v_state = 4 then
+            perform sharequeue.join_terminal(p_share_partition_id, v_part.first_offset);
+            completed := completed + sharequeue.records(v_offsets);
+            perform sharequeue.count_outcome(
+                p_share_partition_id, 'exceeded', v_part.delivery_count, sharequeue.records(v_offsets));
+        end if;
+    end loop;
+    update sharequeue.share_partitions set redeliverable = true
+    where share_partition_id = p_share_partition_id and not redeliverable and held > completed;
 end
 $$;
 
@@ -103,23 +173,9 @@ begin
         leases := leases + v_settled.leases;
         records := records + v_settled.records;
     end loop;
-    delete from sharequeue.requests where request_id in (
-        select r.request_id from sharequeue.requests r where r.answered_at < v_at - interval '1 hour'
-        order by r.answered_at limit 10000);
-end
-$$;
-
--- After an outage of the database: every lock gets so much longer, before anything may treat one as lapsed.
-create or replace function sharequeue.extend_locks(p_amount interval) returns bigint
-language plpgsql volatile set search_path = pg_catalog as $$
-declare
-    v_extended bigint;
-begin
-    perform from sharequeue.share_partitions where next_expiry is not null
-    order by share_partition_id for no key update;
-    update sharequeue.leases set expires_at = expires_at + p_amount;
-    get diagnostics v_extended = row_count;
-    update sharequeue.share_partitions set next_expiry = next_expiry + p_amount where next_expiry is not null;
-    return v_extended;
+    -- By address: by request id it read the whole table each time.
+    delete from sharequeue.requests where ctid = any (array(
+        select r.ctid from sharequeue.requests r where r.answered_at < v_at - interval '1 hour'
+        order by r.answered_at limit 10000));
 end
 $$;

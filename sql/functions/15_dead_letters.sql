@@ -10,6 +10,7 @@ declare
     v_sp sharequeue.share_partitions;
     v_taken int8multirange;
 begin
+    perform sharequeue.authorise(p_group_id, 'READ');
     select * into v_sp from sharequeue.share_partitions sp
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition for update;
     if not exists (
@@ -58,6 +59,7 @@ declare
     v_closed bigint := 0;
     v_completed bigint := 0;
 begin
+    perform sharequeue.authorise(p_group_id, 'READ');
     select * into v_sp from sharequeue.share_partitions sp
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition for update;
     update sharequeue.dead_letter_batches set written_at = sharequeue.clock(), dropped = p_dropped

@@ -1,4 +1,26 @@
--- What an administrator may do to the state: reset offsets, delete them, delete a group, pause and resume.
+-- What an administrator may do to the state (R-AD): reset offsets, delete them, delete a group, pause and resume.
+-- Each act is written to the audit log, in the same transaction. A refusal of the whole act raises, as SQLSTATE SQ
+-- and Kafka's number.
+
+-- The group's row, locked against members that come, unless it has some (NON_EMPTY_GROUP); answers whether there is
+-- such a group.
+create or replace function sharequeue.lock_empty_group(p_group_id text) returns boolean
+language plpgsql volatile as $$
+declare
+    v_members bigint;
+begin
+    perform from sharequeue.share_groups where group_id = p_group_id for no key update;
+    if not found then
+        return false;
+    end if;
+    select count(*) into v_members from sharequeue.members where group_id = p_group_id;
+    if v_members > 0 then
+        raise exception 'group % has % members: stop them, or wait until their sessions have expired', p_group_id,
+            v_members using errcode = 'SQ068';
+    end if;
+    return true;
+end
+$$;
 
 -- Resets a share-partition to an offset (R-EP-3): nothing is in flight afterwards, and the state epoch rises, so that
 -- holders from before are fenced. Creates it where it is not initialised yet. Answers the new state epoch.
@@ -9,29 +31,91 @@ create or replace function sharequeue.alter_offsets(
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_sp sharequeue.share_partitions;
+    v_epoch integer;
 begin
-    if p_start_offset is null or p_start_offset not between 0 and 9223372036854775806 then
-        raise exception 'a start offset lies between 0 and 2^63 - 2, not at %', p_start_offset
-            using errcode = 'invalid_parameter_value';
+    perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_start(p_topic, p_partition, p_topic_id, p_start_offset);
+    if not sharequeue.lock_empty_group(p_group_id) then
+        raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;
-    if sharequeue.initialize(p_group_id, p_topic, p_partition, p_topic_id, p_start_offset, coalesce(p_state_epoch, 1)) then
-        return coalesce(p_state_epoch, 1);
+    v_epoch := coalesce(p_state_epoch, 1);
+    if not sharequeue.initialize(p_group_id, p_topic, p_partition, p_topic_id, p_start_offset, v_epoch) then
+        select * into v_sp from sharequeue.share_partitions
+        where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
+        perform sharequeue.unfold(v_sp.share_partition_id);
+        delete from sharequeue.in_flight_batches where share_partition_id = v_sp.share_partition_id;
+        delete from sharequeue.leases where share_partition_id = v_sp.share_partition_id;
+        delete from sharequeue.circuit_breakers where share_partition_id = v_sp.share_partition_id;
+        delete from sharequeue.dead_letter_batches
+        where share_partition_id = v_sp.share_partition_id and written_at is null;
+        update sharequeue.share_partitions
+        set spso = p_start_offset, speo = p_start_offset, delivery_complete_count = 0, redeliverable = false,
+            next_expiry = null, advance_due = false, topic_id = p_topic_id, status = 'active',
+            log_end = case when topic_id = p_topic_id then log_end else p_start_offset end,
+            last_stable_offset = case when topic_id = p_topic_id then last_stable_offset else p_start_offset end,
+            state_epoch = greatest(v_sp.state_epoch + 1, coalesce(p_state_epoch, 0))
+        where share_partition_id = v_sp.share_partition_id
+        returning state_epoch into v_epoch;
     end if;
-    select * into v_sp from sharequeue.share_partitions
-    where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
-    delete from sharequeue.in_flight_batches where share_partition_id = v_sp.share_partition_id;
-    delete from sharequeue.leases where share_partition_id = v_sp.share_partition_id;
-    delete from sharequeue.dead_letter_batches
-    where share_partition_id = v_sp.share_partition_id and written_at is null;
-    update sharequeue.share_partitions
-    set spso = p_start_offset, speo = p_start_offset, delivery_complete_count = 0, redeliverable = false,
-        next_expiry = null, topic_id = p_topic_id, status = 'active',
-        log_end = case when topic_id = p_topic_id then log_end else p_start_offset end,
-        last_stable_offset = case when topic_id = p_topic_id then last_stable_offset else p_start_offset end,
-        state_epoch = greatest(v_sp.state_epoch + 1, coalesce(p_state_epoch, 0))
-    where share_partition_id = v_sp.share_partition_id
-    returning state_epoch into v_sp.state_epoch;
-    return v_sp.state_epoch;
+    perform sharequeue.audit('alter_offsets', p_group_id,
+        case when v_sp.spso is not null then jsonb_build_object('topic', p_topic, 'partition', p_partition,
+            'topic_id', v_sp.topic_id, 'start_offset', v_sp.spso, 'state_epoch', v_sp.state_epoch) end,
+        jsonb_build_object('topic', p_topic, 'partition', p_partition, 'topic_id', p_topic_id,
+            'start_offset', p_start_offset, 'state_epoch', v_epoch));
+    return v_epoch;
+end
+$$;
+
+-- Kafka's AlterShareGroupOffsets: many share-partitions at once, the group made if there is none, its epoch raised. A
+-- partition that is refused does not stop the others. Without p_execute it says what would be done, and does nothing.
+create or replace function sharequeue.reset_offsets(
+    p_group_id text, p_topics text[], p_partitions integer[], p_topic_ids text[], p_start_offsets bigint[],
+    p_execute boolean
+) returns setof sharequeue.reset
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_epoch integer;
+    v_named record;
+    v_row sharequeue.reset;
+begin
+    perform sharequeue.authorise(p_group_id, 'READ');
+    if coalesce(p_group_id, '') = '' then
+        raise exception 'the group id is empty: name the share group' using errcode = 'SQ024';
+    elsif p_topics is null or p_execute is null
+            or (cardinality(p_partitions), cardinality(p_topic_ids), cardinality(p_start_offsets))
+            is distinct from (cardinality(p_topics), cardinality(p_topics), cardinality(p_topics)) then
+        raise exception 'every topic needs a partition, a topic id and a start offset' using errcode = 'SQ042';
+    end if;
+    if not sharequeue.lock_empty_group(p_group_id) and p_execute then
+        insert into sharequeue.share_groups (group_id, group_epoch) values (p_group_id, 0);
+    end if;
+    if p_execute then
+        -- Nobody is in the group: there is nothing to assign at the new epoch.
+        update sharequeue.share_groups set group_epoch = group_epoch + 1, assignment_epoch = group_epoch + 1
+        where group_id = p_group_id returning group_epoch into v_epoch;
+    end if;
+    -- In the order of ids, which is that of all who lock several share-partitions.
+    for v_named in
+        select n.topic, n.partition, n.topic_id, n.start_offset, n.number, sp.spso
+        from unnest(p_topics, p_partitions, p_topic_ids, p_start_offsets) with ordinality
+            as n (topic, partition, topic_id, start_offset, number)
+        left join sharequeue.share_partitions sp
+            on sp.group_id = p_group_id and sp.topic = n.topic and sp.partition = n.partition
+        order by sp.share_partition_id, n.number
+    loop
+        v_row := row(0, null, v_named.topic, v_named.partition, v_named.spso, v_named.start_offset, null);
+        begin
+            perform sharequeue.check_start(v_named.topic, v_named.partition, v_named.topic_id, v_named.start_offset);
+            if p_execute then
+                v_row.state_epoch := sharequeue.alter_offsets(p_group_id, v_named.topic, v_named.partition,
+                    v_named.topic_id, v_named.start_offset, v_epoch);
+            end if;
+        exception when sqlstate 'SQ042' then
+            v_row.error_code := 42;
+            v_row.error_message := sqlerrm;
+        end;
+        return next v_row;
+    end loop;
 end
 $$;
 
@@ -39,39 +123,87 @@ $$;
 create or replace function sharequeue.delete_offsets(p_group_id text, p_topic text) returns integer
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
-    v_deleted integer;
+    v_deleted jsonb;
 begin
-    delete from sharequeue.share_partitions where group_id = p_group_id and topic = p_topic;
-    get diagnostics v_deleted = row_count;
-    return v_deleted;
+    perform sharequeue.authorise(p_group_id, 'DELETE');
+    if not sharequeue.lock_empty_group(p_group_id) then
+        raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
+    end if;
+    with deleted as (
+        delete from sharequeue.share_partitions where group_id = p_group_id and topic = p_topic
+        returning partition, spso, state_epoch
+    )
+    select coalesce(jsonb_agg(jsonb_build_object('topic', p_topic, 'partition', d.partition, 'start_offset', d.spso,
+        'state_epoch', d.state_epoch) order by d.partition), '[]') into v_deleted from deleted as d;
+    if v_deleted <> '[]' then
+        perform sharequeue.audit('delete_offsets', p_group_id, v_deleted, null);
+    end if;
+    return jsonb_array_length(v_deleted);
 end
 $$;
 
 -- Deletes a group with all it has; answers whether there was one.
 create or replace function sharequeue.delete_group(p_group_id text) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_before jsonb;
 begin
+    perform sharequeue.authorise(p_group_id, 'DELETE');
+    if not sharequeue.lock_empty_group(p_group_id) then
+        return false;
+    end if;
+    select coalesce(jsonb_agg(jsonb_build_object('topic', topic, 'partition', partition, 'start_offset', spso,
+        'state_epoch', state_epoch) order by topic, partition), '[]')
+    into v_before from sharequeue.share_partitions where group_id = p_group_id;
     delete from sharequeue.share_groups where group_id = p_group_id;
-    return found;
+    perform sharequeue.audit('delete_group', p_group_id, v_before, null);
+    return true;
 end
 $$;
 
--- Stops leasing from a group, or from one of its share-partitions, for a reason that describe shows; what is leased may
--- still be answered. A null reason resumes.
+-- Stops leasing from a group, from a topic, or from one of its share-partitions, for a reason that describe shows;
+-- what is leased may still be answered. A null reason resumes, and closes the circuit breaker. Answers how many rows
+-- that concerned.
 create or replace function sharequeue.pause(
     p_group_id text, p_reason text, p_topic text default null, p_partition integer default null
 ) returns integer
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
+    v_before jsonb;
     v_paused integer;
 begin
+    perform sharequeue.authorise(p_group_id, 'ALTER');
+    if p_reason = '' or (p_topic is null and p_partition is not null) then
+        raise exception 'a pause has a reason, and a partition has a topic' using errcode = 'SQ042';
+    elsif not exists (select from sharequeue.share_groups where group_id = p_group_id) then
+        raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
+    end if;
+    if p_reason is null then
+        delete from sharequeue.circuit_breakers c using sharequeue.share_partitions sp
+        where c.share_partition_id = sp.share_partition_id and sp.group_id = p_group_id
+            and (p_topic is null or sp.topic = p_topic) and (p_partition is null or sp.partition = p_partition);
+    end if;
     if p_topic is null then
+        select jsonb_build_object('reason', paused_reason) into v_before
+        from sharequeue.group_settings where group_id = p_group_id for no key update;
         update sharequeue.group_settings set paused_reason = p_reason where group_id = p_group_id;
     else
+        select jsonb_agg(jsonb_build_object('topic', topic, 'partition', partition, 'reason', paused_reason))
+        into v_before from (
+            select * from sharequeue.share_partitions
+            where group_id = p_group_id and topic = p_topic and (p_partition is null or partition = p_partition)
+            order by share_partition_id for no key update
+        ) as sp;
         update sharequeue.share_partitions set paused_reason = p_reason
         where group_id = p_group_id and topic = p_topic and (p_partition is null or partition = p_partition);
     end if;
     get diagnostics v_paused = row_count;
+    if v_paused = 0 then
+        raise exception 'group % has no share-partition %-%', p_group_id, p_topic, coalesce(p_partition::text, '*')
+            using errcode = 'SQ003';
+    end if;
+    perform sharequeue.audit(case when p_reason is null then 'resume' else 'pause' end, p_group_id, v_before,
+        jsonb_build_object('topic', p_topic, 'partition', p_partition, 'reason', p_reason));
     return v_paused;
 end
 $$;
@@ -85,9 +217,12 @@ declare
     v_completed bigint;
     v_raised bigint := 0;
 begin
-    for v_id in select share_partition_id from sharequeue.share_partitions order by share_partition_id for no key update
+    perform sharequeue.authorise_cluster();
+    for v_id in
+        select share_partition_id from sharequeue.share_partitions order by share_partition_id for no key update
     loop
         v_completed := 0;
+        perform sharequeue.unfold(v_id);
         for v_lease_id in select lease_id from sharequeue.leases where share_partition_id = v_id loop
             v_completed := v_completed + (select e.completed from sharequeue.end_unanswered(v_id, v_lease_id) as e);
         end loop;
@@ -96,6 +231,7 @@ begin
         where share_partition_id = v_id;
         v_raised := v_raised + 1;
     end loop;
+    perform sharequeue.audit('raise_state_epochs', null, null, jsonb_build_object('share_partitions', v_raised));
     return v_raised;
 end
 $$;

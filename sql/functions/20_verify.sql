@@ -9,7 +9,7 @@ language sql stable set search_path = pg_catalog as $$
             f.delivery_count, f.lease_id, f.isolate, f.not_before, f.cause,
             sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) as offsets,
             row(f.state, f.delivery_count, f.lease_id, f.isolate, f.not_before, f.cause)::text as kind
-        from checked sp join sharequeue.in_flight_batches f using (share_partition_id)
+        from checked sp join sharequeue.all_batches f using (share_partition_id)
     ), batches as (
         select share_partition_id, spso, speo, first_offset, max(last_offset) as last_offset,
             min(last_offset) <> max(last_offset) as torn,
@@ -69,15 +69,20 @@ language sql stable set search_path = pg_catalog as $$
         where not sp.redeliverable and exists (
             select from parts p where p.share_partition_id = sp.share_partition_id and p.state = 0)
         union all
-        select l.share_partition_id, 'a lease holds nothing' from sharequeue.leases l
+        select c.share_partition_id, 'a circuit breaker says what cannot be' from sharequeue.circuit_breakers c
         join checked using (share_partition_id)
-        where not exists (select from sharequeue.in_flight_batches f where f.lease_id = l.lease_id)
+        where c.state not in ('closed', 'open', 'probing') or (c.state = 'probing') = isempty(c.probe)
+            or (c.state <> 'closed') <> (c.retry_at is not null) or c.failed > c.answered or c.failed < 0
         union all
-        select l.share_partition_id, 'a lock lapses before the share-partition says' from sharequeue.leases l
+        select l.share_partition_id, 'a lease holds nothing' from sharequeue.all_leases l
+        join checked using (share_partition_id)
+        where not exists (select from sharequeue.all_batches f where f.lease_id = l.lease_id)
+        union all
+        select l.share_partition_id, 'a lock lapses before the share-partition says' from sharequeue.all_leases l
         join checked sp using (share_partition_id) where sp.next_expiry is null or l.expires_at < sp.next_expiry
         union all
         select p.share_partition_id, 'a record is held under a lease of another share-partition, or of none' from parts p
-        where p.state = 1 and not exists (select from sharequeue.leases l
+        where p.state = 1 and not exists (select from sharequeue.all_leases l
             where l.lease_id = p.lease_id and l.share_partition_id = p.share_partition_id)
     )
     select sp.group_id, sp.topic, sp.partition, v.violation

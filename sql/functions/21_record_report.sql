@@ -4,6 +4,7 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_at timestamptz := sharequeue.clock();
 begin
+    perform sharequeue.authorise(p_group_id, 'DESCRIBE');
     insert into sharequeue.share_partition_history
     select v_at, share_partition_id, spso, speo, log_start, log_end, lag, acquired, available, archiving,
         delivery_complete_count

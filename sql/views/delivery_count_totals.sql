@@ -1,6 +1,7 @@
 -- The histogram of delivery counts: how many records ended how, after how many deliveries; ever.
 create or replace view sharequeue.delivery_count_totals as
-select share_partition_id, outcome, delivery_count, records from sharequeue.delivery_counts
+select d.share_partition_id, d.outcome, d.delivery_count, d.records, sp.group_id, sp.topic, sp.partition
+from sharequeue.delivery_counts d join sharequeue.share_partitions sp using (share_partition_id)
 union all
-select share_partition_id, 'accepted', 1::smallint, accepted_first from sharequeue.share_partitions
-where accepted_first > 0;
+select share_partition_id, 'accepted', 1::smallint, accepted_first, group_id, topic, partition
+from sharequeue.share_partitions where accepted_first > 0;

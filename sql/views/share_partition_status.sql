@@ -1,5 +1,7 @@
 -- Every figure of a share-partition that people ask for, as of now. Lag is KIP-1226's: log end − SPSO − delivery
--- complete count, and 0 where the log was cut below SPSO.
+-- complete count, and 0 where the log was cut below SPSO. The oldest unprocessed offset is the lowest that is neither
+-- acknowledged nor archived; since when it is as it is, is known while it is leased (since the acquire) or an open
+-- dead-letter batch has it (since that was opened).
 create or replace view sharequeue.share_partition_status as
 select
     sp.share_partition_id, sp.group_id, sp.topic, sp.partition, sp.topic_id, sp.status, sp.state_epoch,
@@ -7,8 +9,8 @@ select
     greatest(0, sp.log_end - sp.spso - sp.delivery_complete_count) as lag,
     sp.speo - sp.spso as in_flight,
     f.available, f.acquired, f.archiving, sp.lost_records,
-    f.highest_delivery_count, l.leases, l.next_expiry, f.waiting,
-    coalesce(sp.paused_reason, g.paused_reason) as paused_reason,
+    f.highest_delivery_count, l.leases, l.next_expiry, f.waiting, o.oldest_offset, o.oldest_state, o.oldest_since,
+    coalesce(sp.paused_reason, g.paused_reason, c.reason) as paused_reason,
     case when sp.observed_at is not null and sp.log_end < sp.spso + sp.delivery_complete_count
         then 'the log ends at ' || sp.log_end || ', below what was delivered: it was truncated' end as fault
 from sharequeue.share_partitions sp
@@ -20,11 +22,38 @@ cross join lateral (
         coalesce(sum(n) filter (where state = 3), 0)::bigint as archiving,
         coalesce(sum(n) filter (where state = 0 and not_before > sharequeue.clock()), 0)::bigint as waiting,
         coalesce(max(delivery_count) filter (where state in (0, 1, 3)), 0) as highest_delivery_count
-    from sharequeue.in_flight_batches b,
+    from sharequeue.all_batches b,
         sharequeue.records(sharequeue.offsets_of(b.first_offset, b.last_offset, b.offsets)) as n
     where b.share_partition_id = sp.share_partition_id
 ) as f
 cross join lateral (
     select count(distinct token) as leases, min(expires_at) as next_expiry
-    from sharequeue.leases where share_partition_id = sp.share_partition_id
-) as l;
+    from sharequeue.all_leases where share_partition_id = sp.share_partition_id
+) as l
+left join lateral (
+    select
+        h.at as oldest_offset,
+        case h.state when 0 then 'available' when 1 then 'acquired' when 3 then 'archiving' else 'fresh' end
+            as oldest_state,
+        case h.state when 1 then (select acquired_at from sharequeue.all_leases
+            where share_partition_id = sp.share_partition_id and lease_id = h.lease_id)
+            when 3 then (select opened_at from sharequeue.dead_letter_batches d
+                where d.share_partition_id = sp.share_partition_id and d.written_at is null) end as oldest_since
+    from (
+        select i.state, i.lease_id,
+            lower(sharequeue.offsets_of(i.first_offset, i.last_offset, i.offsets)
+                * int8multirange(int8range(sp.spso, null))) as at
+        from sharequeue.all_batches i
+        where i.share_partition_id = sp.share_partition_id and i.state in (0, 1, 3) and i.last_offset >= sp.spso
+        union all
+        select null, null, sp.speo where sp.speo < sp.log_end
+    ) as h
+    where h.at is not null order by h.at limit 1
+) as o on true
+left join lateral (
+    select 'circuit breaker ' || c.state || ': ' || c.reason
+        || case when c.state = 'open' then '; probed from ' || to_char(c.retry_at at time zone 'UTC',
+            'YYYY-MM-DD"T"HH24:MI:SS"Z"') || ' on' else '' end as reason
+    from sharequeue.circuit_breakers c
+    where c.share_partition_id = sp.share_partition_id and g.breaker_percent > 0 and c.state <> 'closed'
+) as c on true;

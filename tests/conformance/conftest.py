@@ -15,6 +15,8 @@ from sharequeue.local.stack import StackInfo
 from tests.conformance.postgres_engine import PostgresEngine
 
 COUNTS: dict[str, Counter[str]] = {}
+HISTORIES: list[str] = []
+"""What the runs of random histories came to, seed first."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -45,6 +47,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """A worker hands its counts to the process that prints the summary."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["conformance"] = {name: dict(counts) for name, counts in COUNTS.items()}
+        session.config.workeroutput["histories"] = HISTORIES
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -52,6 +55,7 @@ def pytest_testnodedown(node: Any) -> None:
     """Add up what the workers counted."""
     for name, counts in getattr(node, "workeroutput", {}).get("conformance", {}).items():
         COUNTS.setdefault(name, Counter()).update(counts)
+    HISTORIES.extend(getattr(node, "workeroutput", {}).get("histories", []))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -71,3 +75,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(
             f"waiting for their rooms: {others}; setting the stage: {counts['room stage']}"
         )
+    if HISTORIES:
+        terminalreporter.section("random histories, both engines")
+    for told in HISTORIES:
+        terminalreporter.write_line(told)

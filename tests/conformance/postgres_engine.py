@@ -124,7 +124,7 @@ class PostgresEngine(PostgresFetches):
         if share_partitions is not None:
             names = {(at.topic, at.partition) for at in share_partitions}
             rows = self._run(
-                "select l.token, sp.topic, sp.partition from sharequeue.leases l"
+                "select l.token, sp.topic, sp.partition from sharequeue.all_leases l"
                 " join sharequeue.share_partitions sp using (share_partition_id)"
                 " where sp.group_id = :group and l.member_id = :member",
                 group=group_id,
@@ -212,7 +212,7 @@ class PostgresEngine(PostgresFetches):
         rows = self._run(
             "select f.state, f.delivery_count, f.isolate, f.offsets, l.member_id from sharequeue.in_flight_offsets f"
             " join sharequeue.share_partitions sp using (share_partition_id)"
-            " left join sharequeue.leases l using (lease_id)"
+            " left join sharequeue.all_leases l using (lease_id)"
             " where sp.group_id = :group and sp.topic = :topic and sp.partition = :partition",
             group=at.group_id,
             topic=at.topic,

@@ -11,6 +11,8 @@ from sharequeue.errors import InvalidRecordState
 from sharequeue.leases import LeaseOutput
 from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
+from sharequeue.state_administration import StateAdministration
+from sharequeue.state_fetches import StateFetches
 from sharequeue.testing import InMemoryState
 from tests.conformance.drawing import ACCEPT, REJECT, RELEASE, RENEW, T0
 
@@ -26,9 +28,10 @@ def state() -> InMemoryState:
 
 
 def test_it_has_every_method_of_state() -> None:
-    """Code that was written for `State` finds all it calls."""
+    """Code that was written for `State` finds all it calls; operators' acts and Kafka's batches are `groups`'s."""
+    elsewhere = {*vars(StateAdministration), *vars(StateFetches)}
     methods = [name for name, _ in inspect.getmembers(State, inspect.isfunction) if not name.startswith("_")]
-    assert [name for name in methods if not hasattr(InMemoryState, name)] == []
+    assert [name for name in methods if not hasattr(InMemoryState, name) and name not in elsewhere] == []
 
 
 def test_a_lease_from_acquire_to_dead_letter(state: InMemoryState) -> None:

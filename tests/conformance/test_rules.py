@@ -19,6 +19,7 @@ from tests.conformance.drawing import ACCEPT, GAP, REJECT, RELEASE, RENEW, T0, T
 from tests.conformance.engines import ENGINES, FetchOf, LogEnds
 
 
+@pytest.mark.rule("R-AQ-9", "R-AQ-2")
 @on_every_engine
 def test_both_budgets_are_soft_in_batch_optimized(engine: str) -> None:
     """Limit 20, 10 held, next log batches 10-14 and 15-24: 15 more, span 25 (R-AQ-9)."""
@@ -30,6 +31,7 @@ def test_both_budgets_are_soft_in_batch_optimized(engine: str) -> None:
     assert table.fetch("m1", 500, "batch_optimized") == []
 
 
+@pytest.mark.rule("R-AQ-10", "R-NF-5")
 @on_every_engine
 def test_without_boundaries_an_acquire_is_cut_exactly(engine: str) -> None:
     """Fresh and redelivered records alike, and the in-flight bound as well."""
@@ -42,6 +44,7 @@ def test_without_boundaries_an_acquire_is_cut_exactly(engine: str) -> None:
     assert table.fetch("m1", 500, "batch_optimized") == []
 
 
+@pytest.mark.rule("R-AQ-11")
 @on_every_engine
 def test_a_batch_size_splits_on_log_batches_only(engine: str) -> None:
     """Log batches of 5, batch size 8: a batch is closed where the next log batch begins 8 or more later
@@ -52,6 +55,7 @@ def test_a_batch_size_splits_on_log_batches_only(engine: str) -> None:
     assert [(run.first, run.last) for run in got.ranges] == [(0, 9), (10, 19), (20, 29)]
 
 
+@pytest.mark.rule("R-AQ-8", "R-AQ-6")
 @on_every_engine
 def test_runs_of_one_cached_batch_are_joined_and_those_of_two_are_not(engine: str) -> None:
     """Neighbours of equal count in one batch are one range; a batch's end is a range's end (R-AQ-8)."""
@@ -62,6 +66,7 @@ def test_runs_of_one_cached_batch_are_joined_and_those_of_two_are_not(engine: st
     assert table.fetch("m1", 500, "batch_optimized") == ["3-4 x2", "5-6 x2"]
 
 
+@pytest.mark.rule("R-AQ-3", "R-ST-8")
 @on_every_engine
 def test_a_hole_in_the_log_archives_what_was_available_there(engine: str) -> None:
     """The log gives 6-9 when asked for 2: 2 to 5 are compacted away (R-AQ-3)."""
@@ -73,6 +78,7 @@ def test_a_hole_in_the_log_archives_what_was_available_there(engine: str) -> Non
     assert table.row() == (0, 10, "0-1 A1; 2-5 x1; 6-9 A2")
 
 
+@pytest.mark.rule("R-AQ-14")
 @on_every_engine
 def test_a_hole_at_the_head_moves_spso_to_the_first_record(engine: str) -> None:
     """The window begins with its first batch (R-AQ-14)."""
@@ -81,6 +87,7 @@ def test_a_hole_at_the_head_moves_spso_to_the_first_record(engine: str) -> None:
     assert table.row() == (4, 10, "4-9 A1")
 
 
+@pytest.mark.rule("R-AK-14")
 @on_every_engine
 def test_a_failed_acknowledgement_changes_nothing(engine: str) -> None:
     """All runs or none, whatever comes before the one that fails (R-AK-14)."""
@@ -100,6 +107,7 @@ def test_a_failed_acknowledgement_changes_nothing(engine: str) -> None:
     assert table.row() == (5, 5, "")
 
 
+@pytest.mark.rule("R-AK-14")
 @on_every_engine
 def test_a_renewal_outlives_the_request_it_came_in_even_if_answered_later_in_it(engine: str) -> None:
     """0 is renewed, then accepted, then the request fails: 0 is held again, until the renewed time (R-AK-14)."""
@@ -113,6 +121,7 @@ def test_a_renewal_outlives_the_request_it_came_in_even_if_answered_later_in_it(
     assert table.row() == (0, 4, "0 A1; 1-3 a1")
 
 
+@pytest.mark.rule("R-AK-3", "R-AK-8", "R-AK-5")
 @on_every_engine
 @pytest.mark.parametrize(
     ("batches", "renew_allowed"),
@@ -139,6 +148,7 @@ def test_a_malformed_acknowledgement_is_an_invalid_request(
     assert table.row() == (0, 5, "0-4 A1")
 
 
+@pytest.mark.rule("R-AK-6", "R-AK-7")
 @on_every_engine
 def test_what_lies_below_spso_is_done_with_for_anyone(engine: str) -> None:
     """Acknowledging it again succeeds, whoever asks (R-AK-6); an empty window above it knows nothing (R-AK-7)."""
@@ -151,6 +161,7 @@ def test_what_lies_below_spso_is_done_with_for_anyone(engine: str) -> None:
         table.answer("m1", ACCEPT, (5, 6))
 
 
+@pytest.mark.rule("R-EP-3", "R-EP-5")
 @on_every_engine
 def test_holders_from_before_an_alter_are_fenced(engine: str) -> None:
     """Two alters never share a state epoch, and a holder's calls carry its own."""
@@ -166,6 +177,7 @@ def test_holders_from_before_an_alter_are_fenced(engine: str) -> None:
     assert table.fetch("m2", 3) == ["2-4 x1"]
 
 
+@pytest.mark.rule("R-EP-5", "R-EP-6", "R-AK-2")
 @on_every_engine
 def test_a_deleted_group_is_not_found_by_its_holders(engine: str) -> None:
     """GROUP_ID_NOT_FOUND after the group's deletion, UNKNOWN_TOPIC_OR_PARTITION after its offsets'."""
@@ -180,6 +192,7 @@ def test_a_deleted_group_is_not_found_by_its_holders(engine: str) -> None:
         table.answer("m1", ACCEPT, (0, 4))
 
 
+@pytest.mark.rule("R-EP-2")
 @on_every_engine
 def test_a_log_that_ends_below_what_was_delivered_is_a_named_fault(engine: str) -> None:
     """Lag is 0 then, never negative."""
@@ -190,6 +203,7 @@ def test_a_log_that_ends_below_what_was_delivered_is_a_named_fault(engine: str) 
     assert table.view().fault is not None
 
 
+@pytest.mark.rule("R-OR-2")
 @on_every_engine
 def test_by_duration_waits_for_a_record_that_is_young_enough(engine: str) -> None:
     """OFFSET_NOT_AVAILABLE until there is one, then that one's offset (R-OR-2)."""
@@ -201,6 +215,7 @@ def test_by_duration_waits_for_a_record_that_is_young_enough(engine: str) -> Non
     assert started.describe(T0).spso == 5
 
 
+@pytest.mark.rule("R-LS-4", "R-LS-6")
 @on_every_engine
 def test_held_records_below_the_log_start_hold_nothing_up(engine: str) -> None:
     """They stay held until their lock lapses, and end there; SPSO does not wait for them (R-LS-4, R-LS-6)."""
@@ -229,6 +244,7 @@ def loaded(*runs: tuple[int, int, RecordState, int], start: int = 0) -> InMemory
     return groups
 
 
+@pytest.mark.rule("R-IN-8")
 def test_a_load_with_everything_finished_ends_with_an_empty_window() -> None:
     """SPSO 233 and 233 to 733 all terminal: SPSO and SPEO are 734 (R-IN-8)."""
     done = (RecordState.ACKNOWLEDGED, 1), (RecordState.ARCHIVED, 2)
@@ -237,6 +253,7 @@ def test_a_load_with_everything_finished_ends_with_an_empty_window() -> None:
     assert (view.spso, view.speo, view.in_flight) == (734, 734, 0)
 
 
+@pytest.mark.rule("R-IN-6", "R-NF-3", "R-AQ-15")
 def test_holes_of_a_loaded_state_are_acquired_until_all_are() -> None:
     """The holes between SPSO and the last loaded offset are fresh records (R-IN-6, R-NF-3, R-AQ-6)."""
     groups = loaded((5, 9, RecordState.ACKNOWLEDGED, 1), (15, 19, RecordState.AVAILABLE, 2))
@@ -248,6 +265,7 @@ def test_holes_of_a_loaded_state_are_acquired_until_all_are() -> None:
     assert groups.verify() == []
 
 
+@pytest.mark.rule("R-IN-5")
 def test_a_loaded_state_out_of_order_is_refused() -> None:
     """Runs below SPSO, reversed or overlapping cannot be loaded (R-IN-5)."""
     for first, last in ((4, 9), (9, 8)):
@@ -255,6 +273,7 @@ def test_a_loaded_state_out_of_order_is_refused() -> None:
             loaded((first, last, RecordState.AVAILABLE, 1), start=5)
 
 
+@pytest.mark.rule("R-EP-12")
 def test_a_repeated_request_is_answered_from_the_first_answer() -> None:
     """A lost reply costs a retry: the same lease again, and an acknowledgement that happens once."""
     groups = loaded()

@@ -20,6 +20,7 @@ def sizes(engine: str, limit: int, records: int, fetches: int) -> list[int]:
     return got
 
 
+@pytest.mark.rule("R-TH-1", "R-TH-4", "R-TH-5", "R-TH-6", "R-TH-7")
 @on_every_engine
 @pytest.mark.parametrize(
     ("limit", "records", "expected"),
@@ -39,6 +40,7 @@ def test_the_sizes_of_successive_fetches(engine: str, limit: int, records: int, 
     assert sizes(engine, limit, records, len(expected)) == expected
 
 
+@pytest.mark.rule("R-TH-4")
 @on_every_engine
 def test_mixed_counts_may_pass_the_cap(engine: str) -> None:
     """The quirk of R-TH-4: the cap is set at the first offset that is throttled, when more than that was taken
@@ -55,6 +57,7 @@ def test_mixed_counts_may_pass_the_cap(engine: str) -> None:
     assert table.fetch("m1", 500, "batch_optimized") == ["0-5 x4", "6-7 x8"]
 
 
+@pytest.mark.rule("R-TH-2", "R-TH-3")
 @on_every_engine
 def test_a_fetch_stops_before_a_throttled_batch(engine: str) -> None:
     """With something in hand, neither the throttled batch nor anything fresh behind it is taken (R-TH-3)."""
@@ -69,6 +72,7 @@ def test_a_fetch_stops_before_a_throttled_batch(engine: str) -> None:
     assert table.fetch("m1", 500, "batch_optimized") == ["6-7 x4"]
 
 
+@pytest.mark.rule("R-ST-4", "R-DL-2")
 @on_every_engine
 def test_a_release_after_the_last_delivery_ends_the_record(engine: str) -> None:
     """Without a DLQ it is archived and SPSO passes it; with one it waits, ARCHIVING, and holds SPSO (R-ST-4)."""

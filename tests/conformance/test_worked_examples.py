@@ -25,6 +25,7 @@ def in_flight_records(engine: str) -> Table:
     return table
 
 
+@pytest.mark.rule("R-AQ-12", "R-NF-5")
 @on_every_engine
 def test_in_flight_records_of_kip_932(engine: str) -> None:
     """Offsets 2 to 8 are in flight, in five states; what follows a record_limit fetch in its boundary has count
@@ -34,6 +35,7 @@ def test_in_flight_records_of_kip_932(engine: str) -> None:
     assert table.view().in_flight == 7
 
 
+@pytest.mark.rule("R-EP-1", "R-EP-2")
 @on_every_engine
 def test_lag_of_kip_1226(engine: str) -> None:
     """Lag is log end − SPSO − delivery-complete count: 11 − 2 − 2 = 7 in KIP-932's example."""
@@ -41,6 +43,7 @@ def test_lag_of_kip_1226(engine: str) -> None:
     assert (view.delivery_complete_count, view.lag) == (2, 7)
 
 
+@pytest.mark.rule("R-EP-2", "R-IL-2")
 @on_every_engine
 def test_lag_goes_by_log_end_under_read_committed_too(engine: str) -> None:
     """Records behind an open transaction count as lag."""
@@ -51,6 +54,7 @@ def test_lag_goes_by_log_end_under_read_committed_too(engine: str) -> None:
     assert table.view().lag == 6
 
 
+@pytest.mark.rule("R-EP-2", "R-IL-4")
 @on_every_engine
 def test_markers_count_as_lag_until_they_are_acknowledged_as_gaps(engine: str) -> None:
     """A control record beyond the window is lag, and inside it until it was answered."""
@@ -62,6 +66,7 @@ def test_markers_count_as_lag_until_they_are_acknowledged_as_gaps(engine: str) -
     assert table.view().lag == 4
 
 
+@pytest.mark.rule("R-SO-1", "R-SO-2", "R-LT-3")
 @on_every_engine
 @pytest.mark.parametrize("log", [SINGLES, None], ids=["single-record batches", "no boundaries"])
 def test_three_consumers_of_kip_932(engine: str, log: list[tuple[int, int]] | None) -> None:
@@ -96,6 +101,7 @@ def test_three_consumers_of_kip_932(engine: str, log: list[tuple[int, int]] | No
     assert table.row() == (120, 121, "120 A1")
 
 
+@pytest.mark.rule("R-OR-1")
 @on_every_engine
 def test_a_group_that_starts_at_latest_starts_at_the_log_end(engine: str) -> None:
     """Row 0: latest offset 100, so SPSO and SPEO are 100."""
@@ -107,6 +113,7 @@ def test_a_group_that_starts_at_latest_starts_at_the_log_end(engine: str) -> Non
     assert (view.spso, view.speo) == (100, 100)
 
 
+@pytest.mark.rule("R-TH-7")
 @on_every_engine
 def test_the_throttle_of_kafkas_own_tests_at_limit_7(engine: str) -> None:
     """20 records at count 4: 10, then 5, then five single ones; then the others of each half."""
@@ -141,6 +148,7 @@ def test_the_throttle_of_kafkas_own_tests_while_all_is_held(engine: str) -> None
     assert got == [*singles, ["20-24 x6"], ["25-34 x5"]]
 
 
+@pytest.mark.rule("R-TH-7")
 @on_every_engine
 def test_successive_fetches_of_records_that_nobody_acknowledges(engine: str) -> None:
     """Limit 5, 100 records: 100, 100, 100, 50, 1, 1, …"""
@@ -152,6 +160,7 @@ def test_successive_fetches_of_records_that_nobody_acknowledges(engine: str) -> 
     assert sizes == [100, 100, 100, 50, 1, 1, 1, 1]
 
 
+@pytest.mark.rule("R-ST-1")
 def test_the_numbers_of_the_delivery_states() -> None:
     """As Kafka persists them, in one byte."""
     assert [(state.name, int(state)) for state in RecordState] == [
@@ -163,6 +172,7 @@ def test_the_numbers_of_the_delivery_states() -> None:
     ]
 
 
+@pytest.mark.rule("R-NF-3", "R-SO-1")
 @on_every_engine
 def test_the_cache_strip(engine: str) -> None:
     """Three batches, the first finished: SPSO is past it, the next fetch begins at the one released record, and
@@ -182,6 +192,7 @@ def test_the_cache_strip(engine: str) -> None:
     assert table.fetch("m1", 500, "batch_optimized") == ["131-131 x2", "140-149 x1"]
 
 
+@pytest.mark.rule("R-AQ-6", "R-RL-6")
 @on_every_engine
 @pytest.mark.parametrize("end", ["its locks lapse", "its session ends"])
 @pytest.mark.parametrize("log", [SINGLES, None], ids=["single-record batches", "no boundaries"])

@@ -22,6 +22,7 @@ from tests.fix_deadletters import GivenUp, Stop, stop_at
 Make = Callable[..., GivenUp]
 
 
+@pytest.mark.rule("R-DL-9", "R-IN-9")
 @pytest.mark.parametrize(
     "step", ["initialised", "opened", "begun", "producing", "marked", "committed", "closed"]
 )

@@ -134,6 +134,7 @@ def test_a_copy_is_key_value_headers_and_timestamp(given_up: Make) -> None:
         assert abs(int(letter.header("sharequeue.original.timestamp") or 0) / 1000 - time.time()) < 600
 
 
+@pytest.mark.rule("R-DL-5")
 def test_a_record_gone_from_the_log_is_a_letter_without_a_value(given_up: Make, settings: Settings) -> None:
     """Deleted before the copy was made: the letter is there, empty, and says that its record is missing."""
     case = given_up(copy=True)
@@ -240,6 +241,7 @@ def test_copies_larger_than_a_transaction_go_in_several(given_up: Make) -> None:
 # Which topic ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("R-DL-7")
 def test_a_missing_topic_is_made_as_kafka_makes_it(
     given_up: Make, settings: Settings, make_topic: MakeTopic
 ) -> None:
@@ -255,6 +257,7 @@ def test_a_missing_topic_is_made_as_kafka_makes_it(
     Topics(settings).delete(case.dead_letter_topic)
 
 
+@pytest.mark.rule("R-DL-4")
 def test_without_auto_create_the_records_are_held(given_up: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is lost, and the report names what to set."""
     monkeypatch.setattr(deadletter_topic.TopicKeeper, "_broker_creates", lambda keeper: False)
@@ -311,6 +314,7 @@ def test_dropping_does_not_take_a_written_batch_for_dropped(given_up: Make, sett
     assert (report.resumed, report.dropped) == (6, 4)
 
 
+@pytest.mark.rule("R-DL-10")
 def test_a_silent_broker_holds_and_never_drops(
     given_up: Make, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -341,6 +341,12 @@ def test_sql_and_python_agree_on_defaults(queue: Database, no_environment: pytes
         "share.partition.max.record.locks",
         "share.renew.acknowledge.enable",
         "errors.deadletterqueue.topic.name",
+        "sharequeue.circuit.breaker.failure.percent",
+        "sharequeue.circuit.breaker.min.records",
+        "sharequeue.circuit.breaker.window.records",
+        "sharequeue.circuit.breaker.probe.records",
+        "sharequeue.circuit.breaker.open.ms",
+        "sharequeue.cancelled.run.refund.enable",
     ):
         found = queue.rows(text("select sharequeue.group_config('plain', :name) as value"), name=name)
         assert found[0]["value"] == str(values[name]).lower()

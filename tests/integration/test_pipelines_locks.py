@@ -131,6 +131,23 @@ def test_a_handler_that_fails_in_spark_gives_everything_back(
     given_back(state, group)
 
 
+def test_a_run_that_somebody_stops_leaves_no_suspects(
+    group: str, filled: str, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    """An interrupt gives everything back at once, and it comes again together: nothing of it had failed."""
+
+    def stopped(records: DataFrame) -> DataFrame:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_job(job_of(group, filled, stopped), assigned(filled))
+    given_back(state, group)
+    again = run_job(
+        job_of(group, filled, all_accepted), Holder([s.share_partition for s in state.describe(group)])
+    )
+    assert (len(again.rounds), again.accepted) == (1, 40)
+
+
 class _RefusingSecond(State):
     """A state that is asked for two acknowledgements, and loses the second lease just before it."""
 

@@ -40,6 +40,7 @@ def letter(*headers: tuple[str, bytes | None]) -> DeadLetter:
     return DeadLetter(0, 0, None, None, headers, None)
 
 
+@pytest.mark.rule("R-DL-8")
 def test_headers_are_kafkas_six_in_order_then_ours() -> None:
     """The six headers are Kafka 4.4's to the byte, UTF-8, in its order, and stand in front of ours."""
     headers = LetterWriting.of(BATCH).headers(Letter(41, 5, "exceeded"), [("sharequeue.more", b"x")])

@@ -21,6 +21,7 @@ RULES = DeadLetterRules("g", "dlq.g")
 ENABLED = {"errors.deadletterqueue.group.enable": "true"}
 
 
+@pytest.mark.rule("R-DL-6")
 @pytest.mark.parametrize(
     ("topic", "part"),
     [
@@ -44,6 +45,7 @@ def test_an_empty_prefix_allows_any_name() -> None:
     assert name_problem(replace(RULES, topic="letters", prefix="")) is None
 
 
+@pytest.mark.rule("R-DL-6")
 def test_a_topic_must_be_opted_in() -> None:
     """Where the broker knows the config, only `true` will do."""
     assert topic_problem(RULES, FoundTopic(1, "id", ENABLED)) is None

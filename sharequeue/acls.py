@@ -1,0 +1,151 @@
+"""Who may do what with which group?
+
+Kafka's ACLs (``kafka-acls.sh``) on resources of type GROUP, kept in Postgres and asked by the SQL functions
+themselves (``sql/functions/11_authorise.sql``): a denial wins, a group that no ACL covers is open to all unless
+``allow.everyone.if.no.acl.found`` is false, and whoever may read, alter or delete may describe. The principal is
+``User:`` and the Postgres role that is logged in; a service that speaks for others passes theirs on with
+:func:`on_behalf_of`. There are no hosts: an ACL holds from anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.errors import InvalidRequest
+
+__all__ = ["OPERATIONS", "PATTERN_TYPES", "Acl", "AclFilter", "Acls", "on_behalf_of"]
+
+Permission = Literal["ALLOW", "DENY"]
+
+OPERATIONS = {
+    "ALL": "All",
+    "READ": "Read",
+    "DESCRIBE": "Describe",
+    "ALTER": "Alter",
+    "DELETE": "Delete",
+    "ALTER_CONFIGS": "AlterConfigs",
+    "DESCRIBE_CONFIGS": "DescribeConfigs",
+}
+"""Kafka's operations on a group, and how its tools spell them. READ: acquire, acknowledge, renew, release, and
+offsets reset (as Kafka's AlterShareGroupOffsets asks); DESCRIBE: look at it; ALTER: pause, resume, force; DELETE:
+the group or its offsets. Kafka itself has no ALTER on groups."""
+
+PATTERN_TYPES = ("LITERAL", "PREFIXED")
+WILDCARD = "*"
+"""The literal name that stands for every group."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Acl:
+    """One rule. Raises InvalidRequest for what Kafka would not take."""
+
+    principal: str
+    operation: str
+    permission: Permission
+    pattern_type: str
+    resource_name: str
+
+    def __post_init__(self) -> None:
+        _check(self.operation, OPERATIONS, "operation")
+        _check(self.permission, ("ALLOW", "DENY"), "permission")
+        _check(self.pattern_type, PATTERN_TYPES, "pattern type")
+        if not self.principal.startswith("User:") or self.principal == "User:":
+            raise InvalidRequest(
+                f"A principal is User:<name>, or User:* for everybody, not {self.principal!r}."
+            )
+        if not self.resource_name:
+            raise InvalidRequest("An ACL needs a group: its name, a prefix, or * for every group.")
+
+
+@dataclass(frozen=True, slots=True)
+class AclFilter:
+    """Which rules are meant: those that match everything given; None stands for any."""
+
+    principal: str | None = None
+    operation: str | None = None
+    permission: Permission | None = None
+    pattern_type: str | None = None
+    resource_name: str | None = None
+
+
+class Acls:
+    """The rules in one database. Changing them needs the owner's or the service's role (ClusterAuthorizationFailed
+    otherwise); every change is in the audit trail."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def find(self, matching: AclFilter | None = None) -> list[Acl]:
+        """The rules that match, by group and principal."""
+        return self._rules(
+            "select principal, operation, permission, pattern_type, resource_name from sharequeue.group_acls"
+            " where principal = coalesce(:principal, principal) and operation = coalesce(:operation, operation)"
+            " and permission = coalesce(:permission, permission)"
+            " and pattern_type = coalesce(:pattern_type, pattern_type)"
+            " and resource_name = coalesce(:resource_name, resource_name)"
+            " order by resource_name, pattern_type, principal, permission, operation",
+            **_parameters(matching or AclFilter()),
+        )
+
+    def add(self, acl: Acl) -> bool:
+        """Adds a rule; answers whether it was new."""
+        rows = self._database.call(
+            sa.text(
+                "select sharequeue.add_acl(:principal, :operation, :permission, :pattern_type, :resource_name)"
+                " as added"
+            ),
+            **_parameters(acl),
+        )
+        return bool(rows[0]["added"])
+
+    def remove(self, matching: AclFilter, *, dry_run: bool = False) -> list[Acl]:
+        """Removes the rules that match; answers them. With ``dry_run`` nothing changes."""
+        return self._rules(
+            "select * from sharequeue.remove_acls(:principal, :operation, :permission, :pattern_type,"
+            " :resource_name, :dry_run)",
+            dry_run=dry_run,
+            **_parameters(matching),
+        )
+
+    def allow_everyone_if_no_acl_found(self, allow: bool) -> bool:
+        """Whether a group that no rule covers is open to all (Kafka's setting of that name; true until told
+        otherwise); answers what it was."""
+        rows = self._database.call(
+            sa.text("select sharequeue.allow_everyone_if_no_acl_found(:allow) as before"), allow=allow
+        )
+        return bool(rows[0]["before"])
+
+    def _rules(self, query: str, **parameters: Any) -> list[Acl]:
+        return [Acl(**row) for row in self._database.call(sa.text(query), **parameters)]
+
+
+@contextmanager
+def on_behalf_of(database: Database, principal: str) -> Iterator[sa.Connection]:
+    """A transaction in which a trusted role (service or owner) acts as another principal; anybody else's word for it
+    is ignored by the database."""
+    with database.transaction() as connection:
+        connection.execute(
+            sa.text("select set_config('sharequeue.principal', :principal, true)"), {"principal": principal}
+        )
+        yield connection
+
+
+def _parameters(of: Acl | AclFilter) -> dict[str, str | None]:
+    return {
+        "principal": of.principal,
+        "operation": of.operation,
+        "permission": of.permission,
+        "pattern_type": of.pattern_type,
+        "resource_name": of.resource_name,
+    }
+
+
+def _check(value: str, known: Any, what: str) -> None:
+    if value not in known:
+        raise InvalidRequest(f"There is no {what} {value!r}: it is one of {', '.join(known)}.")

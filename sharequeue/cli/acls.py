@@ -1,0 +1,153 @@
+"""`sharequeue acls`: who may do what with which group, in the options of Kafka's `kafka-acls.sh`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from sharequeue.acls import OPERATIONS, PATTERN_TYPES, Acl, AclFilter, Acls
+from sharequeue.cli.output import home_option, output_option, print_rows, say
+from sharequeue.database import Database
+from sharequeue.settings import Settings
+
+_COLUMNS = ("GROUP", "PATTERN-TYPE", "PRINCIPAL", "PERMISSION", "OPERATION")
+_BY_KAFKAS_SPELLING = {spelt: name for name, spelt in OPERATIONS.items()}
+
+
+@click.group()
+def acls() -> None:
+    """Access control on groups: a denial wins; a group without ACLs is open unless the authorizer says otherwise."""
+
+
+def _resource(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option(
+            "--group", multiple=True, help="The group, or its prefix; * for every group. May be repeated."
+        ),
+        click.option(
+            "--resource-pattern-type",
+            "pattern_type",
+            type=click.Choice([name.lower() for name in PATTERN_TYPES]),
+            help="How --group is meant; literal by default when adding, any when listing or removing.",
+        ),
+        click.option("--allow-principal", multiple=True, help="User:<role> that is allowed; User:* for all."),
+        click.option("--deny-principal", multiple=True, help="User:<role> that is denied."),
+        click.option(
+            "--operation",
+            multiple=True,
+            type=click.Choice(list(_BY_KAFKAS_SPELLING), case_sensitive=False),
+            help="May be repeated; All by default when adding, any when listing or removing.",
+        ),
+        output_option,
+        home_option,
+    ):
+        command = option(command)
+    return command
+
+
+@acls.command("list")
+@_resource
+def list_acls(home: Path | None, output: str, **chosen: Any) -> None:
+    """List the ACLs that match."""
+    with Database.open(Settings.load(home)) as database:
+        found = {acl for each in _filters(**chosen) for acl in Acls(database).find(each)}
+    _print(sorted(found), output)
+
+
+@acls.command()
+@_resource
+def add(home: Path | None, output: str, **chosen: Any) -> None:
+    """Add ACLs: every principal × operation × group that is named."""
+    filters = [each for each in _filters(**chosen) if each.permission is not None and each.resource_name]
+    if not filters:
+        raise click.UsageError("Name a --group, and an --allow-principal or a --deny-principal.")
+    wanted = [
+        Acl(
+            str(each.principal),
+            each.operation or "ALL",
+            each.permission or "ALLOW",
+            each.pattern_type or "LITERAL",
+            str(each.resource_name),
+        )
+        for each in filters
+    ]
+    with Database.open(Settings.load(home)) as database:
+        added = [acl for acl in wanted if Acls(database).add(acl)]
+    if output == "text":
+        say(f"{len(added)} added, {len(wanted) - len(added)} there before")
+    _print(wanted, output)
+
+
+@acls.command()
+@_resource
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+def remove(home: Path | None, output: str, dry_run: bool, **chosen: Any) -> None:
+    """Remove the ACLs that match everything named; something must be."""
+    filters = _filters(**chosen)
+    if filters == [AclFilter()]:
+        raise click.UsageError("Name what is to go: a --group, a principal, or an --operation.")
+    with Database.open(Settings.load(home)) as database:
+        gone = {acl for each in filters for acl in Acls(database).remove(each, dry_run=dry_run)}
+    if output == "text":
+        say(f"{'would remove' if dry_run else 'removed'} {len(gone)}")
+    _print(sorted(gone), output)
+
+
+@acls.command()
+@home_option
+@click.option("--allow-everyone-if-no-acl-found", "allow", type=bool, required=True)
+def authorizer(home: Path | None, allow: bool) -> None:
+    """Open (true) or close (false) the groups that no ACL covers."""
+    with Database.open(Settings.load(home)) as database:
+        before = Acls(database).allow_everyone_if_no_acl_found(allow)
+    say(f"allow.everyone.if.no.acl.found={str(allow).lower()} (was {str(before).lower()})")
+
+
+def _filters(
+    group: Sequence[str],
+    pattern_type: str | None,
+    allow_principal: Sequence[str],
+    deny_principal: Sequence[str],
+    operation: Sequence[str],
+) -> list[AclFilter]:
+    """One filter for each combination of what was named."""
+    allow: Literal["ALLOW"] = "ALLOW"
+    deny: Literal["DENY"] = "DENY"
+    anybody: list[tuple[None, None]] = [(None, None)]
+    named = [(each, allow) for each in allow_principal] + [(each, deny) for each in deny_principal]
+    return [
+        AclFilter(
+            principal,
+            _BY_KAFKAS_SPELLING[each] if each else None,
+            permission,
+            pattern_type.upper() if pattern_type else None,
+            name,
+        )
+        for name in group or (None,)
+        for principal, permission in named or anybody
+        for each in operation or (None,)
+    ]
+
+
+def _print(found: Sequence[Acl], output: str) -> None:
+    rows = [
+        {
+            "group": acl.resource_name,
+            "pattern_type": acl.pattern_type,
+            "principal": acl.principal,
+            "permission": acl.permission,
+            "operation": OPERATIONS[acl.operation],
+        }
+        for acl in found
+    ]
+    if output == "json":
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        print_rows(_COLUMNS, rows, output)
+
+
+COMMANDS = (acls,)

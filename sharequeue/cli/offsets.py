@@ -1,0 +1,182 @@
+"""`sharequeue offsets`: begin a group anew at other offsets, or forget them, in the options of Kafka's
+`kafka-share-groups.sh`.
+
+Nothing changes without `--execute`; both are refused while the group has members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sharequeue.cli.output import home_option, output_option, print_rows, say_aside
+from sharequeue.config_keys import reset_duration
+from sharequeue.database import Database
+from sharequeue.errors import InvalidRequest, UnknownTopicOrPartition
+from sharequeue.offset_resets import OffsetResets, Start, of_file
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.topics import Topics
+
+
+@click.group()
+def offsets() -> None:
+    """Start offsets of a group: reset or delete them."""
+
+
+def parse_topics(given: Sequence[str]) -> dict[str, tuple[int, ...] | None]:
+    """Topics with their partitions, from `topic` or `topic:0,1`; None stands for all partitions."""
+    wanted: dict[str, tuple[int, ...] | None] = {}
+    for each in given:
+        topic, colon, numbers = each.partition(":")
+        try:
+            wanted[topic] = tuple(int(number) for number in numbers.split(",")) if colon else None
+        except ValueError:
+            raise click.UsageError(f"{each!r}: partitions are numbers, as in {topic}:0,1") from None
+    return wanted
+
+
+def execute_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--execute/--dry-run`; the latter is what happens unless told."""
+    return click.option(
+        "--execute/--dry-run", default=False, help="Do it; without, only show what would be done."
+    )(command)
+
+
+@offsets.command()
+@home_option
+@output_option
+@click.option("--group", required=True, help="The share group; made if there is none.")
+@click.option("--topic", "topics", multiple=True, help="A topic, or topic:0,1 for some of its partitions.")
+@click.option("--all-topics", is_flag=True, help="Every topic that the group has offsets of.")
+@click.option("--to-earliest", is_flag=True, help="The start of the log.")
+@click.option("--to-latest", is_flag=True, help="The end of the log.")
+@click.option("--to-current", is_flag=True, help="Where the group stands; the end of the log if nowhere yet.")
+@click.option("--to-offset", type=int, help="This offset, moved into the log.")
+@click.option("--to-datetime", help="The first record at or after YYYY-MM-DDTHH:mm:SS.sss, UTC if unsaid.")
+@click.option("--by-duration", help="The same, so long ago: an ISO-8601 duration, as PT1H.")
+@click.option("--from-file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--from-consumer-group", help="The committed offsets of this consumer group of the broker.")
+@click.option("--export", is_flag=True, help="Print topic,partition,offset lines for --from-file.")
+@execute_option
+def reset(
+    home: Path | None,
+    output: str,
+    group: str,
+    topics: Sequence[str],
+    all_topics: bool,
+    export: bool,
+    execute: bool,
+    **ways: Any,
+) -> None:
+    """Begin --group anew; what it had in flight is dropped, and holders from before are fenced.
+
+    --from-file takes lines of topic,partition,offset, as `kafka-share-groups.sh --reset-offsets --to-current
+    --dry-run --export` prints them of a share group of the broker.
+    """
+    chosen = [name for name, value in ways.items() if value not in (None, False)]
+    if len(chosen) != 1:
+        raise click.UsageError("say with exactly one --to-…, --by-… or --from-… option where to begin")
+    (way,) = chosen
+    if sum((bool(topics), all_topics)) != 1 and way not in ("from_file", "from_consumer_group"):
+        raise click.UsageError("name topics with --topic, or take --all-topics")
+    settings = Settings.load(home)
+    with Database.open(settings) as database, Topics(settings) as broker:
+        state = State(database)
+        stored = {(each.topic, each.partition): each.spso for each in state.describe(group)}
+        wanted = parse_topics(topics)
+        if all_topics:
+            wanted = dict.fromkeys(topic for topic, _ in stored)
+        start = _start(OffsetResets(broker, wanted), way, ways[way], stored)
+        for warning in start.warnings:
+            say_aside(f"warning: {warning}")
+        rows = state.reset_offsets(group, start.offsets, start.topic_ids, execute=execute)
+    if export:
+        for row in rows:
+            click.echo(f"{row.topic},{row.partition},{row.start_offset}")
+        return
+    shown = [
+        {
+            "group": group,
+            "topic": row.topic,
+            "partition": row.partition,
+            "new_offset": row.start_offset,
+            "old_offset": row.before,
+            "status": f"{row.error.name}: {row.error}" if row.error else "done" if execute else "dry run",
+        }
+        for row in rows
+    ]
+    print_rows(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET", "OLD-OFFSET", "STATUS"), shown, output)
+    if any(row.error for row in rows):
+        raise click.exceptions.Exit(1)
+
+
+def _start(resets: OffsetResets, way: str, value: Any, stored: dict[tuple[str, int], int]) -> Start:
+    match way:
+        case "to_earliest":
+            return resets.to_earliest()
+        case "to_latest":
+            return resets.to_latest()
+        case "to_current":
+            return resets.to_current(stored)
+        case "to_offset":
+            return resets.to_offsets(int(value))
+        case "to_datetime":
+            return resets.to_datetime(_moment(value))
+        case "by_duration":
+            back = reset_duration(f"by_duration:{value}")
+            assert back is not None  # noqa: S101  (only latest and earliest have none)
+            return resets.to_datetime(datetime.now(UTC) - back)
+        case "from_file":
+            return of_file(resets.topics, value)
+    return resets.from_consumer_group(value)
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(f"--to-datetime {text!r}: expected YYYY-MM-DDTHH:mm:SS.sss") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+@offsets.command()
+@home_option
+@output_option
+@click.option("--group", required=True, help="The share group.")
+@click.option("--topic", "topics", multiple=True, required=True, help="A topic; may be repeated.")
+@execute_option
+def delete(home: Path | None, output: str, group: str, topics: Sequence[str], execute: bool) -> None:
+    """Forget what --group has of the topics: a later subscription starts by the reset policy again."""
+    rows: list[dict[str, object]] = []
+    with Database.open(Settings.load(home)) as database:
+        state = State(database)
+        known = {each.topic for each in state.describe(group)}
+        for topic in topics:
+            found = state.delete_offsets(group, topic) > 0 if execute else topic in known
+            absent = f"Error: {UnknownTopicOrPartition.name}: There is no offset information to delete."
+            rows.append(
+                {"topic": topic, "status": ("Successful" if execute else "dry run") if found else absent}
+            )
+    print_rows(("TOPIC", "STATUS"), rows, output)
+    if any(str(row["status"]).startswith("Error") for row in rows):
+        raise click.exceptions.Exit(1)
+
+
+def parse_offsets(text: str) -> list[tuple[int, int]]:
+    """Half-open ranges from `5,7-9`: single offsets, and runs with both ends inclusive."""
+    ranges = []
+    for each in text.split(","):
+        first, dash, last = each.strip().partition("-")
+        try:
+            ranges.append((int(first), int(last if dash else first) + 1))
+        except ValueError:
+            raise InvalidRequest(f"{each!r} is no offset and no run of offsets: write 5 or 7-9.") from None
+    return ranges
+
+
+COMMANDS = (offsets,)

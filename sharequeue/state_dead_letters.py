@@ -1,0 +1,78 @@
+"""Which records are dead letters, and how far is each on its way?
+
+The state's half of KIP-1191: batches of ARCHIVING records under a number that is durable before anything is
+produced, and their end once the broker confirmed them (``sql/functions/15_dead_letters.sql``). Writing them to
+the topic is ``sharequeue.deadletters``'s matter.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.leases import ArchivedRun, DeadLetterBatch, DeadLetterRun, SharePartition
+from sharequeue.offsets import OffsetSet
+from sharequeue.state_rows import share_partition_name
+
+
+class StateDeadLetters:
+    """The dead-letter part of ``sharequeue.state.State``."""
+
+    _database: Database
+
+    def open_dead_letters(self, at: SharePartition, max_records: int) -> DeadLetterBatch | None:
+        """The batch of dead letters to write next: the open one again, or a new one of the lowest offsets.
+
+        None when none waits.
+        """
+        rows = self._database.call(
+            sa.text(
+                "select * from sharequeue.open_dead_letters(:group_id, :topic, :partition, :max_records)"
+            ),
+            **share_partition_name(at),
+            max_records=max_records,
+        )
+        if not rows:
+            return None
+        letters = tuple(
+            DeadLetterRun(row["delivery_count"], row["cause"], OffsetSet.parse(row["offsets"]))
+            for row in rows
+        )
+        first = rows[0]
+        return DeadLetterBatch(at, first["sequence"], first["topic_id"], letters, first["opened_at"])
+
+    def close_dead_letters(self, at: SharePartition, sequence: int, *, dropped: bool = False) -> int:
+        """ARCHIVING becomes ARCHIVED for a batch the broker confirmed; answers its records, 0 if closed
+        before."""
+        rows = self._database.call(
+            sa.text(
+                "select sharequeue.close_dead_letters(:group_id, :topic, :partition, :sequence, :dropped) as closed"
+            ),
+            **share_partition_name(at),
+            sequence=sequence,
+            dropped=dropped,
+        )
+        return int(rows[0]["closed"])
+
+    def dead_letters(self, group_id: str) -> list[ArchivedRun]:
+        """Every closed run of dead letters of a group, in the order of writing."""
+        rows = self._database.rows(
+            sa.text(
+                "select topic, partition, sequence, cause, delivery_count, offsets, written_at, dropped"
+                " from sharequeue.written_dead_letters where group_id = :group_id"
+                " order by topic, partition, sequence, cause, delivery_count"
+            ),
+            group_id=group_id,
+        )
+        return [
+            ArchivedRun(
+                SharePartition(group_id, row["topic"], row["partition"]),
+                row["sequence"],
+                row["cause"],
+                row["delivery_count"],
+                OffsetSet.parse(row["offsets"]),
+                row["written_at"],
+                row["dropped"],
+            )
+            for row in rows
+        ]

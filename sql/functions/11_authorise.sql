@@ -1,0 +1,132 @@
+-- Who is asking, and may they? Kafka's ACLs on groups (org.apache.kafka.metadata.authorizer.StandardAuthorizer), asked
+-- by the functions themselves, so that a bare SQL client meets the same answers as one of the service.
+
+-- Whether the role that is logged in may speak for others: the service's role, and the owner of the schema.
+create or replace function sharequeue.is_trusted() returns boolean
+language plpgsql stable as $$
+declare
+    v_service oid := to_regrole(quote_ident(coalesce(
+        (select role_name from sharequeue.roles where purpose = 'service'), 'sharequeue_service')));
+begin
+    if v_service is not null and pg_has_role(session_user, v_service, 'MEMBER') then
+        return true;
+    end if;
+    return pg_has_role(session_user,
+        (select nspowner from pg_catalog.pg_namespace where nspname = 'sharequeue'), 'MEMBER');
+end
+$$;
+
+-- On whose behalf the call is made: the principal that a trusted role has passed on for this transaction
+-- (set_config('sharequeue.principal', 'User:…', true)), else the role that is logged in. Anyone else's word is ignored.
+create or replace function sharequeue.principal() returns text
+language plpgsql stable as $$
+declare
+    v_passed_on text := current_setting('sharequeue.principal', true);
+begin
+    if v_passed_on <> '' and sharequeue.is_trusted() then
+        return v_passed_on;
+    end if;
+    return 'User:' || cast(session_user as text);
+end
+$$;
+
+-- Kafka's super.users: a trusted role that acts for itself.
+create or replace function sharequeue.is_super_user() returns boolean
+language plpgsql stable as $$
+begin
+    return coalesce(current_setting('sharequeue.principal', true), '') = '' and sharequeue.is_trusted();
+end
+$$;
+
+-- Whether an ACL's pattern covers a group.
+create or replace function sharequeue.covers(p_pattern_type text, p_resource_name text, p_group_id text) returns boolean
+language sql immutable parallel safe as $$
+    select case p_pattern_type
+        when 'PREFIXED' then pg_catalog.starts_with(p_group_id, p_resource_name)
+        else p_resource_name = p_group_id or p_resource_name = '*' end
+$$;
+
+-- Whether anybody may be refused anything of a group.
+create or replace function sharequeue.acls_apply(p_group_id text) returns boolean
+language sql stable as $$
+    select not coalesce((select allow_everyone_if_no_acl_found from sharequeue.authorizer), true)
+        or exists (select from sharequeue.acls where sharequeue.covers(pattern_type, resource_name, p_group_id))
+$$;
+
+-- Whether the principal may do an operation on a group. A denial wins; without any ACL on the group the setting
+-- decides; to be allowed to read, alter or delete is to be allowed to describe.
+create or replace function sharequeue.authorised(p_group_id text, p_operation text) returns boolean
+language plpgsql stable as $$
+declare
+    v_principal text := sharequeue.principal();
+    v_found record;
+begin
+    if sharequeue.is_super_user() then
+        return true;
+    end if;
+    select count(*) as acls,
+        coalesce(bool_or(mine and permission = 'DENY' and operation in (p_operation, 'ALL')), false) as denied,
+        coalesce(bool_or(mine and permission = 'ALLOW' and (operation in (p_operation, 'ALL')
+            or (p_operation = 'DESCRIBE' and operation in ('READ', 'ALTER', 'DELETE'))
+            or (p_operation = 'DESCRIBE_CONFIGS' and operation = 'ALTER_CONFIGS'))), false) as allowed
+    into v_found
+    from (
+        select operation, permission, principal in (v_principal, 'User:*') as mine
+        from sharequeue.acls where sharequeue.covers(pattern_type, resource_name, p_group_id)
+    ) as a;
+    if v_found.acls = 0 then
+        return coalesce((select allow_everyone_if_no_acl_found from sharequeue.authorizer), true);
+    end if;
+    return v_found.allowed and not v_found.denied;
+end
+$$;
+
+-- The same for an operation whose answer has no place for an error: raises Kafka's error number as SQLSTATE SQ030.
+create or replace function sharequeue.authorise(p_group_id text, p_operation text) returns void
+language plpgsql stable as $$
+begin
+    if coalesce((select not acls_apply from sharequeue.group_settings where group_id = p_group_id), false) then
+        return;
+    end if;
+    if not sharequeue.authorised(p_group_id, p_operation) then
+        raise exception '% may not % group %', sharequeue.principal(), p_operation, p_group_id using errcode = 'SQ030';
+    end if;
+end
+$$;
+
+-- What concerns the whole cluster (ACLs, all state epochs, all locks): super users only.
+create or replace function sharequeue.authorise_cluster() returns void
+language plpgsql stable as $$
+begin
+    if not sharequeue.is_super_user() then
+        raise exception '% may not alter the cluster', sharequeue.principal() using errcode = 'SQ031';
+    end if;
+end
+$$;
+
+-- A new group learns whether ACLs apply to it.
+create or replace function sharequeue.group_settings_learn_acls() returns trigger
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    new.acls_apply := sharequeue.acls_apply(new.group_id);
+    return new;
+end
+$$;
+create or replace trigger group_settings_acls before insert on sharequeue.group_settings
+    for each row execute function sharequeue.group_settings_learn_acls();
+
+-- All groups learn it again when ACLs change. The table is locked against groups that are just being made: without that
+-- one could miss an ACL that commits at the same time.
+create or replace function sharequeue.groups_learn_acls() returns trigger
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    lock table sharequeue.group_settings in share row exclusive mode;
+    update sharequeue.group_settings set acls_apply = not acls_apply
+    where acls_apply <> sharequeue.acls_apply(group_id);
+    return null;
+end
+$$;
+create or replace trigger acls_learned after insert or update or delete or truncate on sharequeue.acls
+    for each statement execute function sharequeue.groups_learn_acls();
+create or replace trigger authorizer_learned after insert or update or delete or truncate on sharequeue.authorizer
+    for each statement execute function sharequeue.groups_learn_acls();

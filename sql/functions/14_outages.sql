@@ -1,0 +1,93 @@
+-- What an outage does to locks: nothing. While nobody could renew one, time stands still for it.
+--
+-- The service writes down every second that it is alive. When Postgres comes back after a crash, whoever is first to
+-- look at lapsed locks finds that the server is another one than at the last beat, and notes from when to when
+-- nothing could be renewed; the service notes the same when it comes back after a silence of its own. A lock that was
+-- alive at the last beat, and that the outage would have ended, goes on afterwards with the time that it had left;
+-- one that was taken or renewed in the meantime is none of these, for its holder could reach the database. Without a
+-- service there are no beats, and locks lapse by the clock alone.
+
+-- How long holders have, after an outage, until they must have reached the database again; and how long before it a
+-- lock may have been taken or renewed without a beat having followed.
+create or replace function sharequeue.outage_margin() returns interval
+language sql immutable parallel safe as $$ select pg_catalog.make_interval(secs => 5) $$;
+
+-- The service is alive. Answers how long an outage was that this beat ends; null when there was none.
+create or replace function sharequeue.beat(p_longer_than interval default null) returns interval
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    perform sharequeue.authorise_cluster();
+    insert into sharequeue.service_beat as b (beat_at, server_started_at)
+    values (sharequeue.clock(), pg_postmaster_start_time()) on conflict on constraint service_beat_pkey do nothing;
+    if found then
+        return null;
+    end if;
+    return sharequeue.note_outage(p_longer_than, true);
+end
+$$;
+
+-- Notes an outage if there was one since the last beat: another server than then, or a silence longer than asked for.
+create or replace function sharequeue.note_outage(p_longer_than interval, p_beat boolean) returns interval
+language plpgsql volatile as $$
+declare
+    v_beat sharequeue.service_beat;
+    v_at timestamptz;
+begin
+    select * into v_beat from sharequeue.service_beat for no key update;
+    v_at := sharequeue.clock();
+    if v_beat.server_started_at <> pg_postmaster_start_time() or v_at - v_beat.beat_at > p_longer_than then
+        update sharequeue.service_beat
+        set outage_from = v_beat.beat_at, outage_until = v_at + sharequeue.outage_margin(), beat_at = v_at,
+            server_started_at = pg_postmaster_start_time();
+        return v_at - v_beat.beat_at;
+    elsif p_beat then
+        update sharequeue.service_beat set beat_at = v_at;
+    end if;
+    return null;
+end
+$$;
+
+-- Before the lapsed locks of a share-partition are settled: those that only the last outage has ended are not lapsed.
+-- The second time there is nothing left to do: what has been extended ends after the outage.
+create or replace function sharequeue.outlast_outage(p_share_partition_id bigint, p_at timestamptz) returns void
+language plpgsql volatile as $$
+declare
+    v_beat sharequeue.service_beat;
+begin
+    select * into v_beat from sharequeue.service_beat;
+    if v_beat.server_started_at <> pg_postmaster_start_time() then
+        perform sharequeue.note_outage(null, false);
+        select * into v_beat from sharequeue.service_beat;
+    end if;
+    if v_beat.outage_until is not null then
+        update sharequeue.leases set expires_at = expires_at + (v_beat.outage_until - v_beat.outage_from)
+        where share_partition_id = p_share_partition_id and expires_at <= p_at
+            and expires_at > v_beat.outage_from and expires_at <= v_beat.outage_until
+            and expires_at - lock_duration_ms * interval '1 millisecond'
+                <= v_beat.outage_from + sharequeue.outage_margin();
+    end if;
+end
+$$;
+
+-- By hand, and for the service that finds it was away: every lock there is gets so much longer, before anything may
+-- treat one as lapsed. Share-partitions are locked in the order of their ids, as everywhere.
+create or replace function sharequeue.extend_locks(p_amount interval) returns bigint
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_extended bigint;
+begin
+    perform sharequeue.authorise_cluster();
+    if p_amount is null or p_amount < interval '0' then
+        raise exception 'locks are extended by a positive amount of time, not by %', p_amount using errcode = 'SQ042';
+    end if;
+    perform from sharequeue.share_partitions where next_expiry is not null
+    order by share_partition_id for no key update;
+    perform sharequeue.unfold(share_partition_id) from sharequeue.share_partitions where folded_lease_id is not null;
+    update sharequeue.leases set expires_at = expires_at + p_amount;
+    get diagnostics v_extended = row_count;
+    update sharequeue.share_partitions set next_expiry = next_expiry + p_amount where next_expiry is not null;
+    perform sharequeue.audit('extend_locks', null, null,
+        jsonb_build_object('amount', p_amount::text, 'leases', v_extended));
+    return v_extended;
+end
+$$;

@@ -1,0 +1,67 @@
+-- ACLs are changed here, by super users, and every change is written down. Adding one that is there already, or removing
+-- one that is not, changes nothing.
+
+-- Answers whether it was new.
+create or replace function sharequeue.add_acl(
+    p_principal text, p_operation text, p_permission text, p_pattern_type text, p_resource_name text
+) returns boolean
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    perform sharequeue.authorise_cluster();
+    insert into sharequeue.acls (principal, operation, permission, pattern_type, resource_name)
+    values (p_principal, p_operation, p_permission, p_pattern_type, p_resource_name)
+    on conflict on constraint acls_pkey do nothing;
+    if found then
+        perform sharequeue.audit('add_acl', null, null, jsonb_build_object('principal', p_principal,
+            'operation', p_operation, 'permission', p_permission, 'pattern_type', p_pattern_type,
+            'resource_name', p_resource_name));
+        return true;
+    end if;
+    return false;
+end
+$$;
+
+-- Removes the ACLs that match everything given; null stands for any. Answers them, or under p_dry_run those it would
+-- remove.
+create or replace function sharequeue.remove_acls(
+    p_principal text, p_operation text, p_permission text, p_pattern_type text, p_resource_name text,
+    p_dry_run boolean default false
+) returns setof sharequeue.acls
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_acl sharequeue.acls;
+begin
+    perform sharequeue.authorise_cluster();
+    for v_acl in
+        select * from sharequeue.acls
+        where principal = coalesce(p_principal, principal) and operation = coalesce(p_operation, operation)
+            and permission = coalesce(p_permission, permission) and pattern_type = coalesce(p_pattern_type, pattern_type)
+            and resource_name = coalesce(p_resource_name, resource_name)
+        order by principal, operation, permission, pattern_type, resource_name
+    loop
+        if not p_dry_run then
+            delete from sharequeue.acls a where a = v_acl;
+            continue when not found;
+            perform sharequeue.audit('remove_acl', null, to_jsonb(v_acl), null);
+        end if;
+        return next v_acl;
+    end loop;
+end
+$$;
+
+-- Kafka's allow.everyone.if.no.acl.found: whether a group that no ACL names is open to all. Answers what it was.
+create or replace function sharequeue.allow_everyone_if_no_acl_found(p_allow boolean) returns boolean
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_before boolean := coalesce((select allow_everyone_if_no_acl_found from sharequeue.authorizer), true);
+begin
+    perform sharequeue.authorise_cluster();
+    insert into sharequeue.authorizer (allow_everyone_if_no_acl_found) values (p_allow)
+    on conflict on constraint authorizer_pkey do update
+        set allow_everyone_if_no_acl_found = excluded.allow_everyone_if_no_acl_found;
+    if p_allow <> v_before then
+        perform sharequeue.audit('allow_everyone_if_no_acl_found', null, to_jsonb(v_before), to_jsonb(p_allow));
+    end if;
+    return v_before;
+end
+$$;

@@ -1,0 +1,212 @@
+-- The journal as it is written. Triggers on the state's own tables, so that no operation can forget it: whatever changes
+-- in_flight_batches, leases, share_partitions or delivery_counts stands in the journal in the same transaction. The rows
+-- are images of what is there afterwards, sets of offsets whole: an acknowledgement of 100,000 runs writes a handful.
+-- Whoever turns `journalled` over has written a row of its own (acknowledge_and_acquire does, one instead of six).
+-- These functions carry no SET: they run inside operations that have it.
+
+create or replace function sharequeue.journal_batch() returns trigger
+language plpgsql volatile as $$
+begin
+    if tg_op <> 'INSERT' then
+        if tg_op = 'DELETE' then
+            insert into sharequeue.journal (share_partition_id, at, kind, first_offset, part)
+            values (old.share_partition_id, sharequeue.clock(), 'batch_gone', old.first_offset, old.part);
+            return null;
+        elsif new.first_offset <> old.first_offset or new.part <> old.part then
+            insert into sharequeue.journal (share_partition_id, at, kind, first_offset, part)
+            values (old.share_partition_id, sharequeue.clock(), 'batch_gone', old.first_offset, old.part);
+        elsif old.offsets <> new.offsets and new.last_offset = old.last_offset and new.state = old.state
+                and new.delivery_count = old.delivery_count and new.lease_id is not distinct from old.lease_id
+                and new.isolate is not distinct from old.isolate and new.not_before is not distinct from old.not_before
+                and new.cause is not distinct from old.cause then
+            -- An exploded batch may hold 100,000 runs and lose one: the difference, not the image.
+            insert into sharequeue.journal (share_partition_id, at, kind, first_offset, part, state, delivery_count, offsets)
+            select new.share_partition_id, sharequeue.clock(), d.kind, new.first_offset, new.part, new.state,
+                new.delivery_count, d.offsets
+            from (values ('offsets_added', new.offsets - old.offsets), ('offsets_taken', old.offsets - new.offsets))
+                as d (kind, offsets)
+            where not isempty(d.offsets);
+            return null;
+        end if;
+    end if;
+    insert into sharequeue.journal (share_partition_id, at, kind, first_offset, last_offset, part, state,
+        delivery_count, lease_id, isolate, not_before, cause, offsets)
+    values (new.share_partition_id, sharequeue.clock(), 'batch', new.first_offset, new.last_offset, new.part,
+        new.state, new.delivery_count, new.lease_id, new.isolate, new.not_before, new.cause, new.offsets);
+    return null;
+end
+$$;
+create or replace trigger in_flight_batches_journal after insert on sharequeue.in_flight_batches
+    for each row when (not new.journalled) execute function sharequeue.journal_batch();
+create or replace trigger in_flight_batches_journal_update after update on sharequeue.in_flight_batches
+    for each row when (old.journalled = new.journalled) execute function sharequeue.journal_batch();
+create or replace trigger in_flight_batches_journal_delete after delete on sharequeue.in_flight_batches
+    for each row execute function sharequeue.journal_batch();
+
+create or replace function sharequeue.journal_lease() returns trigger
+language plpgsql volatile as $$
+begin
+    if tg_op = 'DELETE' then
+        insert into sharequeue.journal (share_partition_id, at, kind, lease_id)
+        values (old.share_partition_id, sharequeue.clock(), 'lease_gone', old.lease_id);
+        if old.request_id is not null then
+            -- A repeat of the fetch that granted it may still come.
+            insert into sharequeue.requests (request_id, operation, answered_at, fetched)
+            values (old.request_id, 'acknowledge_and_acquire', sharequeue.clock(), old.fetched)
+            on conflict on constraint requests_pkey do nothing;
+        end if;
+        return null;
+    end if;
+    insert into sharequeue.journal (share_partition_id, at, kind, lease_id, member_id, member_epoch, token,
+        lock_duration_ms, acquired_at, expires_at, fan_out, own_lock_duration)
+    values (new.share_partition_id, sharequeue.clock(), 'lease', new.lease_id, new.member_id, new.member_epoch,
+        new.token, new.lock_duration_ms, new.acquired_at, new.expires_at, new.fan_out, new.own_lock_duration);
+    return null;
+end
+$$;
+create or replace trigger leases_journal after insert on sharequeue.leases
+    for each row when (not new.journalled) execute function sharequeue.journal_lease();
+create or replace trigger leases_journal_delete after delete on sharequeue.leases
+    for each row execute function sharequeue.journal_lease();
+create or replace trigger leases_journal_update after update on sharequeue.leases
+    for each row when (old.journalled = new.journalled) execute function sharequeue.journal_lease();
+
+-- The share-partition's columns, under the kind given; answers the row's journal_id.
+create or replace function sharequeue.journal_share_partition(
+    p_sp sharequeue.share_partitions, p_kind text, p_named boolean
+) returns bigint
+language plpgsql volatile as $$
+declare
+    v_journal_id bigint;
+begin
+    insert into sharequeue.journal (share_partition_id, at, kind, spso, speo, delivery_complete_count, accepted_first,
+        lost_records, dead_letter_sequence, next_expiry, state_epoch, redeliverable, advance_due, status, paused_reason,
+        topic_id, group_id, topic, partition)
+    values (p_sp.share_partition_id, sharequeue.clock(), p_kind, p_sp.spso, p_sp.speo, p_sp.delivery_complete_count,
+        p_sp.accepted_first, p_sp.lost_records, p_sp.dead_letter_sequence, p_sp.next_expiry, p_sp.state_epoch,
+        p_sp.redeliverable, p_sp.advance_due, p_sp.status, p_sp.paused_reason, p_sp.topic_id,
+        case when p_named then p_sp.group_id end, case when p_named then p_sp.topic end,
+        case when p_named then p_sp.partition end)
+    returning journal_id into v_journal_id;
+    return v_journal_id;
+end
+$$;
+
+create or replace function sharequeue.journal_share_partition_change() returns trigger
+language plpgsql volatile as $$
+begin
+    if tg_op = 'INSERT' then
+        insert into sharequeue.journal_snapshots (share_partition_id, journal_id, taken_at)
+        values (new.share_partition_id, sharequeue.journal_share_partition(new, 'initialized', true), sharequeue.clock());
+    elsif tg_op = 'UPDATE' then
+        perform sharequeue.journal_share_partition(new, 'share_partition', false);
+    else
+        perform sharequeue.journal_share_partition(old, 'deleted', true);
+        if old.folded_request_id is not null then
+            insert into sharequeue.requests (request_id, operation, answered_at, fetched)
+            values (old.folded_request_id, 'acknowledge_and_acquire', sharequeue.clock(), sharequeue.folded_answer(old))
+            on conflict on constraint requests_pkey do nothing;
+        end if;
+        delete from sharequeue.journal_snapshots where share_partition_id = old.share_partition_id;
+        delete from sharequeue.journal_growth where share_partition_id = old.share_partition_id;
+    end if;
+    return null;
+end
+$$;
+-- After share_partitions_gone, which takes batches and leases along: triggers fire in the order of their names.
+create or replace trigger share_partitions_journal after insert or delete on sharequeue.share_partitions
+    for each row execute function sharequeue.journal_share_partition_change();
+-- What the broker says of the log (log start, log end, last stable offset, observed_at) is an observation and no state:
+-- it is not journalled. Every look at the broker sets the status, so it has a trigger of its own.
+-- A statement that sets nothing but SPSO, SPEO and accepted_first is one that writes its own row (a fetch): telling it by
+-- the columns it names costs it nothing, a condition on the row 15 µs.
+create or replace trigger share_partitions_journal_update after update of delivery_complete_count, lost_records,
+        dead_letter_sequence, next_expiry, state_epoch, redeliverable, advance_due, paused_reason, topic_id
+    on sharequeue.share_partitions
+    for each row execute function sharequeue.journal_share_partition_change();
+create or replace trigger share_partitions_journal_status after update of status on sharequeue.share_partitions
+    for each row when (old.status <> new.status) execute function sharequeue.journal_share_partition_change();
+
+create or replace function sharequeue.journal_outcome() returns trigger
+language plpgsql volatile as $$
+begin
+    insert into sharequeue.journal (share_partition_id, at, kind, cause, delivery_count, records)
+    values (new.share_partition_id, sharequeue.clock(), 'outcome', new.outcome, new.delivery_count,
+        new.records - case when tg_op = 'UPDATE' then old.records else 0 end);
+    return null;
+end
+$$;
+create or replace trigger delivery_counts_journal after insert or update on sharequeue.delivery_counts
+    for each row execute function sharequeue.journal_outcome();
+
+-- A group that is paused leases from none of its share-partitions: each one's journal says so.
+create or replace function sharequeue.journal_pause() returns trigger
+language plpgsql volatile as $$
+begin
+    insert into sharequeue.journal (share_partition_id, at, kind, paused_reason)
+    select sp.share_partition_id, sharequeue.clock(), 'group_paused', new.paused_reason
+    from sharequeue.share_partitions sp where sp.group_id = new.group_id;
+    return null;
+end
+$$;
+create or replace trigger group_settings_journal_pause after update of paused_reason on sharequeue.group_settings
+    for each row when (old.paused_reason is distinct from new.paused_reason)
+    execute function sharequeue.journal_pause();
+
+-- A snapshot of one share-partition: from here on replay needs nothing older. Answers where it begins, null when there
+-- is no such share-partition, or another call is at work on it and p_wait is false.
+create or replace function sharequeue.take_snapshot(p_share_partition_id bigint, p_wait boolean default true)
+returns bigint
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_sp sharequeue.share_partitions;
+    v_at timestamptz;
+    v_journal_id bigint;
+    v_rows bigint;
+    v_written bigint := 1;
+begin
+    if p_wait then
+        select * into v_sp from sharequeue.share_partitions
+        where share_partition_id = p_share_partition_id for no key update;
+    else
+        select * into v_sp from sharequeue.share_partitions
+        where share_partition_id = p_share_partition_id for no key update skip locked;
+    end if;
+    if not found then
+        return null;
+    end if;
+    perform sharequeue.unfold(p_share_partition_id);
+    v_at := sharequeue.clock();
+    v_journal_id := sharequeue.journal_share_partition(v_sp, 'snapshot', true);
+    insert into sharequeue.journal (share_partition_id, at, kind, first_offset, last_offset, part, state,
+        delivery_count, lease_id, isolate, not_before, cause, offsets)
+    select f.share_partition_id, v_at, 'batch', f.first_offset, f.last_offset, f.part, f.state, f.delivery_count,
+        f.lease_id, f.isolate, f.not_before, f.cause, f.offsets
+    from sharequeue.in_flight_batches f where f.share_partition_id = p_share_partition_id;
+    get diagnostics v_rows = row_count;
+    v_written := v_written + v_rows;
+    insert into sharequeue.journal (share_partition_id, at, kind, lease_id, member_id, member_epoch, token,
+        lock_duration_ms, acquired_at, expires_at, fan_out, own_lock_duration)
+    select l.share_partition_id, v_at, 'lease', l.lease_id, l.member_id, l.member_epoch, l.token, l.lock_duration_ms,
+        l.acquired_at, l.expires_at, l.fan_out, l.own_lock_duration
+    from sharequeue.leases l where l.share_partition_id = p_share_partition_id;
+    get diagnostics v_rows = row_count;
+    v_written := v_written + v_rows;
+    insert into sharequeue.journal (share_partition_id, at, kind, cause, delivery_count, records)
+    select d.share_partition_id, v_at, 'outcome_total', d.outcome, d.delivery_count, d.records
+    from sharequeue.delivery_counts d where d.share_partition_id = p_share_partition_id;
+    get diagnostics v_rows = row_count;
+    v_written := v_written + v_rows;
+    insert into sharequeue.journal_snapshots (share_partition_id, journal_id, taken_at)
+    values (p_share_partition_id, v_journal_id, v_at);
+    -- The snapshot's own rows are yet to be counted, and are no growth.
+    insert into sharequeue.journal_growth (share_partition_id, updates) values (p_share_partition_id, -v_written)
+    on conflict on constraint journal_growth_pkey do update set updates = excluded.updates;
+    return v_journal_id;
+end
+$$;
+
+-- Share-partitions that were there before the journal was.
+select sharequeue.take_snapshot(sp.share_partition_id) from sharequeue.share_partitions sp
+where not exists (
+    select from sharequeue.journal_snapshots s where s.share_partition_id = sp.share_partition_id);

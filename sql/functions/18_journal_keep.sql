@@ -1,0 +1,245 @@
+-- What keeps the journal short: snapshots after so many updates, a partition a day made ahead, old ones dropped, and
+-- what remains of a day when its journal goes. Called by whoever maintains the database (sharequeue/journal.py), each in
+-- a transaction of its own; several at once are harmless.
+
+-- Takes snapshots of share-partitions whose journal has grown by p_updates rows or more since their last one
+-- (share.coordinator.snapshot.update.records.per.snapshot), those that have grown most first, p_limit at most. Counted
+-- from what the journal has gained since the last look, so that no operation pays for it: between two looks a
+-- share-partition may go past the bound. One that another call is at work on waits for the next look.
+create or replace function sharequeue.take_snapshots(p_updates integer, p_limit integer default 100) returns integer
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_counted bigint;
+    v_last bigint;
+    v_id bigint;
+    v_taken integer := 0;
+begin
+    select journal_id into v_counted from sharequeue.journal_counted for update skip locked;
+    if not found then
+        return 0;
+    end if;
+    with grown as (
+        select j.share_partition_id, count(*) as updates, max(j.journal_id) as last_id
+        from sharequeue.journal j where j.journal_id > v_counted group by j.share_partition_id
+    ), counted as (
+        insert into sharequeue.journal_growth as g (share_partition_id, updates)
+        select share_partition_id, updates from grown
+        on conflict on constraint journal_growth_pkey do update set updates = g.updates + excluded.updates
+    )
+    select max(last_id) into v_last from grown;
+    if v_last is not null then
+        update sharequeue.journal_counted set journal_id = v_last;
+    end if;
+    for v_id in
+        select g.share_partition_id from sharequeue.journal_growth g where g.updates >= greatest(p_updates, 1)
+        order by g.updates desc limit p_limit
+    loop
+        if sharequeue.take_snapshot(v_id, false) is not null then
+            v_taken := v_taken + 1;
+        end if;
+    end loop;
+    -- Of share-partitions that are gone: their last rows were counted after they went.
+    delete from sharequeue.journal_growth g where g.updates >= p_updates and not exists (
+        select from sharequeue.share_partitions sp where sp.share_partition_id = g.share_partition_id);
+    return v_taken;
+end
+$$;
+
+-- The journal's partitions by day, oldest first; not the one that takes all other times.
+create or replace function sharequeue.journal_partitions() returns table (day date, name text, bytes bigint)
+language sql stable set search_path = pg_catalog as $$
+    select to_date(right(c.relname, 8), 'YYYYMMDD'), c.relname::text, pg_total_relation_size(c.oid)
+    from pg_inherits i join pg_class c on c.oid = i.inhrelid
+    where i.inhparent = 'sharequeue.journal'::regclass and c.relname ~ '^journal_[0-9]{8}$'
+    order by 1
+$$;
+
+-- Makes the partitions of today and the next p_ahead days (UTC). Made apart and then attached, which holds up nobody;
+-- what the day has left in the partition of all other times moves over. Answers the days made.
+create or replace function sharequeue.make_journal_partitions(p_ahead integer default 2) returns date[]
+language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' set lock_timeout = '1s' as $$
+declare
+    v_today date := sharequeue.clock()::date;
+    v_day date;
+    v_name text;
+    v_made date[] := '{}';
+begin
+    for v_day in select d::date from generate_series(v_today, v_today + p_ahead, interval '1 day') as d loop
+        v_name := 'journal_' || to_char(v_day, 'YYYYMMDD');
+        continue when to_regclass('sharequeue.' || v_name) is not null;
+        execute format('create table sharequeue.%I (like sharequeue.journal including defaults including indexes)', v_name);
+        execute format('with moved as (delete from sharequeue.journal_other where at >= %L and at < %L returning *)'
+            ' insert into sharequeue.%I select * from moved', v_day::timestamptz, (v_day + 1)::timestamptz, v_name);
+        execute format('alter table sharequeue.journal attach partition sharequeue.%I for values from (%L) to (%L)',
+            v_name, v_day::timestamptz, (v_day + 1)::timestamptz);
+        v_made := v_made || v_day;
+    end loop;
+    return v_made;
+end
+$$;
+
+-- Days whose journal is older than p_retention: the first of them goes, rolled up and replayed from no more. Before that
+-- every share-partition that still leans on it gets a snapshot; as long as one cannot be had, because p_limit is used up
+-- or another call is at work, the partition stays. Answers the day dropped, null when none was due or it has to wait.
+-- Dropping asks for a lock that no operation may hold: after a quarter of a second it gives way (55P03), and is tried
+-- again at the next turn.
+create or replace function sharequeue.drop_journal_partition(p_retention interval, p_limit integer default 1000)
+returns date
+language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' set lock_timeout = '250ms' as $$
+declare
+    v_day date;
+    v_name text;
+    v_end timestamptz;
+    v_last bigint;
+    v_id bigint;
+begin
+    select p.day, p.name into v_day, v_name from sharequeue.journal_partitions() as p limit 1;
+    v_end := (v_day + 1)::timestamptz;
+    if v_day is null or v_end > sharequeue.clock() - p_retention then
+        return null;
+    end if;
+    execute format('select max(journal_id) from sharequeue.%I', v_name) into v_last;
+    for v_id in
+        select sp.share_partition_id from sharequeue.share_partitions sp
+        where not exists (select from sharequeue.journal_snapshots s
+            where s.share_partition_id = sp.share_partition_id and s.journal_id > coalesce(v_last, 0))
+        order by sp.share_partition_id limit p_limit
+    loop
+        perform sharequeue.take_snapshot(v_id, false);
+    end loop;
+    if exists (
+        select from sharequeue.share_partitions sp where not exists (select from sharequeue.journal_snapshots s
+            where s.share_partition_id = sp.share_partition_id and s.journal_id > coalesce(v_last, 0))
+    ) then
+        return null;
+    end if;
+    -- Nobody can write to the day any more once this lock is held; what was rolled up then is all of it.
+    execute format('lock table sharequeue.%I in access exclusive mode', v_name);
+    perform sharequeue.roll_up_journal(v_day);
+    delete from sharequeue.journal_snapshots where journal_id <= coalesce(v_last, 0);
+    execute format('drop table sharequeue.%I', v_name);
+    return v_day;
+end
+$$;
+
+-- What tests and wrong clocks left in the partition of all other times, dropped by the same retention.
+create or replace function sharequeue.clear_other_journal(p_retention interval, p_limit integer default 10000)
+returns bigint
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_gone bigint;
+begin
+    delete from sharequeue.journal_other where ctid in (
+        select o.ctid from sharequeue.journal_other o
+        where o.at < sharequeue.clock() - p_retention and exists (
+            select from sharequeue.journal_snapshots s
+            where s.share_partition_id = o.share_partition_id and s.journal_id > o.journal_id
+            union all
+            select where not exists (select from sharequeue.share_partitions sp
+                where sp.share_partition_id = o.share_partition_id))
+        limit p_limit);
+    get diagnostics v_gone = row_count;
+    return v_gone;
+end
+$$;
+
+-- One day (UTC) of the journal in a row per share-partition, and one per bar of the histogram of delivery counts. Done
+-- again it counts anew, so that the present day may be rolled up as often as one likes. Answers the number of
+-- share-partitions.
+create or replace function sharequeue.roll_up_journal(p_day date) returns integer
+language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' as $$
+declare
+    v_rows integer;
+begin
+    with changes as (
+        select j.share_partition_id as id, j.journal_id, j.kind, j.delivery_complete_count, j.state_epoch,
+            j.accepted_first, j.lost_records, coalesce(j.delivery_count, 1::smallint) as delivery_count, j.group_id,
+            j.topic, j.partition,
+            case j.kind when 'fetch' then coalesce(j.spso, j.first_offset) else j.spso end as spso,
+            case j.kind when 'fetch' then j.last_offset + 1 else j.speo end as speo
+        from sharequeue.journal j where j.at >= p_day::timestamptz and j.at < (p_day + 1)::timestamptz
+    ), before as (
+        -- What the day began with: the last day there is, or, of a share-partition without one, its first image.
+        select c.id, coalesce(d.speo, c.speo) as speo, coalesce(d.total_accepted_first, c.accepted_first) as accepted_first,
+            coalesce(d.total_lost_records, c.lost_records, 0) as lost_records, d.state_epoch,
+            d.delivery_complete_count
+        from (
+            select distinct on (id) id, speo, accepted_first, lost_records from changes where speo is not null
+            order by id, journal_id
+        ) as c
+        left join lateral (
+            select d.speo, d.total_accepted_first, d.total_lost_records, d.state_epoch, d.delivery_complete_count
+            from sharequeue.journal_daily d where d.share_partition_id = c.id and d.day < p_day
+            order by d.day desc limit 1) as d on true
+    ), steps as (
+        select c.id, c.journal_id, c.speo - coalesce(lag(c.speo) over w, b.speo) as entered,
+            coalesce(c.lost_records, 0) - coalesce(max(c.lost_records) over (w rows between unbounded preceding
+                and 1 preceding), b.lost_records) as lost
+        from changes c join before b using (id) where c.speo is not null
+        window w as (partition by c.id order by c.journal_id)
+    ), days as (
+        select c.id, count(*) as updates, count(*) filter (where c.kind = 'snapshot') as snapshots,
+            max(c.delivery_count) filter (where c.kind in ('batch', 'fetch')) as highest,
+            (array_agg(c.spso order by c.journal_id desc) filter (where c.spso is not null))[1] as spso,
+            (array_agg(c.speo order by c.journal_id desc) filter (where c.speo is not null))[1] as speo,
+            (array_agg(c.delivery_complete_count order by c.journal_id desc)
+                filter (where c.delivery_complete_count is not null))[1] as complete,
+            (array_agg(c.state_epoch order by c.journal_id desc) filter (where c.state_epoch is not null))[1] as epoch,
+            max(c.accepted_first) as accepted_first, max(c.lost_records) as lost_records,
+            max(c.group_id) as group_id, max(c.topic) as topic, max(c.partition) as partition
+        from changes c group by c.id
+    ), granted as (
+        select j.share_partition_id as id, count(distinct j.lease_id) as leases from sharequeue.journal j
+        where j.at >= p_day::timestamptz and j.at < (p_day + 1)::timestamptz and j.kind in ('lease', 'fetch')
+        group by j.share_partition_id
+    )
+    insert into sharequeue.journal_daily as d (day, share_partition_id, group_id, topic, partition, updates, snapshots,
+        leases, entered, accepted_first, lost_records, highest_delivery_count, spso, speo, delivery_complete_count,
+        state_epoch, total_accepted_first, total_lost_records)
+    select p_day, y.id, coalesce(sp.group_id, y.group_id, '?'), coalesce(sp.topic, y.topic, '?'),
+        coalesce(sp.partition, y.partition, -1), y.updates, y.snapshots, coalesce(g.leases, 0),
+        coalesce((select sum(s.entered) from steps s where s.id = y.id and s.entered > 0 and s.lost <= 0), 0),
+        coalesce(y.accepted_first - b.accepted_first, 0), coalesce(greatest(y.lost_records, b.lost_records) - b.lost_records, 0),
+        coalesce(y.highest, 0), y.spso, y.speo, coalesce(y.complete, b.delivery_complete_count, 0),
+        coalesce(y.epoch, b.state_epoch, 0), y.accepted_first, coalesce(greatest(y.lost_records, b.lost_records), 0)
+    from days y join before b using (id) left join granted g using (id)
+    left join sharequeue.share_partitions sp on sp.share_partition_id = y.id
+    on conflict on constraint journal_daily_pkey do update set updates = excluded.updates,
+        snapshots = excluded.snapshots, leases = excluded.leases, entered = excluded.entered,
+        accepted_first = excluded.accepted_first, lost_records = excluded.lost_records,
+        highest_delivery_count = excluded.highest_delivery_count, spso = excluded.spso, speo = excluded.speo,
+        delivery_complete_count = excluded.delivery_complete_count, state_epoch = excluded.state_epoch,
+        total_accepted_first = excluded.total_accepted_first, total_lost_records = excluded.total_lost_records;
+    get diagnostics v_rows = row_count;
+    insert into sharequeue.journal_daily_outcomes as d (day, share_partition_id, outcome, delivery_count, records)
+    select p_day, j.share_partition_id, j.cause, j.delivery_count, sum(j.records)
+    from sharequeue.journal j
+    where j.at >= p_day::timestamptz and j.at < (p_day + 1)::timestamptz and j.kind = 'outcome'
+    group by j.share_partition_id, j.cause, j.delivery_count
+    on conflict on constraint journal_daily_outcomes_pkey do update set records = excluded.records;
+    insert into sharequeue.journal_rolled_up (day) values (p_day) on conflict on constraint journal_rolled_up_pkey do nothing;
+    return v_rows;
+end
+$$;
+
+-- Rolls up the days that are over and have not been yet, oldest first, one a call; answers which. Rows of a day that
+-- commit later than that are in its last count, when its partition is dropped.
+create or replace function sharequeue.roll_up_due_days() returns date[]
+language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' as $$
+declare
+    v_day date;
+begin
+    select p.day into v_day from sharequeue.journal_partitions() as p
+    where p.day < sharequeue.clock()::date
+        and not exists (select from sharequeue.journal_rolled_up r where r.day = p.day)
+    order by p.day limit 1;
+    if v_day is null then
+        return '{}';
+    end if;
+    perform sharequeue.roll_up_journal(v_day);
+    return array[v_day];
+end
+$$;
+
+-- Today's partition, from the first migration on.
+select sharequeue.make_journal_partitions();

@@ -1,0 +1,117 @@
+-- Who may call and see what. Applied last, and again whenever anything before it changed: a function that is replaced
+-- loses its security definer.
+
+-- What a role is called here (sharequeue migrate --roles).
+create or replace function sharequeue.role_named(p_purpose text) returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+    select coalesce(
+        (select role_name from sharequeue.roles where purpose = p_purpose), 'sharequeue_' || p_purpose)
+$$;
+
+-- Which release the schema is of: the last numbered migration, and a fingerprint of all files. Everybody may ask.
+create or replace function sharequeue.schema_version(out version text, out digest text)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+    select max(name) filter (where name like 'migrations/%'),
+        encode(sha256(convert_to(string_agg(name || ' ' || checksum, ',' order by name collate "C"), 'UTF8')), 'hex')
+    from sharequeue.schema_migrations
+$$;
+
+-- Execute is taken from PUBLIC and given per function. An operation runs as the schema's owner (security definer) with a
+-- search path that leads nowhere else; pg_temp is named last, for it would come first unnamed. What operations are made
+-- of runs as they do and can be called by nobody else. Time is read as the owner too, but without a SET, which would
+-- make it 3 µs dearer: every name in clock() is qualified.
+create or replace function sharequeue.apply_permissions() returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+    v_worker constant text[] := array[
+        'acknowledge', 'acknowledge_and_acquire', 'acknowledge_and_fetch', 'acknowledge_batches', 'acquire',
+        'close_dead_letters', 'initialize', 'observe', 'open_dead_letters', 'record_report', 'release', 'renew', 'sweep',
+        'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets'];
+    v_service constant text[] := array[
+        'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive',
+        'drop_journal_partition', 'extend_locks', 'journal_partitions', 'make_journal_partitions', 'open_redrive',
+        'raise_state_epochs', 'remove_acls', 'roll_up_due_days', 'roll_up_journal', 'set_service_configs',
+        'take_snapshot', 'take_snapshots', 'trim_redrive'];
+    v_reader constant text[] := array[
+        'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'snapshots', 'verify',
+        'verify_journal'];
+    v_everybody constant text[] := array['clock', 'principal', 'schema_version'];
+    -- Asked by the coordinator inside its own transactions, on tables that it may read; they need no other's rights.
+    v_coordinator constant text[] := array['assignable_share_partitions', 'metadata_hash', 'raise_group_epoch'];
+    v_coordinator_tables constant text[] := array[
+        'assignments', 'group_configs', 'members', 'redrives', 'share_groups', 'topics'];
+    v_all constant text[] := v_worker || v_service || v_reader || v_everybody || v_coordinator;
+    v_roles text[] := '{}';
+    v_purpose text;
+    v_role text;
+    v_function record;
+    v_name text;
+begin
+    select v.name into v_name from unnest(v_all) as v (name)
+    where not exists (select from pg_proc p
+        where p.pronamespace = to_regnamespace('sharequeue') and p.proname = v.name);
+    if found then
+        raise exception '90_permissions.sql names %, which is no function of the schema', v_name;
+    end if;
+    foreach v_purpose in array array['service', 'worker', 'reader'] loop
+        v_role := quote_ident(sharequeue.role_named(v_purpose));
+        if to_regrole(v_role) is not null then
+            v_roles := v_roles || v_role;
+            execute format('revoke all on all tables in schema sharequeue from %s', v_role);
+            execute format('revoke all on all functions in schema sharequeue from %s', v_role);
+            execute format('grant usage on schema sharequeue to %s', v_role);
+        end if;
+    end loop;
+    for v_function in
+        select p.proname as name, p.oid::regprocedure as signature,
+            p.proname = any (v_worker || v_service || v_reader || v_everybody)
+                -- Triggers on what the coordinator writes itself; those on other tables fire inside operations.
+                or exists (select from pg_trigger t join pg_class c on c.oid = t.tgrelid
+                    where t.tgfoid = p.oid and c.relnamespace = p.pronamespace
+                        and c.relname = any (v_coordinator_tables)) as definer,
+            exists (select from pg_depend d join pg_rewrite r on r.oid = d.objid
+                where d.classid = 'pg_rewrite'::regclass and d.refclassid = 'pg_proc'::regclass and d.refobjid = p.oid)
+                as in_views
+        from pg_proc p where p.pronamespace = to_regnamespace('sharequeue') order by 2
+    loop
+        execute format('revoke all on function %s from public', v_function.signature);
+        if v_function.name = 'clock' then
+            execute format('alter function %s security definer', v_function.signature);
+        elsif v_function.definer then
+            execute format('alter function %s security definer set search_path = pg_catalog, pg_temp',
+                v_function.signature);
+        end if;
+        foreach v_purpose in array array['service', 'worker', 'reader'] loop
+            v_role := quote_ident(sharequeue.role_named(v_purpose));
+            if v_role = any (v_roles) and (
+                    v_function.name = any (v_everybody)
+                    or (v_purpose = 'service' and v_function.name = any (v_all))
+                    or (v_purpose = 'worker' and v_function.name = any (v_worker))
+                    or (v_purpose = 'reader' and v_function.name = any (v_reader))
+                    or (v_purpose in ('reader', 'service') and v_function.in_views)) then
+                execute format('grant execute on function %s to %s', v_function.signature, v_role);
+            end if;
+        end loop;
+    end loop;
+    for v_name in
+        select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
+        where n.nspname = 'sharequeue' and c.relkind = 'v'
+    loop
+        v_role := quote_ident(sharequeue.role_named('reader'));
+        if v_role = any (v_roles) then
+            execute format('grant select on %s to %s', v_name, v_role);
+        end if;
+    end loop;
+    v_role := quote_ident(sharequeue.role_named('service'));
+    if v_role = any (v_roles) then
+        execute format('grant select on all tables in schema sharequeue to %s', v_role);
+        foreach v_name in array v_coordinator_tables loop
+            execute format('grant insert, update, delete on sharequeue.%I to %s', v_name, v_role);
+        end loop;
+        -- A group is deleted by delete_group, which writes it down.
+        execute format('revoke delete on sharequeue.share_groups from %s', v_role);
+    end if;
+end
+$$;
+
+select sharequeue.apply_permissions();

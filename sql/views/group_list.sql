@@ -1,0 +1,4 @@
+-- The share groups and whether anybody is in them, as kafka-share-groups.sh lists them.
+create or replace view sharequeue.group_list as
+select g.group_id, case when count(m.member_id) > 0 then 'Stable' else 'Empty' end as state, count(m.member_id) as members
+from sharequeue.share_groups g left join sharequeue.members m using (group_id) group by g.group_id;

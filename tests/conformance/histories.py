@@ -1,0 +1,164 @@
+"""In which order do things happen to a share-partition?
+
+Any: a Hypothesis state machine chooses the operations of ``two_engines`` one after another and compares both engines
+after each. A run prints its seed; the same seed gives the same histories.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.conformance.history import Tally
+from tests.conformance.sql_side import SqlSide
+from tests.conformance.two_engines import TwoEngines
+
+STEPS = 80
+"""How long a history is."""
+
+rolls = st.integers(0, 2**40)
+"""Where a step's details come from: one number, because drawing each of them costs more than the step itself."""
+
+
+class Machine(RuleBasedStateMachine):
+    """One history. What it runs on, and what is counted, a subclass says."""
+
+    sql: ClassVar[SqlSide]
+    tally: ClassVar[Tally]
+
+    @initialize(roll=rolls)
+    def start(self, roll: int) -> None:
+        """A fresh group on both."""
+        self.tally.histories += 1
+        self.engines = TwoEngines(self.sql, roll, self.tally.histories, self.tally)
+
+    def step(self, name: str, roll: int) -> None:
+        """One operation, its details drawn from one number."""
+        if self.tally.found_at is None:
+            self.tally.steps += 1
+        self.engines.random.seed(roll)
+        with self.finding():
+            getattr(self.engines, name)()
+
+    @rule(roll=rolls)
+    def acquire(self, roll: int) -> None:
+        self.step("acquire", roll)
+
+    @rule(roll=rolls)
+    def acknowledge(self, roll: int) -> None:
+        self.step("acknowledge", roll)
+
+    @rule(roll=rolls)
+    def fetch(self, roll: int) -> None:
+        self.step("fetch", roll)
+
+    @precondition(lambda self: self.engines.leases)
+    @rule(roll=rolls)
+    def answer_lease(self, roll: int) -> None:
+        self.step("answer_lease", roll)
+
+    @precondition(lambda self: self.engines.leases)
+    @rule(roll=rolls)
+    def work(self, roll: int) -> None:
+        self.step("work", roll)
+
+    @rule(roll=rolls)
+    def pass_time(self, roll: int) -> None:
+        self.step("pass_time", roll)
+
+    @rule(roll=rolls, what=st.sampled_from(["renew", "release", "retry", "settle"]))
+    def keep(self, roll: int, what: str) -> None:
+        """What a member or the service does with what is held already."""
+        self.step(what, roll)
+
+    @rule(roll=rolls, what=st.sampled_from(["move_log", "dead_letters", "administer"]))
+    def happen(self, roll: int, what: str) -> None:
+        """What others do meanwhile."""
+        self.step(what, roll)
+
+    @invariant()
+    def agree(self) -> None:
+        """Both engines are in the same state after every step; the slower comparisons every eighth."""
+        if hasattr(self, "engines"):
+            with self.finding():
+                self.engines.compare()
+                if self.tally.steps % 8 == 0:
+                    self.engines.compare_at_leisure()
+
+    @contextmanager
+    def finding(self) -> Iterator[None]:
+        """Notes at which step the first difference was found; Hypothesis repeats that history afterwards."""
+        try:
+            yield
+        except Exception as difference:
+            if self.tally.found_at is None:
+                self.tally.found_at, self.tally.found = self.tally.steps, difference
+            raise
+
+    def teardown(self) -> None:
+        """The last look, and the group is gone."""
+        if hasattr(self, "engines"):
+            try:
+                with self.finding():
+                    self.engines.compare_at_leisure()
+            finally:
+                self.sql.end(self.engines.group)
+
+
+@dataclass
+class Run:
+    """What a run of histories came to."""
+
+    seed: int
+    tally: Tally
+    seconds: float
+    difference: BaseException | None = None
+    """Where the engines disagreed, or what else went wrong; None when all went well."""
+
+    def told(self) -> str:
+        """In one line."""
+        tally, rate = self.tally, self.tally.steps / max(self.seconds, 1e-9)
+        return (
+            f"seed {self.seed}: {tally.steps:,} steps in {tally.histories:,} histories, {sum(tally.calls.values()):,}"
+            f" calls on each engine, {self.seconds:.1f} s ({rate:,.0f} steps a second)"
+        )
+
+
+def run_histories(url: str, number: int, histories: int) -> Run:
+    """So many histories from a seed, on a database of their own; ends at the first difference."""
+    sql, tally, began = SqlSide(url), Tally(), time.monotonic()
+    run = Run(number, tally, 0.0)
+    machine = type("Histories", (Machine,), {"sql": sql, "tally": tally})
+    try:
+        run_state_machine_as_test(
+            seed(number)(machine),
+            settings=settings(
+                max_examples=histories,
+                stateful_step_count=STEPS,
+                deadline=None,
+                database=None,
+                report_multiple_bugs=False,
+                phases=[Phase.generate],  # shrinking a history takes minutes; the seed is printed
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+    except Exception as difference:
+        run.difference = tally.found or difference
+    finally:
+        sql.close()
+    run.seconds = time.monotonic() - began
+    return run

@@ -1,0 +1,200 @@
+"""How are the SQL functions called, and their state read, so cheaply that a run has many thousand steps?
+
+One connection, every call prepared, and a database whose clock stands still: `sharequeue.clock()` is put at a
+fixed moment plus the offset that tests move, so that both engines agree on every expiry to the microsecond. What
+is called, and what is compared, is in ``two_engines``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+import psycopg2
+import sqlalchemy as sa
+
+from sharequeue.errors import error_for
+from sharequeue.leases import SharePartition
+
+_RANGE = re.compile(r"\[(\d+),(\d+)\)")
+
+_SHORT = {
+    # Group, topic, partition, state epoch, member: what every call begins with.
+    "@name": "text, text, integer, integer, text",
+    "@fetch": "text, text, bigint, bigint[], bigint[], int8multirange",
+    "@acquired": "error_code, error_message, lease_id, token::text as token, expires_at, delivery_count,"
+    " offsets::text as offsets",
+}
+_PREPARED = {
+    "acquire": (
+        "@name, bigint, integer, uuid, @fetch",
+        "select @acquired from sharequeue.acquire($1, $2, $3, $4, $5, null, $6, $7, $8, $9, $10, $11, $12, $13,"
+        " $14)",
+    ),
+    "batches": (
+        "@name, uuid, uuid, bigint[], bigint[], smallint[], integer[], boolean",
+        "select * from sharequeue.acknowledge_batches($1, $2, $3, $4, $5, null, $6, $7, $8, $9, $10, $11, $12)",
+    ),
+    "sets": (
+        "@name, uuid, uuid, int8multirange, int8multirange, int8multirange, int8multirange",
+        "select * from sharequeue.acknowledge($1, $2, $3, $4, $5, null, $6, $7, $8, $9, $10, $11)",
+    ),
+    "short": (
+        "@name, uuid, uuid, bigint[], bigint[], smallint[], bigint, text",
+        "select acknowledge_error_code, acknowledge_error_message, @acquired"
+        " from sharequeue.acknowledge_and_acquire($1, $2, $3, $4, $5, null, $6, $7, $8, $9, $10, $11, $12)",
+    ),
+    "long": (
+        "@name, uuid, uuid, bigint[], bigint[], smallint[], integer[], bigint, @fetch, boolean",
+        "select acknowledge_error_code, acknowledge_error_message, @acquired"
+        " from sharequeue.acknowledge_and_fetch($1, $2, $3, $4, $5, null, $6, $7, $8, $9, $10, $11, $12, null, $13,"
+        " $14, $15, $16, $17, $18, $19)",
+    ),
+    "renew": (
+        "@name, uuid",
+        "select * from sharequeue.renew($1, $2, $3, $4, $5, null, $6)",
+    ),
+    "release": ("text, text, uuid", "select sharequeue.release($1, $2, $3) as released"),
+    "sweep": ("integer", "select * from sharequeue.sweep($1)"),
+    "observe": (
+        "text, text, integer, bigint, bigint, bigint",
+        "select sharequeue.observe($1, $2, $3, 'id', $4, $5, $6) as status",
+    ),
+    "initialize": (
+        "text, text, integer, bigint",
+        "select sharequeue.initialize($1, $2, $3, 'id', $4, 1) as created",
+    ),
+    "reset_to": (
+        "text, text, integer, bigint",
+        "select sharequeue.alter_offsets($1, $2, $3, 'id', $4, null) as state_epoch",
+    ),
+    "forget": ("text, text", "select sharequeue.delete_offsets($1, $2) as deleted"),
+    "open_letters": (
+        "text, text, integer, bigint",
+        "select sequence, cause, delivery_count, offsets::text as offsets"
+        " from sharequeue.open_dead_letters($1, $2, $3, $4)",
+    ),
+    "close_letters": (
+        "text, text, integer, bigint",
+        "select sharequeue.close_dead_letters($1, $2, $3, $4) as closed",
+    ),
+    "clock": ("interval", "select sharequeue.set_clock_offset($1)"),
+    "snapshot": (
+        "text",
+        "select sp.topic, sp.partition, sp.state_epoch, sp.spso, sp.speo, sp.delivery_complete_count,"
+        " sp.lost_records, sp.log_end, f.state, f.delivery_count, f.isolate, f.cause, l.token::text,"
+        " l.expires_at, f.offsets::text"
+        " from sharequeue.share_partitions sp left join sharequeue.in_flight_offsets f using (share_partition_id)"
+        " left join sharequeue.all_leases l using (lease_id) where sp.group_id = $1",
+    ),
+    "outcomes": (
+        "text",
+        "select sp.partition, d.outcome, d.delivery_count, d.records from sharequeue.delivery_count_totals d"
+        " join sharequeue.share_partitions sp using (share_partition_id) where sp.group_id = $1",
+    ),
+    "verify": ("text", "select violation from sharequeue.verify($1)"),
+}
+
+
+def ranges_of(text: str) -> list[tuple[int, int]]:
+    """First and last offset, both inclusive, of each range of an `int8multirange`."""
+    return [(int(first), int(past) - 1) for first, past in _RANGE.findall(text)]
+
+
+def freeze_clock(cursor: Any) -> datetime:
+    """Makes the database's clock stand still, at the second that is now; only its offset moves it from here on."""
+    cursor.execute("select date_trunc('second', clock_timestamp())")
+    moment = cast("datetime", cursor.fetchone()[0])
+    cursor.execute(
+        "create or replace function sharequeue.clock() returns timestamptz language plpgsql volatile as $$ begin"
+        " return timestamptz @moment + coalesce((select amount from sharequeue.clock_offset),"
+        " pg_catalog.make_interval()); end $$".replace("@moment", f"'{moment.isoformat()}'")
+    )
+    return moment
+
+
+class SqlSide:
+    """One connection to a database of its own. Rows come back as dictionaries."""
+
+    def __init__(self, url: str) -> None:
+        parts = sa.make_url(url)
+        self.connection = psycopg2.connect(
+            host=parts.host,
+            port=parts.port,
+            user=parts.username,
+            password=parts.password,
+            dbname=parts.database,
+            options="-c timezone=UTC -c statement_timeout=60000",
+        )
+        self.connection.autocommit = True
+        self.cursor = self.connection.cursor()
+        self.cursor.execute("set synchronous_commit = off")
+        self.start = freeze_clock(self.cursor)
+        for name, (types, statement) in _PREPARED.items():
+            text = f"prepare {name} ({types}) as {statement}"
+            for short, long in _SHORT.items():
+                text = text.replace(short, long)
+            self.cursor.execute(text)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self.connection.close()
+
+    def rows(self, prepared: str, *values: object) -> list[tuple[Any, ...]]:
+        """What a prepared statement answers."""
+        marks = ", ".join(["%s"] * len(values))
+        self.cursor.execute(f"execute {prepared} ({marks})", values)  # a name from the table above
+        return self.cursor.fetchall()
+
+    def call(self, prepared: str, *values: object) -> list[dict[str, Any]]:
+        """The same, by column name."""
+        rows = self.rows(prepared, *values)
+        names = [column.name for column in self.cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def run(self, statement: str, values: Sequence[object] = ()) -> None:
+        """A statement that is not worth preparing."""
+        self.cursor.execute(statement, values)
+
+    def move_clock(self, seconds: float) -> None:
+        """So many seconds after the moment at which the clock stands."""
+        self.rows("clock", timedelta(seconds=seconds))
+
+    def seconds(self, moment: datetime) -> float:
+        """How long after that moment something is."""
+        return (moment - self.start).total_seconds()
+
+    def begin(self, at: Sequence[SharePartition], configs: dict[str, str]) -> None:
+        """A group with nothing in it but its configurations, at the beginning of time."""
+        self.move_clock(0)
+        group_id = at[0].group_id
+        self.run("insert into sharequeue.share_groups (group_id) values (%s)", [group_id])
+        self.configure(group_id, configs)
+        for name in at:
+            self.rows("initialize", *place(name), 0)
+
+    def configure(self, group_id: str, configs: dict[str, str]) -> None:
+        """Sets group configurations."""
+        for name, value in configs.items():
+            self.run(
+                "insert into sharequeue.group_configs values (%s, %s, %s)"
+                " on conflict (group_id, name) do update set value = excluded.value",
+                [group_id, name, value],
+            )
+
+    def end(self, group_id: str) -> None:
+        """The group is gone, so that the next history meets small tables."""
+        self.run("delete from sharequeue.share_groups where group_id = %s", [group_id])
+        self.run("delete from sharequeue.requests")
+
+
+def place(at: SharePartition) -> tuple[str, str, int]:
+    """A share-partition as the functions name it."""
+    return at.group_id, at.topic, at.partition
+
+
+def refusal(code: int | None, message: str | None) -> str | None:
+    """A refusal by Kafka's name; None when there was none."""
+    return error_for(code, message).name if code else None

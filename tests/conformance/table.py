@@ -1,0 +1,86 @@
+"""Which test pins which of Kafka's rules, and where do we differ?
+
+`python -m tests.conformance.table` writes the table of `docs/conformance.md` anew: the tests from their own marks
+(`@pytest.mark.rule("R-AK-6")`), the rules, our differences and the recorded scenarios from `rules.json`. A test holds
+the committed table against them.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+DOCUMENT = TESTS.parent / "docs" / "conformance.md"
+BEGIN, END = "<!-- rules: begin -->", "<!-- rules: end -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule of Kafka's, in our words: what it is about, and `same` or how and why ours differs."""
+
+    id: str
+    says: str
+    ours: str
+    scenarios: tuple[str, ...]
+
+    @property
+    def family(self) -> str:
+        """The letters of its id: `R-AK`."""
+        return self.id.rpartition("-")[0]
+
+    @property
+    def later(self) -> bool:
+        """Whether it belongs to a room that is not there yet."""
+        return self.ours.startswith("later:")
+
+
+def rules() -> list[Rule]:
+    """All of them, in order."""
+    rows = json.loads((Path(__file__).parent / "rules.json").read_text())
+    return [Rule(row["id"], row["says"], row["ours"], tuple(row["scenarios"])) for row in rows]
+
+
+def marks() -> dict[str, list[str]]:
+    """The tests that each rule's marks name, as `folder/file.py::test`."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(TESTS.rglob("*.py")):
+        for test, ids in _marked(path):
+            for rule_id in ids:
+                found.setdefault(rule_id, []).append(f"{path.relative_to(TESTS).as_posix()}::{test}")
+    return found
+
+
+def _marked(path: Path) -> Iterator[tuple[str, list[str]]]:
+    for node in ast.parse(path.read_text()).body:
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        for call in node.decorator_list:
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.rule":
+                yield node.name, [str(ast.literal_eval(argument)) for argument in call.args]
+
+
+def written() -> str:
+    """The table, one row a rule."""
+    pinned = marks()
+    lines = ["| rule | what it is about | ours | pinned by |", "| --- | --- | --- | --- |"]
+    for rule in rules():
+        tests = [f"`{test}`" for test in pinned.get(rule.id, [])]
+        scenarios = [scenario.partition("_")[0] for scenario in rule.scenarios]
+        by = ", ".join([*tests, *(["scenarios " + ", ".join(scenarios)] if scenarios else [])])
+        lines.append(f"| {rule.id} | {rule.says} | {rule.ours} | {by or '–'} |")
+    return "\n".join(lines)
+
+
+def document(text: str) -> str:
+    """The document with the table as it is now."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{written()}\n\n{END}{after}"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(document(DOCUMENT.read_text()))

@@ -1,0 +1,349 @@
+"""What may be done to a share-partition, on both engines at once?
+
+Every operation there is, in both redelivery modes: each method draws one call, makes it on `sharequeue.testing` and
+on the SQL functions, and compares the answers. Which method comes next is chosen by ``histories``; the comparison of
+states is ``history``'s.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sharequeue.errors import InvalidRequest
+from sharequeue.leases import Acknowledged
+from sharequeue.offsets import OffsetSet
+from sharequeue.testing import AcknowledgementBatch, Acquired, Redelivery
+from sharequeue.testing.acknowledging import validate
+from tests.conformance.history import (
+    DLQ,
+    ISOLATION,
+    LIMIT,
+    LOCK_MS,
+    LOCKS,
+    RENEWAL,
+    Different,
+    History,
+    error,
+    said,
+)
+from tests.conformance.sql_side import place, ranges_of, refusal
+
+REDELIVERIES: tuple[Redelivery, ...] = ("kafka", "fan_out")
+DID = ("spso", "lag", "accepted", "released", "rejected", "gaps", "exhausted")
+
+
+class TwoEngines(History):
+    """The operations."""
+
+    def acquire(self) -> None:
+        """A fetch, by Kafka's rules or as fan_out, with or without the log's batches, some of them again."""
+        at, member, request = self._at(), self._member(), self._request()
+        most, duration = self.random.randint(0, 20), self.random.choice((None, None, None, 5000, 60000))
+        fetch = self._fetch(at)
+        epoch = self._epoch(at)
+        fan_out = fetch["redelivery"] == "fan_out"
+        given: list[Acquired] = []
+
+        def memory() -> object:
+            got = self.memory.acquire(
+                at, member, most, state_epoch=epoch, lock_duration_ms=duration, request_id=request, **fetch
+            )
+            given.append(got)
+            return self._ranges(got, fan_out)
+
+        def sql() -> object:
+            rows = self.sql.call(
+                "acquire", *place(at), epoch, member, most, duration, str(request), *_sql_fetch(fetch)
+            )
+            return self._acquired(at, member, rows, given[-1:], fan_out)
+
+        self._send("acquire", memory, sql, at, member, most, fetch)
+
+    def acknowledge(self) -> None:
+        """Kafka's runs of types, bare or under a lease, of what is held or of anything."""
+        at, member, request = self._at(), self._member(), self._request()
+        lease = self._lease(at) if self.random.random() < 0.4 else None
+        if lease and self.random.random() < 0.9:
+            member = lease.member
+        renews = self.random.random() < 0.6
+        batches = self._runs(at, member, lease, renews)
+        epoch = lease.lease.state_epoch if lease else self._epoch(at)
+        try:
+            validate(batches, renew_allowed=renews)
+        except InvalidRequest:
+            # Two faults at once: Kafka looks at the form first, the functions at the epoch.
+            epoch, lease = None, None
+
+        def memory() -> object:
+            return _did(
+                self.memory.acknowledge(
+                    at,
+                    member,
+                    batches,
+                    state_epoch=epoch,
+                    lease=lease.lease if lease else None,
+                    renew_allowed=renews,
+                    request_id=request,
+                )
+            )
+
+        def sql() -> object:
+            token = lease.token if lease else None
+            rows = self.sql.call(
+                "batches", *place(at), epoch, member, token, str(request), *_sql_runs(batches), renews
+            )
+            return refusal(*error(rows[0])) or tuple(rows[0][name] for name in DID)
+
+        self._send("acknowledge", memory, sql, at, member, epoch, batches, lease)
+
+    def answer_lease(self) -> None:
+        """A lease answered by sets of offsets, as a Spark run does."""
+        lease = self._lease(None)
+        if lease is None:
+            return
+        at, request = lease.at, self._request()
+        offsets = list(lease.lease.offsets.iter_offsets())
+        if self.random.random() < 0.1:
+            offsets.append(offsets[-1] + self.random.randint(1, 30))
+        answers = self.random.choices(range(5), (6, 4, 1, 1, 2), k=len(offsets))
+        if self.random.random() < 0.4:
+            answers = [answers[0]] * len(offsets)
+        by_kind: dict[int, list[int]] = {1: [], 2: [], 3: [], 0: [], 9: []}  # 9: not answered yet
+        for offset, answer in zip(offsets, answers, strict=True):
+            by_kind[(1, 2, 3, 0, 9)[answer]].append(offset)
+        del by_kind[9]
+        sets = {kind: OffsetSet.of(*((o, o + 1) for o in chosen)) for kind, chosen in by_kind.items()}
+        runs = sorted((f, last, kind) for kind, chosen in sets.items() for f, last in chosen.runs())
+
+        def memory() -> object:
+            batches = [AcknowledgementBatch.of(*run) for run in runs]
+            return _did(
+                self.memory.acknowledge(at, lease.member, batches, lease=lease.lease, request_id=request)
+            )
+
+        def sql() -> object:
+            told = (str(sets[kind]) for kind in (1, 2, 3, 0))
+            epoch = lease.lease.state_epoch
+            rows = self.sql.call("sets", *place(at), epoch, lease.member, lease.token, str(request), *told)
+            return refusal(*error(rows[0])) or tuple(rows[0][name] for name in DID)
+
+        def by_state() -> object:
+            answer = said(memory)  # sets cannot be malformed: past what was acquired is not held
+            return "INVALID_RECORD_STATE" if answer == "INVALID_REQUEST" else answer
+
+        self._send("answer a lease", by_state, sql, at, runs)
+
+    def fetch(self) -> None:
+        """An acknowledgement that rides on the next acquire."""
+        at, member, request = self._at(), self._member(), self._request()
+        renews = self.random.random() < 0.15
+        batches = self._runs(at, member, None, renews)
+        most = 0 if renews else self.random.randint(0, 20)
+        fetch = self._fetch(at)
+        given: list[Acquired] = []
+        fan_out = fetch["redelivery"] == "fan_out"
+
+        def memory() -> object:
+            refused, got = self.memory.acknowledge_and_acquire(
+                at, member, batches, most, request_id=request, **fetch
+            )
+            given.append(got)
+            return refused and refused.name, self._ranges(got, fan_out)
+
+        def sql() -> object:
+            rows = self.sql.call(
+                "long", *place(at), None, member, None, str(request), *_sql_runs(batches), most,
+                *_sql_fetch(fetch), any(4 in run.types for run in batches),
+            )  # fmt: skip
+            return self._both_rows(at, member, rows, given, fan_out)
+
+        self._send("acknowledge and fetch", memory, sql, at, member, batches, most, fetch)
+
+    def work(self) -> None:
+        """The steady state of a worker, in the short call: a range it holds is accepted, and it fetches again."""
+        at, request = self._at(), self._request()
+        leases = [held for held in self.leases[-6:] if held.at == at]
+        if not leases:
+            return
+        held = self.random.choice(leases)
+        epoch = held.lease.state_epoch
+        runs = held.lease.offsets.runs()
+        batches = [AcknowledgementBatch.of(*runs[0], self.random.choice((1, 1, 1, 2)))]
+        most, redelivery = self.random.randint(1, 12), self.random.choice(REDELIVERIES)
+        named = self.random.choice((True, False))
+        given: list[Acquired] = []
+
+        def memory() -> object:
+            refused, got = self.memory.acknowledge_and_acquire(
+                at, held.member, batches, most, state_epoch=epoch, redelivery=redelivery,
+                lease=held.lease if named else None, request_id=request,
+            )  # fmt: skip
+            given.append(got)
+            return refused and refused.name, self._ranges(got, redelivery == "fan_out")
+
+        def sql() -> object:
+            firsts, lasts, types, _ = _sql_runs(batches)
+            token = held.token if named else None
+            rows = self.sql.call(
+                "short",
+                *place(at),
+                epoch,
+                held.member,
+                token,
+                str(request),
+                firsts,
+                lasts,
+                types,
+                most,
+                redelivery,
+            )
+            return self._both_rows(at, held.member, rows, given, redelivery == "fan_out")
+
+        self._send("work", memory, sql, at, held, batches, most, redelivery)
+
+    def retry(self) -> None:
+        """A call whose reply was lost is made again, with its request id, whatever has happened since."""
+        if self.sent:
+            call, answer = self.random.choice(self.sent)
+            again = call()
+            if again != answer:
+                raise Different(f"a repeated call answers {again}, not {answer} as at first")
+
+    def renew(self) -> None:
+        """A lease kept, by its holder or by one who is none."""
+        lease = self._lease(None)
+        if lease is None:
+            return
+        member = lease.member if self.random.random() < 0.9 else self._member()
+
+        def sql() -> object:
+            row = self.sql.call("renew", *place(lease.at), lease.lease.state_epoch, member, lease.token)[0]
+            return refusal(*error(row)) or self.sql.seconds(row["expires_at"])
+
+        def memory() -> object:
+            lapses = self.memory.renew(lease.at, member, lease.lease)
+            return self.sql.seconds(lapses)
+
+        self.both("renew", memory, sql)
+
+    def release(self) -> None:
+        """All that a member holds, or one lease, goes back without an answer."""
+        lease = self._lease(None) if self.random.random() < 0.5 else None
+        member = lease.member if lease else self._member()
+
+        def memory() -> object:
+            return (
+                self.memory.release_lease(lease.lease)
+                if lease
+                else self.memory.release_member(self.group, member)
+            )
+
+        self.settle()
+        token = lease.token if lease else None
+        self.both(
+            "release", memory, lambda: self.sql.call("release", self.group, member, token)[0]["released"]
+        )
+
+    def pass_time(self) -> None:
+        """The clock moves on; who notices first differs."""
+        self.seconds += self.random.choice((1.0, 4.0, 10.0, 15.0, 30.0, 31.0))
+        self.memory.advance(self.seconds - (self.memory.now() - self.sql.start).total_seconds())
+        self.sql.move_clock(self.seconds)
+        if self.random.random() < 0.4:
+            self.settle()
+
+    def move_log(self) -> None:
+        """Records are produced, removed by retention, compacted away."""
+        at, what = self._at(), self.random.random()
+        if what < 0.5:
+            self._produce(at, self.random.randint(1, 4))
+        elif what < 0.8:
+            self.settle()
+            spso = self.memory.describe(at).spso if at in self._there() else 0
+            self.starts[at] = min(self.ends[at], max(self.starts[at], spso + self.random.randint(-3, 12)))
+            self._observe(at)
+        elif len(self.logs[at]) > 1:
+            self.logs[at].pop(self.random.randrange(len(self.logs[at]) - 1))
+
+    def dead_letters(self) -> None:
+        """A batch is opened; written, or not yet; its number closed once more changes nothing."""
+        self.settle()
+        waiting = [at for at in self._there() if self._archiving(at)] or self._there()
+        if not waiting:
+            return  # there is no share-partition just now
+        at, most = self.random.choice(waiting), self.random.randint(1, 10)
+        batch = self.memory.open_dead_letters(at, most)
+        expected = (
+            sorted((r.cause, r.delivery_count, r.offsets.runs()) for r in batch.letters) if batch else []
+        )
+        rows = self.sql.call("open_letters", *place(at), most)
+        got = sorted((r["cause"], r["delivery_count"], ranges_of(r["offsets"])) for r in rows)
+        self.both("open dead letters", lambda: expected, lambda: got)
+        if batch and self.random.random() < 0.7:
+            for _ in range(self.random.randint(1, 2)):
+                self.both(
+                    "close dead letters",
+                    lambda: self.memory.close_dead_letters(at, batch.sequence),
+                    lambda: self.sql.call("close_letters", *place(at), rows[0]["sequence"])[0]["closed"],
+                )
+
+    def administer(self) -> None:
+        """Configurations change; offsets are reset, or forgotten and begun anew."""
+        at, what = self._at(), self.random.random()
+        if what < 0.55:
+            name, values = self.random.choice(
+                (
+                    (LIMIT, ("2", "3", "5", "7")),
+                    (DLQ, ("", "dlq.t")),
+                    (RENEWAL, ("true", "true", "false")),
+                    (ISOLATION, ("read_committed", "read_uncommitted")),
+                    (LOCK_MS, ("30000", "15000", "45000")),
+                    (LOCKS, ("8", "20", "60")),
+                )
+            )
+            change = {name: self.random.choice(values)}
+            self.settle()
+            self.memory.configure(self.group, change)
+            self.sql.configure(self.group, change)
+        elif what < 0.75:
+            start = self.random.randint(self.starts[at], self.ends[at])
+            self.memory.alter_offsets(self.group, {(at.topic, at.partition): start})
+            self.both(
+                "alter offsets",
+                lambda: self.memory.describe(at).state_epoch,
+                lambda: self.sql.call("reset_to", *place(at), start)[0]["state_epoch"],
+            )
+            self._observe(at)
+        elif what < 0.8:
+            self.memory.delete_offsets(self.group, ["t"])
+            self.sql.rows("forget", self.group, "t")
+            self.tally.calls["delete offsets"] += 1
+        if what > 0.75:
+            for gone in self.names:
+                if gone not in self._there() and self.random.random() < 0.7:
+                    self.memory.initialize(gone, "id", self.starts[gone], 1)
+                    self.sql.rows("initialize", *place(gone), self.starts[gone])
+                    self._observe(gone)
+
+
+def _did(answer: Acknowledged) -> tuple[int, ...]:
+    return tuple(getattr(answer, name) for name in DID)
+
+
+def _sql_runs(
+    batches: list[AcknowledgementBatch],
+) -> tuple[list[int], list[int], list[int], list[int]]:
+    types = [kind for batch in batches for kind in batch.types]
+    return [b.first for b in batches], [b.last for b in batches], types, [len(b.types) for b in batches]
+
+
+def _sql_fetch(fetch: dict[str, Any]) -> tuple[object, ...]:
+    log = fetch.get("log_batches")
+    return (
+        fetch["redelivery"],
+        fetch.get("mode", "batch_optimized"),
+        fetch.get("batch_size"),
+        None if log is None else [batch.first for batch in log],
+        None if log is None else [batch.last for batch in log],
+        str(fetch.get("aborted", "{}")),
+    )

@@ -1,0 +1,43 @@
+"""A million random steps: both engines agree after every one."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from sharequeue.database import Database
+from tests.conformance.histories import run_histories
+from tests.conformance.history import Tally
+from tests.conformance.test_two_engines import DIAGRAM, OPERATIONS, REFUSALS
+
+HISTORIES = int(os.environ.get("SHAREQUEUE_TEST_HISTORIES", "15000"))
+"""About 70 steps each."""
+SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+
+
+@pytest.mark.timeout(0)
+def test_both_engines_agree_over_a_million_steps(private_database: Database, told: list[str]) -> None:
+    """In runs of 500 histories, each from the next seed; every transition, operation and refusal is met in each."""
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    total, seconds = Tally(), 0.0
+    for number in range(SEED, SEED + -(-HISTORIES // 500)):
+        run = run_histories(url, number, 500)
+        if run.difference is not None:
+            told.append(f"{run.told()}: {run.difference}")
+            raise run.difference
+        assert run.tally.transitions == DIAGRAM
+        assert run.tally.calls.keys() == OPERATIONS
+        assert run.tally.refusals.keys() == REFUSALS
+        total.steps += run.tally.steps
+        total.histories += run.tally.histories
+        total.calls += run.tally.calls
+        total.refusals += run.tally.refusals
+        seconds += run.seconds
+    told.append(
+        f"seeds {SEED} to {number}: {total.steps:,} steps in {total.histories:,} histories, {seconds:,.0f} s,"
+        " no difference"
+    )
+    told.append("calls on each engine: " + ", ".join(f"{n} {c:,}" for n, c in total.calls.most_common()))
+    told.append("refusals met: " + ", ".join(f"{n} {c:,}" for n, c in total.refusals.most_common()))

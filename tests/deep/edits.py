@@ -1,0 +1,244 @@
+"""Which rule is switched off by which change to which function?
+
+Each edit is applied to a copy of the functions, in a database of its own, never to the files. The first table is of
+what the random histories must find; the second breaks one rule of each family, for the marked tests to find. An edit
+whose text is no longer in the function fails an ordinary test, so that the tables cannot rot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """In the source of one function of schema ``sharequeue``, ``old`` (there exactly once) becomes ``new``."""
+
+    name: str
+    function: str
+    old: str
+    new: str
+
+    def edited(self, source: str) -> str:
+        """The function's new source. Raises LookupError when the text is not there, or more than once."""
+        if source.count(self.old) != 1:
+            raise LookupError(f"{self.name}: {source.count(self.old)} times in {self.function}: {self.old!r}")
+        return source.replace(self.old, self.new)
+
+
+def source_of(database: Database, function: str) -> str:
+    """A function as `create or replace` takes it."""
+    rows = database.rows(
+        sa.text(
+            "select pg_get_functiondef(p.oid) as source from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
+            " where n.nspname = 'sharequeue' and p.proname = :function"
+        ),
+        function=function,
+    )
+    (row,) = rows
+    return str(row["source"])
+
+
+def apply(database: Database, edit: Edit) -> None:
+    """Breaks the rule, in this database."""
+    changed = edit.edited(source_of(database, edit.function))
+    raw = database.engine.raw_connection()
+    try:
+        raw.cursor().execute(changed)
+        raw.commit()
+    finally:
+        raw.close()
+
+
+HISTORY_EDITS = (
+    Edit(
+        "fencing by lease token",
+        "leases_between",
+        "member_id = p_member_id and (p_token is null or token = p_token)",
+        "member_id = p_member_id",
+    ),
+    Edit(
+        "fencing by member",
+        "leases_between",
+        "member_id = p_member_id and (p_token is null or token = p_token)",
+        "p_token is null or token = p_token",
+    ),
+    Edit(
+        "fencing by state epoch",
+        "lock_share_partition",
+        "p_state_epoch <> sp.state_epoch",
+        "p_state_epoch > sp.state_epoch + 1000",
+    ),
+    Edit(
+        "all or nothing",
+        "acknowledge_under_lock",
+        "v_answer.error_message := v_failed.error_message;",
+        "v_answer := sharequeue.apply_answers(v_sp, p_settings, p_member_id, p_token, v_answers, v_held,"
+        " p_not_before, p_at); v_answer.error_code := v_failed.error_code;",
+    ),
+    Edit(
+        "the delivery limit at a release",
+        "answer_few_parts",
+        "v_exhausted := v_part.delivery_count >= p_settings.delivery_count_limit",
+        "v_exhausted := false",
+    ),
+    Edit(
+        "the delivery limit at a release of many parts",
+        "answer_parts",
+        "v_limit integer := p_settings.delivery_count_limit;",
+        "v_limit integer := 1000000;",
+    ),
+    Edit(
+        "the delivery limit at a lapse",
+        "end_leases_at",
+        "c.delivery_count < v_sp.delivery_count_limit or (e.fan_out and c.together > 1) as again",
+        "true as again",
+    ),
+    Edit(
+        "SPSO waits for the dead letter",
+        "advance_spso",
+        "last_offset >= v_sp.spso and state not in (2, 4)",
+        "last_offset >= v_sp.spso and state not in (2, 3, 4)",
+    ),
+    Edit(
+        "SPSO stops at what is unfinished",
+        "advance_spso",
+        "order by share_partition_id, first_offset, part limit 1;",
+        "order by share_partition_id, first_offset desc, part limit 1;",
+    ),
+    Edit(
+        "a lock lapses",
+        "settle_lapsed",
+        "l.expires_at <= p_at",
+        "l.expires_at <= p_at - interval '5 seconds'",
+    ),
+    Edit(
+        "a lock lapses at its very expiry",
+        "settle_lapsed",
+        "l.expires_at <= p_at",
+        "l.expires_at < p_at",
+    ),
+    Edit(
+        "the throttle",
+        "take_batch",
+        "v_threshold integer := greatest(2, (p_limit + 1) / 2)",
+        "v_threshold integer := 1000",
+    ),
+    Edit(
+        "the last attempt goes alone",
+        "take_batch",
+        "if p_limit > 2 and v_run.delivery_count = p_limit - 1 then",
+        "if false then",
+    ),
+    Edit(
+        "suspects are divided",
+        "end_leases_at",
+        "when x.again and e.fan_out then greatest(1,",
+        "when false then greatest(1,",
+    ),
+    Edit(
+        "a repeated request has its first answer",
+        "remember",
+        "if p_request_id is not null then",
+        "if false then",
+    ),
+)
+"""What the issue names, and what else would be silent: each found by the random histories within one ordinary run."""
+
+RULE_EDITS = {
+    "R-ST": Edit(
+        "exhausted records are given up",
+        "answer_few_parts",
+        "v_exhausted := v_part.delivery_count >= p_settings.delivery_count_limit",
+        "v_exhausted := false",
+    ),
+    "R-IN": Edit(
+        "a second initialisation changes nothing",
+        "initialize",
+        "on conflict on constraint share_partitions_name do nothing",
+        "on conflict on constraint share_partitions_name do update set spso = excluded.spso, speo = excluded.spso",
+    ),
+    "R-NF": Edit(
+        "in flight is a span",
+        "in_flight_span",
+        "return p_sp.speo - p_sp.spso;",
+        "return p_sp.speo - p_sp.spso - p_sp.delivery_complete_count;",
+    ),
+    "R-AQ": Edit(
+        "batch_optimized takes the last log batch whole",
+        "take_fresh",
+        "where b.first <= v_last and b.last >= v_last",
+        "where false",
+    ),
+    "R-TH": Edit(
+        "the threshold of the throttle",
+        "take_batch",
+        "greatest(2, (p_limit + 1) / 2)",
+        "greatest(2, p_limit / 2)",
+    ),
+    "R-AK": Edit(
+        "only the holder may answer",
+        "leases_between",
+        "member_id = p_member_id and (p_token is null or token = p_token)",
+        "p_token is null or token = p_token",
+    ),
+    "R-RN": Edit(
+        "a renewal starts the lock anew",
+        "renew_offsets",
+        "p_at + case when",
+        "p_at - interval '10 seconds' + case when",
+    ),
+    "R-LT": Edit(
+        "a lapsed lock at the limit gives up",
+        "end_leases_at",
+        "c.delivery_count < v_sp.delivery_count_limit or (e.fan_out and c.together > 1) as again",
+        "true as again",
+    ),
+    "R-RL": Edit(
+        "a released record keeps its count",
+        "end_leases_at",
+        "set state = t.state, lease_id = null,",
+        "set state = t.state, delivery_count = f.delivery_count - 1, lease_id = null,",
+    ),
+    "R-SO": Edit(
+        "SPSO waits for the dead letter",
+        "advance_spso",
+        "last_offset >= v_sp.spso and state not in (2, 4)",
+        "last_offset >= v_sp.spso and state not in (2, 3, 4)",
+    ),
+    "R-LS": Edit(
+        "what is held stays held",
+        "advance_log_start",
+        "state in (0, 2, 4)",
+        "state in (0, 1, 2, 4)",
+    ),
+    "R-EP": Edit(
+        "every alter raises the state epoch",
+        "alter_offsets",
+        "greatest(v_sp.state_epoch + 1, coalesce(p_state_epoch, 0))",
+        "greatest(v_sp.state_epoch, coalesce(p_state_epoch, 0))",
+    ),
+    "R-DL": Edit(
+        "rejected records wait for their dead letter",
+        "answer_few_parts",
+        "case when p_settings.dead_letters then 3 else 4 end",
+        "4",
+    ),
+    "R-OR": Edit(
+        "the reset policy's offset is taken",
+        "initialize",
+        "p_topic_id, p_state_epoch, p_start_offset, p_start_offset,",
+        "p_topic_id, p_state_epoch, 0, 0,",
+    ),
+    "R-IL": Edit(
+        "committed reads end at the last stable offset",
+        "acquire_under_lock",
+        "case when p_settings.read_committed then p_sp.last_stable_offset else p_sp.log_end end",
+        "p_sp.log_end",
+    ),
+}
+"""By family: what is broken, for at least one marked test to fail."""

@@ -1,0 +1,81 @@
+"""Every operation that a worker may call, once each, in the order of a record's life.
+
+For what must hold whichever way the database is reached: as another role, through a pooler, on another version.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from sharequeue.configs import alter_group_configs
+from sharequeue.database import Database
+from sharequeue.groups import ensure_group
+from sharequeue.leases import AcknowledgeType, SharePartition
+from sharequeue.offsets import OffsetSet
+from sharequeue.state import State
+
+CALLED_BY_WORKERS = {
+    *("initialize", "observe", "acquire", "acknowledge", "acknowledge_batches", "acknowledge_and_acquire"),
+    *("acknowledge_and_fetch", "renew", "release", "sweep", "open_dead_letters", "close_dead_letters"),
+    *("record_report", "pause", "force", "alter_offsets", "reset_offsets", "delete_offsets", "delete_group"),
+    *("clock", "principal", "schema_version"),
+}
+
+WITHOUT_A_METHOD = (
+    "acquire(:group, :topic, 0, 1, 'member', null, 4)",
+    "acknowledge_batches(:group, :topic, 0, 1, 'member', null, null, null, '{6}', '{6}', '{1}')",
+    "acknowledge_and_acquire(:group, :topic, 0, 1, 'member', null, null, null, '{7}', '{7}', '{1}', 5, 'kafka')",
+    "acknowledge_and_fetch(:group, :topic, 0, 1, 'member', null, null, null, '{8}', '{8}', '{1}', null, 5)",
+)
+
+
+def start(service: Database, worker: Database, group: str, topic: str) -> SharePartition:
+    """A share-partition with a thousand records."""
+    ensure_group(service, group)
+    at = SharePartition(group, topic, 0)
+    assert State(worker).initialize(at, "id", 0, 1)
+    State(worker).observe(at, "id", 0, 1000, 1000)
+    return at
+
+
+def call_every_operation(
+    service: Database, worker: Database, reader: Database, group: str, topic: str
+) -> None:
+    """From the first offset to the last dead letter and the end of the group, every invariant holding before it."""
+    at = start(service, worker, group, topic)
+    alter_group_configs(service, group, {"errors.deadletterqueue.topic.name": "dlq.letters"})
+    state = State(worker)
+    lease = state.acquire(at, "member", None, 10)
+    assert lease is not None
+    state.acknowledge(lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 5))})
+    state.renew(lease)
+    state.acknowledge(lease, {AcknowledgeType.REJECT: OffsetSet.of((5, 6))})
+    assert state.release(group, "member") == 4
+    letters = state.open_dead_letters(at, 10)
+    assert letters is not None
+    assert state.close_dead_letters(at, letters.sequence) == 1
+    state.sweep()
+    state.now()
+    for call in WITHOUT_A_METHOD:
+        [row] = worker.rows(
+            sa.text(f"select * from sharequeue.{call}"),  # noqa: S608 - one of four
+            group=group,
+            topic=topic,
+        )
+        assert not row["error_code"], row
+        assert not row.get("acknowledge_error_code"), row
+    worker.rows(sa.text("select sharequeue.record_report(:group)"), group=group)
+    forced = sa.text("select * from sharequeue.force(:group, :topic, 0, '{[9,10)}', 'release', true)")
+    worker.rows(forced, group=group, topic=topic)
+    state.pause(group, "a test")
+    state.pause(group, None)
+    assert State(reader).verify(group) == []
+    state.alter_offsets(at, "id", 3)
+    reset = sa.text(
+        "select * from sharequeue.reset_offsets(:group, array[:topic], '{0}', '{id}', '{7}', true)"
+    )
+    worker.rows(reset, group=group, topic=topic)
+    assert [each.spso for each in State(reader).describe(group)] == [7]
+    assert State(reader).verify(group) == []
+    assert state.delete_offsets(group, topic) == 1
+    assert state.delete_group(group)

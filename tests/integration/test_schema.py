@@ -1,0 +1,163 @@
+"""The schema: one file that shows the whole, one transaction that brings it up to date, and a clear answer to whoever
+meets another than it expects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlalchemy as sa
+from psycopg2.errors import SyntaxError as PostgresSyntaxError
+
+import sharequeue.migrations
+from sharequeue.database import Database
+from sharequeue.local import postgres
+from sharequeue.local.home import Home
+from sharequeue.migrations import Migration, SchemaOutdated, migrate, migrations, pending, sql_root
+from sharequeue.schema_dump import print_schema
+from sharequeue.state import SharePartition, State
+from tests.every_operation import call_every_operation
+from tests.fix_stack import PREFIX
+
+AT = SharePartition("group", "topic", 0)
+FUTURE = Migration("migrations/9999_future.sql", "drop function sharequeue.sweep(integer);", repeatable=False)
+BROKEN = Migration(
+    "migrations/9998_broken.sql", "create table sharequeue.half (a int); selec 1;", repeatable=False
+)
+
+
+def _with(monkeypatch: pytest.MonkeyPatch, *more: Migration) -> None:
+    """This program knows more numbered migrations than it does."""
+    files = migrations()
+    numbered = [f for f in files if not f.repeatable]
+    known = [*numbered, *more, *files[len(numbered) :]]
+    monkeypatch.setattr(sharequeue.migrations, "migrations", lambda: known)
+
+
+def _without_schema(database: Database) -> None:
+    with database.transaction() as connection:
+        connection.exec_driver_sql("drop schema sharequeue cascade")
+
+
+def test_schema_sql_shows_what_the_migrations_make(private_database: Database) -> None:
+    """`sql/schema.sql` is what `sharequeue migrate --print-schema` prints of a database just migrated."""
+    printed = print_schema(private_database)
+    written = (sql_root() / "schema.sql").read_text()
+    assert printed == written, (
+        "run `sharequeue migrate --print-schema > sql/schema.sql` on a migrated database"
+    )
+    assert "journal_2" not in printed
+    assert "password" not in printed
+
+
+def test_a_migration_that_fails_leaves_nothing(
+    private_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All in one transaction: what came before the mistake is undone too, and the error names the file."""
+    _without_schema(private_database)
+    _with(monkeypatch, BROKEN)
+    with pytest.raises(PostgresSyntaxError) as failed:
+        migrate(private_database)
+    assert failed.value.__notes__ == [f"while applying {BROKEN.name}; nothing was changed"]
+    assert private_database.rows(sa.text("select to_regnamespace('sharequeue') as it"))[0]["it"] is None
+
+
+def test_several_may_migrate_at_once(private_database: Database) -> None:
+    """One applies all, the others find nothing to do."""
+    _without_schema(private_database)
+    with ThreadPoolExecutor(4) as pool:
+        applied = sorted(len(names) for names in pool.map(lambda _: migrate(private_database), range(4)))
+    assert applied == [0, 0, 0, len(migrations())]
+
+
+def test_a_dry_run_says_which_files_and_changes_nothing(private_database: Database) -> None:
+    """From the first changed file on, in order."""
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql(
+            "update sharequeue.schema_migrations set checksum = '' where name = 'functions/20_verify.sql'"
+        )
+    would = migrate(private_database, dry_run=True)
+    assert would[0] == "functions/20_verify.sql"
+    assert would[-1] == "functions/90_permissions.sql"
+    assert pending(private_database) == would
+    assert migrate(private_database) == would
+    assert migrate(private_database) == []
+
+
+def test_an_old_program_is_told_that_the_schema_is_newer(private_database: Database) -> None:
+    """A function that a newer release dropped: the caller hears to upgrade, not that a function does not exist."""
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql(FUTURE.text)
+        connection.execute(
+            sa.text("insert into sharequeue.schema_migrations (name, checksum) values (:name, :checksum)"),
+            {"name": FUTURE.name, "checksum": FUTURE.checksum},
+        )
+    with pytest.raises(SchemaOutdated, match=r"newer than this program: it is at migrations/9999_future.sql"):
+        State(private_database).sweep()
+    with pytest.raises(SchemaOutdated, match="Upgrade sharequeue here"):
+        migrate(private_database)
+
+
+def test_a_new_program_is_told_that_the_schema_is_older(
+    private_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not there yet: run migrate. The same where functions alone are of another release, where there is no
+    schema at all, and before there was a function that told."""
+    missing = sa.text("select sharequeue.operation_of_tomorrow(1)")
+    with pytest.raises(sa.exc.ProgrammingError, match="does not exist"):
+        private_database.rows(missing)
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql(
+            "update sharequeue.schema_migrations set checksum = 'x' where name = 'functions/14_locks.sql'"
+        )
+    with pytest.raises(SchemaOutdated, match=r"functions are of another release.*sharequeue migrate"):
+        private_database.call(missing)
+    _with(monkeypatch, FUTURE)
+    older = r"older than this program: it is at migrations/\d{4}_\w+.sql, the program needs migrations/9999_future"
+    with pytest.raises(SchemaOutdated, match=older):
+        private_database.call(missing)
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql("drop function sharequeue.schema_version()")
+    with pytest.raises(SchemaOutdated, match=older), private_database.transaction() as connection:
+        connection.execute(missing)
+    _without_schema(private_database)
+    with pytest.raises(SchemaOutdated, match="no schema `sharequeue`: run `sharequeue migrate`"):
+        State(private_database).acquire(AT, "member", None, 1)
+
+
+@pytest.fixture
+def postgres_16(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """Give a PostgreSQL 16 of its own, of the wheel that brings 18."""
+    home = Home.at(tmp_path_factory.mktemp(PREFIX))
+    for folder in (home.path, home.postgres, home.run, home.logs):
+        folder.mkdir(exist_ok=True)
+    for folder in (*home.path.parents[:2], home.path, home.postgres):
+        folder.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patched:
+        newest = postgres._binaries()
+        patched.setattr(postgres, "_binaries", lambda: newest.parents[1] / "pginstall" / "bin")
+        port = postgres.ensure(home, lambda line: None)
+        opened = Database(postgres.url(home, "sharequeue", port))
+        try:
+            yield opened
+        finally:
+            opened.close()
+            postgres.stop(home)
+
+
+def test_postgresql_16_does_all_that_18_does(postgres_16: Database, group: str, topic: str) -> None:
+    """Migrated from nothing, every operation, every invariant, and nothing left to do."""
+    version = int(postgres_16.rows(sa.text("show server_version_num"))[0]["server_version_num"])
+    assert version // 10000 == 16
+    assert len(migrate(postgres_16)) == len(migrations())
+    assert migrate(postgres_16) == []
+    call_every_operation(postgres_16, postgres_16, postgres_16, group, topic)
+
+
+def test_every_sql_file_is_found() -> None:
+    """Numbers of migrations are unique and without gaps; permissions come last."""
+    names = [m.name for m in migrations()]
+    numbers = [int(name.split("/")[1][:4]) for name in names if name.startswith("migrations/")]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert names[-1] == "functions/90_permissions.sql"
