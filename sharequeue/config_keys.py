@@ -219,6 +219,22 @@ _SERVICE = (
         MAX_INT,
     ),
     ConfigKey(
+        "share.coordinator.snapshot.update.records.per.snapshot",
+        "int",
+        500,
+        "Changes in a share-partition's journal before a snapshot is written.",
+        0,
+        MAX_INT,
+    ),
+    ConfigKey(
+        "journal.retention.minutes",
+        "int",
+        7 * 24 * 60,
+        "How long the journal is kept, in whole days; what it says of a day outlives it.",
+        24 * 60,
+        MAX_INT,
+    ),
+    ConfigKey(
         "errors.deadletterqueue.auto.create.topics.enable",
         "boolean",
         False,
@@ -271,7 +287,7 @@ def unknown_config(name: str, known: Mapping[str, ConfigKey]) -> InvalidConfig:
         return InvalidConfig(f"`{name}` is an old name: use {_RENAMED[name]}.")
     if name in _GONE:
         return InvalidConfig(f"`{name}` is gone: {_GONE[name]}.")
-    if name in _BROKER_ONLY or name.startswith("share.coordinator."):
+    if name in _BROKER_ONLY or (name.startswith("share.coordinator.") and name not in SERVICE_CONFIGS):
         return InvalidConfig(f"`{name}` has no meaning outside a Kafka broker; leave it out.")
     if name in SERVICE_CONFIGS:
         own = name.removeprefix("group.")

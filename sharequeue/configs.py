@@ -105,6 +105,16 @@ class ServiceConfigs:
         return _int(self.values, "group.share.initialize.retry.interval.ms")
 
     @property
+    def updates_per_snapshot(self) -> int:
+        """Changes of a share-partition between two snapshots of its journal."""
+        return _int(self.values, "share.coordinator.snapshot.update.records.per.snapshot")
+
+    @property
+    def journal_retention(self) -> timedelta:
+        """How long the journal is kept."""
+        return timedelta(minutes=_int(self.values, "journal.retention.minutes"))
+
+    @property
     def dead_letter_auto_create(self) -> bool:
         """Whether a missing dead-letter topic is created."""
         return bool(self.values["errors.deadletterqueue.auto.create.topics.enable"])

@@ -24,6 +24,7 @@ from sharequeue.configs import GroupConfigs, ServiceConfigs, publish_service_con
 from sharequeue.database import Database
 from sharequeue.errors import OffsetNotAvailable, explanation
 from sharequeue.groups import expire_members, extend_sessions, refresh_group
+from sharequeue.journal import Journal, Kept
 from sharequeue.state import SharePartition, State
 from sharequeue.topics import TopicInfo, Topics
 from sharequeue.watched_topics import WatchedGroup, record_topics, watched_groups, watched_names
@@ -32,6 +33,9 @@ _log = logging.getLogger(__name__)
 
 _WATCH_LOCK = 7_264_519_032_118
 """Key of the advisory lock under which one coordinator at a time watches the broker; any constant does."""
+
+KEEP_INTERVAL_SECONDS = 60.0
+"""Between two looks at what keeps the journal short; a share-partition may go past its bound meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class Coordinator:
         self._now = now
         self._woken = threading.Event()
         self.faults: dict[str, str] = {}
-        """What cannot be done now, in words, by what it is that fails: `expiry and sweep`, `watch`."""
+        """What cannot be done now, in words, by what it is that fails: `expiry and sweep`, `watch`, `journal`."""
         self.waiting: dict[tuple[str, str], str] = {}
         """Why a group's topic has share-partitions without a start offset, by (group, topic)."""
 
@@ -116,6 +120,16 @@ class Coordinator:
         self._refresh_assignments()
         return initialized, observed
 
+    def keep(self) -> Kept:
+        """Write the snapshots that are due, and make, roll up and drop the journal's days. Needs no broker."""
+        kept = Journal(self._database).keep(
+            retention=self._configs.journal_retention,
+            updates_per_snapshot=self._configs.updates_per_snapshot,
+        )
+        for day in kept.dropped:
+            _log.info("the journal of %s is dropped: older than %s", day, self._configs.journal_retention)
+        return kept
+
     def run(self, stop: threading.Event) -> None:
         """Go round until `stop` is set. Loss of the database or the broker is logged once, and tried again.
 
@@ -127,6 +141,10 @@ class Coordinator:
             target=self._watch_until, args=(stop,), name="sharequeue-watch", daemon=True
         )
         watcher.start()
+        keeper = threading.Thread(
+            target=self._keep_until, args=(stop,), name="sharequeue-journal", daemon=True
+        )
+        keeper.start()
         heartbeat = timedelta(milliseconds=int(self._configs.values["group.share.heartbeat.interval.ms"]))
         unheard = True
         while not stop.is_set():
@@ -138,6 +156,7 @@ class Coordinator:
             stop.wait(self._interval)
         self._woken.set()
         watcher.join(timeout=1.0)
+        keeper.join(timeout=1.0)
 
     def _take_up(self, grace: timedelta) -> None:
         """Begin, or begin again after nobody could be heard: before any lock or session is ended."""
@@ -153,6 +172,12 @@ class Coordinator:
             with self._reporting("watch"):
                 self.watch()
             self._woken.wait(self._watch_interval)
+
+    def _keep_until(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            with self._reporting("journal"):
+                self.keep()
+            stop.wait(KEEP_INTERVAL_SECONDS)
 
     @contextmanager
     def _reporting(self, what: str) -> Iterator[None]:

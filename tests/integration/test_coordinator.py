@@ -12,15 +12,16 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from sqlalchemy import text
 
-from sharequeue.configs import alter_group_configs
+from sharequeue.configs import ServiceConfigs, alter_group_configs
 from sharequeue.coordinator import Coordinator
 from sharequeue.database import Database
 from sharequeue.errors import BrokerNotAvailable, InvalidTopic, TopicAlreadyExists, UnknownTopicOrPartition
 from sharequeue.group_descriptions import describe_group
 from sharequeue.groups import HeartbeatRequest, HeartbeatResponse, heartbeat
+from sharequeue.journal import Journal
 from sharequeue.kafka_clients import client_config
 from sharequeue.settings import Settings
-from sharequeue.state import SharePartition, State
+from sharequeue.state import AcknowledgeType, SharePartition, State
 from sharequeue.topics import LogOffsets, Topics
 
 MakeTopic = Callable[..., str]
@@ -307,3 +308,36 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come"
         time.sleep(0.02)
+
+
+def test_the_journal_is_kept_short(private_database: Database, topics: Topics) -> None:
+    """A snapshot where a share-partition has changed often enough, partitions for the days ahead, old days dropped;
+    as the service's configs say."""
+    configs = ServiceConfigs.of(
+        {
+            "share.coordinator.snapshot.update.records.per.snapshot": "3",
+            "journal.retention.minutes": str(2 * 24 * 60),
+        }
+    )
+    keeper = Coordinator(private_database, topics, configs)
+    state, journal = State(private_database), Journal(private_database)
+    keeper.keep()
+    days = [partition.day for partition in journal.partitions()]
+    assert len(days) >= 3
+    with private_database.transaction() as connection:
+        connection.execute(text("insert into sharequeue.share_groups (group_id) values ('g')"))
+    at = SharePartition("g", "t", 0)
+    state.initialize(at, "id", 0, 1)
+    state.observe(at, "id", 0, 100, 100)
+    for _ in range(3):
+        lease = state.acquire(at, "m", None, 10)
+        assert lease is not None
+        state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets})
+    assert keeper.keep().snapshots == 1
+    assert len(journal.snapshots(at)) == 2
+    assert journal.verify() == []
+    with private_database.transaction() as connection:
+        connection.execute(text("select sharequeue.set_clock_offset(interval '5 days')"))
+    dropped = keeper.keep().dropped
+    assert days[0] in dropped
+    assert journal.verify() == []
