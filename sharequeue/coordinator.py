@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 _WATCH_LOCK = 7_264_519_032_118
 """Key of the advisory lock under which one coordinator at a time watches the broker; any constant does."""
 
-KEEP_INTERVAL_SECONDS = 60.0
+KEEP_INTERVAL_SECONDS = 10.0
 """Between two looks at what keeps the journal short; a share-partition may go past its bound meanwhile."""
 
 

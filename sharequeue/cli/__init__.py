@@ -12,7 +12,18 @@ import sys
 import click
 from sqlalchemy.exc import OperationalError
 
-from sharequeue.cli import acls, deadletters, doctor, groups, offsets, schema, service, stack, state
+from sharequeue.cli import (
+    acls,
+    deadletters,
+    doctor,
+    groups,
+    journal,
+    offsets,
+    schema,
+    service,
+    stack,
+    state,
+)
 from sharequeue.database import SchemaOutdated
 from sharequeue.errors import ShareError
 from sharequeue.local.preflight import StackError
@@ -27,7 +38,7 @@ def command() -> None:
     """Share groups over Kafka topics, for batch: the queue, its servers, its state."""
 
 
-for module in (stack, doctor, service, schema, groups, offsets, state, deadletters, acls):
+for module in (stack, doctor, service, schema, groups, offsets, state, journal, deadletters, acls):
     for each in module.COMMANDS:
         command.add_command(each)
 

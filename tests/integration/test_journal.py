@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,7 +10,9 @@ from uuid import UUID, uuid4
 
 import pytest
 import sqlalchemy as sa
+from click.testing import CliRunner, Result
 
+from sharequeue.cli.journal import COMMANDS
 from sharequeue.database import Database
 from sharequeue.journal import Journal
 from sharequeue.leases import AcknowledgeType, SharePartition
@@ -350,3 +353,28 @@ def test_a_forged_row_is_found(journal: Journal, private_database: Database) -> 
         with private_database.transaction() as connection:
             connection.exec_driver_sql(act)
         assert any(table in line for line in journal.verify("g"))
+
+
+def test_the_command_shows_changes_and_days_and_fails_where_replay_differs(
+    journal: Journal, private_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sharequeue journal` says what the module says, and `verify` exits with 1 for a forged state."""
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    monkeypatch.setenv("SHAREQUEUE_DATABASE_URL", url)
+    (command,) = COMMANDS
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(command, arguments)
+
+    fetch(private_database, fetch(private_database))
+    shown = json.loads(run("changes", "g", "t", "0", "-o", "json").output)
+    assert [row["kind"] for row in shown] == kinds(journal, 0)
+    assert run("changes", "g", "t", "9").exit_code != 0
+    assert "snapshots taken: 0" in run("keep").output
+    journal.roll_up(State(private_database).now().astimezone(UTC).date())
+    (day,) = json.loads(run("days", "g", "-o", "json").output)
+    assert (day["topic"], day["entered"], day["spso"]) == ("t", 1000, 500)
+    assert run("verify").exit_code == 0
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql("update sharequeue.share_partitions set spso = 501")
+    assert run("verify").exit_code == 1
