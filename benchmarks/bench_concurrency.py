@@ -1,8 +1,9 @@
 """P5: what do eight connections do that one does not?
 
 One call (acknowledge a batch of 500 and lease the next) by one process, by eight on one share-partition, by eight
-on eight. The bare prototype of ``bare_fetch.sql`` beside it: two statements, no rules. Goals: 0.8 of one connection on one
-share-partition, where the row lock is held over each commit's flush; twice it on eight. Every client is a process.
+on eight. The bare prototype of ``bare_fetch.sql`` beside it: two statements, no rules. Goals: 0.8 of one connection
+on one share-partition, where the row lock is held over each commit's flush; twice it on eight. Every client is a
+process.
 
     .venv/bin/python benchmarks/bench_concurrency.py [--full]
 """
@@ -69,7 +70,7 @@ class Bare:
         """Leaves its last batch: the prototype knows no lapse."""
 
 
-SIDES = {"ours": Ours, "bare": Bare}
+SIDES: dict[str, type[Ours] | type[Bare]] = {"ours": Ours, "bare": Bare}
 
 
 def worker(url: str, side: str, number: int, ready: Barrier, counted: Any) -> None:
@@ -96,7 +97,7 @@ def calls_per_second(url: str, side: str, share_partitions: list[int]) -> float:
     ]
     for client in clients:
         client.start()
-    total = sum(counted.get() for _ in clients)
+    total: int = sum(counted.get() for _ in clients)
     for client in clients:
         client.join()
     return total / SECONDS

@@ -1,114 +1,123 @@
-"""How many records a second does the share-partition state handle, against a bare row-per-record queue?
+"""How many records a second does the share-partition state handle, against queues that keep a row a record?
 
-Both sides in the same Postgres, one connection, 500 records a batch, every commit flushed. Ours: one
-acquire and one acknowledgement per batch, with all rules in. The peer: the fastest thing a row-per-record
-queue can do, `select … for update skip locked limit 500` and a delete, no delivery counts, no locks that
-lapse. Sides alternate, the first round is a warm-up, medians are compared.
+All sides in the same Postgres, every commit flushed, 500 records a batch where the side knows batches. Ours, all
+rules and the journal in: an acquire and an acknowledgement a batch, two calls; and the call that does both. The bare
+row-per-record queue: `for update skip locked` and a delete, no delivery counts, no locks that lapse: the ceiling of
+every queue of that kind. procrastinate and pgqueuer as ``peers.py`` says. Ours and the bare queue use one
+connection.
 
-    make bench        or        .venv/bin/python benchmarks/bench_state.py
+    .venv/bin/python benchmarks/bench_state.py [--full]
 """
 
 from __future__ import annotations
 
-import os
-import platform
-import shutil
-import statistics
-import tempfile
 import time
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
+from itertools import count
+from typing import Any
 
-import sqlalchemy as sa
-from rich.console import Console
-from rich.table import Table
-
-from sharequeue.database import Database
-from sharequeue.local.stack import down, up
-from sharequeue.settings import Settings
-from sharequeue.state import AcknowledgeType, SharePartition, State
+import peers
+from rig import FULL, connect, in_turn, median, report, server, share_partition, spread
 
 BATCH = 500
-BATCHES = 200
-ROUNDS = 6  # the first one warms up
+BATCHES = 400 if FULL else 200
+JOBS = 20_000 if FULL else 5_000
+_topics = count()
 
 
-def prepare(database: Database) -> None:
-    """Makes a group and the peer's table."""
-    with database.transaction() as connection:
-        connection.execute(sa.text("insert into sharequeue.share_groups (group_id) values ('bench')"))
-        connection.execute(
-            sa.text(
-                "insert into sharequeue.group_configs values ('bench', 'share.partition.max.record.locks', '100000')"
-            )
-        )
-        connection.execute(sa.text("create table bare_queue (id bigint primary key, payload text)"))
-
-
-def leased(database: Database, number: int) -> float:
+def leased(cursor: Any) -> float:
     """Records a second through acquire and acknowledge."""
-    state, at = State(database), SharePartition("bench", "t", number)
-    state.initialize(at, "id", 0, 1)
-    state.observe(at, "id", 0, BATCH * BATCHES, BATCH * BATCHES)
+    topic = f"t{next(_topics)}"
+    share_partition(cursor, topic, BATCH * BATCHES)
     started = time.perf_counter()
     for _ in range(BATCHES):
-        lease = state.acquire(at, "member", None, BATCH)
-        assert lease is not None
-        state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets})
+        cursor.execute(
+            "select token::text, offsets::text from sharequeue.acquire('bench', %s, 0, 1, 'm', null, %s)",
+            (topic, BATCH),
+        )
+        token, offsets = cursor.fetchone()
+        cursor.execute(
+            "select error_code"
+            " from sharequeue.acknowledge('bench', %s, 0, 1, 'm', null, %s, null, %s, '{}', '{}', '{}')",
+            (topic, token, offsets),
+        )
     return BATCH * BATCHES / (time.perf_counter() - started)
 
 
-def bare(database: Database, number: int) -> float:
-    """Records a second through a row-per-record table."""
-    with database.transaction() as connection:
-        connection.execute(
-            sa.text("insert into bare_queue select g, 'x' from generate_series(1, :rows) as g"),
-            {"rows": BATCH * BATCHES},
+def fetched(cursor: Any) -> float:
+    """Records a second through acknowledge_and_acquire."""
+    topic = f"t{next(_topics)}"
+    share_partition(cursor, topic, BATCH * (BATCHES + 1))
+    cursor.execute(
+        "select token::text, lower(offsets), upper(offsets) - 1"
+        " from sharequeue.acquire('bench', %s, 0, 1, 'm', null, %s)",
+        (topic, BATCH),
+    )
+    token, first, last = cursor.fetchone()
+    started = time.perf_counter()
+    for _ in range(BATCHES):
+        cursor.execute(
+            "select token::text, lower(offsets), upper(offsets) - 1 from sharequeue.acknowledge_and_acquire("
+            "'bench', %s, 0, 1, 'm', null, %s, null, %s, %s, '{1}', %s, 'kafka')",
+            (topic, token, [first], [last], BATCH),
         )
-    take = sa.text(
-        "delete from bare_queue where id in"
-        " (select id from bare_queue order by id limit :batch for update skip locked) returning id"
+        token, first, last = cursor.fetchone()
+    return BATCH * BATCHES / (time.perf_counter() - started)
+
+
+def bare(cursor: Any) -> float:
+    """Records a second through a row-per-record table."""
+    cursor.execute(
+        "insert into public.bare_queue select g, 'x' from generate_series(1, %s) as g", (BATCH * BATCHES,)
     )
     started = time.perf_counter()
     for _ in range(BATCHES):
-        with database.transaction() as connection:
-            connection.execute(take, {"batch": BATCH}).all()
+        cursor.execute(
+            "delete from public.bare_queue where id in (select id from public.bare_queue order by id limit %s"
+            " for update skip locked) returning id",
+            (BATCH,),
+        )
+        cursor.fetchall()
     return BATCH * BATCHES / (time.perf_counter() - started)
 
 
 def main() -> None:
-    """Measures both sides and prints the table."""
-    console = Console()
-    home = Path(tempfile.mkdtemp(prefix="sharequeue-bench-"))
-    try:
-        # The jars of the checkout, so that a benchmark does not fetch its own.
-        environment = {**os.environ, "SHAREQUEUE_JARS": str(Settings.load().jars)}
-        info = up(home, lambda line: None, service=False, environment=environment)
-        with Database(info.database_url) as database:
-            prepare(database)
-            figures: dict[Callable[[Database, int], float], list[float]] = {leased: [], bare: []}
-            for round_ in range(ROUNDS):
-                for side, measured in figures.items():
-                    measured.append(side(database, round_))
-            version = database.rows(sa.text("show server_version"))[0]["server_version"]
-        medians = {side: statistics.median(measured[1:]) for side, measured in figures.items()}
-        table = Table(
-            title=f"{BATCHES} batches of {BATCH}, PostgreSQL {version}, {platform.processor() or platform.machine()}"
+    """Measures the sides in turn and prints the table."""
+    with server() as url:
+        connection = connect(url)
+        cursor = connection.cursor()
+        cursor.execute("create table public.bare_queue (id bigint primary key, payload text)")
+        sides = [
+            (f"sharequeue: acknowledge_and_acquire, {BATCH} a batch", partial(fetched, cursor)),
+            (f"sharequeue: acquire + acknowledge, {BATCH} a batch", partial(leased, cursor)),
+            (f"bare row-per-record queue, {BATCH} a batch", partial(bare, cursor)),
+        ]
+        absent = peers.missing()
+        if not absent:
+            sides += [
+                (f"pgqueuer, {peers.BATCH} a fetch", partial(peers.pgqueuer_rate, url, JOBS)),
+                (
+                    f"procrastinate, {peers.CONCURRENCY} side by side",
+                    partial(peers.procrastinate_rate, url, JOBS // 10),
+                ),
+            ]
+        measured = in_turn([side for _, side in sides], 5)
+        rows = [
+            (
+                name,
+                f"{median(figures):,.0f}",
+                spread(figures),
+                f"{median([ours / f for ours, f in zip(measured[0], figures, strict=True)]):,.1f}",
+            )
+            for (name, _), figures in zip(sides, measured, strict=True)
+        ]
+        report(
+            url,
+            "Records a second through the state, and through queues of rows",
+            ("side", "records/s, median of 5", "range", "the first is × this"),
+            rows,
         )
-        table.add_column("side")
-        table.add_column("records/s, median", justify="right")
-        table.add_column("all rounds", justify="right")
-        for name, side in (
-            ("sharequeue: acquire + acknowledge", leased),
-            ("bare row-per-record queue", bare),
-        ):
-            rounds = ", ".join(f"{value:,.0f}" for value in figures[side][1:])
-            table.add_row(name, f"{medians[side]:,.0f}", rounds)
-        console.print(table)
-        console.print(f"ratio {medians[leased] / medians[bare]:.2f}")
-    finally:
-        down(home, lambda line: None)
-        shutil.rmtree(home, ignore_errors=True)
+        print(f"not installed, not measured: {', '.join(absent)}" if absent else peers.versions())
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ of their own (`topic`, `group`); one that needs an empty or a private database a
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from sharequeue.database import Database, migrate
 from sharequeue.kafka_clients import client_config
-from sharequeue.local import processes
+from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, read_json, write_json
 from sharequeue.local.stack import StackInfo, down, up
 from sharequeue.settings import Settings
@@ -196,6 +197,9 @@ def _new_home() -> Path:
     home = Path(tempfile.mkdtemp(prefix=PREFIX))
     home.chmod(0o755)  # as root, Postgres runs as `nobody` and must get in
     write_json(home / "owner.json", {"pid": os.getpid(), "identity": processes.identity(os.getpid())})
+    # Ports that no other stack looks at: one that was down for a moment would find its own taken by another worker's.
+    free = (port for port in random.sample(range(10_000, 20_000), 500) if ports.is_free(port))
+    write_json(Home.at(home).ports_file, dict(zip(ports.PREFERRED, free, strict=False)))
     return home
 
 

@@ -28,8 +28,8 @@ create or replace function sharequeue.answer_parts(
     p_id bigint, p_settings sharequeue.group_settings, p_leases bigint[], p_from bigint, p_last bigint,
     p_answers sharequeue.answers, p_not_before timestamptz
 ) returns table (outcome text, state smallint, delivery_count smallint, records bigint)
--- 10,000 batches in memory: groups that spill to disk took twice the time. And never a scan of the whole table, whatever
--- its size was when the session planned this.
+-- 10,000 batches in memory: groups that spill to disk took twice the time. By ctid, and no table whole: as in
+-- end_leases_at.
 language plpgsql volatile set work_mem = '64MB' set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -38,11 +38,13 @@ declare
 begin
     return query
         with held as materialized (
-            select dense_rank() over (order by f.first_offset) as batch, f.first_offset, f.last_offset, f.part,
+            select dense_rank() over (order by f.first_offset) as batch, f.ctid as at, f.first_offset, f.last_offset, f.part,
                 f.delivery_count, f.offsets is null as uniform,
                 sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) as offsets
-            from sharequeue.in_flight_batches f join unnest(p_leases) as l (lease_id) using (lease_id)
-            where f.share_partition_id = p_id and f.state = 1 and f.first_offset between p_from and p_last
+            from unnest(p_leases) as l (lease_id)
+            cross join lateral (
+                select ctid, * from sharequeue.in_flight_batches
+                where lease_id = l.lease_id and first_offset between p_from and p_last offset 0) as f
         ), batches as materialized (
             select array_agg(first_offset order by batch) as firsts
             from (select distinct batch, first_offset from held) as b
@@ -70,7 +72,7 @@ begin
         ), together as (
             -- Grouped, not joined: a plan made for a few batches would join by a loop in a loop.
             select min(first_offset) as first_offset, min(last_offset) as last_offset,
-                array_agg(part) filter (where part is not null) as parts,
+                array_agg(at) filter (where part is not null) as ats,
                 array_agg(delivery_count) filter (where part is not null) as delivery_counts,
                 array_agg(uniform) filter (where part is not null) as uniforms,
                 array_agg(offsets) filter (where part is not null) as sets,
@@ -79,23 +81,23 @@ begin
                 (array_agg(reject) filter (where part is null))[1] as reject,
                 (array_agg(gap) filter (where part is null))[1] as gap
             from (
-                select batch, first_offset, last_offset, part, delivery_count, uniform, offsets, null as accept,
+                select batch, at, first_offset, last_offset, part, delivery_count, uniform, offsets, null as accept,
                     null as release, null as reject, null as gap
                 from held
                 union all
-                select batch, null, null, null, null, null, null, accept, release, reject, gap from slices
+                select batch, null, null, null, null, null, null, null, accept, release, reject, gap from slices
             ) as b
             group by batch having bool_or(part is null)
         ), parts as materialized (
-            select t.first_offset, t.last_offset, h.part, h.delivery_count, h.offsets, t.accept, t.release, t.reject,
+            select t.first_offset, t.last_offset, h.at, h.delivery_count, h.offsets, t.accept, t.release, t.reject,
                 t.gap, h.offsets - t.accept - t.release - t.reject - t.gap as rest,
                 h.uniform and (h.offsets <@ t.accept or h.offsets <@ t.release or h.offsets <@ t.reject
                     or h.offsets <@ t.gap) as whole
             from together t
-            cross join unnest(t.parts, t.delivery_counts, t.uniforms, t.sets)
-                as h (part, delivery_count, uniform, offsets)
+            cross join unnest(t.ats, t.delivery_counts, t.uniforms, t.sets)
+                as h (at, delivery_count, uniform, offsets)
         ), pieces as materialized (
-            select p.first_offset, p.last_offset, p.delivery_count, p.whole, a.outcome, a.state, a.cause,
+            select p.at, p.first_offset, p.last_offset, p.delivery_count, p.whole, a.outcome, a.state, a.cause,
                 case when a.state = 0 then p_not_before end as not_before, x.offsets,
                 (select sum(upper(r) - lower(r)) from (select unnest(x.offsets) as r) as r)::bigint as records
             from parts p
@@ -111,27 +113,31 @@ begin
         ), whole as (
             update sharequeue.in_flight_batches f
             set state = p.state, lease_id = null, cause = p.cause, not_before = p.not_before
-            from pieces p where p.whole and f.share_partition_id = p_id and f.first_offset = p.first_offset
+            from pieces p where p.whole and f.ctid = p.at
         ), gone as (
             delete from sharequeue.in_flight_batches f using parts p
-            where isempty(p.rest) and not p.whole and f.share_partition_id = p_id
-                and f.first_offset = p.first_offset and f.part = p.part
+            where isempty(p.rest) and not p.whole and f.ctid = p.at
         ), kept as (
             update sharequeue.in_flight_batches f set offsets = p.rest
-            from parts p
-            where not isempty(p.rest) and p.rest <> p.offsets and f.share_partition_id = p_id
-                and f.first_offset = p.first_offset and f.part = p.part
+            from parts p where not isempty(p.rest) and p.rest <> p.offsets and f.ctid = p.at
         ), targets as materialized (
-            select first_offset, last_offset, state, delivery_count, cause, not_before, range_agg(offsets) as offsets
-            from pieces where not whole
-            group by first_offset, last_offset, state, delivery_count, cause, not_before
+            select t.*, f.at
+            from (
+                select first_offset, last_offset, state, delivery_count, cause, not_before,
+                    range_agg(offsets) as offsets
+                from pieces where not whole
+                group by first_offset, last_offset, state, delivery_count, cause, not_before
+            ) as t
+            -- The row that has offsets of the batch in that state already.
+            left join lateral (
+                select ctid as at from sharequeue.in_flight_batches
+                where share_partition_id = p_id and first_offset = t.first_offset and state = t.state
+                    and delivery_count = t.delivery_count and lease_id is null and isolate is null
+                    and cause is not distinct from t.cause and not_before is not distinct from t.not_before
+                offset 0) as f on true
         ), joined as (
             update sharequeue.in_flight_batches f set offsets = f.offsets + t.offsets
-            from targets t
-            where f.share_partition_id = p_id and f.first_offset = t.first_offset and f.state = t.state
-                and f.delivery_count = t.delivery_count and f.lease_id is null and f.isolate is null
-                and f.cause is not distinct from t.cause and f.not_before is not distinct from t.not_before
-            returning t.first_offset, t.state, t.delivery_count, t.cause, t.not_before
+            from targets t where f.ctid = t.at
         ), added as (
             insert into sharequeue.in_flight_batches
                 (share_partition_id, first_offset, last_offset, part, state, delivery_count, cause, not_before, offsets)
@@ -139,10 +145,7 @@ begin
                     select max(f.part) from sharequeue.in_flight_batches f
                     where f.share_partition_id = p_id and f.first_offset = t.first_offset),
                 t.state, t.delivery_count, t.cause, t.not_before, t.offsets
-            from targets t
-            where not exists (select from joined j
-                where j.first_offset = t.first_offset and j.state = t.state and j.delivery_count = t.delivery_count
-                    and j.cause is not distinct from t.cause and j.not_before is not distinct from t.not_before)
+            from targets t where t.at is null
         )
         select p.outcome, p.state, p.delivery_count, sum(p.records)::bigint
         from pieces p group by p.outcome, p.state, p.delivery_count;
@@ -195,7 +198,6 @@ begin
                 v_set.cause, case when v_set.state = 0 then p_not_before end);
             return next;
         end loop;
-        perform sharequeue.join_terminal(p_id, v_part.first_offset);
     end loop;
 end
 $$;
@@ -216,6 +218,8 @@ declare
     v_last bigint := upper(p_asked) - 1;
     v_ended record;
     v_few boolean := true;
+    v_batches bigint[] := '{}';
+    v_first bigint;
     v_leases bigint[] := '{}';
     v_completed bigint := 0;
     v_accepted_first bigint := 0;
@@ -236,9 +240,9 @@ begin
         v_answers := sharequeue.answers_from(p_answers, p_sp.spso);
         v_from := sharequeue.batch_at(v_id, lower(p_asked));
         v_leases := sharequeue.leases_between(v_id, v_from, v_last, p_member_id, p_token);
-        select count(*) < 3 and pg_column_size(v_answers) < 20000 into v_few from (
-            select from sharequeue.in_flight_batches
-            where share_partition_id = v_id and state = 1 and first_offset between v_from and v_last limit 3) as f;
+        v_batches := array(select first_offset from sharequeue.in_flight_batches
+            where share_partition_id = v_id and state = 1 and first_offset between v_from and v_last limit 3);
+        v_few := cardinality(v_batches) < 3 and pg_column_size(v_answers) < 20000;
         for v_ended in
             select * from sharequeue.answer_few_parts(v_id, p_settings, v_leases, v_from, v_last, v_answers,
                 case when v_not_before > p_at then v_not_before end)
@@ -284,9 +288,13 @@ begin
         where share_partition_id = v_id and not redeliverable;
     end if;
     perform sharequeue.advance_spso(v_id, v_completed, v_accepted_first);
+    -- Last, when SPSO has taken along what it passes.
     if not v_few then
-        -- Last, when SPSO has taken along what it passes.
         perform sharequeue.join_all_terminal(v_id, v_from, v_last);
+    else
+        foreach v_first in array v_batches loop
+            perform sharequeue.join_terminal(v_id, v_first);
+        end loop;
     end if;
     select spso, greatest(0, log_end - spso - delivery_complete_count) into v_answer.spso, v_answer.lag
     from sharequeue.share_partitions where share_partition_id = v_id;

@@ -11,6 +11,7 @@ from sharequeue.database import Database
 from tests.conformance.histories import run_histories
 from tests.conformance.history import Tally
 from tests.conformance.test_two_engines import DIAGRAM, OPERATIONS, REFUSALS
+from tests.fix_stack import say
 
 HISTORIES = int(os.environ.get("SHAREQUEUE_TEST_HISTORIES", "15000"))
 """About 70 steps each."""
@@ -24,6 +25,7 @@ def test_both_engines_agree_over_a_million_steps(private_database: Database, tol
     total, seconds = Tally(), 0.0
     for number in range(SEED, SEED + -(-HISTORIES // 500)):
         run = run_histories(url, number, 500)
+        say(run.told())
         if run.difference is not None:
             told.append(f"{run.told()}: {run.difference}")
             raise run.difference

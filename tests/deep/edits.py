@@ -95,8 +95,8 @@ HISTORY_EDITS = (
     Edit(
         "the delivery limit at a lapse",
         "end_leases_at",
-        "c.delivery_count < v_sp.delivery_count_limit or (e.fan_out and c.together > 1) as again",
-        "true as again",
+        "c.together > 1) as again",
+        "c.together > 1) or true as again",
     ),
     Edit(
         "SPSO waits for the dead letter",
@@ -137,8 +137,8 @@ HISTORY_EDITS = (
     Edit(
         "suspects are divided",
         "end_leases_at",
-        "when x.again and e.fan_out then greatest(1,",
-        "when false then greatest(1,",
+        "then greatest(1, ceil(c.live",
+        "and false then greatest(1, ceil(c.live",
     ),
     Edit(
         "a repeated request has its first answer",
@@ -195,8 +195,8 @@ RULE_EDITS = {
     "R-LT": Edit(
         "a lapsed lock at the limit gives up",
         "end_leases_at",
-        "c.delivery_count < v_sp.delivery_count_limit or (e.fan_out and c.together > 1) as again",
-        "true as again",
+        "c.together > 1) as again",
+        "c.together > 1) or true as again",
     ),
     "R-RL": Edit(
         "a released record keeps its count",
