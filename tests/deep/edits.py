@@ -95,8 +95,8 @@ HISTORY_EDITS = (
     Edit(
         "the delivery limit at a lapse",
         "end_leases_at",
-        "c.together > 1) as again",
-        "c.together > 1) or true as again",
+        "p.together > 1) as again",
+        "p.together > 1) or true as again",
     ),
     Edit(
         "SPSO waits for the dead letter",
@@ -195,8 +195,8 @@ RULE_EDITS = {
     "R-LT": Edit(
         "a lapsed lock at the limit gives up",
         "end_leases_at",
-        "c.together > 1) as again",
-        "c.together > 1) or true as again",
+        "p.together > 1) as again",
+        "p.together > 1) or true as again",
     ),
     "R-RL": Edit(
         "a released record keeps its count",
