@@ -137,8 +137,8 @@ HISTORY_EDITS = (
     Edit(
         "suspects are divided",
         "end_leases_at",
-        "then greatest(1, ceil(c.live",
-        "and false then greatest(1, ceil(c.live",
+        "then greatest(1, ceil(p.suspects",
+        "and false then greatest(1, ceil(p.suspects",
     ),
     Edit(
         "a repeated request has its first answer",

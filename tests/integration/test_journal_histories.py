@@ -26,7 +26,7 @@ from sharequeue.leases import AcknowledgeType, SharePartition
 from sharequeue.offsets import OffsetSet
 from sharequeue.state import Lease, State
 
-EXAMPLES = int(os.environ.get("SHAREQUEUE_TEST_HISTORIES", "100")) // 2
+EXAMPLES = max(1, int(os.environ.get("SHAREQUEUE_TEST_HISTORIES", "100")) // 10)
 STEPS = 40
 
 members = st.sampled_from(["m1", "m'2"])
