@@ -383,8 +383,8 @@ begin
         v_answer := v_answer || to_jsonb(v_row);
         return next v_row;
     end if;
-    -- A refused acknowledgement may stand beside what was acquired: a repeated call must not lease more.
-    if coalesce((v_row).error_code, 0) = 0 and ((v_row).acknowledge_error_code = 0 or (v_row).lease_id is not null) then
+    -- One half may be refused while the other has taken effect: a repeated call must not answer, nor lease, once more.
+    if (v_row).acknowledge_error_code = 0 or (v_row).lease_id is not null then
         perform sharequeue.remember(p_request_id, 'acknowledge_and_acquire', v_answer);
     end if;
 end
