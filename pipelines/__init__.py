@@ -3,15 +3,19 @@ acknowledgement.
 
 The way of a record, module by module: `job` says what is to be done (`rows`: record by record, in Python), `plan`
 which scans, `read` makes the DataFrame, `write` lands it, `outcomes` reads back what was landed, `run` acknowledges
-it and goes round again.
+it and goes round again. `source` is all that is asked of the topics, `renewal` keeps the locks. `leasing` gives the
+same to a program that does its own writing.
 """
 
 from pipelines.job import ShareGroupJob, Summary, pipeline
+from pipelines.leasing import Answered, LeasedRecords, lease
 from pipelines.rows import Reject, Release, by_row
 from pipelines.run import RoundReport, RunReport, run_rounds
 from pipelines.session import spark_session
 
 __all__ = [
+    "Answered",
+    "LeasedRecords",
     "Reject",
     "Release",
     "RoundReport",
@@ -19,6 +23,7 @@ __all__ = [
     "ShareGroupJob",
     "Summary",
     "by_row",
+    "lease",
     "pipeline",
     "run_rounds",
     "spark_session",

@@ -98,11 +98,13 @@ def read_back(spark: SparkSession, folders: Sequence[str]) -> dict[int, Seen]:
     """What the Parquet files of these folders say, by lease id. Raises HandlerError when they contradict
     themselves.
     """
+    return seen_in(spark.read.schema(_READ_BACK).parquet(*folders)) if folders else {}
+
+
+def seen_in(written: DataFrame) -> dict[int, Seen]:
+    """What these rows (`lease_id, outcome, offset`) say, by lease id. Raises HandlerError as `read_back`."""
     found: dict[int, dict[AcknowledgeType, OffsetSet]] = {}
     accepted: dict[int, int] = {}
-    if not folders:
-        return {}
-    written = spark.read.schema(_READ_BACK).parquet(*folders)
     for lease_id, outcome, offsets, rows in _run_lengths(written, "lease_id", "outcome"):
         kind = OUTCOMES[str(outcome)]
         found.setdefault(int(lease_id), {})[kind] = offsets
