@@ -2,11 +2,14 @@
 acknowledgement.
 
 The way of a record, module by module: `job` says what is to be done (`rows`: record by record, in Python), `plan`
-which scans, `read` makes the DataFrame, `write` lands it, `outcomes` reads back what was landed, `missing` says what
-became of the rest, `sinks` take what was accepted as `answering` acknowledges it, `run` goes round again.
+which scans, `read` makes the DataFrame, `write` lands it, `outcomes` reads back what was landed, `sinks` take what
+was accepted as `answering` acknowledges it, `run` goes round again. `source` is all that is asked of the topics,
+`renewal` keeps the locks, `compaction` makes few files of many. `leasing` gives the same to a program that does its
+own writing.
 """
 
 from pipelines.job import ShareGroupJob, Summary, pipeline
+from pipelines.leasing import Answered, LeasedRecords, lease
 from pipelines.rows import Reject, Release, by_row
 from pipelines.run import RoundReport, RunReport, run_rounds
 from pipelines.session import spark_session
@@ -14,7 +17,9 @@ from pipelines.sink_postgres import PostgresTable
 from pipelines.sinks import AtLeastOnce, ParquetByLease, SinkRefused
 
 __all__ = [
+    "Answered",
     "AtLeastOnce",
+    "LeasedRecords",
     "ParquetByLease",
     "PostgresTable",
     "Reject",
@@ -25,6 +30,7 @@ __all__ = [
     "SinkRefused",
     "Summary",
     "by_row",
+    "lease",
     "pipeline",
     "run_rounds",
     "spark_session",

@@ -10,26 +10,25 @@ the group, the sweeps and the dead letters are the caller's.
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
 from pipelines.job import ShareGroupJob
-from pipelines.missing import Logs
 from pipelines.outcomes import Answer, Seen, read_back, with_outcomes
-from pipelines.read import leased_records
-from pipelines.renewal import LeaseKeeper, Member, release_held
+from pipelines.renewal import LeaseKeeper, Member
 from pipelines.report import Progress, ProgressCallback, RoundReport, RunReport
+from pipelines.session import cancellable
 from pipelines.sinks import Accepted, ParquetByLease, Place
 from pipelines.sizes import RecordSizes, records_within
+from pipelines.source import Source
 from pipelines.write import Written, lease_folder, write_leases, write_summary
 from sharequeue.configs import GroupConfigs
 from sharequeue.database import Database
 from sharequeue.settings import Settings
 from sharequeue.state import Acknowledged, Lease, LeaseOutput, SharePartition, State
-from sharequeue.topics import LogOffsets, TopicInfo, Topics
+from sharequeue.topics import Topics
 
 __all__ = ["RoundReport", "RunReport", "run_rounds"]
 
@@ -100,43 +99,30 @@ class _Run:
         self.job = job
         self.member = member
         self.state = state
-        self.topics = topics
         self.spark = spark
         self.max_records = max_records
+        self.source = Source(
+            settings, state, topics, spark, isolation_level, job.reader_options, job.headers, job.max_scans
+        )
         self.max_bytes = max_bytes
-        self.isolation_level = isolation_level
         self.sizes = sizes
-        self.logs = Logs(settings, state, topics, spark, job, isolation_level)
         self.sink = (job.output or ParquetByLease()).open(Place(settings, state, spark, job))
         self.progress = progress
         self.began_at = time.monotonic()
         self.records_done = 0
-        self.job_tag = f"sharequeue-{uuid.uuid4().hex[:12]}"
 
     def rounds(self, max_rounds: int | None, max_seconds: float | None) -> RunReport:
         reports: list[RoundReport] = []
         drained = False
-        with self._cancellable() as cancel, LeaseKeeper(self.state, self.member, cancel) as keeper:
-            try:
-                while not drained and (max_rounds is None or len(reports) < max_rounds):
-                    if max_seconds is not None and time.monotonic() - self.began_at >= max_seconds:
-                        break
-                    report = _Round(self, keeper, len(reports) + 1).go()
-                    if report is None:
-                        drained = True
-                    else:
-                        reports.append(report)
-            except BaseException as error:
-                cancel()
-                held = keeper.held
-                for lease in held:
-                    keeper.drop(lease)
-                # Ctrl-C, SIGTERM and Dagster's own interruption are no Exceptions: somebody stopped the run.
-                release_held(self.state, held, cancelled=not isinstance(error, Exception))
-                # Spark's answer to the cancelled job is not the reason; the lost lock is.
-                if isinstance(error, Exception):
-                    keeper.check()
-                raise
+        with cancellable(self.spark) as cancel, LeaseKeeper(self.state, self.member, cancel) as keeper:
+            while not drained and (max_rounds is None or len(reports) < max_rounds):
+                if max_seconds is not None and time.monotonic() - self.began_at >= max_seconds:
+                    break
+                report = _Round(self, keeper, len(reports) + 1).go()
+                if report is None:
+                    drained = True
+                else:
+                    reports.append(report)
         seconds = time.monotonic() - self.began_at
         return RunReport(self.job.group, tuple(reports), self.lag(), drained, seconds)
 
@@ -144,17 +130,6 @@ class _Run:
         return sum(
             status.lag for status in self.state.describe(self.job.group) if status.topic in self.job.topics
         )
-
-    @contextmanager
-    def _cancellable(self) -> Iterator[Callable[[], None]]:
-        """Spark's jobs of this run carry a tag, by which another thread can cancel them and nobody else's."""
-        context = self.spark.sparkContext
-        context.addJobTag(self.job_tag)
-        context.setInterruptOnCancel(True)
-        try:
-            yield lambda: context.cancelJobsWithTag(self.job_tag)
-        finally:
-            context.removeJobTag(self.job_tag)
 
 
 class _Round:
@@ -170,23 +145,14 @@ class _Round:
         run, job = self.run, self.run.job
         with self._stage("observe"):
             share_partitions = self._assigned()
-            infos = self._observe(share_partitions)
+            infos = run.source.observe(share_partitions)
         with self._stage("acquire"):
             leases = self._acquire(share_partitions)
         if not leases:
             return None
         self.leased = sum(lease.offsets.count for lease in leases)
         with self._stage("plan"):
-            records = leased_records(
-                run.spark,
-                run.settings,
-                leases,
-                options=job.reader_options,
-                isolation_level=run.isolation_level,
-                headers=job.headers,
-                max_scans=job.max_scans,
-            )
-            handled = with_outcomes(job.handler(records))
+            handled = with_outcomes(job.handler(run.source.records(leases)))
             run.sink.fits(handled.schema)
         with self._stage("write"):
             written = write_leases(run.spark, run.settings, job, handled, leases)
@@ -194,7 +160,7 @@ class _Round:
             summaries = self._summarise(written, leases)
         with self._stage("read back"):
             seen = read_back(run.spark, written.folders, delays="not_before" in handled.columns)
-            answers = run.logs.answers(leases, seen, infos)
+            answers = run.source.answers(leases, seen, infos, job.dropped)
         if run.sink.stages:
             with self._stage("stage"):
                 run.sink.stage(written)
@@ -212,46 +178,22 @@ class _Round:
         turn = (self.number - 1) % len(assigned) if assigned else 0
         return assigned[turn:] + assigned[:turn]
 
-    def _observe(self, share_partitions: Sequence[SharePartition]) -> dict[str, TopicInfo]:
-        """Have the state know where the logs end now; it leases nothing beyond."""
-        infos = self.run.topics.describe({sp.topic for sp in share_partitions})
-        offsets = self.run.topics.offsets_of({topic: info.partitions for topic, info in infos.items()})
-        for sp in share_partitions:
-            seen = offsets.get((sp.topic, sp.partition))
-            if seen is not None:
-                self._tell(sp, infos[sp.topic], seen)
-        return infos
-
-    def _tell(self, sp: SharePartition, info: TopicInfo, seen: LogOffsets) -> None:
-        self.run.state.observe(sp, info.topic_id, seen.log_start, seen.log_end, seen.last_stable_offset)
-
     def _acquire(self, share_partitions: Sequence[SharePartition]) -> list[Lease]:
-        run, leases, budget = self.run, list[Lease](), self.run.max_records
-        means: Mapping[str, float] = {}
-        left = float(run.max_bytes)
-        if run.max_bytes:
-            means = run.sizes.measure(share_partitions, run.state.describe(run.job.group))
+        run, duration = self.run, self.run.job.lock_duration_ms
+        if not run.max_bytes:
+            return self.keeper.acquire_from(share_partitions, run.max_records, duration)
+        means = run.sizes.measure(share_partitions, run.state.describe(run.job.group))
+        leases, records, size = list[Lease](), run.max_records, float(run.max_bytes)
         for sp in share_partitions:
-            self.keeper.check()
-            asked_at = time.monotonic()
-            wanted = min(budget, records_within(left, means[sp.topic])) if run.max_bytes else budget
-            if not leases and budget > 0:
+            wanted = min(records, records_within(size, means[sp.topic]))
+            if not leases:
                 # One record at least, however large, as in Kafka's fetch: or nothing would ever be leased.
                 wanted = max(wanted, 1)
-            if wanted <= 0:
-                continue
-            lease = run.state.acquire(
-                sp,
-                run.member.member_id,
-                run.member.member_epoch,
-                wanted,
-                lock_duration_ms=run.job.lock_duration_ms,
-            )
+            lease = self.keeper.acquire(sp, wanted, duration) if wanted > 0 else None
             if lease is not None:
-                self.keeper.hold(lease, asked_at)
                 leases.append(lease)
-                budget -= lease.offsets.count
-                left -= lease.offsets.count * means.get(sp.topic, 0.0)
+                records -= lease.offsets.count
+                size -= lease.offsets.count * means[sp.topic]
         return leases
 
     def _summarise(self, written: Written, leases: Sequence[Lease]) -> dict[str, dict[int, str]]:
