@@ -233,8 +233,7 @@ KILLED = textwrap.dedent(
     from sharequeue.settings import Settings
     from sharequeue.state import SharePartition, State
     from sharequeue.topics import Topics
-    from tests.cutting_proxy import CuttingProxy
-from tests.fix_pipelines import Holder
+    from tests.fix_pipelines import Holder
 
     home, output, group, topic, lock_ms = sys.argv[1:]
     settings = Settings.load(home, output=output)

@@ -141,8 +141,9 @@ def quick_cleaner(settings: Settings) -> Iterator[None]:
 
     def set_to(operation: AlterConfigOpType, value: str | None) -> None:
         entry = ConfigEntry("log.cleaner.backoff.ms", value, incremental_operation=operation)
-        resource = ConfigResource(ResourceType.BROKER, "", incremental_configs=[entry])
-        admin.incremental_alter_configs([resource])[resource].result(30)
+        for broker in admin.list_topics(timeout=30).brokers:
+            resource = ConfigResource(ResourceType.BROKER, str(broker), incremental_configs=[entry])
+            admin.incremental_alter_configs([resource])[resource].result(30)
 
     set_to(AlterConfigOpType.SET, "100")
     try:
