@@ -228,9 +228,13 @@ def test_one_that_took_longer_than_the_grace_is_given_up(
 ) -> None:
     """Its folder was swept, so its commit is refused: the manifest never names a folder that is not there."""
 
+    def die(step: Step) -> None:
+        raise Killed
+
     def sweep(step: Step) -> None:
         if step == "placed":
-            assert sweep_compactions(spark, output_settings, state, group, sink, grace=AT_ONCE)
+            with pytest.raises(Killed):
+                sweep_compactions(spark, output_settings, state, group, sink, grace=AT_ONCE, on_step=die)
 
     with pytest.raises(InvalidRequest, match="given up by a sweep"):
         compact(spark, output_settings, state, group, sink, on_step=sweep)
