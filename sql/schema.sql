@@ -1165,8 +1165,8 @@ declare
         'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets'];
     v_service constant text[] := array[
         'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive',
-        'drop_journal_partition', 'extend_locks', 'journal_partitions', 'make_journal_partitions', 'open_redrive',
-        'raise_state_epochs', 'remove_acls', 'roll_up_due_days', 'roll_up_journal', 'set_service_configs',
+        'drop_journal_partition', 'extend_locks', 'give_back_room', 'journal_partitions', 'make_journal_partitions',
+        'open_redrive', 'raise_state_epochs', 'remove_acls', 'roll_up_due_days', 'roll_up_journal', 'set_service_configs',
         'take_snapshot', 'take_snapshots', 'trim_redrive'];
     v_reader constant text[] := array[
         'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'snapshots', 'verify',
@@ -2186,8 +2186,12 @@ declare
     v_past bigint;
 begin
     -- A queue before the row. Whoever waits for a row lock waits for one version of the row, and finds it gone when its
-    -- turn comes: eight connections on one share-partition did 977 calls a second, with the queue 1,470.
-    perform pg_advisory_xact_lock(-1, hashtext(p_group_id || '/' || p_topic || '/' || p_partition));
+    -- turn comes: eight connections on one share-partition did 977 calls a second, with the queue 1,470. Not for who may
+    -- hold the row already, and a transaction with an id may: the update of the first way locks the row it waited for
+    -- even where the row no longer meets its conditions. In the queue it would wait for one that waits for the row.
+    if pg_current_xact_id_if_assigned() is null then
+        perform pg_advisory_xact_lock(-1, hashtext(p_group_id || '/' || p_topic || '/' || p_partition));
+    end if;
     -- Two statements: joined with the settings it took 13 µs, apart 4 and 2; and settings read behind the lock are those
     -- of now. Where ACLs apply to the group, the long way asks them.
     select share_partition_id, spso, speo, log_end, last_stable_offset, delivery_complete_count, state_epoch,
@@ -2564,6 +2568,47 @@ begin
             then 'its deliveries are used up: it gets the last one back' end;
     end if;
     return v_row;
+end
+$$;
+
+-- FUNCTION give_back_room(bigint, integer)
+
+CREATE FUNCTION sharequeue.give_back_room(p_least bigint DEFAULT 33554432, p_factor integer DEFAULT 4) RETURNS text[]
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '100ms'
+    AS $$
+declare
+    v_done text[] := '{}';
+    v_table record;
+    v_width double precision;
+begin
+    for v_table in
+        select c.relname as name, pg_relation_size(c.oid) as bytes, k.relname as key,
+            pg_stat_get_live_tuples(c.oid) as live, pg_stat_get_dead_tuples(c.oid) as dead,
+            coalesce((select option_value::integer from pg_options_to_table(c.reloptions)
+                where option_name = 'fillfactor'), 100) as fill
+        from pg_class c
+        join pg_index i on i.indrelid = c.oid and i.indisprimary
+        join pg_class k on k.oid = i.indexrelid
+        where c.relnamespace = 'sharequeue'::regnamespace and c.relkind = 'r' and not c.relispartition
+            and pg_relation_size(c.oid) > p_least
+        order by c.relname
+    loop
+        execute format('select coalesce(avg(pg_column_size(t)), 0) + 28 from (select * from sharequeue.%I limit 100) as t',
+            v_table.name) into v_width;
+        continue when v_table.bytes < p_factor * v_table.live * v_width * 100 / v_table.fill
+            or v_table.dead * v_width * 4 > v_table.bytes - v_table.live * v_width * 100 / v_table.fill;
+        begin
+            execute format('cluster sharequeue.%I using %I', v_table.name, v_table.key);
+            -- Only this once: no mark of it in the schema.
+            execute format('alter table sharequeue.%I set without cluster', v_table.name);
+            v_done := v_done || v_table.name::text;
+        exception when lock_not_available then
+            null;
+        end;
+    end loop;
+    return v_done;
 end
 $$;
 
