@@ -70,8 +70,8 @@ class History(Comparison):
         configs = {LIMIT: str(pick((2, 3, 4, 5, 5, 7))), LOCKS: str(pick((8, 15, 30, 60)))}
         configs |= {DLQ: pick(("", "dlq.t", "dlq.t")), REFUND: pick(("true", "false"))}
         configs |= {ISOLATION: pick(("read_committed", "read_uncommitted"))}
-        # In a quarter of the groups: behind an open circuit little happens.
-        configs |= {PERCENT: pick(("0",) * 6 + ("40", "70")), f"{BREAKER}min.records": pick(("2", "6"))}
+        # In three groups of eight: behind an open circuit little happens.
+        configs |= {PERCENT: pick(("0",) * 5 + ("40", "70", "70")), f"{BREAKER}min.records": pick(("2", "6"))}
         configs |= {
             f"{BREAKER}window.records": pick(("6", "20")),
             f"{BREAKER}probe.records": pick(("1", "3")),

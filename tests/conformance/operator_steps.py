@@ -83,10 +83,15 @@ class OperatorSteps(History):
 
     def force(self) -> None:
         """Chosen offsets are released or made dead letters, whoever holds them, or one asks what would happen."""
-        at, execute = self._at(), self.random.random() < 0.7
-        offsets = EMPTY
-        spso = self.memory.describe(at).spso if at in self._there() else 0
-        if self.random.random() < 0.95:
+        circuits = {each: self.memory.share_partition(each).circuit for each in self._there()}
+        probing = [each for each, circuit in circuits.items() if circuit and circuit.state == "probing"]
+        at = self.random.choice(probing) if probing and self.random.random() < 0.5 else self._at()
+        execute, offsets = self.random.random() < 0.7, EMPTY
+        found = self.memory.share_partition(at) if at in self._there() else None
+        spso, probe = (found.spso, found.circuit and found.circuit.probe) if found else (0, None)
+        if probe and self.random.random() < 0.5:
+            offsets = OffsetSet.of(*((offset, offset + 1) for offset in probe))
+        elif self.random.random() < 0.95:
             for _ in range(self.random.randint(1, 2)):
                 first = max(0, spso + self.random.randint(-2, 14))
                 offsets |= OffsetSet.of((first, first + self.random.randint(1, 4)))
