@@ -19,6 +19,7 @@ from sharequeue.leases import (
     ArchivedRun,
     DeadLetterBatch,
     DeliveryCount,
+    ForcedRun,
     Lease,
     LeaseOutput,
     LeaseRow,
@@ -90,8 +91,10 @@ class InMemoryState:
         *,
         outputs: Sequence[LeaseOutput] = (),
         request_id: UUID | None = None,
+        not_before: datetime | None = None,
     ) -> Acknowledged:
-        """Answers records of a lease, all or nothing; the outputs named count from then on."""
+        """Answers records of a lease, all or nothing; the outputs named count from then on. What is released is
+        delivered again ``not_before`` that time."""
         if AcknowledgeType.RENEW in outcomes:
             raise ValueError("acknowledge() answers records; to keep a lock, call renew()")
         runs = sorted(
@@ -105,6 +108,7 @@ class InMemoryState:
                 lease.member_id,
                 [AcknowledgementBatch.of(first, last, kind) for first, last, kind in runs],
                 lease=lease,
+                not_before=not_before,
                 request_id=request_id,
             )
         except InvalidRequest as error:  # sets cannot be malformed: something lies past what was acquired
@@ -121,13 +125,39 @@ class InMemoryState:
         """A full lock duration from now for what the lease still holds; answers the new expiry."""
         return self.groups.renew(lease.share_partition, lease.member_id, lease)
 
-    def release(self, group_id: str, member_id: str) -> int:
+    def release(self, group_id: str, member_id: str, *, cancelled: bool = False) -> int:
         """Gives back, unanswered, everything a member holds in a group; answers how many records that was."""
-        return self.groups.release_member(group_id, member_id)
+        return self.groups.release_member(group_id, member_id, cancelled=cancelled)
 
-    def release_lease(self, lease: Lease) -> int:
+    def release_lease(self, lease: Lease, *, cancelled: bool = False) -> int:
         """Gives back, unanswered, what a lease still holds."""
-        return self.groups.release_lease(lease)
+        return self.groups.release_lease(lease, cancelled=cancelled)
+
+    def pause(
+        self, group_id: str, reason: str | None, topic: str | None = None, partition: int | None = None
+    ) -> int:
+        """Stops leasing from a group or from some of its share-partitions; None resumes."""
+        return self.groups.pause(group_id, reason, topic, partition)
+
+    def force_release(
+        self, at: SharePartition, offsets: OffsetSet, *, execute: bool = False
+    ) -> list[ForcedRun]:
+        """Makes chosen offsets available at once, whoever holds them or whatever they wait for."""
+        return self.groups.force_release(at, offsets, execute=execute)
+
+    def force_dead_letter(
+        self, at: SharePartition, offsets: OffsetSet, *, execute: bool = False
+    ) -> list[ForcedRun]:
+        """Sends chosen offsets to the dead-letter topic as rejected, whoever holds them."""
+        return self.groups.force_dead_letter(at, offsets, execute=execute)
+
+    def extend_locks(self, amount: timedelta) -> int:
+        """Makes every lock there is last so much longer; answers how many leases that were."""
+        return self.groups.extend_locks(amount)
+
+    def raise_state_epochs(self) -> int:
+        """Fences every holder, and makes what was leased available; answers how many share-partitions."""
+        return self.groups.raise_state_epochs()
 
     def sweep(self, limit: int = 1000) -> Swept:
         """Settles the locks that have lapsed; in memory all of them, whatever the limit."""
@@ -192,6 +222,8 @@ class InMemoryState:
             highest_delivery_count=max(counts, default=0),
             leases=len({lease.token for lease in found.leases.values()}),
             next_expiry=self.groups.at_second(min(expiries)) if expiries else None,
+            waiting=view.waiting,
+            paused_reason=view.paused_reason,
         )
 
     def leases(self, group_id: str) -> list[LeaseRow]:
