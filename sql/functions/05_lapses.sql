@@ -53,6 +53,9 @@ begin
     select sp.spso, s.delivery_count_limit, s.dead_letters into v_sp
     from sharequeue.share_partitions sp join sharequeue.group_settings s using (group_id)
     where sp.share_partition_id = p_share_partition_id;
+    if v_sp.dead_letters then
+        perform sharequeue.note_attempts(p_share_partition_id, p_lease_ids);
+    end if;
     with parts as (
         select f.*, sum(f.records) over (partition by e.lease_id)::bigint as together,
             -- By delivery count: suspects are divided by how many they are, over all batches of the lease.

@@ -25,7 +25,8 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
     v_worker constant text[] := array[
         'acknowledge', 'acknowledge_and_acquire', 'acknowledge_and_fetch', 'acknowledge_batches', 'acquire',
-        'close_dead_letters', 'initialize', 'observe', 'open_dead_letters', 'record_report', 'release', 'renew', 'sweep',
+        'close_dead_letters', 'dead_letter_attempts', 'hold_dead_letters', 'initialize', 'observe', 'open_dead_letters',
+        'record_report', 'release', 'renew', 'sweep',
         'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets'];
     v_service constant text[] := array[
         'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive',

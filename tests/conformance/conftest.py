@@ -70,6 +70,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         lines = sorted((int(key[5:]), n) for key, n in counts.items() if key.startswith("line "))
         told = ", ".join(f"line {line}: {n}" for line, n in lines)
         terminalreporter.write_line(f"by line (a step may fall under several): {told}")
+        if counts["dead-letter steps"]:
+            terminalreporter.write_line(
+                f"of the compared, {counts['dead-letter steps']} steps of dead letters and their topics"
+            )
         rooms = sorted((key[5:], n) for key, n in counts.items() if key.startswith("room "))
         others = ", ".join(f"{room} {n}" for room, n in rooms if room not in ("engine", "stage"))
         terminalreporter.write_line(
