@@ -1090,6 +1090,9 @@ begin
         v_answers := sharequeue.answers_from(p_answers, p_sp.spso);
         v_from := sharequeue.batch_at(v_id, lower(p_asked));
         v_leases := sharequeue.leases_between(v_id, v_from, v_last, p_member_id, p_token);
+        if p_settings.dead_letters and not (isempty((v_answers).release) and isempty((v_answers).reject)) then
+            perform sharequeue.note_attempts(v_id, v_leases, (v_answers).release + (v_answers).reject);
+        end if;
         v_batches := array(select first_offset from sharequeue.in_flight_batches
             where share_partition_id = v_id and state = 1 and first_offset between v_from and v_last limit 3);
         v_few := cardinality(v_batches) < 3 and pg_column_size(v_answers) < 20000;
@@ -1161,7 +1164,8 @@ CREATE FUNCTION sharequeue.apply_permissions() RETURNS void
 declare
     v_worker constant text[] := array[
         'acknowledge', 'acknowledge_and_acquire', 'acknowledge_and_fetch', 'acknowledge_batches', 'acquire',
-        'close_dead_letters', 'initialize', 'observe', 'open_dead_letters', 'record_report', 'release', 'renew', 'sweep',
+        'close_dead_letters', 'dead_letter_attempts', 'hold_dead_letters', 'initialize', 'observe', 'open_dead_letters',
+        'record_report', 'release', 'renew', 'sweep',
         'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets'];
     v_service constant text[] := array[
         'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive',
@@ -1613,7 +1617,8 @@ begin
     if v_circuit.state = 'closed' then
         -- A window without a memory of single records: what is older than the last window fades in proportion.
         v_kept := least(v_circuit.answered, greatest(0, v_window - v_answered));
-        v_failed := v_failed * least(1, v_window / v_answered)
+        -- Multiplied first: 147 * (20 / 147) is more than 20, and more would have failed than were answered.
+        v_failed := v_failed * v_window / greatest(v_answered, v_window)
             + case when v_circuit.answered > 0 then v_circuit.failed * v_kept / v_circuit.answered else 0 end;
         v_answered := least(v_answered, v_window) + v_kept;
         update sharequeue.circuit_breakers set answered = v_answered, failed = v_failed
@@ -1757,6 +1762,7 @@ begin
     if not found then
         return 0;
     end if;
+    delete from sharequeue.held_dead_letters where share_partition_id = v_sp.share_partition_id;
     for v_run in
         select * from sharequeue.dead_letter_runs
         where share_partition_id = v_sp.share_partition_id and sequence = p_sequence
@@ -1782,6 +1788,9 @@ begin
         v_closed := v_closed + v_records;
     end loop;
     perform sharequeue.advance_spso(v_sp.share_partition_id, v_completed);
+    delete from sharequeue.failed_attempts f using sharequeue.share_partitions sp
+    where f.share_partition_id = v_sp.share_partition_id and sp.share_partition_id = f.share_partition_id
+        and f.past <= sp.spso;
     return v_closed;
 end
 $$;
@@ -1872,6 +1881,31 @@ CREATE FUNCTION sharequeue.covers(p_pattern_type text, p_resource_name text, p_g
     select case p_pattern_type
         when 'PREFIXED' then pg_catalog.starts_with(p_group_id, p_resource_name)
         else p_resource_name = p_group_id or p_resource_name = '*' end
+$$;
+
+-- FUNCTION dead_letter_attempts(text, text, integer, bigint)
+
+CREATE FUNCTION sharequeue.dead_letter_attempts(p_group_id text, p_topic text, p_partition integer, p_sequence bigint) RETURNS TABLE(lease_id bigint, member_id text, client_id text, acquired_at timestamp with time zone, offsets int8multirange, exceptions text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_id bigint;
+    v_offsets int8multirange;
+begin
+    perform sharequeue.authorise(p_group_id, 'READ');
+    select sp.share_partition_id, range_agg(r.offsets) into v_id, v_offsets
+    from sharequeue.share_partitions sp join sharequeue.dead_letter_runs r using (share_partition_id)
+    where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition and r.sequence = p_sequence
+    group by sp.share_partition_id;
+    return query
+        select f.lease_id, f.member_id, f.client_id, f.acquired_at, f.offsets * v_offsets, (
+            select o.location from sharequeue.lease_outputs o
+            where o.lease_id = f.lease_id and o.sink like '%-exceptions' and o.records > 0 limit 1)
+        from sharequeue.failed_attempts f
+        where f.share_partition_id = v_id and f.past > lower(v_offsets) and f.offsets && v_offsets
+        order by f.acquired_at, f.lease_id;
+end
 $$;
 
 -- FUNCTION delete_group(text)
@@ -1985,6 +2019,9 @@ begin
     select sp.spso, s.delivery_count_limit, s.dead_letters, s.refund_cancelled into v_sp
     from sharequeue.share_partitions sp join sharequeue.group_settings s using (group_id)
     where sp.share_partition_id = p_share_partition_id;
+    if v_sp.dead_letters and not v_sp.refund_cancelled then
+        perform sharequeue.note_attempts(p_share_partition_id, array[p_lease_id]);
+    end if;
     delete from sharequeue.leases where lease_id = p_lease_id returning fan_out into v_fan_out;
     for v_part in
         select first_offset, last_offset, part, delivery_count,
@@ -2035,10 +2072,13 @@ begin
         from sharequeue.end_leases_at(p_share_partition_id, p_lease_ids, null) as e;
         return;
     end if;
-    -- The circuit breaker looks at each before it ends, and says until when its records shall wait.
+    -- The circuit breaker looks at each before it ends, and says until when its records shall wait. Its window depends
+    -- on the order.
     held := 0;
     completed := 0;
-    foreach v_lease_id in array p_lease_ids loop
+    for v_lease_id in
+        select lease_id from sharequeue.leases where lease_id = any (p_lease_ids) order by expires_at, lease_id
+    loop
         select e.held, e.completed into v_ended
         from sharequeue.end_leases_at(p_share_partition_id, array[v_lease_id],
             sharequeue.circuit_lapse(p_share_partition_id, v_lease_id)) as e;
@@ -2063,6 +2103,9 @@ begin
     select sp.spso, s.delivery_count_limit, s.dead_letters into v_sp
     from sharequeue.share_partitions sp join sharequeue.group_settings s using (group_id)
     where sp.share_partition_id = p_share_partition_id;
+    if v_sp.dead_letters then
+        perform sharequeue.note_attempts(p_share_partition_id, p_lease_ids);
+    end if;
     with parts as (
         select f.*, sum(f.records) over (partition by e.lease_id)::bigint as together,
             -- By delivery count: suspects are divided by how many they are, over all batches of the lease.
@@ -2721,6 +2764,28 @@ begin
 end
 $$;
 
+-- FUNCTION hold_dead_letters(text, text, integer, text)
+
+CREATE FUNCTION sharequeue.hold_dead_letters(p_group_id text, p_topic text, p_partition integer, p_reason text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_id bigint;
+begin
+    perform sharequeue.authorise(p_group_id, 'READ');
+    select share_partition_id into v_id from sharequeue.share_partitions
+    where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
+    if p_reason is null then
+        delete from sharequeue.held_dead_letters where share_partition_id = v_id;
+    elsif v_id is not null then
+        insert into sharequeue.held_dead_letters as h (share_partition_id, reason, since)
+        values (v_id, p_reason, sharequeue.clock())
+        on conflict on constraint held_dead_letters_pkey do update set reason = excluded.reason;
+    end if;
+end
+$$;
+
 -- FUNCTION in_flight_span(sharequeue.share_partitions, timestamp with time zone)
 
 CREATE FUNCTION sharequeue.in_flight_span(p_sp sharequeue.share_partitions, p_at timestamp with time zone) RETURNS bigint
@@ -3239,6 +3304,34 @@ CREATE FUNCTION sharequeue.next_available(p_share_partition_id bigint, p_from bi
     order by share_partition_id, state, first_offset limit 1
 $$;
 
+-- FUNCTION note_attempts(bigint, bigint[], int8multirange)
+
+CREATE FUNCTION sharequeue.note_attempts(p_id bigint, p_lease_ids bigint[], p_offsets int8multirange DEFAULT NULL::int8multirange) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    AS $$
+declare
+    v_group_id text;
+    v_spso bigint;
+begin
+    select group_id, spso into v_group_id, v_spso from sharequeue.share_partitions where share_partition_id = p_id;
+    delete from sharequeue.failed_attempts where share_partition_id = p_id and past <= v_spso;
+    insert into sharequeue.failed_attempts (share_partition_id, lease_id, member_id, client_id, acquired_at, past, offsets)
+    select p_id, l.lease_id, l.member_id, coalesce((select m.client_id from sharequeue.members m
+            where m.group_id = v_group_id and m.member_id = l.member_id), ''), l.acquired_at, upper(x.offsets), x.offsets
+    from unnest(p_lease_ids) as e (lease_id)
+    cross join lateral (
+        select lease_id, member_id, acquired_at from sharequeue.leases where lease_id = e.lease_id offset 0) as l
+    cross join lateral (
+        -- One lease alone: whatever of it fails was asked for by name, and need not be looked up.
+        select case when p_offsets is not null and cardinality(p_lease_ids) = 1 then p_offsets else (
+            select range_agg(sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets))
+                * coalesce(p_offsets, int8multirange(int8range(v_spso, null)))
+            from sharequeue.in_flight_batches f where f.lease_id = e.lease_id) end as offsets offset 0) as x
+    where not isempty(x.offsets);
+end
+$$;
+
 -- FUNCTION note_outage(interval, boolean)
 
 CREATE FUNCTION sharequeue.note_outage(p_longer_than interval, p_beat boolean) RETURNS interval
@@ -3562,7 +3655,7 @@ begin
     loop
         v_completed := 0;
         perform sharequeue.unfold(v_id);
-        for v_lease_id in select lease_id from sharequeue.leases where share_partition_id = v_id loop
+        for v_lease_id in select lease_id from sharequeue.leases where share_partition_id = v_id order by lease_id loop
             v_completed := v_completed + (select e.completed from sharequeue.end_unanswered(v_id, v_lease_id) as e);
         end loop;
         perform sharequeue.advance_spso(v_id, v_completed);
@@ -3930,7 +4023,7 @@ begin
                 * interval '1 millisecond' as expires_at
         from sharequeue.leases l join sharequeue.in_flight_batches f using (lease_id)
         where l.lease_id = any (v_leases)
-        group by l.lease_id
+        group by l.lease_id order by l.lease_id
     loop
         continue when v_lease.records = 0;
         v_renewed := v_renewed + v_lease.records;
@@ -5397,6 +5490,30 @@ CREATE TABLE sharequeue.dead_letter_runs (
     CONSTRAINT dead_letter_runs_cause_known CHECK ((cause = ANY (ARRAY['rejected'::text, 'exceeded'::text])))
 );
 
+-- TABLE held_dead_letters
+
+CREATE TABLE sharequeue.held_dead_letters (
+    share_partition_id bigint NOT NULL,
+    reason text NOT NULL,
+    since timestamp with time zone NOT NULL
+);
+
+-- VIEW dead_letters_held
+
+CREATE VIEW sharequeue.dead_letters_held AS
+ SELECT sp.group_id,
+    sp.topic,
+    sp.partition,
+    w.records,
+    h.reason,
+    h.since
+   FROM ((sharequeue.held_dead_letters h
+     JOIN sharequeue.share_partitions sp USING (share_partition_id))
+     CROSS JOIN LATERAL ( SELECT (COALESCE(sum(sharequeue.records(sharequeue.offsets_of(b.first_offset, b.last_offset, b.offsets))), (0)::numeric))::bigint AS records
+           FROM sharequeue.all_batches b
+          WHERE ((b.share_partition_id = h.share_partition_id) AND (b.state = 3))) w)
+  WHERE (w.records > 0);
+
 -- TABLE delivery_count_history
 
 CREATE TABLE sharequeue.delivery_count_history (
@@ -5440,6 +5557,19 @@ UNION ALL
     share_partitions.partition
    FROM sharequeue.share_partitions
   WHERE (share_partitions.accepted_first > 0);
+
+-- TABLE failed_attempts
+
+CREATE TABLE sharequeue.failed_attempts (
+    share_partition_id bigint NOT NULL,
+    lease_id bigint NOT NULL,
+    member_id text NOT NULL,
+    client_id text NOT NULL,
+    acquired_at timestamp with time zone NOT NULL,
+    past bigint NOT NULL,
+    offsets int8multirange NOT NULL
+);
+ALTER TABLE ONLY sharequeue.failed_attempts ALTER COLUMN offsets SET STORAGE EXTERNAL;
 
 -- VIEW group_acls
 
@@ -5989,6 +6119,11 @@ ALTER TABLE ONLY sharequeue.group_configs
 ALTER TABLE ONLY sharequeue.group_settings
     ADD CONSTRAINT group_settings_pkey PRIMARY KEY (group_id);
 
+-- CONSTRAINT held_dead_letters held_dead_letters_pkey
+
+ALTER TABLE ONLY sharequeue.held_dead_letters
+    ADD CONSTRAINT held_dead_letters_pkey PRIMARY KEY (share_partition_id);
+
 -- CONSTRAINT in_flight_batches in_flight_batches_pkey
 
 ALTER TABLE ONLY sharequeue.in_flight_batches
@@ -6111,6 +6246,10 @@ CREATE INDEX audit_log_by_group ON sharequeue.audit_log USING btree (group_id, a
 -- INDEX dead_letter_batches_one_open
 
 CREATE UNIQUE INDEX dead_letter_batches_one_open ON sharequeue.dead_letter_batches USING btree (share_partition_id) WHERE (written_at IS NULL);
+
+-- INDEX failed_attempts_by_end
+
+CREATE INDEX failed_attempts_by_end ON sharequeue.failed_attempts USING btree (share_partition_id, past);
 
 -- INDEX in_flight_batches_by_lease
 
@@ -6299,6 +6438,11 @@ ALTER TABLE ONLY sharequeue.delivery_count_history
 ALTER TABLE ONLY sharequeue.delivery_counts
     ADD CONSTRAINT delivery_counts_share_partition_fkey FOREIGN KEY (share_partition_id) REFERENCES sharequeue.share_partitions(share_partition_id) ON DELETE CASCADE;
 
+-- FK CONSTRAINT failed_attempts failed_attempts_share_partition_fkey
+
+ALTER TABLE ONLY sharequeue.failed_attempts
+    ADD CONSTRAINT failed_attempts_share_partition_fkey FOREIGN KEY (share_partition_id) REFERENCES sharequeue.share_partitions(share_partition_id) ON DELETE CASCADE;
+
 -- FK CONSTRAINT group_configs group_configs_group_fkey
 
 ALTER TABLE ONLY sharequeue.group_configs
@@ -6308,6 +6452,11 @@ ALTER TABLE ONLY sharequeue.group_configs
 
 ALTER TABLE ONLY sharequeue.group_settings
     ADD CONSTRAINT group_settings_group_fkey FOREIGN KEY (group_id) REFERENCES sharequeue.share_groups(group_id) ON DELETE CASCADE;
+
+-- FK CONSTRAINT held_dead_letters held_dead_letters_share_partition_fkey
+
+ALTER TABLE ONLY sharequeue.held_dead_letters
+    ADD CONSTRAINT held_dead_letters_share_partition_fkey FOREIGN KEY (share_partition_id) REFERENCES sharequeue.share_partitions(share_partition_id) ON DELETE CASCADE;
 
 -- FK CONSTRAINT lease_outputs lease_outputs_share_partition_fkey
 
