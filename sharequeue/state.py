@@ -267,10 +267,3 @@ class State(StateFetches, StateDeadLetters, StateFigures, StateAdministration):
         first."""
         rows = self._database.call(sa.text("select * from sharequeue.sweep(:limit)"), limit=limit)
         return Swept(rows[0]["leases"], rows[0]["records"])
-
-    def give_back_room(self) -> tuple[str, ...]:
-        """Writes anew the tables that are nearly all room, as a transaction left open elsewhere makes them; gives
-        their names. Harmless to call often: it looks at sizes, and does nothing while room would come of nothing."""
-        return tuple(
-            self._database.rows(sa.text("select sharequeue.give_back_room() as tables"))[0]["tables"]
-        )

@@ -77,6 +77,9 @@ class Acknowledgement:
             self._renew(before)
             raise
         self._count_in_circuit()
+        self.at.note_attempts(
+            [o for o, kind in self.answers.items() if kind in (RELEASE, REJECT)], self.policy
+        )
         for offset, kind in self.answers.items():
             self._answer(self.at.records[offset], kind)
         self._renew(self.renewals - self.answers.keys())

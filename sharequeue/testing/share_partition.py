@@ -123,6 +123,7 @@ class InMemorySharePartition(InFlightWindow):
         held = self._held_under(lease_id)
         live = [offset for offset in held if offset >= self.spso]
         not_before = self.count_in_circuit(live, live, live, policy, now)
+        self.note_attempts(live, policy)
         self._let_go_overtaken(held)
         if self.leases[lease_id].redelivery == "fan_out":
             self._suspect([self.records[offset] for offset in live], len(held) > 1, policy, not_before)
@@ -137,6 +138,8 @@ class InMemorySharePartition(InFlightWindow):
         held = self._held_under(lease_id)
         self._let_go_overtaken(held)
         shared = self.leases[lease_id].redelivery == "fan_out" and len(held) > 1
+        if not policy.refund_cancelled:
+            self.note_attempts([offset for offset in held if offset >= self.spso], policy)
         for record in [self.records[offset] for offset in held if offset >= self.spso]:
             if policy.refund_cancelled:
                 record.delivery_count -= 1

@@ -17,9 +17,11 @@ from sharequeue.leases import (
     AcknowledgementBatch,
     AcknowledgeType,
     ArchivedRun,
+    Attempt,
     DeadLetterBatch,
     DeliveryCount,
     ForcedRun,
+    HeldDeadLetters,
     Lease,
     LeaseOutput,
     LeaseRow,
@@ -42,6 +44,7 @@ class InMemoryState:
         self._outputs: list[tuple[str, str, OutputRow]] = []
         self._written: list[ArchivedRun] = []
         self._observed: dict[SharePartition, datetime] = {}
+        self._held: dict[SharePartition, tuple[str, datetime]] = {}
 
     def now(self) -> datetime:
         """The time by which locks lapse."""
@@ -171,6 +174,8 @@ class InMemoryState:
         """ARCHIVING becomes ARCHIVED for the open batch of that number; answers its records, else 0."""
         batch = self.groups.open_dead_letters(at, 0)
         closed = self.groups.close_dead_letters(at, sequence)
+        if closed:
+            self._held.pop(at, None)
         if closed and batch is not None:
             self._written += [
                 ArchivedRun(at, sequence, run.cause, run.delivery_count, run.offsets, self.now(), dropped)
@@ -181,6 +186,50 @@ class InMemoryState:
     def dead_letters(self, group_id: str) -> list[ArchivedRun]:
         """Every closed run of dead letters of a group, in the order of writing."""
         return [run for run in self._written if run.share_partition.group_id == group_id]
+
+    def dead_letter_attempts(self, at: SharePartition, sequence: int) -> list[Attempt]:
+        """The deliveries that the records of a batch went through in vain, oldest first."""
+        batch = self.groups.open_dead_letters(at, 0)
+        written = [
+            run.offsets for run in self._written if (run.share_partition, run.sequence) == (at, sequence)
+        ]
+        if batch is not None and batch.sequence == sequence:
+            written += [run.offsets for run in batch.letters]
+        letters = {offset for offsets in written for offset in offsets.iter_offsets()}
+        return [
+            Attempt(
+                lease.lease_id,
+                lease.member_id,
+                "",
+                self.groups.at_second(lease.acquired_at),
+                OffsetSet.of(*((offset, offset + 1) for offset in sorted(offsets & letters))),
+                self._exceptions(lease.lease_id),
+            )
+            for lease, offsets in self.groups.share_partition(at).failed_attempts.values()
+            if offsets & letters
+        ]
+
+    def _exceptions(self, lease_id: int) -> str | None:
+        found = (row for _, sink, row in self._outputs if sink.endswith("-exceptions") and row.records)
+        return next((row.location for row in found if row.lease_id == lease_id), None)
+
+    def hold_dead_letters(self, at: SharePartition, reason: str | None) -> None:
+        """Says why what waits cannot be written; None takes it back, as closing a batch does."""
+        if reason is None:
+            self._held.pop(at, None)
+        else:
+            self._held[at] = (reason, self._held[at][1] if at in self._held else self.now())
+
+    def held_dead_letters(self, group_id: str | None = None) -> list[HeldDeadLetters]:
+        """What no drain could write, of a group or of all."""
+        waiting = {
+            SharePartition(s.group_id, s.topic, s.partition): s.archiving for s in self.describe(group_id)
+        }
+        return [
+            HeldDeadLetters(at, waiting[at], *self._held[at])
+            for at in sorted(self._held, key=lambda at: (at.group_id, at.topic, at.partition))
+            if waiting.get(at)
+        ]
 
     def outputs(self, group_id: str, sink: str) -> list[OutputRow]:
         """The outputs of a sink that count."""

@@ -40,6 +40,7 @@ class InFlightWindow:
         self.records: dict[int, Record] = {}
         self.batches: list[InFlightBatch] = []
         self.leases: dict[int, HeldLease] = {}
+        self.failed_attempts: dict[int, tuple[HeldLease, set[int]]] = {}
         self.gap_window: tuple[int, int] | None = None
         self.log_start = 0
         self.log_end = start_offset
@@ -169,6 +170,13 @@ class InFlightWindow:
         record.part = record.not_before = None
         if state is not ACQUIRED:
             record.lease_id = record.expires_at = None
+
+    def note_attempts(self, offsets: Sequence[int], policy: Policy) -> None:
+        """These deliveries are about to fail; their dead letters will tell of them."""
+        for offset in offsets if policy.dead_letters else ():
+            lease_id = self.records[offset].lease_id
+            if lease_id is not None:
+                self.failed_attempts.setdefault(lease_id, (self.leases[lease_id], set()))[1].add(offset)
 
     def give_up(self, record: Record, cause: str, policy: Policy) -> None:
         """ARCHIVING where the group has a DLQ, else ARCHIVED (R-ST-4, R-AK-12)."""

@@ -47,14 +47,21 @@ def test_a_lease_from_acquire_to_dead_letter(state: InMemoryState) -> None:
         REJECT: OffsetSet.of((5, 6)),
         RELEASE: OffsetSet.of((8, 10)),
     }
-    made = [LeaseOutput("files", "lease=1", 7)]
+    made = [LeaseOutput("files", "lease=1", 7), LeaseOutput("files-exceptions", "failed/lease=1", 3)]
     for _ in range(2):  # the second is a retry after a lost reply
         done = state.acknowledge(lease, outcomes, outputs=made, request_id=UUID(int=7))
         assert (done.accepted, done.rejected, done.released, done.spso) == (7, 1, 2, 5)
     assert [row.location for row in state.outputs("g", "files")] == ["lease=1"]
     batch = state.open_dead_letters(T0, 10)
     assert batch is not None
+    (attempt,) = state.dead_letter_attempts(T0, batch.sequence)
+    assert (attempt.member_id, attempt.exceptions) == ("run", "failed/lease=1")
+    assert attempt.offsets == OffsetSet.of((5, 6))
+    state.hold_dead_letters(T0, "no such topic")
+    (held,) = state.held_dead_letters()
+    assert (held.share_partition, held.records, held.reason) == (T0, 1, "no such topic")
     assert state.close_dead_letters(T0, batch.sequence) == 1
+    assert state.held_dead_letters("g") == []
     assert [(run.cause, run.offsets) for run in state.dead_letters("g")] == [
         ("rejected", OffsetSet.of((5, 6)))
     ]
