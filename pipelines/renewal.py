@@ -72,9 +72,11 @@ class _Held:
 
 
 class LeaseKeeper:
-    """Holds leases of one member and renews them until they are dropped. A context manager; on exit it stops.
+    """Holds leases of one member and renews them until they are dropped.
 
-    `on_lost` is called from the renewing thread once a lock or the membership is lost, repeatedly until the exit.
+    A context manager. What is still held when the block ends is given back: by an interrupt (no Exception) as of a
+    run that was cancelled, else as unanswered. `on_lost` cancels what is at work: it is called from the renewing
+    thread once a lock or the membership is lost, repeatedly until the exit, and when the block fails.
     """
 
     def __init__(self, state: State, member: Member, on_lost: Callable[[], None] = lambda: None) -> None:
@@ -95,15 +97,57 @@ class LeaseKeeper:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop = True
-        self._wake.set()
-        self._thread.join()
+        try:
+            if error is not None:
+                self._on_lost()
+        finally:
+            held = self.held
+            for lease in held:
+                self.drop(lease)
+            # Ctrl-C, SIGTERM and Dagster's own interruption are no Exceptions: somebody stopped the run.
+            stopped = error is not None and not isinstance(error, Exception)
+            release_held(self._state, held, cancelled=stopped)
+            self._stop = True
+            self._wake.set()
+            self._thread.join()
+        # Spark's answer to the cancelled job is not the reason; the lost lock is.
+        if isinstance(error, Exception) and not isinstance(error, LockLost):
+            self.check()
 
-    def hold(self, lease: Lease, acquired_at: float) -> None:
-        """Keep a lease; `acquired_at` is `time.monotonic()` from before it was asked for."""
-        with self._lock:
-            self._held[lease.lease_id] = _Held(lease, acquired_at)
-        self._wake.set()
+    def acquire(self, sp: SharePartition, max_records: int, lock_duration_ms: int | None) -> Lease | None:
+        """Lease up to so many records and keep them; None when there is nothing to lease.
+
+        Raises LockLost, and what `State.acquire` raises.
+        """
+        self.check()
+        # From before it is asked for: the lock lives at least this long plus its duration.
+        asked_at = time.monotonic()
+        lease = self._state.acquire(
+            sp,
+            self._member.member_id,
+            self._member.member_epoch,
+            max_records,
+            lock_duration_ms=lock_duration_ms,
+        )
+        if lease is not None:
+            with self._lock:
+                self._held[lease.lease_id] = _Held(lease, asked_at)
+            self._wake.set()
+        return lease
+
+    def acquire_from(
+        self, share_partitions: Iterable[SharePartition], max_records: int, lock_duration_ms: int | None
+    ) -> list[Lease]:
+        """Lease up to so many records of these share-partitions together, in this order, and keep them."""
+        leases: list[Lease] = []
+        for sp in share_partitions:
+            if max_records <= 0:
+                break
+            lease = self.acquire(sp, max_records, lock_duration_ms)
+            if lease is not None:
+                leases.append(lease)
+                max_records -= lease.offsets.count
+        return leases
 
     def drop(self, lease: Lease) -> None:
         """Keep it no longer: it was answered or given back."""

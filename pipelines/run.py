@@ -10,26 +10,25 @@ the group, the sweeps and the dead letters are the caller's.
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
 from pipelines.job import ShareGroupJob
-from pipelines.outcomes import Answer, Seen, answer, missing, present, read_back, with_outcomes
-from pipelines.plan import TopicPartition
-from pipelines.read import leased_records
-from pipelines.renewal import LeaseKeeper, Member, release_held
+from pipelines.outcomes import Answer, Seen, read_back, with_outcomes
+from pipelines.renewal import LeaseKeeper, Member
 from pipelines.report import Progress, ProgressCallback, RoundReport, RunReport
+from pipelines.session import cancellable
+from pipelines.sinks import Accepted, ParquetByLease, Place
+from pipelines.sizes import RecordSizes, records_within
+from pipelines.source import Source
 from pipelines.write import Written, lease_folder, write_leases, write_summary
 from sharequeue.configs import GroupConfigs
 from sharequeue.database import Database
-from sharequeue.errors import BrokerNotAvailable, OffsetOutOfRange, UnknownTopicId
-from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.state import Acknowledged, Lease, LeaseOutput, SharePartition, State
-from sharequeue.topics import LogOffsets, TopicInfo, Topics
+from sharequeue.topics import Topics
 
 __all__ = ["RoundReport", "RunReport", "run_rounds"]
 
@@ -47,20 +46,38 @@ def run_rounds(
     spark: SparkSession,
     max_rounds: int | None = None,
     max_records: int = MAX_RECORDS,
+    max_bytes: int | None = None,
     max_seconds: float | None = None,
     isolation_level: str | None = None,
     progress: ProgressCallback = lambda progress: None,
 ) -> RunReport:
     """Process what the member is assigned, until drained, or out of rounds, or no round may begin any more.
 
-    `max_records` is the budget of one round. `isolation_level` is the group's own when None. Raises what the
-    handler, Spark, the state or the broker raised, and LockLost; everything held has then been given back.
+    `max_records` and `max_bytes` are the budget of one round; `max_bytes` is the job's when None, or else the group's
+    own, as `isolation_level` is. Raises what the handler, Spark, the state or the broker raised, LockLost, and
+    SinkRefused; everything held has then been given back.
     """
-    if isolation_level is None:
+    max_bytes = job.max_bytes if max_bytes is None else max_bytes
+    if isolation_level is None or max_bytes is None:
         with Database.open(settings) as database:
-            isolation_level = GroupConfigs.load(database, job.group).isolation_level
-    run = _Run(settings, job, membership, state, topics, spark, max_records, isolation_level, progress)
-    return run.rounds(max_rounds, max_seconds)
+            configs = GroupConfigs.load(database, job.group)
+        isolation_level = isolation_level or configs.isolation_level
+        max_bytes = configs.fetch_max_bytes if max_bytes is None else max_bytes
+    with RecordSizes(settings, isolation_level) as sizes:
+        run = _Run(
+            settings,
+            job,
+            membership,
+            state,
+            topics,
+            spark,
+            max_records,
+            max_bytes,
+            isolation_level,
+            sizes,
+            progress,
+        )
+        return run.rounds(max_rounds, max_seconds)
 
 
 class _Run:
@@ -73,46 +90,39 @@ class _Run:
         topics: Topics,
         spark: SparkSession,
         max_records: int,
+        max_bytes: int,
         isolation_level: str,
+        sizes: RecordSizes,
         progress: ProgressCallback,
     ) -> None:
         self.settings = settings
         self.job = job
         self.member = member
         self.state = state
-        self.topics = topics
         self.spark = spark
         self.max_records = max_records
-        self.isolation_level = isolation_level
+        self.source = Source(
+            settings, state, topics, spark, isolation_level, job.reader_options, job.headers, job.max_scans
+        )
+        self.max_bytes = max_bytes
+        self.sizes = sizes
+        self.sink = (job.output or ParquetByLease()).open(Place(settings, state, spark, job))
         self.progress = progress
         self.began_at = time.monotonic()
         self.records_done = 0
-        self.job_tag = f"sharequeue-{uuid.uuid4().hex[:12]}"
 
     def rounds(self, max_rounds: int | None, max_seconds: float | None) -> RunReport:
         reports: list[RoundReport] = []
         drained = False
-        with self._cancellable() as cancel, LeaseKeeper(self.state, self.member, cancel) as keeper:
-            try:
-                while not drained and (max_rounds is None or len(reports) < max_rounds):
-                    if max_seconds is not None and time.monotonic() - self.began_at >= max_seconds:
-                        break
-                    report = _Round(self, keeper, len(reports) + 1).go()
-                    if report is None:
-                        drained = True
-                    else:
-                        reports.append(report)
-            except BaseException as error:
-                cancel()
-                held = keeper.held
-                for lease in held:
-                    keeper.drop(lease)
-                # Ctrl-C, SIGTERM and Dagster's own interruption are no Exceptions: somebody stopped the run.
-                release_held(self.state, held, cancelled=not isinstance(error, Exception))
-                # Spark's answer to the cancelled job is not the reason; the lost lock is.
-                if isinstance(error, Exception):
-                    keeper.check()
-                raise
+        with cancellable(self.spark) as cancel, LeaseKeeper(self.state, self.member, cancel) as keeper:
+            while not drained and (max_rounds is None or len(reports) < max_rounds):
+                if max_seconds is not None and time.monotonic() - self.began_at >= max_seconds:
+                    break
+                report = _Round(self, keeper, len(reports) + 1).go()
+                if report is None:
+                    drained = True
+                else:
+                    reports.append(report)
         seconds = time.monotonic() - self.began_at
         return RunReport(self.job.group, tuple(reports), self.lag(), drained, seconds)
 
@@ -120,17 +130,6 @@ class _Run:
         return sum(
             status.lag for status in self.state.describe(self.job.group) if status.topic in self.job.topics
         )
-
-    @contextmanager
-    def _cancellable(self) -> Iterator[Callable[[], None]]:
-        """Spark's jobs of this run carry a tag, by which another thread can cancel them and nobody else's."""
-        context = self.spark.sparkContext
-        context.addJobTag(self.job_tag)
-        context.setInterruptOnCancel(True)
-        try:
-            yield lambda: context.cancelJobsWithTag(self.job_tag)
-        finally:
-            context.removeJobTag(self.job_tag)
 
 
 class _Round:
@@ -146,33 +145,29 @@ class _Round:
         run, job = self.run, self.run.job
         with self._stage("observe"):
             share_partitions = self._assigned()
-            infos = self._observe(share_partitions)
+            infos = run.source.observe(share_partitions)
         with self._stage("acquire"):
             leases = self._acquire(share_partitions)
         if not leases:
             return None
         self.leased = sum(lease.offsets.count for lease in leases)
         with self._stage("plan"):
-            records = leased_records(
-                run.spark,
-                run.settings,
-                leases,
-                options=job.reader_options,
-                isolation_level=run.isolation_level,
-                headers=job.headers,
-                max_scans=job.max_scans,
-            )
-            handled = with_outcomes(job.handler(records))
+            handled = with_outcomes(job.handler(run.source.records(leases)))
+            run.sink.fits(handled.schema)
         with self._stage("write"):
             written = write_leases(run.spark, run.settings, job, handled, leases)
         with self._stage("summarise"):
             summaries = self._summarise(written, leases)
         with self._stage("read back"):
-            seen = read_back(run.spark, written.folders)
-            answers = self._answers(leases, seen, infos)
+            seen = read_back(run.spark, written.folders, delays="not_before" in handled.columns)
+            answers = run.source.answers(leases, seen, infos, job.dropped)
+        if run.sink.stages:
+            with self._stage("stage"):
+                run.sink.stage(written)
         with self._stage("acknowledge"):
             acknowledged = [
-                self._acknowledge(lease, answers[lease.lease_id], seen, summaries) for lease in leases
+                self._acknowledge(lease, answers[lease.lease_id], written, seen, summaries)
+                for lease in leases
             ]
         run.records_done += self.leased
         return self._report(leases, answers, acknowledged)
@@ -183,37 +178,22 @@ class _Round:
         turn = (self.number - 1) % len(assigned) if assigned else 0
         return assigned[turn:] + assigned[:turn]
 
-    def _observe(self, share_partitions: Sequence[SharePartition]) -> dict[str, TopicInfo]:
-        """Have the state know where the logs end now; it leases nothing beyond."""
-        infos = self.run.topics.describe({sp.topic for sp in share_partitions})
-        offsets = self.run.topics.offsets_of({topic: info.partitions for topic, info in infos.items()})
-        for sp in share_partitions:
-            seen = offsets.get((sp.topic, sp.partition))
-            if seen is not None:
-                self._tell(sp, infos[sp.topic], seen)
-        return infos
-
-    def _tell(self, sp: SharePartition, info: TopicInfo, seen: LogOffsets) -> None:
-        self.run.state.observe(sp, info.topic_id, seen.log_start, seen.log_end, seen.last_stable_offset)
-
     def _acquire(self, share_partitions: Sequence[SharePartition]) -> list[Lease]:
-        run, leases, budget = self.run, list[Lease](), self.run.max_records
+        run, duration = self.run, self.run.job.lock_duration_ms
+        if not run.max_bytes:
+            return self.keeper.acquire_from(share_partitions, run.max_records, duration)
+        means = run.sizes.measure(share_partitions, run.state.describe(run.job.group))
+        leases, records, size = list[Lease](), run.max_records, float(run.max_bytes)
         for sp in share_partitions:
-            if budget <= 0:
-                break
-            self.keeper.check()
-            asked_at = time.monotonic()
-            lease = run.state.acquire(
-                sp,
-                run.member.member_id,
-                run.member.member_epoch,
-                budget,
-                lock_duration_ms=run.job.lock_duration_ms,
-            )
+            wanted = min(records, records_within(size, means[sp.topic]))
+            if not leases:
+                # One record at least, however large, as in Kafka's fetch: or nothing would ever be leased.
+                wanted = max(wanted, 1)
+            lease = self.keeper.acquire(sp, wanted, duration) if wanted > 0 else None
             if lease is not None:
-                self.keeper.hold(lease, asked_at)
                 leases.append(lease)
-                budget -= lease.offsets.count
+                records -= lease.offsets.count
+                size -= lease.offsets.count * means[sp.topic]
         return leases
 
     def _summarise(self, written: Written, leases: Sequence[Lease]) -> dict[str, dict[int, str]]:
@@ -231,81 +211,11 @@ class _Round:
                 )
         return summaries
 
-    def _answers(
-        self, leases: Sequence[Lease], seen: Mapping[int, Seen], infos: Mapping[str, TopicInfo]
-    ) -> dict[int, Answer]:
-        """The answer of each lease; the log is asked again only about offsets that have no outcome."""
-        run = self.run
-        wanted: dict[TopicPartition, OffsetSet] = {}
-        for lease in leases:
-            at = (lease.share_partition.topic, lease.share_partition.partition)
-            if silent := missing(lease, seen.get(lease.lease_id)):
-                wanted[at] = wanted.get(at, EMPTY) | silent
-        in_log: dict[TopicPartition, OffsetSet] = {}
-        starts: dict[TopicPartition, int] = {}
-        if wanted:
-            # Before the log is asked: it may be another one by now, and offsets past its end are waited for.
-            self._log_starts(wanted, leases, infos)
-            in_log = present(
-                run.spark,
-                run.settings,
-                wanted,
-                isolation_level=run.isolation_level,
-                options=run.job.reader_options,
-            )
-            # Asked after the reading: what was absent because of retention lies below this log start.
-            starts = self._log_starts(wanted, leases, infos)
-        return {
-            lease.lease_id: answer(
-                lease,
-                seen.get(lease.lease_id),
-                in_log.get((lease.share_partition.topic, lease.share_partition.partition), EMPTY),
-                starts.get((lease.share_partition.topic, lease.share_partition.partition), 0),
-                run.job.dropped,
-            )
-            for lease in leases
-        }
-
-    def _log_starts(
-        self,
-        wanted: Mapping[TopicPartition, OffsetSet],
-        leases: Sequence[Lease],
-        infos: Mapping[str, TopicInfo],
-    ) -> dict[TopicPartition, int]:
-        """Where the logs of missing offsets start now, which the state is told; refuses what is no gap."""
-        names = {topic for topic, _ in wanted}
-        now = self.run.topics.describe(names)
-        for name in names:
-            if name not in now or now[name].topic_id != infos[name].topic_id:
-                raise UnknownTopicId(
-                    f"Topic {name!r} was deleted, or made again, while its records were read: what is "
-                    "missing was not acknowledged. See what became of the topic; the records are delivered again."
-                )
-        offsets = self.run.topics.offsets_of({name: now[name].partitions for name in names})
-        starts: dict[TopicPartition, int] = {}
-        for sp in {lease.share_partition for lease in leases}:
-            at = (sp.topic, sp.partition)
-            if at not in wanted:
-                continue
-            seen = offsets.get(at)
-            if seen is None:
-                raise BrokerNotAvailable(
-                    f"{sp} has no leader: whether its missing records are gaps is not known."
-                )
-            if wanted[at].end > seen.log_end:
-                last = wanted[at].end - 1
-                raise OffsetOutOfRange(
-                    f"The log of {sp} ends at {seen.log_end}, before leased offset {last}: it was truncated. What is "
-                    "missing was not acknowledged; reset the group's offsets once the cause is known."
-                )
-            starts[at] = seen.log_start
-            self._tell(sp, now[sp.topic], seen)
-        return starts
-
     def _acknowledge(
         self,
         lease: Lease,
         answered: Answer,
+        written: Written,
         seen: Mapping[int, Seen],
         summaries: Mapping[str, Mapping[int, str]],
     ) -> Acknowledged:
@@ -314,8 +224,7 @@ class _Round:
         of_lease = seen.get(lease.lease_id)
         accepted_rows = of_lease.accepted_rows if of_lease else 0
         exceptions = of_lease.exceptions if of_lease else 0
-        outputs = [
-            LeaseOutput(job.sink, lease_folder(run.settings, job.sink, lease.lease_id), accepted_rows),
+        beside = [
             LeaseOutput(
                 job.exceptions_sink,
                 lease_folder(run.settings, job.exceptions_sink, lease.lease_id),
@@ -327,7 +236,8 @@ class _Round:
                 if lease.lease_id in folders
             ),
         ]
-        acknowledged = run.state.acknowledge(self.keeper.current(lease), answered.outcomes, outputs=outputs)
+        accepted = Accepted(self.keeper.current(lease), written.accepted.get(lease.lease_id), accepted_rows)
+        acknowledged = run.sink.acknowledge(accepted, answered, beside)
         self.keeper.drop(lease)
         if answered.lost:
             # Below the log start nothing can be answered any more; the lease ends without it.

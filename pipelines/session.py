@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import IO, Any
@@ -58,6 +60,21 @@ def connector_jars(settings: Settings) -> list[Path]:
             f"Spark's Kafka connector is not in {folder}: run `make up`, which fetches it once."
         )
     return jars
+
+
+@contextmanager
+def cancellable(spark: SparkSession) -> Iterator[Callable[[], None]]:
+    """Give a function by which another thread cancels the Spark jobs of this block, and nobody else's: they
+    carry a tag.
+    """
+    context = spark.sparkContext
+    tag = f"sharequeue-{uuid.uuid4().hex[:12]}"
+    context.addJobTag(tag)
+    context.setInterruptOnCancel(True)
+    try:
+        yield lambda: context.cancelJobsWithTag(tag)
+    finally:
+        context.removeJobTag(tag)
 
 
 def _configuration(settings: Settings, app_name: str) -> dict[str, str]:

@@ -10,14 +10,18 @@ import time
 from collections import Counter
 
 import pytest
+import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from pipelines.renewal import LockLost
+from pipelines.report import Progress
 from pipelines.write import read_manifest, read_output, sweep_outputs
+from sharequeue.database import Database
 from sharequeue.errors import InvalidRecordState
 from sharequeue.settings import Settings
 from sharequeue.state import Acknowledged, AcknowledgeType, Lease, LeaseOutput, State
+from tests.cutting_proxy import CuttingProxy
 from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fix_stack import REPOSITORY, MakeTopic
 
@@ -187,6 +191,37 @@ def test_each_lease_counts_by_itself(
     assert run_job(job, holder).accepted == 20
     rows = read_output(spark, state, group, job.sink).select("partition", "offset").collect()
     assert Counter((row[0], row[1]) for row in rows) == {(p, n): 1 for p in range(2) for n in range(20)}
+
+
+def test_a_lost_reply_neither_leases_nor_counts_twice(
+    group: str,
+    filled: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    settings: Settings,
+    state: State,
+    spark: SparkSession,
+) -> None:
+    """The replies to an acquire and to an acknowledgement that have committed never arrive: the run asks again, is
+    answered as at first, and its output and figures are those of a quiet day."""
+    holder = assigned(filled)
+    url = sa.make_url(settings.database_url)
+    with CuttingProxy(str(url.host), int(url.port or 0)) as proxy:
+        through = url.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+
+        def cut(progress: Progress) -> None:
+            if progress.stage in ("acquire", "acknowledge") and progress.round == 1:
+                proxy.arm(f"sharequeue.{progress.stage}(", 0)
+
+        with Database(through) as database:
+            job = job_of(group, filled, all_accepted)
+            report = run_job(job, holder, state=State(database), progress=cut)
+        assert (proxy.cuts, proxy.armed) == (2, False)
+    assert (report.leased, report.accepted, len(report.rounds[0].lease_ids)) == (40, 40, 2)
+    assert read_output(spark, state, group, job.sink).count() == 40
+    assert [(status.spso, status.lag) for status in state.describe(group)] == [(20, 0)] * 2
+    assert state.leases(group) == []
+    assert state.verify(group) == []
 
 
 KILLED = textwrap.dedent(

@@ -1,0 +1,149 @@
+"""What does a run look like whose driver can be killed, and whose tasks wait for a signal?
+
+A driver of Spark's as a process of its own, on the cluster that it is told of. It reads one job a line from its
+input, runs it to the end, and writes one line of JSON: what `run_rounds` reported, and what Spark had to do over.
+Its handler runs on executors that share neither process nor modules with it; the folder of signals is the test's
+own means, not the project's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+from pipelines import ShareGroupJob, run_rounds, spark_session
+from sharequeue.database import Database
+from sharequeue.settings import Settings
+from sharequeue.state import SharePartition, State
+from sharequeue.topics import Topics
+
+COLUMNS = "topic string, partition int, offset long, lease_id long, outcome string, attempt int"
+CONF = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.locality.wait": "0",
+    # What a dead executor held is asked for once, not for a quarter of a minute.
+    "spark.shuffle.io.maxRetries": "1",
+    "spark.shuffle.io.retryWait": "100ms",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50",
+    # A task is done again elsewhere as soon as half of its stage is done and it takes longer than they did.
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.minTaskRuntime": "100ms",
+    "spark.speculation.quantile": "0.5",
+}
+
+
+class Handler:
+    """Accepts everything, with the attempt that did it. First attempts of the tasks in `held` stop after their first
+    batch: they fail, or wait until the file `go` is there.
+    """
+
+    def __init__(self, signals: str, held: list[int], *, fails: bool, shuffled: bool) -> None:
+        self.signals = signals
+        self.held = held
+        self.fails = fails
+        self.shuffled = shuffled
+
+    def __call__(self, records: DataFrame) -> DataFrame:
+        if self.shuffled:
+            records = records.repartition(2, "offset")
+        return records.select("topic", "partition", "offset", "lease_id").mapInArrow(self.work, COLUMNS)
+
+    def work(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What runs on the executors."""
+        if ours := {"pipelines", "sharequeue"} & set(sys.modules):
+            raise AssertionError(f"an executor has imported {ours}")
+        context = TaskContext.get()
+        assert context is not None
+        attempt = context.attemptNumber()
+        stops = attempt == 0 and context.partitionId() in self.held
+        for batch in batches:
+            accepted = pa.array(["accept"] * batch.num_rows, pa.string())
+            attempts = pa.array([attempt] * batch.num_rows, pa.int32())
+            names = [*batch.schema.names, "outcome", "attempt"]
+            yield pa.RecordBatch.from_arrays([*batch.columns, accepted, attempts], names=names)
+            if stops:
+                self.stop(context.partitionId())
+                stops = False
+
+    def stop(self, task: int) -> None:
+        """Fail, or say so and wait."""
+        if self.fails:
+            raise RuntimeError("the first attempt fails half-way")
+        if (Path(self.signals) / "go").exists():
+            return
+        writing = Path(self.signals) / f"{task}.writing"
+        writing.write_text(str(os.getpid()))
+        writing.rename(Path(self.signals) / str(task))
+        deadline = time.monotonic() + 120
+        while not (Path(self.signals) / "go").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def wait_for_executors(spark: SparkSession, wanted: int) -> None:
+    """Until both workers have theirs: one that was killed is replaced."""
+    tracker: Any = spark.sparkContext._jsc.sc().statusTracker()
+    deadline = time.monotonic() + 60
+    while len(tracker.getExecutorInfos()) - 1 < wanted:  # the driver counts as one
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def done_over(spark: SparkSession, since: int) -> dict[str, int]:
+    """Stages from this number on: how many tasks failed, and how many stages were done again."""
+    context: Any = spark.sparkContext._jsc.sc()
+    context.listenerBus().waitUntilEmpty()
+    jvm: Any = spark._jvm
+    gateway: Any = spark.sparkContext._gateway
+    no_figures, no_tasks = gateway.new_array(jvm.double, 0), jvm.java.util.ArrayList()
+    stages = context.statusStore().stageList(None, False, False, no_figures, no_tasks)
+    of_job = [stage for stage in map(stages.apply, range(stages.size())) if stage.stageId() >= since]
+    return {
+        "failed_tasks": sum(stage.numFailedTasks() for stage in of_job),
+        "stages_again": sum(stage.attemptId() > 0 for stage in of_job),
+        "stages": max((stage.stageId() for stage in of_job), default=since) + 1,
+    }
+
+
+def main() -> None:
+    """Arguments: home of the stack, output folder, address of the cluster's master."""
+    from tests.fix_pipelines import Holder
+
+    home, output, master = sys.argv[1:]
+    settings = Settings.load(home, output=output, spark_master=master)
+    spark = spark_session(settings, "tests on a cluster", CONF)
+    since = 0
+    for line in sys.stdin:
+        given: dict[str, Any] = json.loads(line)
+        group, topic = given["group"], given["topic"]
+        handler = Handler(given["signals"], given["held"], fails=given["fails"], shuffled=given["shuffled"])
+        job = ShareGroupJob(group, (topic,), handler, f"sink-{group}", lock_duration_ms=given["lock_ms"])
+        holder = Holder([SharePartition(group, topic, number) for number in range(2)])
+        wait_for_executors(spark, 2)
+        with Database.open(settings) as database, Topics(settings) as topics:
+            report = run_rounds(
+                settings, job, membership=holder, state=State(database), topics=topics, spark=spark
+            )
+        again = done_over(spark, since)
+        since = again.pop("stages")
+        figures = {"accepted": report.accepted, "rounds": len(report.rounds), "lag": report.lag}
+        print(json.dumps({**figures, **again}), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
