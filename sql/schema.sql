@@ -1166,7 +1166,8 @@ declare
         'acknowledge', 'acknowledge_and_acquire', 'acknowledge_and_fetch', 'acknowledge_batches', 'acquire',
         'close_dead_letters', 'dead_letter_attempts', 'hold_dead_letters', 'initialize', 'observe', 'open_dead_letters',
         'record_report', 'release', 'renew', 'sweep',
-        'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets'];
+        'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets',
+        'begin_compaction', 'commit_compaction', 'forget_compaction', 'removable_outputs'];
     v_service constant text[] := array[
         'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive',
         'drop_journal_partition', 'extend_locks', 'give_back_room', 'journal_partitions', 'make_journal_partitions',
@@ -1443,6 +1444,20 @@ begin
         return null;
     end if;
     return sharequeue.note_outage(p_longer_than, true);
+end
+$$;
+
+-- FUNCTION begin_compaction(uuid, text, text, text)
+
+CREATE FUNCTION sharequeue.begin_compaction(p_compaction_id uuid, p_group_id text, p_sink text, p_location text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform sharequeue.authorise(p_group_id, 'READ');
+    insert into sharequeue.compactions (compaction_id, group_id, sink, location, began_at)
+    values (p_compaction_id, p_group_id, p_sink, p_location, sharequeue.clock())
+    on conflict on constraint compactions_pkey do nothing;
 end
 $$;
 
@@ -1819,6 +1834,47 @@ begin
     where r.dead_letter_topic = p_topic and r.topic_id = p_topic_id and r.partition = p_partition;
     update sharequeue.redrives r set sent = r.sent + v_sent where r.redrive_id = v_batch.redrive_id;
     return v_sent;
+end
+$$;
+
+-- FUNCTION commit_compaction(uuid, text[], bigint)
+
+CREATE FUNCTION sharequeue.commit_compaction(p_compaction_id uuid, p_replaced text[], p_records bigint) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_compaction sharequeue.compactions;
+    v_found record;
+begin
+    select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id for update;
+    if not found or v_compaction.abandoned_at is not null then
+        raise exception 'compaction % was given up by a sweep: it took longer than the grace', p_compaction_id
+            using errcode = 'SQ042';
+    end if;
+    perform sharequeue.authorise(v_compaction.group_id, 'READ');
+    if v_compaction.committed_at is null then
+        perform from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
+        where sp.group_id = v_compaction.group_id and o.sink = v_compaction.sink and o.location = any (p_replaced)
+        order by o.lease_id for no key update of o;
+        select count(distinct o.location) as folders, sum(o.records)::bigint as records into v_found
+        from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
+        where sp.group_id = v_compaction.group_id and o.sink = v_compaction.sink and o.location = any (p_replaced);
+        if v_found.folders <> cardinality(p_replaced) or coalesce(v_found.records, 0) <> p_records then
+            raise exception 'compaction % of % folders with % records: % folders with % records count now, because '
+                'another compaction was quicker or the folders changed', p_compaction_id, cardinality(p_replaced),
+                p_records, v_found.folders, coalesce(v_found.records, 0) using errcode = 'SQ042';
+        end if;
+        update sharequeue.lease_outputs o set location = v_compaction.location
+        from sharequeue.share_partitions sp
+        where sp.share_partition_id = o.share_partition_id and sp.group_id = v_compaction.group_id
+            and o.sink = v_compaction.sink and o.location = any (p_replaced);
+        update sharequeue.compactions set committed_at = sharequeue.clock(), replaced = p_replaced
+        where compaction_id = p_compaction_id;
+    end if;
+    return (select count(*) from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
+        where sp.group_id = v_compaction.group_id and o.sink = v_compaction.sink
+            and o.location = v_compaction.location);
 end
 $$;
 
@@ -2611,6 +2667,25 @@ begin
             then 'its deliveries are used up: it gets the last one back' end;
     end if;
     return v_row;
+end
+$$;
+
+-- FUNCTION forget_compaction(uuid)
+
+CREATE FUNCTION sharequeue.forget_compaction(p_compaction_id uuid) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_compaction sharequeue.compactions;
+begin
+    select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id for update;
+    if not found or (v_compaction.committed_at is null and v_compaction.abandoned_at is null) then
+        return false;
+    end if;
+    perform sharequeue.authorise(v_compaction.group_id, 'READ');
+    delete from sharequeue.compactions where compaction_id = p_compaction_id;
+    return true;
 end
 $$;
 
@@ -3894,6 +3969,33 @@ begin
         insert into sharequeue.requests (request_id, operation, answer, answered_at)
         values (p_request_id, p_operation, p_answer, sharequeue.clock());
     end if;
+end
+$$;
+
+-- FUNCTION removable_outputs(text, text, interval)
+
+CREATE FUNCTION sharequeue.removable_outputs(p_group_id text, p_sink text, p_grace interval) RETURNS TABLE(compaction_id uuid, folders text[])
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+    v_before timestamptz := sharequeue.clock() - p_grace;
+begin
+    perform sharequeue.authorise(p_group_id, 'READ');
+    update sharequeue.compactions c set abandoned_at = sharequeue.clock()
+    where c.group_id = p_group_id and c.sink = p_sink and c.committed_at is null and c.abandoned_at is null
+        and c.began_at <= v_before;
+    return query
+        select c.compaction_id, case when c.abandoned_at is null then c.replaced else array[c.location] end
+        from sharequeue.compactions c
+        where c.group_id = p_group_id and c.sink = p_sink
+            and (c.abandoned_at is not null or c.committed_at <= v_before)
+            and not exists (
+                select from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
+                where sp.group_id = p_group_id and o.sink = p_sink
+                    and o.location = any (case when c.abandoned_at is null then c.replaced else array[c.location] end))
+        order by c.began_at;
 end
 $$;
 
@@ -5401,6 +5503,20 @@ CREATE TABLE sharequeue.clock_offset (
     CONSTRAINT clock_offset_singleton CHECK (singleton)
 );
 
+-- TABLE compactions
+
+CREATE TABLE sharequeue.compactions (
+    compaction_id uuid NOT NULL,
+    group_id text NOT NULL,
+    sink text NOT NULL,
+    location text NOT NULL,
+    began_at timestamp with time zone NOT NULL,
+    committed_at timestamp with time zone,
+    replaced text[] DEFAULT '{}'::text[] NOT NULL,
+    abandoned_at timestamp with time zone,
+    CONSTRAINT compactions_committed_or_abandoned CHECK (((committed_at IS NULL) OR (abandoned_at IS NULL)))
+);
+
 -- TABLE lease_outputs
 
 CREATE TABLE sharequeue.lease_outputs (
@@ -6089,6 +6205,11 @@ ALTER TABLE ONLY sharequeue.circuit_breakers
 ALTER TABLE ONLY sharequeue.clock_offset
     ADD CONSTRAINT clock_offset_pkey PRIMARY KEY (singleton);
 
+-- CONSTRAINT compactions compactions_pkey
+
+ALTER TABLE ONLY sharequeue.compactions
+    ADD CONSTRAINT compactions_pkey PRIMARY KEY (compaction_id);
+
 -- CONSTRAINT dead_letter_batches dead_letter_batches_pkey
 
 ALTER TABLE ONLY sharequeue.dead_letter_batches
@@ -6242,6 +6363,10 @@ ALTER TABLE ONLY sharequeue.topics
 -- INDEX audit_log_by_group
 
 CREATE INDEX audit_log_by_group ON sharequeue.audit_log USING btree (group_id, audit_id);
+
+-- INDEX compactions_by_sink
+
+CREATE INDEX compactions_by_sink ON sharequeue.compactions USING btree (group_id, sink);
 
 -- INDEX dead_letter_batches_one_open
 
@@ -6417,6 +6542,11 @@ ALTER TABLE ONLY sharequeue.assignments
 
 ALTER TABLE ONLY sharequeue.circuit_breakers
     ADD CONSTRAINT circuit_breakers_share_partition_fkey FOREIGN KEY (share_partition_id) REFERENCES sharequeue.share_partitions(share_partition_id) ON DELETE CASCADE;
+
+-- FK CONSTRAINT compactions compactions_group_fkey
+
+ALTER TABLE ONLY sharequeue.compactions
+    ADD CONSTRAINT compactions_group_fkey FOREIGN KEY (group_id) REFERENCES sharequeue.share_groups(group_id) ON DELETE CASCADE;
 
 -- FK CONSTRAINT dead_letter_batches dead_letter_batches_share_partition_fkey
 
