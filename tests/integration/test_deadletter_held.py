@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import httpx
 import pytest
 from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]
-from starlette.testclient import TestClient
 
 from sharequeue.database import Database
 from sharequeue.groups import ensure_group
-from sharequeue.service import create_app
 from sharequeue.settings import Settings
 from tests.fix_deadletters import GROUP_CONFIGS, GivenUp, alter_configs
+from tests.integration.test_service import serving
 
 Make = Callable[..., GivenUp]
 METRIC = "sharequeue_share_partition_held_dead_letters"
@@ -35,18 +35,22 @@ def held(given_up: Make, private_database: Database) -> GivenUp:
 
 
 @pytest.fixture
-def client(held: GivenUp, settings: Settings) -> TestClient:
-    """Give a client of the service over that database, without its coordinator."""
-    url = held.database.engine.url.render_as_string(hide_password=False)
-    return TestClient(create_app(settings.replace(database_url=url), coordinate=False))
+def client(held: GivenUp, settings: Settings) -> Iterator[httpx.Client]:
+    """Give a client of the service, which runs over that database in a thread."""
+    place = held.database.engine.url.render_as_string(hide_password=False)
+    with (
+        serving(settings.replace(database_url=place)) as url,
+        httpx.Client(base_url=url, trust_env=False, timeout=20) as client,
+    ):
+        yield client
 
 
-def metrics(client: TestClient) -> list[str]:
+def metrics(client: httpx.Client) -> list[str]:
     return [line for line in client.get("/metrics").text.splitlines() if line.startswith(METRIC)]
 
 
 def test_held_dead_letters_are_told_until_they_are_written(
-    held: GivenUp, client: TestClient, settings: Settings
+    held: GivenUp, client: httpx.Client, settings: Settings
 ) -> None:
     """`State`, `/ready` and the metric name share-partition, records and what to do, from the drain that failed until
     a batch is written; the service itself is ready all the while."""
@@ -81,7 +85,7 @@ def test_held_dead_letters_are_told_until_they_are_written(
     held.assert_each_exactly_once()
 
 
-def test_dropping_holds_nothing(held: GivenUp, client: TestClient) -> None:
+def test_dropping_holds_nothing(held: GivenUp, client: httpx.Client) -> None:
     """Kafka's way: what cannot be written is dropped, and there is nothing to say but how many."""
     held.writer().drain()
     held.configure(sharequeue_dead_letter_drop_enable="true")
