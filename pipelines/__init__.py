@@ -2,9 +2,9 @@
 acknowledgement.
 
 The way of a record, module by module: `job` says what is to be done (`rows`: record by record, in Python), `plan`
-which scans, `read` makes the DataFrame, `write` lands it, `outcomes` reads back what was landed, `run` acknowledges
-it and goes round again. `source` is all that is asked of the topics, `renewal` keeps the locks. `leasing` gives the
-same to a program that does its own writing.
+which scans, `read` makes the DataFrame, `write` lands it, `outcomes` reads back what was landed, `source` is all
+that is asked of the topics, `renewal` keeps the locks, `sinks` take what was accepted as `answering` acknowledges
+it, `run` goes round again. `leasing` gives the same to a program that does its own writing.
 """
 
 from pipelines.job import ShareGroupJob, Summary, pipeline
@@ -12,15 +12,21 @@ from pipelines.leasing import Answered, LeasedRecords, lease
 from pipelines.rows import Reject, Release, by_row
 from pipelines.run import RoundReport, RunReport, run_rounds
 from pipelines.session import spark_session
+from pipelines.sink_postgres import PostgresTable
+from pipelines.sinks import AtLeastOnce, ParquetByLease, SinkRefused
 
 __all__ = [
     "Answered",
+    "AtLeastOnce",
     "LeasedRecords",
+    "ParquetByLease",
+    "PostgresTable",
     "Reject",
     "Release",
     "RoundReport",
     "RunReport",
     "ShareGroupJob",
+    "SinkRefused",
     "Summary",
     "by_row",
     "lease",

@@ -35,6 +35,10 @@ class Files:
             return []
         return sorted(str(status.getPath().getName()) for status in self._fs.listStatus(self._path(folder)))
 
+    def size(self, path: str) -> int:
+        """The bytes of all files under a folder."""
+        return int(self._fs.getContentSummary(self._path(path)).getLength())
+
     def remove(self, path: str) -> None:
         """Remove a file or a folder with all it holds; nothing happens when it is not there."""
         self._fs.delete(self._path(path), True)

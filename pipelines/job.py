@@ -1,20 +1,24 @@
 """What is to be done with the records of a share group?
 
 A job names its group, its topics and its sink, and has a handler: a function from DataFrame to DataFrame that
-gives every record an `outcome`, and for a failure an `error`. How the records get there, and what becomes of
-the outcomes, is `run.py`'s matter; a handler can be called on any DataFrame with the same columns, which is
-how it is tested.
+gives every record an `outcome`, and for a failure an `error`, and when to try again at the soonest
+(`not_before`). How the records get there, and what becomes of the outcomes, is `run.py`'s matter; a handler can
+be called on any DataFrame with the same columns, which is how it is tested.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
 from pipelines.plan import MAX_SCANS
 from sharequeue.state import AcknowledgeType
+
+if TYPE_CHECKING:
+    from pipelines.sinks import Sink
 
 ACCEPT = "accept"
 RELEASE = "release"
@@ -51,7 +55,9 @@ class ShareGroupJob:
 
     `dropped` is the outcome of a record that the handler returned no row for: `release` by default, so that a
     filter written by accident does not accept what it hides. `lock_duration_ms` is the group's own when None.
-    `headers` may be switched off where they are not used, which spares decoding them.
+    `headers` may be switched off where they are not used, which spares decoding them. `output` says where accepted
+    rows go (`sinks.py`); None leaves them in files, by lease. `max_bytes` bounds the keys and values of a round, by
+    the mean size of the records; None takes the group config `sharequeue.fetch.max.bytes`, 0 is no bound.
     """
 
     group: str
@@ -64,10 +70,14 @@ class ShareGroupJob:
     max_scans: int = MAX_SCANS
     headers: bool = True
     reader_options: Mapping[str, str] = field(default_factory=dict)
+    output: Sink | None = None
+    max_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.dropped not in OUTCOMES:
             raise ValueError(f"dropped={self.dropped!r} is no outcome: expected one of {', '.join(OUTCOMES)}")
+        if self.max_bytes is not None and self.max_bytes < 0:
+            raise ValueError(f"max_bytes is {self.max_bytes}: expected bytes of a round, or 0 for no bound")
         for name in (self.sink, *(summary.name for summary in self.summaries)):
             if not name or name.startswith(("_", ".")) or "/" in name:
                 raise ValueError(f"{name!r} cannot be the name of a sink: it becomes a folder's name")
@@ -96,12 +106,14 @@ def pipeline(
     lock_duration_ms: int | None = None,
     headers: bool = True,
     reader_options: Mapping[str, str] | None = None,
+    output: Sink | None = None,
+    max_bytes: int | None = None,
 ) -> Callable[[Handler], ShareGroupJob]:
     """Make a function from DataFrame to DataFrame the handler of a share group; the sink is named after it.
 
     The function gets `topic, partition, offset, timestamp, timestamp_type, key, value, headers,
     delivery_count, lease_id` and returns the rows to write, with `outcome` (accept, release or reject) and,
-    if it likes, `error`.
+    if it likes, `error` and `not_before`, a timestamp before which a released record does not come again.
     """
 
     def mark(handler: Handler) -> ShareGroupJob:
@@ -115,6 +127,8 @@ def pipeline(
             lock_duration_ms=lock_duration_ms,
             headers=headers,
             reader_options=dict(reader_options or {}),
+            output=output,
+            max_bytes=max_bytes,
         )
 
     return mark

@@ -11,12 +11,13 @@ scans are read once more to tell which. KIP-932 leaves the acknowledgement of ga
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
+from pyspark.sql.types import TimestampType
 
 from pipelines.job import KEPT_COLUMNS, OUTCOMES, RELEASE
 from pipelines.plan import TopicPartition, plan_scans
@@ -29,6 +30,8 @@ MOST_RUNS = 1_000_000
 """Runs that are collected before the slower way is taken, which sorts the offsets first."""
 
 _READ_BACK = "lease_id long, outcome string, offset long"
+# From which second on it may be delivered again, rounded up; for what is released with a time.
+_SECOND = "case when outcome = 'release' then (unix_micros(not_before) + 999999) div 1000000 end"
 
 
 class HandlerError(Exception):
@@ -37,10 +40,14 @@ class HandlerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the files say of one lease: which offsets have which outcome, and how many rows were accepted."""
+    """What the files say of one lease: which offsets have which outcome, and how many rows were accepted.
+
+    `delays` are those of the released offsets that have a time not before, by the second since 1970.
+    """
 
     outcomes: Mapping[AcknowledgeType, OffsetSet]
     accepted_rows: int
+    delays: Mapping[int, OffsetSet] = field(default_factory=dict)
 
     @property
     def offsets(self) -> OffsetSet:
@@ -57,7 +64,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is to be acknowledged for a lease; dropped records are among the outcomes already."""
+    """What is to be acknowledged for a lease; dropped records are among the outcomes already, `delays` among the
+    released ones.
+    """
 
     outcomes: Mapping[AcknowledgeType, OffsetSet]
     dropped: int
@@ -65,13 +74,14 @@ class Answer:
     """Taken by retention between lease and read: there is nothing to acknowledge, and nothing to deliver
     again.
     """
+    delays: Mapping[int, OffsetSet] = field(default_factory=dict)
 
 
 def with_outcomes(handled: DataFrame) -> DataFrame:
     """A handler's result with `outcome` and `error` in order.
 
     An outcome that is none of ours releases its record and says so in `error`. Raises HandlerError when a
-    column that says which record a row is, or the outcome, is missing.
+    column that says which record a row is, or the outcome, is missing, and when `not_before` is no timestamp.
     """
     absent = [name for name in (*KEPT_COLUMNS, "outcome") if name not in handled.columns]
     if absent:
@@ -79,6 +89,13 @@ def with_outcomes(handled: DataFrame) -> DataFrame:
             f"the handler's result lacks {', '.join(absent)}: it must pass on {', '.join(KEPT_COLUMNS)} "
             f"as it got them and add `outcome`, one of {', '.join(OUTCOMES)}"
         )
+    if "not_before" in handled.columns:
+        kind = handled.schema["not_before"].dataType
+        if not isinstance(kind, TimestampType):
+            raise HandlerError(
+                f"the handler's `not_before` is of type {kind.simpleString()}: expected timestamp, the time before "
+                "which a released record is not delivered again, or null"
+            )
     known = fn.coalesce(fn.col("outcome").isin(*OUTCOMES), fn.lit(False))
     unknown = fn.concat(
         fn.lit("unknown outcome: "), fn.coalesce(fn.col("outcome").cast("string"), fn.lit("null"))
@@ -94,25 +111,42 @@ def with_outcomes(handled: DataFrame) -> DataFrame:
     )
 
 
-def read_back(spark: SparkSession, folders: Sequence[str]) -> dict[int, Seen]:
+def read_back(spark: SparkSession, folders: Sequence[str], *, delays: bool = True) -> dict[int, Seen]:
     """What the Parquet files of these folders say, by lease id. Raises HandlerError when they contradict
     themselves.
+
+    Without `delays` the times not before are not read: for handlers that give none.
     """
-    return seen_in(spark.read.schema(_READ_BACK).parquet(*folders)) if folders else {}
+    if not folders:
+        return {}
+    schema = f"{_READ_BACK}, not_before timestamp" if delays else _READ_BACK
+    return seen_in(spark.read.schema(schema).parquet(*folders))
 
 
 def seen_in(written: DataFrame) -> dict[int, Seen]:
-    """What these rows (`lease_id, outcome, offset`) say, by lease id. Raises HandlerError as `read_back`."""
+    """What these rows (`lease_id, outcome, offset` and perhaps `not_before`) say, by lease id. Raises HandlerError
+    as `read_back`.
+    """
     found: dict[int, dict[AcknowledgeType, OffsetSet]] = {}
     accepted: dict[int, int] = {}
-    for lease_id, outcome, offsets, rows in _run_lengths(written, "lease_id", "outcome"):
-        kind = OUTCOMES[str(outcome)]
-        found.setdefault(int(lease_id), {})[kind] = offsets
+    times: dict[int, dict[int, OffsetSet]] = {}
+    by = ["lease_id", "outcome"]
+    if "not_before" in written.columns:
+        by = [*by, "second"]
+        written = written.withColumn("second", fn.expr(_SECOND))
+    for (lease_id, outcome, *second), offsets, rows in _run_lengths(written, *by):
+        kind = OUTCOMES[outcome]
+        outcomes = found.setdefault(lease_id, {})
+        _refuse_contradictions(lease_id, outcomes, kind, offsets)
+        outcomes[kind] = outcomes.get(kind, EMPTY) | offsets
         if kind is AcknowledgeType.ACCEPT:
-            accepted[int(lease_id)] = rows
-    for lease_id, outcomes in found.items():
-        _refuse_contradictions(lease_id, outcomes)
-    return {lease_id: Seen(outcomes, accepted.get(lease_id, 0)) for lease_id, outcomes in found.items()}
+            accepted[lease_id] = rows
+        if second and second[0] is not None:
+            times.setdefault(lease_id, {})[second[0]] = offsets
+    return {
+        lease_id: Seen(outcomes, accepted.get(lease_id, 0), times.get(lease_id, {}))
+        for lease_id, outcomes in found.items()
+    }
 
 
 def present(
@@ -128,8 +162,7 @@ def present(
     given = {**READER_OPTIONS, "kafka.isolation.level": isolation_level, **(options or {})}
     for scan in plan_scans(wanted):
         records = scan_records(spark, settings, scan, given)
-        for topic, partition, offsets, _ in _run_lengths(records, "topic", "partition"):
-            at = (str(topic), int(partition))
+        for at, offsets, _ in _run_lengths(records, "topic", "partition"):
             held[at] = held.get(at, EMPTY) | (offsets & wanted[at])
     return held
 
@@ -164,40 +197,44 @@ def answer(lease: Lease, seen: Seen | None, in_log: OffsetSet, log_start: int, d
         outcomes[kind] = outcomes.get(kind, EMPTY) | left_out
     if gaps := absent - lost:
         outcomes[AcknowledgeType.GAP] = gaps
-    return Answer(outcomes, left_out.count, lost)
+    return Answer(outcomes, left_out.count, lost, seen.delays if seen else {})
 
 
-def _refuse_contradictions(lease_id: int, outcomes: Mapping[AcknowledgeType, OffsetSet]) -> None:
-    together = EMPTY
-    for offsets in outcomes.values():
-        if both := together & offsets:
+def _refuse_contradictions(
+    lease_id: int,
+    outcomes: Mapping[AcknowledgeType, OffsetSet],
+    kind: AcknowledgeType,
+    offsets: OffsetSet,
+) -> None:
+    for other, others in outcomes.items():
+        if both := others & offsets:
+            what = "time not before" if other is kind else "outcome"
             raise HandlerError(
-                f"the handler gave offset {both.first} (lease {lease_id}) more than one outcome: rows made "
+                f"the handler gave offset {both.first} (lease {lease_id}) more than one {what}: rows made "
                 "from one record must agree on it"
             )
-        together = together | offsets
 
 
-def _run_lengths(records: DataFrame, *by: str) -> list[tuple[Any, Any, OffsetSet, int]]:
-    """The offsets of each pair of values in the two columns `by`, as (value, value, offsets, rows).
+def _run_lengths(records: DataFrame, *by: str) -> list[tuple[tuple[Any, ...], OffsetSet, int]]:
+    """The offsets of each combination of values in the columns `by`, as (values, offsets, rows).
 
     Files and logs are in offset order, so within a task an offset minus the row's number is the same
     throughout a run: grouping by it finds the runs without a sort or a window. Where the handler shuffled its
     rows that finds far too many, or groups with holes in them; then the offsets are made distinct and sorted,
     and it works again.
     """
-    runs = _collected(_grouped(records.select(*by, "offset"), by))
+    runs = _collected(_grouped(records.select(*by, "offset"), by), len(by))
     if runs is None:
-        rows = {(row[0], row[1]): row[2] for row in records.groupBy(*by).count().collect()}
+        rows = {tuple(row[:-1]): row[-1] for row in records.groupBy(*by).count().collect()}
         distinct = records.select(*by, "offset").distinct()
         ordered = distinct.repartitionByRange(*by, "offset").sortWithinPartitions(*by, "offset")
-        runs = _collected(_grouped(ordered, by), most=None)
+        runs = _collected(_grouped(ordered, by), len(by), most=None)
         assert runs is not None  # noqa: S101 - sorted and distinct offsets have no holes within a group
-        return [(a, b, OffsetSet.of(*ranges), rows[a, b]) for (a, b), (ranges, _) in runs.items()]
-    return [(a, b, OffsetSet.of(*ranges), count) for (a, b), (ranges, count) in runs.items()]
+        return [(key, OffsetSet.of(*ranges), rows[key]) for key, (ranges, _) in runs.items()]
+    return [(key, OffsetSet.of(*ranges), count) for key, (ranges, count) in runs.items()]
 
 
-_Runs = dict[tuple[Any, Any], tuple[list[tuple[int, int]], int]]
+_Runs = dict[tuple[Any, ...], tuple[list[tuple[int, int]], int]]
 
 
 def _grouped(offsets: DataFrame, by: Sequence[str]) -> DataFrame:
@@ -210,17 +247,17 @@ def _grouped(offsets: DataFrame, by: Sequence[str]) -> DataFrame:
     )
 
 
-def _collected(grouped: DataFrame, most: int | None = MOST_RUNS) -> _Runs | None:
-    """The runs on the driver, or None when there are too many, or one is no run."""
+def _collected(grouped: DataFrame, width: int, most: int | None = MOST_RUNS) -> _Runs | None:
+    """The runs on the driver, by their first `width` columns, or None when there are too many, or one is no run."""
     table = (grouped if most is None else grouped.limit(most + 1)).toArrow()
     if most is not None and table.num_rows > most:
         return None
-    a, b, firsts, lasts, rows = (table.column(i).to_pylist() for i in range(5))
+    columns = [column.to_pylist() for column in table.columns]
     runs: _Runs = {}
-    for left, right, first, last, count in zip(a, b, firsts, lasts, rows, strict=True):
+    for key, first, last, count in zip(zip(*columns[:width], strict=True), *columns[width:], strict=True):
         if last - first + 1 != count:
             return None
-        ranges, total = runs.get((left, right), ([], 0))
+        ranges, total = runs.get(key, ([], 0))
         ranges.append((first, last + 1))
-        runs[left, right] = (ranges, total + count)
+        runs[key] = (ranges, total + count)
     return runs

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-STAGES = ("observe", "acquire", "plan", "write", "summarise", "read back", "acknowledge")
-"""Spark reads, handles and writes in one pass, so `write` has the time of all three."""
+STAGES = ("observe", "acquire", "plan", "write", "summarise", "read back", "stage", "acknowledge")
+"""Spark reads, handles and writes in one pass, so `write` has the time of all three. `stage` is only there for a sink
+that prepares its rows before the acknowledgement, as `PostgresTable` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,12 @@ class RunReport:
 
     @property
     def stage_seconds(self) -> dict[str, float]:
-        """Seconds by stage, over all rounds."""
-        return {stage: sum(r.stage_seconds.get(stage, 0.0) for r in self.rounds) for stage in STAGES}
+        """Seconds by stage, over all rounds; of the stages that there were."""
+        taken = {
+            stage: [r.stage_seconds[stage] for r in self.rounds if stage in r.stage_seconds]
+            for stage in STAGES
+        }
+        return {stage: sum(seconds) for stage, seconds in taken.items() if seconds or stage != "stage"}
 
     @property
     def rate(self) -> float:

@@ -17,9 +17,11 @@ from pyspark.sql import SparkSession
 
 from pipelines.job import ShareGroupJob
 from pipelines.outcomes import Answer, Seen, read_back, with_outcomes
-from pipelines.renewal import LeaseKeeper, Member
+from pipelines.renewal import Budget, LeaseKeeper, Member
 from pipelines.report import Progress, ProgressCallback, RoundReport, RunReport
 from pipelines.session import cancellable
+from pipelines.sinks import Accepted, ParquetByLease, Place
+from pipelines.sizes import RecordSizes
 from pipelines.source import Source
 from pipelines.write import Written, lease_folder, write_leases, write_summary
 from sharequeue.configs import GroupConfigs
@@ -44,20 +46,38 @@ def run_rounds(
     spark: SparkSession,
     max_rounds: int | None = None,
     max_records: int = MAX_RECORDS,
+    max_bytes: int | None = None,
     max_seconds: float | None = None,
     isolation_level: str | None = None,
     progress: ProgressCallback = lambda progress: None,
 ) -> RunReport:
     """Process what the member is assigned, until drained, or out of rounds, or no round may begin any more.
 
-    `max_records` is the budget of one round. `isolation_level` is the group's own when None. Raises what the
-    handler, Spark, the state or the broker raised, and LockLost; everything held has then been given back.
+    `max_records` and `max_bytes` are the budget of one round; `max_bytes` is the job's when None, or else the group's
+    own, as `isolation_level` is. Raises what the handler, Spark, the state or the broker raised, LockLost, and
+    SinkRefused; everything held has then been given back.
     """
-    if isolation_level is None:
+    max_bytes = job.max_bytes if max_bytes is None else max_bytes
+    if isolation_level is None or max_bytes is None:
         with Database.open(settings) as database:
-            isolation_level = GroupConfigs.load(database, job.group).isolation_level
-    run = _Run(settings, job, membership, state, topics, spark, max_records, isolation_level, progress)
-    return run.rounds(max_rounds, max_seconds)
+            configs = GroupConfigs.load(database, job.group)
+        isolation_level = isolation_level or configs.isolation_level
+        max_bytes = configs.fetch_max_bytes if max_bytes is None else max_bytes
+    with RecordSizes(settings, isolation_level) as sizes:
+        run = _Run(
+            settings,
+            job,
+            membership,
+            state,
+            topics,
+            spark,
+            max_records,
+            max_bytes,
+            isolation_level,
+            sizes,
+            progress,
+        )
+        return run.rounds(max_rounds, max_seconds)
 
 
 class _Run:
@@ -70,7 +90,9 @@ class _Run:
         topics: Topics,
         spark: SparkSession,
         max_records: int,
+        max_bytes: int,
         isolation_level: str,
+        sizes: RecordSizes,
         progress: ProgressCallback,
     ) -> None:
         self.settings = settings
@@ -79,9 +101,12 @@ class _Run:
         self.state = state
         self.spark = spark
         self.max_records = max_records
+        self.max_bytes = max_bytes
+        self.sizes = sizes
         self.source = Source(
             settings, state, topics, spark, isolation_level, job.reader_options, job.headers, job.max_scans
         )
+        self.sink = (job.output or ParquetByLease()).open(Place(settings, state, spark, job))
         self.progress = progress
         self.began_at = time.monotonic()
         self.records_done = 0
@@ -122,22 +147,27 @@ class _Round:
             share_partitions = self._assigned()
             infos = run.source.observe(share_partitions)
         with self._stage("acquire"):
-            leases = self.keeper.acquire_from(share_partitions, run.max_records, job.lock_duration_ms)
+            leases = self._acquire(share_partitions)
         if not leases:
             return None
         self.leased = sum(lease.offsets.count for lease in leases)
         with self._stage("plan"):
             handled = with_outcomes(job.handler(run.source.records(leases)))
+            run.sink.fits(handled.schema)
         with self._stage("write"):
             written = write_leases(run.spark, run.settings, job, handled, leases)
         with self._stage("summarise"):
             summaries = self._summarise(written, leases)
         with self._stage("read back"):
-            seen = read_back(run.spark, written.folders)
+            seen = read_back(run.spark, written.folders, delays="not_before" in handled.columns)
             answers = run.source.answers(leases, seen, infos, job.dropped)
+        if run.sink.stages:
+            with self._stage("stage"):
+                run.sink.stage(written)
         with self._stage("acknowledge"):
             acknowledged = [
-                self._acknowledge(lease, answers[lease.lease_id], seen, summaries) for lease in leases
+                self._acknowledge(lease, answers[lease.lease_id], written, seen, summaries)
+                for lease in leases
             ]
         run.records_done += self.leased
         return self._report(leases, answers, acknowledged)
@@ -147,6 +177,14 @@ class _Round:
         assigned = sorted(sp for sp in self.run.member.assignment if sp.topic in self.run.job.topics)
         turn = (self.number - 1) % len(assigned) if assigned else 0
         return assigned[turn:] + assigned[:turn]
+
+    def _acquire(self, share_partitions: Sequence[SharePartition]) -> list[Lease]:
+        run = self.run
+        means: Mapping[str, float] = {}
+        if run.max_bytes:
+            means = run.sizes.measure(share_partitions, run.state.describe(run.job.group))
+        budget = Budget(run.max_records, run.max_bytes, means)
+        return self.keeper.acquire_within(budget, share_partitions, run.job.lock_duration_ms)
 
     def _summarise(self, written: Written, leases: Sequence[Lease]) -> dict[str, dict[int, str]]:
         """Partial sums of what was accepted, from the files, not from a second pass over the topic."""
@@ -167,6 +205,7 @@ class _Round:
         self,
         lease: Lease,
         answered: Answer,
+        written: Written,
         seen: Mapping[int, Seen],
         summaries: Mapping[str, Mapping[int, str]],
     ) -> Acknowledged:
@@ -175,8 +214,7 @@ class _Round:
         of_lease = seen.get(lease.lease_id)
         accepted_rows = of_lease.accepted_rows if of_lease else 0
         exceptions = of_lease.exceptions if of_lease else 0
-        outputs = [
-            LeaseOutput(job.sink, lease_folder(run.settings, job.sink, lease.lease_id), accepted_rows),
+        beside = [
             LeaseOutput(
                 job.exceptions_sink,
                 lease_folder(run.settings, job.exceptions_sink, lease.lease_id),
@@ -188,7 +226,8 @@ class _Round:
                 if lease.lease_id in folders
             ),
         ]
-        acknowledged = run.state.acknowledge(self.keeper.current(lease), answered.outcomes, outputs=outputs)
+        accepted = Accepted(self.keeper.current(lease), written.accepted.get(lease.lease_id), accepted_rows)
+        acknowledged = run.sink.acknowledge(accepted, answered, beside)
         self.keeper.drop(lease)
         if answered.lost:
             # Below the log start nothing can be answered any more; the lease ends without it.

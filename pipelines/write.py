@@ -5,7 +5,8 @@ One folder by lease and sink, `<output>/<sink>/lease=<id>/part-*.parquet`, and b
 from one pass over the records: Spark writes a staging folder, and only what was written whole is moved to its
 place. A rerun of a lease replaces its folders. A folder counts once the lease's acknowledgement has
 committed, because readers go by the manifest that Postgres keeps (`State.outputs`) and never by a listing; a
-folder whose lease was never acknowledged is swept.
+folder whose lease was never acknowledged is swept. A sink that is no folder (`sinks.py`) starts from the same files,
+and its rows in the manifest say so.
 """
 
 from __future__ import annotations
@@ -13,17 +14,23 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
 from pipelines.files import Files
-from pipelines.job import ACCEPT, ShareGroupJob
+from pipelines.job import ACCEPT
 from sharequeue.settings import Settings
 from sharequeue.state import Lease, State
 
-_STAGING = "_staging"
+if TYPE_CHECKING:
+    from pipelines.job import ShareGroupJob
+
+ELSEWHERE = "sink:"
+"""What a location in the manifest begins with that is no folder."""
+STAGING = "_staging"
 _OWNER = "_group"
 _KIND, _LEASE = "_kind", "_lease"
 _ACCEPTED, _EXCEPTIONS = "accepted", "exceptions"
@@ -33,6 +40,10 @@ _STAGING_FOLDER = re.compile(r"^leases=(\d+(?:,\d+)*)")
 
 class SinkTaken(Exception):
     """Another share group writes to this sink; the message says which. Give each group a sink of its own."""
+
+
+class NotFiles(Exception):
+    """What a sink's manifest counts is not in files; the message says where it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +120,16 @@ def claim(files: Files, settings: Settings, job: ShareGroupJob) -> None:
 
 
 def read_manifest(state: State, group: str, sink: str) -> tuple[str, ...]:
-    """The folders of a sink that count: their leases' acknowledgements have committed."""
-    return tuple(row.location for row in state.outputs(group, sink) if row.records)
+    """The folders of a sink that count: their leases' acknowledgements have committed.
+
+    Raises NotFiles when the sink's rows went elsewhere.
+    """
+    folders = dict.fromkeys(row.location for row in state.outputs(group, sink) if row.records)
+    if elsewhere := next((folder for folder in folders if folder.startswith(ELSEWHERE)), None):
+        raise NotFiles(
+            f"the output of {sink} is not in files: it went to {elsewhere.removeprefix(ELSEWHERE)}"
+        )
+    return tuple(folders)
 
 
 def read_output(
@@ -131,9 +150,11 @@ def read_output(
 def sweep_outputs(
     spark: SparkSession, settings: Settings, state: State, job: ShareGroupJob, *, dry_run: bool = False
 ) -> list[str]:
-    """Remove folders of leases that were never acknowledged and are not held any more; answers which.
+    """Remove what leases left that are not held any more and do not count here; answers what.
 
-    Their records were, or will be, delivered again under another lease. With `dry_run` nothing is removed.
+    Folders of leases that were never acknowledged (their records were, or will be, delivered again under another
+    lease) or whose rows count elsewhere, and what the job's sink has prepared for them. With `dry_run` nothing is
+    removed.
     """
     files = Files(spark, str(settings.output))
     sinks = [job.sink, job.exceptions_sink, *(job.summary_sink(summary) for summary in job.summaries)]
@@ -141,18 +162,29 @@ def sweep_outputs(
         raise SinkTaken(
             f"{sink_root(settings, job.sink)} is not a sink of group {job.group!r}: nothing was swept."
         )
-    found = [(path, leases) for sink in sinks for path, leases in _folders(files, settings, sink)]
+    found = [(sink, path, leases) for sink in sinks for path, leases in _folders(files, settings, sink)]
     # In this order: a lease that is answered between the two questions is in the second answer.
     held = {row.lease_id for row in state.leases(job.group)}
-    counted = {row.lease_id for sink in sinks for row in state.outputs(job.group, sink)}
+    counted = {
+        (sink, row.lease_id)
+        for sink in sinks
+        for row in state.outputs(job.group, sink)
+        if not row.location.startswith(ELSEWHERE)
+    }
     orphans = [
         path
-        for path, leases in found
-        if not leases & held and (path.rpartition("/")[2].startswith("leases=") or not leases & counted)
+        for sink, path, leases in found
+        if not leases & held
+        and (
+            path.rpartition("/")[2].startswith("leases=")
+            or not any((sink, lease_id) in counted for lease_id in leases)
+        )
     ]
     if not dry_run:
         for path in orphans:
             files.remove(path)
+    if job.output is not None:
+        orphans += job.output.sweep(state, job, dry_run=dry_run)
     return orphans
 
 
@@ -162,16 +194,16 @@ def _folders(files: Files, settings: Settings, sink: str) -> list[tuple[str, set
     for name in files.names(root):
         if match := _LEASE_FOLDER.match(name):
             found.append((f"{root}/{name}", {int(match[1])}))
-    for name in files.names(f"{root}/{_STAGING}"):
+    for name in files.names(f"{root}/{STAGING}"):
         if match := _STAGING_FOLDER.match(name):
-            found.append((f"{root}/{_STAGING}/{name}", {int(i) for i in match[1].split(",")}))
+            found.append((f"{root}/{STAGING}/{name}", {int(i) for i in match[1].split(",")}))
     return found
 
 
 def _staging(settings: Settings, sink: str, lease_ids: Sequence[int]) -> str:
     # The first and the last lease are enough to tell whether a run still works there; a name has 255 bytes.
     ends = sorted({lease_ids[0], lease_ids[-1]})
-    return f"{sink_root(settings, sink)}/{_STAGING}/leases={','.join(map(str, ends))}"
+    return f"{sink_root(settings, sink)}/{STAGING}/leases={','.join(map(str, ends))}"
 
 
 def _write(records: DataFrame, folder: str, *partition_columns: str) -> None:

@@ -144,6 +144,14 @@ _GROUP = (
         False,
         "Whether a cancelled run gives the deliveries of what it still held back; Kafka's way is not.",
     ),
+    ConfigKey(
+        "sharequeue.fetch.max.bytes",
+        "int",
+        0,
+        "Bytes of keys and values that a round of a batch run leases, by their mean size; 0: no bound.",
+        0,
+        2**63 - 1,
+    ),
 )
 
 

@@ -231,6 +231,11 @@ class GroupConfigs:
         return bool(self.values["share.renew.acknowledge.enable"])
 
     @property
+    def fetch_max_bytes(self) -> int:
+        """Bytes of keys and values that a round of a batch run leases; 0: no bound."""
+        return _int(self.values, "sharequeue.fetch.max.bytes")
+
+    @property
     def dead_letter_topic(self) -> str:
         """The topic of the group's dead letters; empty: there is none."""
         return str(self.values["errors.deadletterqueue.topic.name"])

@@ -20,7 +20,7 @@ from sharequeue.errors import error_for
 from sharequeue.migrations import SchemaOutdated, migrate, migrations, pending, schema_mismatch, sql_root
 from sharequeue.settings import DatabaseOptions, Settings
 
-__all__ = ["Database", "SchemaOutdated", "migrate", "migrations", "pending", "sql_root"]
+__all__ = ["Database", "Joined", "SchemaOutdated", "migrate", "migrations", "pending", "sql_root"]
 
 _IDLE_SECONDS = 1.0
 """A pooled connection idle for longer is tested before it is handed out. Testing every time cost each call one round
@@ -145,6 +145,32 @@ class Database:
             cursor.execute(self._preamble)
             return statement, parameters
         return self._preamble + statement, parameters
+
+
+class Joined(Database):
+    """A transaction that somebody else has begun, as a database: every call is a part of it.
+
+    Nothing is repeated here: a reply that was lost has taken the whole transaction with it.
+    """
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+
+    @contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        """The same transaction: it ends where it was begun."""
+        yield self._connection
+
+    def rows(self, query: sa.TextClause, **parameters: Any) -> list[sa.RowMapping]:
+        """The rows of one statement of the transaction."""
+        return list(self._connection.execute(query, parameters).mappings())
+
+    def call(self, query: sa.TextClause, **parameters: Any) -> list[sa.RowMapping]:
+        """As :meth:`rows`."""
+        return self.rows(query, **parameters)
+
+    def close(self) -> None:
+        """Nothing: the connection is its owner's."""
 
 
 def _begun(connection: sa.Connection) -> None:

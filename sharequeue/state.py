@@ -10,13 +10,16 @@ rules: KIP-932, KIP-1191, KIP-1222, KIP-1226.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
 from datetime import datetime
+from typing import Self
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
 
-from sharequeue.database import Database
+from sharequeue.database import Database, Joined
 from sharequeue.leases import (
     Acknowledged,
     AcknowledgedAndAcquired,
@@ -42,6 +45,7 @@ from sharequeue.state_administration import StateAdministration
 from sharequeue.state_dead_letters import StateDeadLetters
 from sharequeue.state_fetches import StateFetches
 from sharequeue.state_figures import StateFigures
+from sharequeue.state_outputs import StateOutputs
 from sharequeue.state_rows import (
     AcquireMode,
     Redelivery,
@@ -76,15 +80,28 @@ __all__ = [
 ]
 
 
-class State(StateFetches, StateDeadLetters, StateFigures, StateAdministration):
+class State(StateFetches, StateDeadLetters, StateFigures, StateOutputs, StateAdministration):
     """The operations on share-partition state, over one database. Safe to share between threads.
 
     A refusal raises the error of Kafka's name from ``sharequeue.errors`` and has changed nothing. The
-    parts by subject: Kafka's batches (``state_fetches``), dead letters, figures, administration.
+    parts by subject: Kafka's batches (``state_fetches``), dead letters, figures, compaction of outputs,
+    administration.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    @contextmanager
+    def transaction(self) -> Iterator[tuple[sa.Connection, Self]]:
+        """One transaction for statements of the caller's own and for calls of the state given: all or nothing.
+
+        A refusal raises, as ever, and so takes the caller's statements back with it. Nothing is repeated when
+        the connection is lost: the caller repeats the block, with the same request ids.
+        """
+        with self._database.transaction() as connection:
+            joined = copy(self)
+            joined._database = Joined(connection)
+            yield connection, joined
 
     def now(self) -> datetime:
         """The time by which locks lapse."""

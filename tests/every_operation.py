@@ -5,6 +5,9 @@ For what must hold whichever way the database is reached: as another role, throu
 
 from __future__ import annotations
 
+from datetime import timedelta
+from uuid import UUID
+
 import sqlalchemy as sa
 
 from sharequeue.configs import alter_group_configs
@@ -17,6 +20,7 @@ from sharequeue.state import State
 CALLED_BY_WORKERS = {
     *("initialize", "observe", "acquire", "acknowledge", "acknowledge_batches", "acknowledge_and_acquire"),
     *("acknowledge_and_fetch", "renew", "release", "sweep", "open_dead_letters", "close_dead_letters"),
+    *("begin_compaction", "commit_compaction", "removable_outputs", "forget_compaction"),
     *("record_report", "pause", "force", "alter_offsets", "reset_offsets", "delete_offsets", "delete_group"),
     *("clock", "principal", "schema_version"),
 }
@@ -55,6 +59,11 @@ def call_every_operation(
     assert letters is not None
     assert state.close_dead_letters(at, letters.sequence) == 1
     state.sweep()
+    compaction_id = UUID(int=1)
+    state.begin_compaction(compaction_id, group, "sink", "/folder")
+    assert state.commit_compaction(compaction_id, [], 0) == 0
+    assert state.removable_outputs(group, "sink", timedelta(0)) == {compaction_id: []}
+    assert state.forget_compaction(compaction_id)
     state.now()
     for call in WITHOUT_A_METHOD:
         [row] = worker.rows(

@@ -26,7 +26,8 @@ declare
     v_worker constant text[] := array[
         'acknowledge', 'acknowledge_and_acquire', 'acknowledge_and_fetch', 'acknowledge_batches', 'acquire',
         'close_dead_letters', 'initialize', 'observe', 'open_dead_letters', 'record_report', 'release', 'renew', 'sweep',
-        'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets'];
+        'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets',
+        'begin_compaction', 'commit_compaction', 'forget_compaction', 'removable_outputs'];
     v_service constant text[] := array[
         'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive',
         'drop_journal_partition', 'extend_locks', 'journal_partitions', 'make_journal_partitions', 'open_redrive',

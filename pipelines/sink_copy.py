@@ -1,0 +1,82 @@
+"""How do accepted rows get from Spark's executors into Postgres?
+
+What runs in the Python workers: each task copies its rows into the staging tables of their leases, over a
+connection and in a transaction of its own, and tells under which attempt. A task that is repeated, or runs
+twice by speculation, copies under another attempt; the driver takes the attempts that Spark counted, and no
+others. The rows travel as Arrow batches and as CSV: never as Python objects, and never through the driver.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+from pyspark.cloudpickle import register_pickle_by_value
+
+ATTEMPT = "sharequeue_attempt"
+"""The staging tables' own column."""
+LEASE = "sharequeue_lease"
+"""The batches' own column: under which lease a row came."""
+
+RECEIPT = "attempt string, lease_id long, rows long"
+_RECEIPT = pa.schema([("attempt", pa.string()), ("lease_id", pa.int64()), ("rows", pa.int64())])
+
+
+class Copier:
+    """Copies batches, whose column LEASE says which staging table is theirs; answers a receipt for each lease.
+
+    `connection` is psycopg2's, `statements` the COPY by lease id. The other columns are in the statements'
+    order and are text, numbers, booleans, dates or timestamps.
+    """
+
+    def __init__(self, connection: Mapping[str, Any], statements: Mapping[int, str]) -> None:
+        self.connection = dict(connection)
+        self.statements = dict(statements)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Copy them all, commit, and only then tell of it."""
+        attempt, rows = str(uuid.uuid4()), dict[int, int]()
+        connection = psycopg2.connect(**self.connection)
+        try:
+            with connection, connection.cursor() as cursor:
+                for batch in batches:
+                    for lease_id in pc.unique(batch[LEASE]).to_pylist():
+                        part = batch.filter(pc.equal(batch[LEASE], lease_id))
+                        cursor.copy_expert(self.statements[lease_id], _csv(part, attempt))
+                        rows[lease_id] = rows.get(lease_id, 0) + part.num_rows
+        finally:
+            connection.close()
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([attempt] * len(rows), pa.string()),
+                pa.array(list(rows), pa.int64()),
+                pa.array(list(rows.values()), pa.int64()),
+            ],
+            schema=_RECEIPT,
+        )
+
+
+def _csv(rows: pa.RecordBatch, attempt: str) -> io.BytesIO:
+    """The rows as Postgres reads them: texts in quotes, and so an empty one is not a null."""
+    names = [name for name in rows.schema.names if name != LEASE]
+    columns = [pa.repeat(pa.scalar(attempt), rows.num_rows), *(rows[name] for name in names)]
+    text = io.BytesIO()
+    csv.write_csv(
+        pa.RecordBatch.from_arrays(columns, names=[ATTEMPT, *names]),
+        text,
+        csv.WriteOptions(include_header=False),
+    )
+    text.seek(0)
+    return text
+
+
+# Sent along whole: executors need PyArrow and psycopg2 for it, and neither this package nor the queue's own
+# requirements.
+register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

@@ -1,0 +1,97 @@
+-- Outputs of several leases brought together in one folder. The manifest moves from the old folders to the new one in
+-- one transaction, so that no reader of it finds a record twice or not at all.
+
+-- Before anything is written. A second time changes nothing.
+create or replace function sharequeue.begin_compaction(
+    p_compaction_id uuid, p_group_id text, p_sink text, p_location text
+) returns void
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    perform sharequeue.authorise(p_group_id, 'READ');
+    insert into sharequeue.compactions (compaction_id, group_id, sink, location, began_at)
+    values (p_compaction_id, p_group_id, p_sink, p_location, sharequeue.clock())
+    on conflict on constraint compactions_pkey do nothing;
+end
+$$;
+
+-- The new folder, which is durable, counts instead of these. Answers how many outputs moved; a second time the same.
+-- p_records is what is in it: unless that is what the old folders count, nothing changes.
+create or replace function sharequeue.commit_compaction(p_compaction_id uuid, p_replaced text[], p_records bigint)
+returns bigint
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_compaction sharequeue.compactions;
+    v_found record;
+begin
+    select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id for update;
+    if not found or v_compaction.abandoned_at is not null then
+        raise exception 'compaction % was given up by a sweep: it took longer than the grace', p_compaction_id
+            using errcode = 'SQ042';
+    end if;
+    perform sharequeue.authorise(v_compaction.group_id, 'READ');
+    if v_compaction.committed_at is null then
+        perform from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
+        where sp.group_id = v_compaction.group_id and o.sink = v_compaction.sink and o.location = any (p_replaced)
+        order by o.lease_id for no key update of o;
+        select count(distinct o.location) as folders, sum(o.records)::bigint as records into v_found
+        from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
+        where sp.group_id = v_compaction.group_id and o.sink = v_compaction.sink and o.location = any (p_replaced);
+        if v_found.folders <> cardinality(p_replaced) or coalesce(v_found.records, 0) <> p_records then
+            raise exception 'compaction % of % folders with % records: % folders with % records count now, because '
+                'another compaction was quicker or the folders changed', p_compaction_id, cardinality(p_replaced),
+                p_records, v_found.folders, coalesce(v_found.records, 0) using errcode = 'SQ042';
+        end if;
+        update sharequeue.lease_outputs o set location = v_compaction.location
+        from sharequeue.share_partitions sp
+        where sp.share_partition_id = o.share_partition_id and sp.group_id = v_compaction.group_id
+            and o.sink = v_compaction.sink and o.location = any (p_replaced);
+        update sharequeue.compactions set committed_at = sharequeue.clock(), replaced = p_replaced
+        where compaction_id = p_compaction_id;
+    end if;
+    return (select count(*) from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
+        where sp.group_id = v_compaction.group_id and o.sink = v_compaction.sink
+            and o.location = v_compaction.location);
+end
+$$;
+
+-- Folders that no reader needs any more: those replaced longer ago than the grace, and the new ones of compactions that
+-- were not committed within it, which are given up here. A folder that counts is never among them.
+create or replace function sharequeue.removable_outputs(p_group_id text, p_sink text, p_grace interval)
+returns table (compaction_id uuid, folders text[])
+language plpgsql volatile set search_path = pg_catalog as $$
+#variable_conflict use_column
+declare
+    v_before timestamptz := sharequeue.clock() - p_grace;
+begin
+    perform sharequeue.authorise(p_group_id, 'READ');
+    update sharequeue.compactions c set abandoned_at = sharequeue.clock()
+    where c.group_id = p_group_id and c.sink = p_sink and c.committed_at is null and c.abandoned_at is null
+        and c.began_at <= v_before;
+    return query
+        select c.compaction_id, case when c.abandoned_at is null then c.replaced else array[c.location] end
+        from sharequeue.compactions c
+        where c.group_id = p_group_id and c.sink = p_sink
+            and (c.abandoned_at is not null or c.committed_at <= v_before)
+            and not exists (
+                select from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
+                where sp.group_id = p_group_id and o.sink = p_sink
+                    and o.location = any (case when c.abandoned_at is null then c.replaced else array[c.location] end))
+        order by c.began_at;
+end
+$$;
+
+-- Its folders were removed. Answers whether it was known.
+create or replace function sharequeue.forget_compaction(p_compaction_id uuid) returns boolean
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_compaction sharequeue.compactions;
+begin
+    select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id for update;
+    if not found or (v_compaction.committed_at is null and v_compaction.abandoned_at is null) then
+        return false;
+    end if;
+    perform sharequeue.authorise(v_compaction.group_id, 'READ');
+    delete from sharequeue.compactions where compaction_id = p_compaction_id;
+    return true;
+end
+$$;

@@ -1,0 +1,161 @@
+"""A run that writes into a table, killed at any moment: the table has every accepted record exactly once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from typing import get_args
+
+import pytest
+import sqlalchemy as sa
+
+from pipelines.sink_postgres import Step
+from sharequeue.configs import alter_group_configs
+from sharequeue.database import Database
+from sharequeue.settings import Settings
+from sharequeue.state import SharePartition, State
+from tests.chaos.drain_to_postgres import drain, job_of, rejected
+from tests.cutting_proxy import CuttingProxy
+from tests.fix_stack import REPOSITORY
+
+RECORDS = 6000
+LEASE_RECORDS = 1500
+STEPS: tuple[Step, ...] = get_args(Step)
+SEEDS = range(10)
+
+
+class Filled:
+    """A share-partition with records, a table, and what drains the one into the other."""
+
+    def __init__(self, database: Database, settings: Settings, group: str, topic: str) -> None:
+        url = database.engine.url.render_as_string(hide_password=False)
+        self.database, self.group, self.topic = database, group, topic
+        self.settings = settings.replace(database_url=url)
+        self.state = State(database)
+        locks = {"share.partition.max.record.locks": str(2**31 - 1), "share.delivery.count.limit": "10"}
+        alter_group_configs(database, group, locks)
+        at = SharePartition(group, topic, 0)
+        self.state.initialize(at, "id", 0, 1)
+        self.state.observe(at, "id", 0, RECORDS, RECORDS)
+        self.run(
+            'create table public.accepted (topic text, partition int, "offset" bigint, lease_id bigint, text text)'
+        )
+
+    def run(self, statement: str) -> None:
+        with self.database.transaction() as connection:
+            connection.exec_driver_sql(statement)
+
+    def start(self, step: str, nth: int, delay_ms: int = 0) -> int:
+        """Drain in a process of its own that dies as told; answers how it ended."""
+        arguments = [
+            self.group,
+            self.topic,
+            "public.accepted",
+            str(LEASE_RECORDS),
+            step,
+            str(nth),
+            str(delay_ms),
+        ]
+        ended = subprocess.run(
+            [sys.executable, "-m", "tests.chaos.drain_to_postgres", *arguments],
+            cwd=REPOSITORY,
+            env={**os.environ, "SHAREQUEUE_DATABASE_URL": self.settings.database_url},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        print(ended.stdout, ended.stderr)
+        return ended.returncode
+
+    def lapse(self) -> None:
+        """More time passes than any lock lasts: those of the dead lapse."""
+        self.run(
+            "select sharequeue.set_clock_offset("
+            "(select amount from sharequeue.clock_offset) + interval '61 s')"
+        )
+
+    def finish(self) -> None:
+        """What is left comes again, until it is done."""
+        self.lapse()
+        drain(self.settings, self.state, self.group, self.topic, "public.accepted", LEASE_RECORDS)
+
+    def assert_each_accepted_record_is_there_once(self) -> None:
+        rows = self.database.rows(sa.text('select "offset", text from public.accepted order by "offset"'))
+        expected = [n for n in range(RECORDS) if not rejected(n)]
+        assert [row["offset"] for row in rows] == expected
+        assert all(row["text"] == f'record "of"\n{row["offset"]}' for row in rows)
+        (status,) = self.state.describe(self.group)
+        assert (status.spso, status.leases) == (RECORDS, 0)
+        counted = sum(row.records for row in self.state.outputs(self.group, "table"))
+        assert counted == len(expected)
+        assert self.state.verify(self.group) == []
+        job = job_of(self.group, self.topic, "public.accepted")
+        assert job.output is not None
+        job.output.sweep(self.state, job, dry_run=False)
+        left = "select relname from pg_class where relname like 'sharequeue_staging%'"
+        assert self.database.rows(sa.text(left)) == []
+
+
+@pytest.fixture
+def filled(private_database: Database, settings: Settings, group: str, topic: str) -> Filled:
+    """Give six thousand records to drain, in a database of this test alone."""
+    return Filled(private_database, settings, group, topic)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_a_step_of_the_second_lease(filled: Filled, step: Step) -> None:
+    """Dead there, the second lease's rows are in the table exactly if its acknowledgement was committed; the next
+    run brings the rest, each record once."""
+    assert filled.start(step, 2) == -signal.SIGKILL
+    committed = step in ("committed", "dropped")
+    in_table = filled.database.rows(sa.text("select count(distinct lease_id) as leases from public.accepted"))
+    assert in_table[0]["leases"] == (2 if committed else 1)
+    assert len(filled.state.outputs(filled.group, "table")) == (2 if committed else 1)
+    filled.finish()
+    filled.assert_each_accepted_record_is_there_once()
+
+
+def test_ten_random_kills(filled: Filled) -> None:
+    """Ten drains, one after the other, each killed at a random moment: in a copy, between two statements, in a
+    commit. Each record counts once."""
+    killed = 0
+    for seed in SEEDS:
+        chance = random.Random(seed)  # noqa: S311
+        step, nth = chance.choice([("start", 1), *((step, nth) for step in STEPS for nth in (1, 2))])
+        delay_ms = chance.randint(1, 60)
+        code = filled.start(step, nth, delay_ms)
+        print(f"seed {seed}: {delay_ms} ms after {step} number {nth}: {code}")
+        assert code in (0, -signal.SIGKILL)
+        killed += code != 0
+        filled.lapse()
+    assert killed >= len(SEEDS) // 2
+    filled.finish()
+    filled.assert_each_accepted_record_is_there_once()
+
+
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_commit_whose_reply_is_lost_is_not_done_twice(filled: Filled, after: int) -> None:
+    """The connection is cut in the reply to the commit: the transaction is repeated, sees that it was committed, and
+    writes nothing more."""
+    url = filled.database.engine.url
+    with CuttingProxy(str(url.host), int(url.port or 0)) as proxy:
+        through = url.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+        armed = False
+
+        def cut(step: str) -> None:
+            nonlocal armed
+            if step == "acknowledged" and not armed:
+                armed = True
+                proxy.arm("COMMIT", after)
+
+        settings = filled.settings.replace(database_url=through)
+        with Database(through) as database:
+            drain(
+                settings, State(database), filled.group, filled.topic, "public.accepted", LEASE_RECORDS, cut
+            )
+        assert proxy.cuts == 1
+    filled.assert_each_accepted_record_is_there_once()
