@@ -2,9 +2,10 @@
 acknowledgement.
 
 The way of a record, module by module: `job` says what is to be done (`rows`: record by record, in Python), `plan`
-which scans, `read` makes the DataFrame, `write` lands it, `outcomes` reads back what was landed, `source` is all
-that is asked of the topics, `renewal` keeps the locks, `sinks` take what was accepted as `answering` acknowledges
-it, `run` goes round again. `leasing` gives the same to a program that does its own writing.
+which scans, `read` makes the DataFrame, `write` lands it, `outcomes` reads back what was landed, `sinks` take what
+was accepted as `answering` acknowledges it, `run` goes round again. `source` is all that is asked of the topics,
+`renewal` keeps the locks, `compaction` makes few files of many. `leasing` gives the same to a program that does its
+own writing.
 """
 
 from pipelines.job import ShareGroupJob, Summary, pipeline

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from pipelines.compaction import Step, compact, sweep_compactions
+from pipelines.compaction import Step, compact, main, sweep_compactions
 from pipelines.write import read_manifest, read_output, sweep_outputs
 from sharequeue.errors import InvalidRequest
 from sharequeue.settings import Settings
@@ -264,3 +265,24 @@ def test_a_reader_never_sees_doubles_or_misses(
         reader.join()
     assert len(reads) >= 2
     assert wrong == []
+
+
+def test_the_command_says_what_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession,
+    output_settings: Settings,
+    state: State,
+    group: str,
+    sink: str,
+    seen: Counter[tuple[int, int]],
+) -> None:
+    """A dry run changes nothing; without it the folders are brought together; with no grace the old ones go."""
+    monkeypatch.setenv("SHAREQUEUE_OUTPUT", str(output_settings.output))
+    arguments = ["--home", str(output_settings.home), group, sink]
+    planned = CliRunner().invoke(main, [*arguments, "--dry-run"], catch_exceptions=False)
+    assert planned.output.startswith("4 folders, 40 records -> ")
+    assert len(read_manifest(state, group, sink)) == 4
+    done = CliRunner().invoke(main, [*arguments, "--grace-seconds", "0"], catch_exceptions=False)
+    assert done.output.count("removed ") == 4
+    assert folders(output_settings, sink) == set(read_manifest(state, group, sink))
+    assert content(spark, state, group, sink) == seen

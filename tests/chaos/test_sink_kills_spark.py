@@ -1,0 +1,167 @@
+"""A driver with Spark killed at its sink: what comes of each record when the next run has finished."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import DataFrame, SparkSession
+
+from pipelines.sink_postgres import PostgresTable
+from pipelines.sinks import AtLeastOnce
+from pipelines.write import sweep_outputs
+from sharequeue.database import Database
+from sharequeue.settings import Settings
+from sharequeue.state import Lease, State
+from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
+from tests.fix_stack import REPOSITORY, MakeTopic
+
+RECORDS = 100
+"""By partition, of two."""
+LOCK_MS = 5000
+WITHOUT_A_LEASE_SECONDS = 30
+
+KILLED = textwrap.dedent(
+    """
+    import os, sys
+    from pathlib import Path
+    from pipelines import AtLeastOnce, PostgresTable, ShareGroupJob, run_rounds, spark_session
+    from sharequeue.database import Database
+    from sharequeue.settings import Settings
+    from sharequeue.state import SharePartition, State
+    from sharequeue.topics import Topics
+    from tests.fix_pipelines import Holder, all_accepted
+
+    home, output, group, topic, lock_ms, kind, where = sys.argv[1:]
+    settings = Settings.load(home, output=output)
+
+    def die_at(wanted):
+        def on_step(step):
+            if step == wanted:
+                os.kill(os.getpid(), 9)
+        return on_step
+
+    def write(rows, lease):
+        text = rows.select("partition", "offset").toPandas().to_csv(index=False)
+        Path(where, str(lease.lease_id)).write_text(text)
+        die_at("written")("written")
+
+    sink = AtLeastOnce(write) if kind == "written" else PostgresTable(where, on_step=die_at(kind))
+    job = ShareGroupJob(group, (topic,), all_accepted, f"sink-{group}", lock_duration_ms=int(lock_ms), output=sink)
+    holder = Holder([SharePartition(group, topic, partition) for partition in range(2)], "killed")
+    state, spark = State(Database.open(settings)), spark_session(settings, "killed")
+    run_rounds(settings, job, membership=holder, state=state, topics=Topics(settings), spark=spark)
+    """
+)
+
+
+@pytest.fixture
+def filled(make_topic: MakeTopic, produce: Produce) -> str:
+    """Give a topic of two partitions with records."""
+    topic = make_topic(2)
+    for partition in range(2):
+        produce(topic, partition, range(RECORDS))
+    return topic
+
+
+@pytest.fixture
+def table(database: Database, group: str) -> Iterator[str]:
+    """Give a table in a schema of this test alone."""
+    schema = group.replace("-", "_")
+    with database.transaction() as connection:
+        connection.exec_driver_sql(f"create schema {schema}")
+        connection.exec_driver_sql(
+            f'create table {schema}.accepted (partition int, "offset" bigint, lease_id bigint)'
+        )
+    yield f"{schema}.accepted"
+    with database.transaction() as connection:
+        connection.exec_driver_sql(f"drop schema {schema} cascade")
+
+
+def kill(settings: Settings, group: str, topic: str, kind: str, where: str) -> None:
+    """Run until the process kills itself at this step of its first lease."""
+    arguments = [settings.home, settings.output, group, topic, LOCK_MS, kind, where]
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, *map(str, arguments)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+
+def until_lapsed(state: State, holder: Holder) -> None:
+    """Wait until the killed run's locks have lapsed, as a sweep sees it."""
+    deadline = time.monotonic() + WITHOUT_A_LEASE_SECONDS
+    while state.leases(holder.assignment[0].group_id):
+        assert time.monotonic() < deadline
+        state.sweep()
+        time.sleep(0.1)
+
+
+def test_a_driver_killed_before_its_commit_writes_each_record_exactly_once(
+    group: str,
+    filled: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    database: Database,
+    table: str,
+    output_settings: Settings,
+) -> None:
+    """Rows inserted and acknowledged, but not committed, are not in the table; the next run and the sweep leave each
+    record there once, no staging table and no file."""
+    holder = assigned(filled)
+    kill(output_settings, group, filled, "acknowledged", table)
+    count = sa.text(f"select count(*) as rows from {table}")  # noqa: S608 - a name of this test's
+    assert database.rows(count)[0]["rows"] == 0
+    until_lapsed(state, holder)
+    job = job_of(group, filled, all_accepted, output=PostgresTable(table))
+    assert run_job(job, holder).accepted == 2 * RECORDS
+    found = database.rows(sa.text(f'select partition, "offset" from {table}'))  # noqa: S608 - the same
+    assert Counter((row["partition"], row["offset"]) for row in found) == {
+        (partition, n): 1 for partition in range(2) for n in range(RECORDS)
+    }
+    assert sweep_outputs(spark, output_settings, state, job)
+    assert sweep_outputs(spark, output_settings, state, job) == []
+    assert not list((output_settings.output / job.sink).glob("lease=*"))
+    assert state.verify(group) == []
+
+
+def test_a_driver_killed_after_the_users_writer_writes_again(
+    group: str,
+    filled: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    output_settings: Settings,
+    tmp_path: Path,
+) -> None:
+    """At least once, and no more is promised: what the writer had written comes again under another lease; nothing is
+    left out."""
+    holder = assigned(filled)
+    kill(output_settings, group, filled, "written", str(tmp_path))
+    (before,) = tmp_path.glob("[0-9]*")
+    written = Counter(before.read_text().split()[1:])
+    assert len(written) == RECORDS
+    until_lapsed(state, holder)
+
+    def write(rows: DataFrame, lease: Lease) -> None:
+        written.update(f"{row['partition']},{row['offset']}" for row in rows.collect())
+
+    assert (
+        run_job(job_of(group, filled, all_accepted, output=AtLeastOnce(write)), holder).accepted
+        == 2 * RECORDS
+    )
+    assert sorted(written.values()) == [1] * RECORDS + [2] * RECORDS
