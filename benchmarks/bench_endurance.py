@@ -167,7 +167,7 @@ def prepare(database: Database, share_partitions: int) -> None:
 
 
 def housekeeping(database: Database, stop: threading.Event) -> None:
-    """What a coordinator does beside the load: sweep every second, keep the journal every ten."""
+    """What a coordinator does beside the load: sweep every second, keep journal and tables every ten."""
     state, journal = State(database), Journal(database)
     turn = 0
     while not stop.wait(1.0):
@@ -175,6 +175,7 @@ def housekeeping(database: Database, stop: threading.Event) -> None:
         state.sweep()
         if turn % 10 == 0:
             journal.keep()
+            state.give_back_room()
 
 
 def measure(

@@ -31,7 +31,7 @@ from pyspark.sql import functions as fn
 from rig import in_turn, median, report, seconds, spread
 
 from pipelines.read import READER_OPTIONS
-from pipelines.renewal import LeaseKeeper
+from pipelines.renewal import Budget, LeaseKeeper
 from pipelines.session import cancellable
 from pipelines.source import Source
 from sharequeue.database import Database
@@ -69,7 +69,7 @@ def leased(settings: Settings, spark: SparkSession, records: int) -> float:
         def run() -> None:
             with cancellable(spark) as cancel, LeaseKeeper(state, holder, cancel) as keeper:
                 source.observe(holder.assignment)
-                leases = keeper.acquire_from(holder.assignment, records, None)
+                leases = keeper.acquire_within(Budget(records), holder.assignment, None)
                 _all(total(source.records(leases)), records)
                 for lease in leases:
                     keeper.check()

@@ -62,17 +62,24 @@ def dead_letter_checks(
         yield from expectations.evaluate(frame, asset, today, context.log.error)
         ours = frame[frame["group"] == group_id]
         yield _reconciliation(asset, dead_letters.reconcile(ours, written_offsets(queue.state, group_id)))
-        held = sum(status.archiving for status in queue.state.describe(group_id))
-        yield dg.AssetCheckResult(
-            passed=held == 0,
-            check_name=NONE_HELD,
-            asset_key=asset,
-            severity=dg.AssetCheckSeverity.WARN,
-            description="every dead letter is written" if held == 0 else f"{held:,} wait; the asset says why",
-            metadata={"held_records": held},
-        )
+        yield _none_held(asset, queue.state, group_id)
 
     return checks
+
+
+def _none_held(asset: dg.AssetKey, state: State, group_id: str) -> dg.AssetCheckResult:
+    """Whether anything waits for its topic, and why: what the last drain said stays until a batch is written."""
+    waiting = sum(status.archiving for status in state.describe(group_id))
+    reasons = sorted({held.reason for held in state.held_dead_letters(group_id)})
+    told = "; ".join(reasons) or "no drain has been at them yet"
+    return dg.AssetCheckResult(
+        passed=waiting == 0,
+        check_name=NONE_HELD,
+        asset_key=asset,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"{waiting:,} wait: {told}" if waiting else "every dead letter is written",
+        metadata={"held_records": waiting},
+    )
 
 
 def state_checks(group_id: str, name: str, asset: dg.AssetKey) -> dg.AssetChecksDefinition:

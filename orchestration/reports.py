@@ -7,13 +7,14 @@ lag is drawn from the history in Postgres; nothing is computed here that SQL alr
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from orchestration import plots
 from sharequeue.deadletters import DeadLetterReport
+from sharequeue.journal import Day
 from sharequeue.reports import SharePartitionReport
 from sharequeue.state import DeliveryCount, SharePartitionStatus
 
@@ -39,6 +40,17 @@ _STATUS_COLUMNS = {
     "archiving": "int",
     "lost_records": "int",
     "highest_delivery_count": "int",
+}
+_DAY_COLUMNS = {
+    "day": "string",
+    "topic": "string",
+    "partition": "int",
+    "leases": "int",
+    "accepted_first": "int",
+    "lost_records": "int",
+    "highest_delivery_count": "int",
+    "spso": "int",
+    "speo": "int",
 }
 _COUNT_COLUMNS = {
     "topic": "string",
@@ -99,9 +111,10 @@ def dead_letters(report: DeadLetterReport) -> Metadata:
 
 
 def spso_and_lag(
-    statuses: Sequence[SharePartitionStatus], history: Sequence[SharePartitionReport]
+    statuses: Sequence[SharePartitionStatus], history: Sequence[SharePartitionReport], days: Sequence[Day]
 ) -> Metadata:
-    """Lag and what is in flight in records, SPSO per partition in offsets, as a table, and lag over time."""
+    """Lag and what is in flight in records, SPSO per partition in offsets, as a table; lag over time, and what the
+    days that are over have brought."""
     per_partition = {f"spso_{s.topic}_{s.partition}_offset": s.spso for s in statuses}
     return {
         "lag_records": sum(s.lag for s in statuses),
@@ -112,6 +125,7 @@ def spso_and_lag(
         "lost_records": sum(s.lost_records for s in statuses),
         **per_partition,
         "share_partitions": table(statuses, _STATUS_COLUMNS),
+        "by_day": table(days, _DAY_COLUMNS),
         "lag_over_time": plots.lines(_lag(history), title="Lag per partition", unit="records"),
     }
 
@@ -142,9 +156,13 @@ def histogram(counts: Sequence[DeliveryCount]) -> dict[str, dict[int, int]]:
 def table(rows: Sequence[object], columns: Mapping[str, str]) -> dg.TableMetadataValue:
     """The named attributes of each row; ``columns`` gives their types in Dagster's words."""
     return dg.MetadataValue.table(
-        records=[dg.TableRecord({name: getattr(row, name) for name in columns}) for row in rows],
+        records=[dg.TableRecord({name: _cell(getattr(row, name)) for name in columns}) for row in rows],
         schema=dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in columns.items()]),
     )
+
+
+def _cell(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, date) else value
 
 
 def _lag(history: Sequence[SharePartitionReport]) -> dict[str, list[tuple[datetime, int]]]:

@@ -27,9 +27,10 @@ from pipelines.job import OUTCOMES, RELEASE
 from pipelines.outcomes import Answer, HandlerError, Seen, seen_in, with_outcomes
 from pipelines.plan import MAX_SCANS
 from pipelines.read import RECORD_SCHEMA
-from pipelines.renewal import LeaseKeeper, Member
+from pipelines.renewal import Budget, LeaseKeeper, Member
 from pipelines.run import MAX_RECORDS
 from pipelines.session import cancellable, spark_session
+from pipelines.sizes import RecordSizes
 from pipelines.source import Source
 from sharequeue.configs import GroupConfigs
 from sharequeue.database import Database
@@ -112,10 +113,10 @@ class LeasedRecords:
 
         `outcomes` is the folder of Parquet files that the block wrote, or a DataFrame that reads what it wrote:
         `topic, partition, offset` as they were leased, `outcome` (accept, release or reject; anything else
-        releases), `not_before` perhaps, a timestamp before which a released record does not come again, other columns
-        as it likes. With a column `lease_id` the rows of other leases are left alone, so
-        that one folder may be appended to. A record the log has and no row names gets the outcome `dropped` of
-        `lease`; an offset the log never had is a gap.
+        releases), and `not_before` where a released record shall wait until a time; other columns as it likes.
+        With a column `lease_id` the rows of other leases are left alone, so that one folder may be appended to. A
+        record the log has and no row names gets the outcome `dropped` of `lease`; an offset the log never had is
+        a gap.
 
         Raises HandlerError for outcomes that are not read from storage, contradict themselves or name what was not
         leased; LockLost; and what `Source.answers` and `State.acknowledge` raise. Nothing has been answered then,
@@ -178,9 +179,8 @@ class LeasedRecords:
                 f"the outcomes lack {', '.join(absent)}: expected topic, partition and offset as they were leased, "
                 f"and `outcome`, one of {', '.join(OUTCOMES)}"
             )
-        columns = [fn.col(name).cast(kind).alias(name) for name, kind in _WRITTEN_AS.items()]
-        if "not_before" in written.columns:
-            columns.append(fn.col("not_before"))
+        kinds = {**_WRITTEN_AS, **({"not_before": "timestamp"} if "not_before" in written.columns else {})}
+        columns = [fn.col(name).cast(kind).alias(name) for name, kind in kinds.items()]
         ours = [lease.lease_id for lease in self.leases]
         if "lease_id" in written.columns:
             rows = written.select(*columns, fn.col("lease_id").cast("long").alias("lease_id"))
@@ -216,6 +216,7 @@ def lease(
     topics: Sequence[str],
     *,
     max_records: int = MAX_RECORDS,
+    max_bytes: int = 0,
     lock_duration_ms: int | None = None,
     dropped: str = RELEASE,
     isolation_level: str | None = None,
@@ -229,10 +230,11 @@ def lease(
 ) -> Iterator[LeasedRecords]:
     """Lease up to `max_records` records of a group's topics for the block: redelivered ones first, then fresh ones.
 
-    `dropped` is the outcome of a record that the outcomes do not name: release, accept or reject. Lock duration and
-    isolation level are the group's own when None. `reader_options` are those of Spark's Kafka connector and win over
-    ours. Settings, Spark session, membership and state are made when they are not given; a membership that is made
-    here joins the group through the service and leaves it at the end of the block.
+    `max_bytes` bounds the lease further, by the mean size of the records, unless it is 0. `dropped` is the
+    outcome of a record that the outcomes do not name: release, accept or reject. Lock duration and isolation
+    level are the group's own when None. `reader_options` are those of Spark's Kafka connector and win over ours.
+    Settings, Spark session, membership and state are made when they are not given; a membership that is made here
+    joins the group through the service and leaves it at the end of the block.
 
     The locks are renewed at a third of their duration. Once one is lost, Spark's jobs of the block are cancelled
     and nothing can be acknowledged: the block ends in LockLost. What is not acknowledged when it ends is given
@@ -271,7 +273,12 @@ def lease(
         keeper = stack.enter_context(LeaseKeeper(source.state, member, cancel))
         share_partitions = _in_turn(member, names)
         infos = source.observe(share_partitions)
-        leases = keeper.acquire_from(share_partitions, max_records, lock_duration_ms)
+        budget = Budget(max_records)
+        if max_bytes:
+            sizes = stack.enter_context(RecordSizes(place, source.isolation_level))
+            means = sizes.measure(share_partitions, source.state.describe(group))
+            budget = Budget(max_records, max_bytes, means)
+        leases = keeper.acquire_within(budget, share_partitions, lock_duration_ms)
         yield LeasedRecords(source, keeper, leases, infos, dropped)
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Protocol, Self
 
 from sqlalchemy.exc import DBAPIError
 
+from pipelines.sizes import records_within
 from sharequeue.errors import ShareError
 from sharequeue.state import Lease, SharePartition, State
 
@@ -54,6 +55,17 @@ class LockLost(Exception):
     """A lock was lost in the middle of a round: its records are somebody else's now. Nothing more was written
     or acknowledged; what else the run held was given back.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much is leased at most. `max_bytes` is no bound when 0; else `mean_bytes` has the mean size of each topic's
+    records.
+    """
+
+    max_records: int
+    max_bytes: int = 0
+    mean_bytes: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -135,18 +147,25 @@ class LeaseKeeper:
             self._wake.set()
         return lease
 
-    def acquire_from(
-        self, share_partitions: Iterable[SharePartition], max_records: int, lock_duration_ms: int | None
+    def acquire_within(
+        self, budget: Budget, share_partitions: Iterable[SharePartition], lock_duration_ms: int | None
     ) -> list[Lease]:
-        """Lease up to so many records of these share-partitions together, in this order, and keep them."""
+        """Lease from these share-partitions, in this order, within one budget, and keep it."""
         leases: list[Lease] = []
+        records, left = budget.max_records, float(budget.max_bytes)
         for sp in share_partitions:
-            if max_records <= 0:
-                break
-            lease = self.acquire(sp, max_records, lock_duration_ms)
+            mean = budget.mean_bytes.get(sp.topic, 0.0)
+            wanted = min(records, records_within(left, mean)) if budget.max_bytes else records
+            if not leases and records > 0:
+                # One record at least, however large, as in Kafka's fetch: or nothing would ever be leased.
+                wanted = max(wanted, 1)
+            if wanted <= 0:
+                continue
+            lease = self.acquire(sp, wanted, lock_duration_ms)
             if lease is not None:
                 leases.append(lease)
-                max_records -= lease.offsets.count
+                records -= lease.offsets.count
+                left -= lease.offsets.count * mean
         return leases
 
     def drop(self, lease: Lease) -> None:

@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 
 from pipelines.job import ShareGroupJob
 from pipelines.outcomes import Answer, Seen, read_back, with_outcomes
-from pipelines.renewal import LeaseKeeper, Member
+from pipelines.renewal import Budget, LeaseKeeper, Member
 from pipelines.report import Progress, ProgressCallback, RoundReport, RunReport
 from pipelines.session import cancellable
 from pipelines.sinks import Accepted, ParquetByLease, Place
-from pipelines.sizes import RecordSizes, records_within
+from pipelines.sizes import RecordSizes
 from pipelines.source import Source
 from pipelines.write import Written, lease_folder, write_leases, write_summary
 from sharequeue.configs import GroupConfigs
@@ -101,11 +101,11 @@ class _Run:
         self.state = state
         self.spark = spark
         self.max_records = max_records
+        self.max_bytes = max_bytes
+        self.sizes = sizes
         self.source = Source(
             settings, state, topics, spark, isolation_level, job.reader_options, job.headers, job.max_scans
         )
-        self.max_bytes = max_bytes
-        self.sizes = sizes
         self.sink = (job.output or ParquetByLease()).open(Place(settings, state, spark, job))
         self.progress = progress
         self.began_at = time.monotonic()
@@ -179,22 +179,12 @@ class _Round:
         return assigned[turn:] + assigned[:turn]
 
     def _acquire(self, share_partitions: Sequence[SharePartition]) -> list[Lease]:
-        run, duration = self.run, self.run.job.lock_duration_ms
-        if not run.max_bytes:
-            return self.keeper.acquire_from(share_partitions, run.max_records, duration)
-        means = run.sizes.measure(share_partitions, run.state.describe(run.job.group))
-        leases, records, size = list[Lease](), run.max_records, float(run.max_bytes)
-        for sp in share_partitions:
-            wanted = min(records, records_within(size, means[sp.topic]))
-            if not leases:
-                # One record at least, however large, as in Kafka's fetch: or nothing would ever be leased.
-                wanted = max(wanted, 1)
-            lease = self.keeper.acquire(sp, wanted, duration) if wanted > 0 else None
-            if lease is not None:
-                leases.append(lease)
-                records -= lease.offsets.count
-                size -= lease.offsets.count * means[sp.topic]
-        return leases
+        run = self.run
+        means: Mapping[str, float] = {}
+        if run.max_bytes:
+            means = run.sizes.measure(share_partitions, run.state.describe(run.job.group))
+        budget = Budget(run.max_records, run.max_bytes, means)
+        return self.keeper.acquire_within(budget, share_partitions, run.job.lock_duration_ms)
 
     def _summarise(self, written: Written, leases: Sequence[Lease]) -> dict[str, dict[int, str]]:
         """Partial sums of what was accepted, from the files, not from a second pass over the topic."""

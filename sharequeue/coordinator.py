@@ -121,13 +121,16 @@ class Coordinator:
         return initialized, observed
 
     def keep(self) -> Kept:
-        """Write the snapshots that are due, and make, roll up and drop the journal's days. Needs no broker."""
+        """Write the snapshots that are due, make, roll up and drop the journal's days, and give back the room of
+        tables that are nearly all room. Needs no broker."""
         kept = Journal(self._database).keep(
             retention=self._configs.journal_retention,
             updates_per_snapshot=self._configs.updates_per_snapshot,
         )
         for day in kept.dropped:
             _log.info("the journal of %s is dropped: older than %s", day, self._configs.journal_retention)
+        for table in self._state.give_back_room():
+            _log.info("%s was nearly all room, and is written anew", table)
         return kept
 
     def run(self, stop: threading.Event) -> None:

@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Literal
 
 from confluent_kafka import KafkaException, Message
 
+from sharequeue.deadletter_attempts import Explanations, without_explanation
 from sharequeue.deadletter_originals import Originals
 from sharequeue.deadletter_records import (
     BATCH,
     MISSING,
     NOTHING,
+    Header,
     Letter,
     LetterWriting,
     RecordCopy,
@@ -38,6 +41,9 @@ from sharequeue.topics import Topics
 
 PRODUCED_STEP = 1_000
 """After so many letters the step `producing` is told; in a smaller batch, after its half."""
+
+LARGEST_LETTER_BYTES = 8_192
+"""More than a letter without a copy can take; only a topic that takes less has to be measured against."""
 
 Step = Literal["initialised", "opened", "begun", "producing", "marked", "committed", "closed"]
 OnStep = Callable[[Step, SharePartition], None]
@@ -99,6 +105,7 @@ class BatchWriter:
             self._step("initialised")
             source_id = self._source_topic_id()
             originals: Originals | None = None
+            explanations = Explanations()
             # Opened only under the fence: nobody else's commit can come between what we read here and what we write.
             batch = self._open()
             asked = False
@@ -112,7 +119,11 @@ class BatchWriter:
                     if self._copying and source_id == batch.topic_id and originals is None:
                         originals = open_clients.enter_context(Originals(self._settings, self._source.topic))
                     copies = self._copies(batch, absent, originals if source_id == batch.topic_id else None)
-                    self._transact(producer, batch, absent, copies, marker if source_id is not None else None)
+                    tell = explanations.of(self._state.dead_letter_attempts(self._source, batch.sequence))
+                    writing = LetterWriting(batch, tell)
+                    self._transact(
+                        producer, writing, absent, copies, marker if source_id is not None else None
+                    )
                 closed = self._state.close_dead_letters(self._source, batch.sequence)
                 self._step("closed")
                 written = min(absent.count, closed)
@@ -163,26 +174,26 @@ class BatchWriter:
     def _transact(
         self,
         producer: LetterProducer,
-        batch: DeadLetterBatch,
+        writing: LetterWriting,
         absent: OffsetSet,
         copies: Iterable[tuple[Letter, RecordCopy]],
         marker: Marker | None,
     ) -> None:
         """Write what is absent; in one transaction, unless copies make it too large for one."""
-        writing = LetterWriting.of(batch)
         every = max(1, min(PRODUCED_STEP, absent.count // 2))
         last = absent.end - 1
+        limit = self._topic.max_message_bytes
+        tight = self._copying or limit < LARGEST_LETTER_BYTES
         produced_bytes = 0
         for number, (letter, copy) in enumerate(copies, start=1):
             if not producer.in_transaction:
                 producer.begin()
                 self._step("begun")
             headers = writing.headers(letter, copy.headers)
-            if copy.headers:
+            if tight:
                 size = record_bytes(copy.key, copy.value, headers)
-                if size > self._topic.max_message_bytes:
-                    copy = without_content(copy)
-                    headers = writing.headers(letter, copy.headers)
+                if size > limit:
+                    copy, headers = _fitting(writing, letter, copy, limit)
                 else:
                     produced_bytes += size
             producer.produce(copy.key, copy.value, headers)
@@ -205,7 +216,7 @@ class BatchWriter:
         """Every letter to write with what it takes over of its original; originals come as they are read."""
         letters = letters_of(batch, absent)
         if not self._copying:
-            yield from ((letter, NOTHING) for letter in letters)
+            yield from zip(letters, repeat(NOTHING))
             return
         found = self._read(originals, absent)
         original = next(found, None)
@@ -226,6 +237,17 @@ class BatchWriter:
             raise unanswered(error, grant) from error
         except KafkaException as error:
             raise refusal(error, grant) from error
+
+
+def _fitting(
+    writing: LetterWriting, letter: Letter, copy: RecordCopy, limit: int
+) -> tuple[RecordCopy, list[Header]]:
+    """A letter that the topic takes: without the record's content, and if need be without what is told of it."""
+    copy = without_content(copy) if copy.headers else copy
+    headers = writing.headers(letter, copy.headers)
+    if record_bytes(copy.key, copy.value, headers) > limit:
+        headers = without_explanation(headers)
+    return copy, headers
 
 
 def _records(batch: DeadLetterBatch) -> OffsetSet:

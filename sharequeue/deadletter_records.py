@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Self
+from typing import NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -42,6 +42,8 @@ SEQUENCE = "sharequeue.dead.letter.sequence"
 """The number of the batch that wrote the letter, per group and source partition."""
 BATCH = "sharequeue.dead.letter.batch"
 """The identity of that batch: tells the letters of one attempt at it from those of any other batch."""
+EXCEPTION_CLASS = "sharequeue.exception.class"
+EXCEPTION_MESSAGE = "sharequeue.exception.message"
 ORIGINAL_TIMESTAMP = "sharequeue.original.timestamp"
 """Milliseconds since the epoch, as the source topic had it; there when the original was read."""
 ORIGINAL_HEADER = "sharequeue.original.header."
@@ -68,8 +70,7 @@ _FIELD_OVERHEAD_BYTES = 5
 """The most that the length in front of a key, a value, a header's key or its value takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Letter:
+class Letter(NamedTuple):
     """One offset of a batch: a record that was given up, and why."""
 
     offset: int
@@ -137,6 +138,16 @@ class DeadLetter:
         """``rejected`` or ``exceeded``, by the message; None when it is neither of Kafka's two."""
         return next((cause for cause, message in MESSAGES.items() if message == self.message), None)
 
+    @property
+    def exception_class(self) -> str | None:
+        """The class of what its handler raised at the last attempt."""
+        return self.header(EXCEPTION_CLASS)
+
+    @property
+    def exception_message(self) -> str | None:
+        """What its handler said of it at the last attempt."""
+        return self.header(EXCEPTION_MESSAGE)
+
     def header(self, name: str) -> str | None:
         """The text of the first header of that name; None when there is none, or it is null or not UTF-8."""
         content = next((value for key, value in self.headers if key == name), None)
@@ -172,39 +183,38 @@ def batch_identity(batch: DeadLetterBatch) -> str:
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
 
 
-@dataclass(frozen=True, slots=True)
 class LetterWriting:
-    """What all letters of one batch have in common, made once."""
+    """Makes the headers of one batch's letters; what they have in common is made once."""
 
-    source_topic: bytes
-    source_partition: bytes
-    group: bytes
-    sequence: bytes
-    batch: bytes
-
-    @classmethod
-    def of(cls, batch: DeadLetterBatch) -> Self:
-        """The common part of a batch's letters."""
+    def __init__(self, batch: DeadLetterBatch, tell: Callable[[int], Headers] | None = None) -> None:
         source = batch.share_partition
-        return cls(
-            source.topic.encode(),
-            str(source.partition).encode(),
-            source.group_id.encode(),
-            str(batch.sequence).encode(),
-            batch_identity(batch).encode(),
+        self._topic: Header = (TOPIC, source.topic.encode())
+        self._partition: Header = (PARTITION, str(source.partition).encode())
+        self._group: Header = (GROUP, source.group_id.encode())
+        self._batch: Headers = (
+            (SEQUENCE, str(batch.sequence).encode()),
+            (BATCH, batch_identity(batch).encode()),
         )
+        self._causes: dict[tuple[int, str], Headers] = {
+            (run.delivery_count, run.cause): (
+                (DELIVERY_COUNT, b"%d" % run.delivery_count),
+                (MESSAGE, MESSAGES[run.cause].encode()),
+                *self._batch,
+            )
+            for run in batch.letters
+        }
+        self._tell = tell or (lambda offset: ())
 
     def headers(self, letter: Letter, ours: Iterable[Header] = ()) -> list[Header]:
-        """A letter's headers: Kafka's six, then the batch's sequence and identity, then `ours`."""
+        """A letter's headers: Kafka's six, the batch's sequence and identity, what is told of it, then `ours`."""
+        offset, delivery_count, cause = letter
         return [
-            (TOPIC, self.source_topic),
-            (PARTITION, self.source_partition),
-            (OFFSET, b"%d" % letter.offset),
-            (GROUP, self.group),
-            (DELIVERY_COUNT, b"%d" % letter.delivery_count),
-            (MESSAGE, MESSAGES[letter.cause].encode()),
-            (SEQUENCE, self.sequence),
-            (BATCH, self.batch),
+            self._topic,
+            self._partition,
+            (OFFSET, b"%d" % offset),
+            self._group,
+            *self._causes[delivery_count, cause],
+            *self._tell(offset),
             *ours,
         ]
 

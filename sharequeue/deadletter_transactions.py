@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from sharequeue.deadletter_records import Header, batch_identity
+from sharequeue.deadletter_records import batch_identity
 from sharequeue.deadletter_topic import DeadLetterTopic, passes, refusal
 from sharequeue.kafka_clients import client_config
 from sharequeue.settings import Settings
@@ -208,12 +207,12 @@ class LetterProducer:
             raise self._failure(error) from error
         self._open = True
 
-    def produce(self, key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> None:
-        """Add one letter; waits while more is in flight than memory is meant for."""
+    def produce(self, key: bytes | None, value: bytes | None, headers: list[Any]) -> None:
+        """Add one letter, with `Header`s; waits while more is in flight than memory is meant for."""
         while True:
             try:
                 self._producer.produce(
-                    self._topic.name, value=value, key=key, partition=self._partition, headers=list(headers)
+                    self._topic.name, value=value, key=key, partition=self._partition, headers=headers
                 )
                 return
             except BufferError:

@@ -11,18 +11,22 @@ is written is `deadletter_batches`' matter, which topic may take it `deadletter_
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sharequeue.configs import GroupConfigs, ServiceConfigs
 from sharequeue.deadletter_batches import BatchBounds, BatchDone, BatchWriter, OnStep
 from sharequeue.deadletter_records import DeadLetter, read_dead_letters
 from sharequeue.deadletter_topic import NO_TOPIC, CannotWrite, DeadLetterRules, DeadLetterTopic, TopicKeeper
 from sharequeue.deadletter_transactions import Fenced, LetterProducer, Markers
+from sharequeue.errors import ShareError
 from sharequeue.settings import Settings
 from sharequeue.state import SharePartition, State
+from sharequeue.topics import Topics
 
 __all__ = [
     "DeadLetter",
@@ -33,13 +37,18 @@ __all__ = [
     "read_dead_letters",
 ]
 
-BATCH_RECORDS = 5_000
+BATCH_RECORDS = 20_000
 TRANSACTION_BYTES = 64 * 1024 * 1024
+PARALLEL = 4
+"""Share-partitions written at a time: while one waits for its commit, another produces."""
 TAKEOVERS = 5
 """How often a drain begins a share-partition again after another writer took it over."""
 PATIENCE_SECONDS = 2.0
 """How long the writer that took over may show no progress before it is taken for dead."""
+SETTLE_SECONDS = 2.0
+"""How long a drain waits, at its end, for its letters to be seen."""
 _LOOK_AGAIN_SECONDS = 0.1
+_SETTLED_SECONDS = 0.01
 
 Progress = Callable[[str], None]
 
@@ -92,10 +101,22 @@ class DeadLetterReport:
         return sum(partition.dropped for partition in self.partitions)
 
 
+@dataclass(slots=True)
+class _Drain:
+    """What the share-partitions of one drain have in common."""
+
+    markers: Markers
+    say: Progress
+    topic: tuple[DeadLetterTopic | None, CannotWrite | None]
+    """The topic, or why it cannot be written now."""
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+
 class DeadLetterWriter:
     """Writes a share group's dead letters. Several may run at once: the broker lets one at a time.
 
-    `batch_records` bounds a batch, and `transaction_bytes` one transaction of copies; `on_step` is told each step.
+    `batch_records` bounds a batch, and `transaction_bytes` one transaction of copies; `parallel` share-partitions are
+    written at a time, `on_step` is told each step.
     """
 
     def __init__(
@@ -108,6 +129,7 @@ class DeadLetterWriter:
         service: ServiceConfigs | None = None,
         batch_records: int = BATCH_RECORDS,
         transaction_bytes: int = TRANSACTION_BYTES,
+        parallel: int = PARALLEL,
         on_step: OnStep | None = None,
     ) -> None:
         self._settings = settings
@@ -115,40 +137,40 @@ class DeadLetterWriter:
         self._group_id = group_id
         self._rules = DeadLetterRules.of(configs, service or ServiceConfigs.load())
         self._bounds = BatchBounds(batch_records, transaction_bytes)
+        self._parallel = parallel
         self._on_step: OnStep = on_step or (lambda step, source: None)
 
     def drain(self, progress: Progress | None = None) -> DeadLetterReport:
         """Write everything that waits; `progress` gets a line for every batch.
 
-        Records that cannot be written are the report's `held`, not an error. An error of the database is one, and
-        leaves the open batch to the next drain.
+        Records that cannot be written are the report's `held`, not an error, and are told to whoever asks the state
+        (`State.held_dead_letters`). An error of the database is one, and leaves open batches to the next drain.
         """
         started_at = time.monotonic()
-        say = progress or (lambda line: None)
-        reports: dict[SharePartition, PartitionReport] = {}
-        problems: dict[SharePartition, CannotWrite] = {}
         waiting = list(self._waiting())
         if not waiting:
             return DeadLetterReport(self._rules.topic, seconds=time.monotonic() - started_at)
-        topic, problem = self._topic()
-        with Markers(self._settings, self._group_id) as markers:
-            for source in waiting:
-                if problem is None and topic is not None:
-                    reports[source], failure = self._write(source, topic, markers, say)
-                    if failure is not None:
-                        problems[source] = failure
-                        # This partition's matter, or is the broker or the topic gone for the rest, too?
-                        topic, problem = self._topic()
-                elif problem is not None:
-                    problems[source] = problem
-                if source in problems and problems[source].lasting and self._rules.drop:
-                    before = reports.get(source, PartitionReport(source))
-                    reports[source] = self._drop(source, markers, before, say)
-                    del problems[source]
+        with (
+            Markers(self._settings, self._group_id) as markers,
+            ThreadPoolExecutor(min(self._parallel, len(waiting)), "dead-letters") as pool,
+        ):
+            drain = _Drain(markers, progress or (lambda line: None), self._topic())
+            try:
+                outcomes = dict(zip(waiting, pool.map(lambda at: self._one(at, drain), waiting), strict=True))
+            finally:
+                # After an error, or Ctrl-C, the others end with the batch at which they are.
+                drain.stopped.set()
+        if any(report is not None and report.written for report, _ in outcomes.values()):
+            self._settle()
+        held = self._held(
+            {source: problem for source, (_, problem) in outcomes.items() if problem is not None}
+        )
+        for one in held:
+            self._state.hold_dead_letters(one.share_partition, one.reason)
         return DeadLetterReport(
             self._rules.topic,
-            tuple(reports.values()),
-            self._held(problems),
+            tuple(report for report, _ in outcomes.values() if report is not None),
+            held,
             time.monotonic() - started_at,
         )
 
@@ -157,6 +179,38 @@ class DeadLetterWriter:
             return TopicKeeper(self._settings).ready(self._rules), None
         except CannotWrite as problem:
             return None, problem
+
+    def _one(
+        self, source: SharePartition, drain: _Drain
+    ) -> tuple[PartitionReport | None, CannotWrite | None]:
+        """What is done for one share-partition, and why it is held if it is."""
+        if drain.stopped.is_set():
+            return None, None
+        topic, problem = drain.topic
+        report = None
+        if topic is not None:
+            report, problem = self._write(source, topic, drain)
+            if problem is not None:
+                # This partition's matter, or is the broker or the topic gone for the rest, too?
+                drain.topic = self._topic()
+        if problem is not None and problem.lasting and self._rules.drop:
+            return self._drop(source, drain, report or PartitionReport(source)), None
+        return report, problem
+
+    def _settle(self) -> None:
+        """Wait until readers see what was committed.
+
+        A broker answers a commit before it has told the partitions; when it has just started, half a second before.
+        Another writer's open transaction holds readers up too; that is not waited for longer than a moment.
+        """
+        deadline = time.monotonic() + SETTLE_SECONDS
+        with suppress(ShareError), Topics(self._settings, SETTLE_SECONDS) as topics:
+            ends = {partition: log.log_end for partition, log in topics.offsets(self._rules.topic).items()}
+            while time.monotonic() < deadline:
+                logs = topics.offsets(self._rules.topic)
+                if all(logs[partition].last_stable_offset >= end for partition, end in ends.items()):
+                    return
+                time.sleep(_SETTLED_SECONDS)
 
     def _waiting(self) -> dict[SharePartition, int]:
         """How many records are ARCHIVING, for the share-partitions that have any."""
@@ -175,7 +229,7 @@ class DeadLetterWriter:
         )
 
     def _write(
-        self, source: SharePartition, topic: DeadLetterTopic, markers: Markers, say: Progress
+        self, source: SharePartition, topic: DeadLetterTopic, drain: _Drain
     ) -> tuple[PartitionReport, CannotWrite | None]:
         """Write one share-partition's batches until none waits; give way to another writer while it is alive."""
         report = PartitionReport(source)
@@ -184,7 +238,7 @@ class DeadLetterWriter:
             self._state,
             source,
             topic,
-            markers,
+            drain.markers,
             copying=self._rules.copy_record,
             bounds=self._bounds,
             on_step=self._on_step,
@@ -193,7 +247,9 @@ class DeadLetterWriter:
             try:
                 for done in writer.write():
                     report = _with(report, done.written, done.resumed)
-                    say(_line(source, topic, done))
+                    drain.say(_line(source, topic, done))
+                    if drain.stopped.is_set():
+                        break
                 return report, None
             except Fenced:
                 report = replace(report, takeovers=report.takeovers + 1)
@@ -221,24 +277,24 @@ class DeadLetterWriter:
                 left, moved_at = now, time.monotonic()
         return bool(left)
 
-    def _drop(
-        self, source: SharePartition, markers: Markers, report: PartitionReport, say: Progress
-    ) -> PartitionReport:
+    def _drop(self, source: SharePartition, drain: _Drain, report: PartitionReport) -> PartitionReport:
         """Close one share-partition's batches without letters, as Kafka does when it cannot write them.
 
         A batch that an earlier drain wrote is told apart, unless the broker refuses even to say.
         """
         marker = None
         # Fences a writer that is at work under a config from before, and aborts what a dead one left.
-        fence = LetterProducer(self._settings, source, NO_TOPIC, markers)
+        fence = LetterProducer(self._settings, source, NO_TOPIC, drain.markers)
         with suppress(CannotWrite, Fenced), fence:
-            marker = markers.of(source)
+            marker = drain.markers.of(source)
         while (batch := self._state.open_dead_letters(source, self._bounds.records)) is not None:
             written = marker is not None and marker.wrote_all_of(batch)
             closed = self._state.close_dead_letters(source, batch.sequence, dropped=not written)
             report = _with(report, resumed=closed if written else 0, dropped=0 if written else closed)
             if not written:
-                say(f"{source}: {closed} records dropped without a dead letter (batch {batch.sequence})")
+                drain.say(
+                    f"{source}: {closed} records dropped without a dead letter (batch {batch.sequence})"
+                )
         return report
 
 

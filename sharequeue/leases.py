@@ -207,6 +207,30 @@ class DeadLetterBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """A delivery that failed: who had these records since when, and where the handler's errors were written."""
+
+    lease_id: int
+    member_id: str
+    client_id: str
+    """Empty when the member was gone before its records came back."""
+    acquired_at: datetime
+    offsets: OffsetSet
+    exceptions: str | None
+    """A folder of Parquet files; None when the attempt ended without an answer, or its client writes none."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldDeadLetters:
+    """Dead letters that the last drain could not write: how many records wait now, why, and since when."""
+
+    share_partition: SharePartition
+    records: int
+    reason: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class ArchivedRun:
     """Dead letters whose batch is closed: written to the DLQ topic, or dropped where the group says so."""
 

@@ -6,7 +6,8 @@ and a count of how often it was put back, by which a loop is found out. Sending 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -18,6 +19,7 @@ REDRIVE_COUNT = "sharequeue.redrive.count"
 REDRIVE_FROM = "sharequeue.redrive.from"
 """The letter it was put back from: topic, partition and offset, joined by colons."""
 
+_PLACE = re.compile(r"(\d+):(\d+)(?:-(\d+))?")
 _OURS = ("__dlq.", "sharequeue.")
 
 
@@ -70,6 +72,27 @@ class Selection:
         return (
             ", ".join(f"{name} {value}" for name, value in said.items() if value not in (None, "")) or "all"
         )
+
+
+def parse_places(texts: Iterable[str]) -> dict[int, OffsetSet]:
+    """Places in a dead-letter topic, each `PARTITION:OFFSET` or `PARTITION:FIRST-LAST`. Raises ValueError."""
+    found: dict[int, OffsetSet] = {}
+    for text in texts:
+        given = _PLACE.fullmatch(text)
+        first, last = (int(given[2]), int(given[3] or given[2])) if given else (1, 0)
+        if given is None or last < first:
+            raise ValueError(f"{text!r}: expected PARTITION:OFFSET or PARTITION:FIRST-LAST")
+        partition = int(given[1])
+        found[partition] = found.get(partition, OffsetSet()) | OffsetSet.of((first, last + 1))
+    return found
+
+
+def parse_header(text: str) -> tuple[str, str]:
+    """A header as `NAME=VALUE`. Raises ValueError."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"{text!r}: expected NAME=VALUE")
+    return name, value
 
 
 def redrive_count(headers: Headers) -> int:

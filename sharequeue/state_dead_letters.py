@@ -10,7 +10,14 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.leases import ArchivedRun, DeadLetterBatch, DeadLetterRun, SharePartition
+from sharequeue.leases import (
+    ArchivedRun,
+    Attempt,
+    DeadLetterBatch,
+    DeadLetterRun,
+    HeldDeadLetters,
+    SharePartition,
+)
 from sharequeue.offsets import OffsetSet
 from sharequeue.state_rows import share_partition_name
 
@@ -53,6 +60,57 @@ class StateDeadLetters:
             dropped=dropped,
         )
         return int(rows[0]["closed"])
+
+    def dead_letter_attempts(self, at: SharePartition, sequence: int) -> list[Attempt]:
+        """The deliveries that the records of a batch went through in vain, oldest first."""
+        rows = self._database.call(
+            sa.text(
+                "select lease_id, member_id, client_id, acquired_at, cast(offsets as text) as offsets, exceptions"
+                " from sharequeue.dead_letter_attempts(:group_id, :topic, :partition, :sequence)"
+            ),
+            **share_partition_name(at),
+            sequence=sequence,
+        )
+        return [
+            Attempt(
+                row["lease_id"],
+                row["member_id"],
+                row["client_id"],
+                row["acquired_at"],
+                OffsetSet.parse(row["offsets"]),
+                row["exceptions"],
+            )
+            for row in rows
+        ]
+
+    def hold_dead_letters(self, at: SharePartition, reason: str | None) -> None:
+        """Say why what waits cannot be written, for everybody to see; None takes it back, as closing a batch does."""
+        self._database.call(
+            sa.text(
+                "select sharequeue.hold_dead_letters(:group_id, :topic, :partition, cast(:reason as text))"
+            ),
+            **share_partition_name(at),
+            reason=reason,
+        )
+
+    def held_dead_letters(self, group_id: str | None = None) -> list[HeldDeadLetters]:
+        """What no drain could write, of a group or of all."""
+        rows = self._database.rows(
+            sa.text(
+                "select group_id, topic, partition, records, reason, since from sharequeue.dead_letters_held"
+                " where group_id = coalesce(cast(:group_id as text), group_id) order by group_id, topic, partition"
+            ),
+            group_id=group_id,
+        )
+        return [
+            HeldDeadLetters(
+                SharePartition(row["group_id"], row["topic"], row["partition"]),
+                row["records"],
+                row["reason"],
+                row["since"],
+            )
+            for row in rows
+        ]
 
     def dead_letters(self, group_id: str) -> list[ArchivedRun]:
         """Every closed run of dead letters of a group, in the order of writing."""

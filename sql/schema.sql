@@ -1090,6 +1090,9 @@ begin
         v_answers := sharequeue.answers_from(p_answers, p_sp.spso);
         v_from := sharequeue.batch_at(v_id, lower(p_asked));
         v_leases := sharequeue.leases_between(v_id, v_from, v_last, p_member_id, p_token);
+        if p_settings.dead_letters and not (isempty((v_answers).release) and isempty((v_answers).reject)) then
+            perform sharequeue.note_attempts(v_id, v_leases, (v_answers).release + (v_answers).reject);
+        end if;
         v_batches := array(select first_offset from sharequeue.in_flight_batches
             where share_partition_id = v_id and state = 1 and first_offset between v_from and v_last limit 3);
         v_few := cardinality(v_batches) < 3 and pg_column_size(v_answers) < 20000;
@@ -1161,12 +1164,14 @@ CREATE FUNCTION sharequeue.apply_permissions() RETURNS void
 declare
     v_worker constant text[] := array[
         'acknowledge', 'acknowledge_and_acquire', 'acknowledge_and_fetch', 'acknowledge_batches', 'acquire',
-        'close_dead_letters', 'initialize', 'observe', 'open_dead_letters', 'record_report', 'release', 'renew', 'sweep',
-        'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets'];
+        'close_dead_letters', 'dead_letter_attempts', 'hold_dead_letters', 'initialize', 'observe', 'open_dead_letters',
+        'record_report', 'release', 'renew', 'sweep',
+        'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets',
+        'begin_compaction', 'commit_compaction', 'forget_compaction', 'removable_outputs'];
     v_service constant text[] := array[
         'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive',
-        'drop_journal_partition', 'extend_locks', 'journal_partitions', 'make_journal_partitions', 'open_redrive',
-        'raise_state_epochs', 'remove_acls', 'roll_up_due_days', 'roll_up_journal', 'set_service_configs',
+        'drop_journal_partition', 'extend_locks', 'give_back_room', 'journal_partitions', 'make_journal_partitions',
+        'open_redrive', 'raise_state_epochs', 'remove_acls', 'roll_up_due_days', 'roll_up_journal', 'set_service_configs',
         'take_snapshot', 'take_snapshots', 'trim_redrive'];
     v_reader constant text[] := array[
         'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'snapshots', 'verify',
@@ -1442,6 +1447,20 @@ begin
 end
 $$;
 
+-- FUNCTION begin_compaction(uuid, text, text, text)
+
+CREATE FUNCTION sharequeue.begin_compaction(p_compaction_id uuid, p_group_id text, p_sink text, p_location text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform sharequeue.authorise(p_group_id, 'READ');
+    insert into sharequeue.compactions (compaction_id, group_id, sink, location, began_at)
+    values (p_compaction_id, p_group_id, p_sink, p_location, sharequeue.clock())
+    on conflict on constraint compactions_pkey do nothing;
+end
+$$;
+
 -- FUNCTION bounded_group_config(text, text)
 
 CREATE FUNCTION sharequeue.bounded_group_config(p_group_id text, p_name text) RETURNS bigint
@@ -1613,7 +1632,8 @@ begin
     if v_circuit.state = 'closed' then
         -- A window without a memory of single records: what is older than the last window fades in proportion.
         v_kept := least(v_circuit.answered, greatest(0, v_window - v_answered));
-        v_failed := v_failed * least(1, v_window / v_answered)
+        -- Multiplied first: 147 * (20 / 147) is more than 20, and more would have failed than were answered.
+        v_failed := v_failed * v_window / greatest(v_answered, v_window)
             + case when v_circuit.answered > 0 then v_circuit.failed * v_kept / v_circuit.answered else 0 end;
         v_answered := least(v_answered, v_window) + v_kept;
         update sharequeue.circuit_breakers set answered = v_answered, failed = v_failed
@@ -1757,6 +1777,7 @@ begin
     if not found then
         return 0;
     end if;
+    delete from sharequeue.held_dead_letters where share_partition_id = v_sp.share_partition_id;
     for v_run in
         select * from sharequeue.dead_letter_runs
         where share_partition_id = v_sp.share_partition_id and sequence = p_sequence
@@ -1782,6 +1803,9 @@ begin
         v_closed := v_closed + v_records;
     end loop;
     perform sharequeue.advance_spso(v_sp.share_partition_id, v_completed);
+    delete from sharequeue.failed_attempts f using sharequeue.share_partitions sp
+    where f.share_partition_id = v_sp.share_partition_id and sp.share_partition_id = f.share_partition_id
+        and f.past <= sp.spso;
     return v_closed;
 end
 $$;
@@ -1810,6 +1834,47 @@ begin
     where r.dead_letter_topic = p_topic and r.topic_id = p_topic_id and r.partition = p_partition;
     update sharequeue.redrives r set sent = r.sent + v_sent where r.redrive_id = v_batch.redrive_id;
     return v_sent;
+end
+$$;
+
+-- FUNCTION commit_compaction(uuid, text[], bigint)
+
+CREATE FUNCTION sharequeue.commit_compaction(p_compaction_id uuid, p_replaced text[], p_records bigint) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_compaction sharequeue.compactions;
+    v_found record;
+begin
+    select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id for update;
+    if not found or v_compaction.abandoned_at is not null then
+        raise exception 'compaction % was given up by a sweep: it took longer than the grace', p_compaction_id
+            using errcode = 'SQ042';
+    end if;
+    perform sharequeue.authorise(v_compaction.group_id, 'READ');
+    if v_compaction.committed_at is null then
+        perform from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
+        where sp.group_id = v_compaction.group_id and o.sink = v_compaction.sink and o.location = any (p_replaced)
+        order by o.lease_id for no key update of o;
+        select count(distinct o.location) as folders, sum(o.records)::bigint as records into v_found
+        from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
+        where sp.group_id = v_compaction.group_id and o.sink = v_compaction.sink and o.location = any (p_replaced);
+        if v_found.folders <> cardinality(p_replaced) or coalesce(v_found.records, 0) <> p_records then
+            raise exception 'compaction % of % folders with % records: % folders with % records count now, because '
+                'another compaction was quicker or the folders changed', p_compaction_id, cardinality(p_replaced),
+                p_records, v_found.folders, coalesce(v_found.records, 0) using errcode = 'SQ042';
+        end if;
+        update sharequeue.lease_outputs o set location = v_compaction.location
+        from sharequeue.share_partitions sp
+        where sp.share_partition_id = o.share_partition_id and sp.group_id = v_compaction.group_id
+            and o.sink = v_compaction.sink and o.location = any (p_replaced);
+        update sharequeue.compactions set committed_at = sharequeue.clock(), replaced = p_replaced
+        where compaction_id = p_compaction_id;
+    end if;
+    return (select count(*) from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
+        where sp.group_id = v_compaction.group_id and o.sink = v_compaction.sink
+            and o.location = v_compaction.location);
 end
 $$;
 
@@ -1872,6 +1937,31 @@ CREATE FUNCTION sharequeue.covers(p_pattern_type text, p_resource_name text, p_g
     select case p_pattern_type
         when 'PREFIXED' then pg_catalog.starts_with(p_group_id, p_resource_name)
         else p_resource_name = p_group_id or p_resource_name = '*' end
+$$;
+
+-- FUNCTION dead_letter_attempts(text, text, integer, bigint)
+
+CREATE FUNCTION sharequeue.dead_letter_attempts(p_group_id text, p_topic text, p_partition integer, p_sequence bigint) RETURNS TABLE(lease_id bigint, member_id text, client_id text, acquired_at timestamp with time zone, offsets int8multirange, exceptions text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_id bigint;
+    v_offsets int8multirange;
+begin
+    perform sharequeue.authorise(p_group_id, 'READ');
+    select sp.share_partition_id, range_agg(r.offsets) into v_id, v_offsets
+    from sharequeue.share_partitions sp join sharequeue.dead_letter_runs r using (share_partition_id)
+    where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition and r.sequence = p_sequence
+    group by sp.share_partition_id;
+    return query
+        select f.lease_id, f.member_id, f.client_id, f.acquired_at, f.offsets * v_offsets, (
+            select o.location from sharequeue.lease_outputs o
+            where o.lease_id = f.lease_id and o.sink like '%-exceptions' and o.records > 0 limit 1)
+        from sharequeue.failed_attempts f
+        where f.share_partition_id = v_id and f.past > lower(v_offsets) and f.offsets && v_offsets
+        order by f.acquired_at, f.lease_id;
+end
 $$;
 
 -- FUNCTION delete_group(text)
@@ -1985,6 +2075,9 @@ begin
     select sp.spso, s.delivery_count_limit, s.dead_letters, s.refund_cancelled into v_sp
     from sharequeue.share_partitions sp join sharequeue.group_settings s using (group_id)
     where sp.share_partition_id = p_share_partition_id;
+    if v_sp.dead_letters and not v_sp.refund_cancelled then
+        perform sharequeue.note_attempts(p_share_partition_id, array[p_lease_id]);
+    end if;
     delete from sharequeue.leases where lease_id = p_lease_id returning fan_out into v_fan_out;
     for v_part in
         select first_offset, last_offset, part, delivery_count,
@@ -2035,10 +2128,13 @@ begin
         from sharequeue.end_leases_at(p_share_partition_id, p_lease_ids, null) as e;
         return;
     end if;
-    -- The circuit breaker looks at each before it ends, and says until when its records shall wait.
+    -- The circuit breaker looks at each before it ends, and says until when its records shall wait. Its window depends
+    -- on the order.
     held := 0;
     completed := 0;
-    foreach v_lease_id in array p_lease_ids loop
+    for v_lease_id in
+        select lease_id from sharequeue.leases where lease_id = any (p_lease_ids) order by expires_at, lease_id
+    loop
         select e.held, e.completed into v_ended
         from sharequeue.end_leases_at(p_share_partition_id, array[v_lease_id],
             sharequeue.circuit_lapse(p_share_partition_id, v_lease_id)) as e;
@@ -2063,6 +2159,9 @@ begin
     select sp.spso, s.delivery_count_limit, s.dead_letters into v_sp
     from sharequeue.share_partitions sp join sharequeue.group_settings s using (group_id)
     where sp.share_partition_id = p_share_partition_id;
+    if v_sp.dead_letters then
+        perform sharequeue.note_attempts(p_share_partition_id, p_lease_ids);
+    end if;
     with parts as (
         select f.*, sum(f.records) over (partition by e.lease_id)::bigint as together,
             -- By delivery count: suspects are divided by how many they are, over all batches of the lease.
@@ -2186,8 +2285,12 @@ declare
     v_past bigint;
 begin
     -- A queue before the row. Whoever waits for a row lock waits for one version of the row, and finds it gone when its
-    -- turn comes: eight connections on one share-partition did 977 calls a second, with the queue 1,470.
-    perform pg_advisory_xact_lock(-1, hashtext(p_group_id || '/' || p_topic || '/' || p_partition));
+    -- turn comes: eight connections on one share-partition did 977 calls a second, with the queue 1,470. Not for who may
+    -- hold the row already, and a transaction with an id may: the update of the first way locks the row it waited for
+    -- even where the row no longer meets its conditions. In the queue it would wait for one that waits for the row.
+    if pg_current_xact_id_if_assigned() is null then
+        perform pg_advisory_xact_lock(-1, hashtext(p_group_id || '/' || p_topic || '/' || p_partition));
+    end if;
     -- Two statements: joined with the settings it took 13 µs, apart 4 and 2; and settings read behind the lock are those
     -- of now. Where ACLs apply to the group, the long way asks them.
     select share_partition_id, spso, speo, log_end, last_stable_offset, delivery_complete_count, state_epoch,
@@ -2567,6 +2670,66 @@ begin
 end
 $$;
 
+-- FUNCTION forget_compaction(uuid)
+
+CREATE FUNCTION sharequeue.forget_compaction(p_compaction_id uuid) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_compaction sharequeue.compactions;
+begin
+    select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id for update;
+    if not found or (v_compaction.committed_at is null and v_compaction.abandoned_at is null) then
+        return false;
+    end if;
+    perform sharequeue.authorise(v_compaction.group_id, 'READ');
+    delete from sharequeue.compactions where compaction_id = p_compaction_id;
+    return true;
+end
+$$;
+
+-- FUNCTION give_back_room(bigint, integer)
+
+CREATE FUNCTION sharequeue.give_back_room(p_least bigint DEFAULT 33554432, p_factor integer DEFAULT 4) RETURNS text[]
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '100ms'
+    AS $$
+declare
+    v_done text[] := '{}';
+    v_table record;
+    v_width double precision;
+begin
+    for v_table in
+        select c.relname as name, pg_relation_size(c.oid) as bytes, k.relname as key,
+            pg_stat_get_live_tuples(c.oid) as live, pg_stat_get_dead_tuples(c.oid) as dead,
+            coalesce((select option_value::integer from pg_options_to_table(c.reloptions)
+                where option_name = 'fillfactor'), 100) as fill
+        from pg_class c
+        join pg_index i on i.indrelid = c.oid and i.indisprimary
+        join pg_class k on k.oid = i.indexrelid
+        where c.relnamespace = 'sharequeue'::regnamespace and c.relkind = 'r' and not c.relispartition
+            and pg_relation_size(c.oid) > p_least
+        order by c.relname
+    loop
+        execute format('select coalesce(avg(pg_column_size(t)), 0) + 28 from (select * from sharequeue.%I limit 100) as t',
+            v_table.name) into v_width;
+        continue when v_table.bytes < p_factor * v_table.live * v_width * 100 / v_table.fill
+            or v_table.dead * v_width * 4 > v_table.bytes - v_table.live * v_width * 100 / v_table.fill;
+        begin
+            execute format('cluster sharequeue.%I using %I', v_table.name, v_table.key);
+            -- Only this once: no mark of it in the schema.
+            execute format('alter table sharequeue.%I set without cluster', v_table.name);
+            v_done := v_done || v_table.name::text;
+        exception when lock_not_available then
+            null;
+        end;
+    end loop;
+    return v_done;
+end
+$$;
+
 -- FUNCTION group_config(text, text)
 
 CREATE FUNCTION sharequeue.group_config(p_group_id text, p_name text) RETURNS text
@@ -2673,6 +2836,28 @@ begin
         cross join lateral (
             select first_offset, last_offset, offsets from sharequeue.in_flight_batches
             where lease_id = l.lease_id and first_offset between v_from and p_last offset 0) as f);
+end
+$$;
+
+-- FUNCTION hold_dead_letters(text, text, integer, text)
+
+CREATE FUNCTION sharequeue.hold_dead_letters(p_group_id text, p_topic text, p_partition integer, p_reason text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_id bigint;
+begin
+    perform sharequeue.authorise(p_group_id, 'READ');
+    select share_partition_id into v_id from sharequeue.share_partitions
+    where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
+    if p_reason is null then
+        delete from sharequeue.held_dead_letters where share_partition_id = v_id;
+    elsif v_id is not null then
+        insert into sharequeue.held_dead_letters as h (share_partition_id, reason, since)
+        values (v_id, p_reason, sharequeue.clock())
+        on conflict on constraint held_dead_letters_pkey do update set reason = excluded.reason;
+    end if;
 end
 $$;
 
@@ -3194,6 +3379,34 @@ CREATE FUNCTION sharequeue.next_available(p_share_partition_id bigint, p_from bi
     order by share_partition_id, state, first_offset limit 1
 $$;
 
+-- FUNCTION note_attempts(bigint, bigint[], int8multirange)
+
+CREATE FUNCTION sharequeue.note_attempts(p_id bigint, p_lease_ids bigint[], p_offsets int8multirange DEFAULT NULL::int8multirange) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    AS $$
+declare
+    v_group_id text;
+    v_spso bigint;
+begin
+    select group_id, spso into v_group_id, v_spso from sharequeue.share_partitions where share_partition_id = p_id;
+    delete from sharequeue.failed_attempts where share_partition_id = p_id and past <= v_spso;
+    insert into sharequeue.failed_attempts (share_partition_id, lease_id, member_id, client_id, acquired_at, past, offsets)
+    select p_id, l.lease_id, l.member_id, coalesce((select m.client_id from sharequeue.members m
+            where m.group_id = v_group_id and m.member_id = l.member_id), ''), l.acquired_at, upper(x.offsets), x.offsets
+    from unnest(p_lease_ids) as e (lease_id)
+    cross join lateral (
+        select lease_id, member_id, acquired_at from sharequeue.leases where lease_id = e.lease_id offset 0) as l
+    cross join lateral (
+        -- One lease alone: whatever of it fails was asked for by name, and need not be looked up.
+        select case when p_offsets is not null and cardinality(p_lease_ids) = 1 then p_offsets else (
+            select range_agg(sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets))
+                * coalesce(p_offsets, int8multirange(int8range(v_spso, null)))
+            from sharequeue.in_flight_batches f where f.lease_id = e.lease_id) end as offsets offset 0) as x
+    where not isempty(x.offsets);
+end
+$$;
+
 -- FUNCTION note_outage(interval, boolean)
 
 CREATE FUNCTION sharequeue.note_outage(p_longer_than interval, p_beat boolean) RETURNS interval
@@ -3517,7 +3730,7 @@ begin
     loop
         v_completed := 0;
         perform sharequeue.unfold(v_id);
-        for v_lease_id in select lease_id from sharequeue.leases where share_partition_id = v_id loop
+        for v_lease_id in select lease_id from sharequeue.leases where share_partition_id = v_id order by lease_id loop
             v_completed := v_completed + (select e.completed from sharequeue.end_unanswered(v_id, v_lease_id) as e);
         end loop;
         perform sharequeue.advance_spso(v_id, v_completed);
@@ -3759,6 +3972,33 @@ begin
 end
 $$;
 
+-- FUNCTION removable_outputs(text, text, interval)
+
+CREATE FUNCTION sharequeue.removable_outputs(p_group_id text, p_sink text, p_grace interval) RETURNS TABLE(compaction_id uuid, folders text[])
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+    v_before timestamptz := sharequeue.clock() - p_grace;
+begin
+    perform sharequeue.authorise(p_group_id, 'READ');
+    update sharequeue.compactions c set abandoned_at = sharequeue.clock()
+    where c.group_id = p_group_id and c.sink = p_sink and c.committed_at is null and c.abandoned_at is null
+        and c.began_at <= v_before;
+    return query
+        select c.compaction_id, case when c.abandoned_at is null then c.replaced else array[c.location] end
+        from sharequeue.compactions c
+        where c.group_id = p_group_id and c.sink = p_sink
+            and (c.abandoned_at is not null or c.committed_at <= v_before)
+            and not exists (
+                select from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
+                where sp.group_id = p_group_id and o.sink = p_sink
+                    and o.location = any (case when c.abandoned_at is null then c.replaced else array[c.location] end))
+        order by c.began_at;
+end
+$$;
+
 -- TABLE acls
 
 CREATE TABLE sharequeue.acls (
@@ -3885,7 +4125,7 @@ begin
                 * interval '1 millisecond' as expires_at
         from sharequeue.leases l join sharequeue.in_flight_batches f using (lease_id)
         where l.lease_id = any (v_leases)
-        group by l.lease_id
+        group by l.lease_id order by l.lease_id
     loop
         continue when v_lease.records = 0;
         v_renewed := v_renewed + v_lease.records;
@@ -5263,6 +5503,20 @@ CREATE TABLE sharequeue.clock_offset (
     CONSTRAINT clock_offset_singleton CHECK (singleton)
 );
 
+-- TABLE compactions
+
+CREATE TABLE sharequeue.compactions (
+    compaction_id uuid NOT NULL,
+    group_id text NOT NULL,
+    sink text NOT NULL,
+    location text NOT NULL,
+    began_at timestamp with time zone NOT NULL,
+    committed_at timestamp with time zone,
+    replaced text[] DEFAULT '{}'::text[] NOT NULL,
+    abandoned_at timestamp with time zone,
+    CONSTRAINT compactions_committed_or_abandoned CHECK (((committed_at IS NULL) OR (abandoned_at IS NULL)))
+);
+
 -- TABLE lease_outputs
 
 CREATE TABLE sharequeue.lease_outputs (
@@ -5352,6 +5606,30 @@ CREATE TABLE sharequeue.dead_letter_runs (
     CONSTRAINT dead_letter_runs_cause_known CHECK ((cause = ANY (ARRAY['rejected'::text, 'exceeded'::text])))
 );
 
+-- TABLE held_dead_letters
+
+CREATE TABLE sharequeue.held_dead_letters (
+    share_partition_id bigint NOT NULL,
+    reason text NOT NULL,
+    since timestamp with time zone NOT NULL
+);
+
+-- VIEW dead_letters_held
+
+CREATE VIEW sharequeue.dead_letters_held AS
+ SELECT sp.group_id,
+    sp.topic,
+    sp.partition,
+    w.records,
+    h.reason,
+    h.since
+   FROM ((sharequeue.held_dead_letters h
+     JOIN sharequeue.share_partitions sp USING (share_partition_id))
+     CROSS JOIN LATERAL ( SELECT (COALESCE(sum(sharequeue.records(sharequeue.offsets_of(b.first_offset, b.last_offset, b.offsets))), (0)::numeric))::bigint AS records
+           FROM sharequeue.all_batches b
+          WHERE ((b.share_partition_id = h.share_partition_id) AND (b.state = 3))) w)
+  WHERE (w.records > 0);
+
 -- TABLE delivery_count_history
 
 CREATE TABLE sharequeue.delivery_count_history (
@@ -5395,6 +5673,19 @@ UNION ALL
     share_partitions.partition
    FROM sharequeue.share_partitions
   WHERE (share_partitions.accepted_first > 0);
+
+-- TABLE failed_attempts
+
+CREATE TABLE sharequeue.failed_attempts (
+    share_partition_id bigint NOT NULL,
+    lease_id bigint NOT NULL,
+    member_id text NOT NULL,
+    client_id text NOT NULL,
+    acquired_at timestamp with time zone NOT NULL,
+    past bigint NOT NULL,
+    offsets int8multirange NOT NULL
+);
+ALTER TABLE ONLY sharequeue.failed_attempts ALTER COLUMN offsets SET STORAGE EXTERNAL;
 
 -- VIEW group_acls
 
@@ -5914,6 +6205,11 @@ ALTER TABLE ONLY sharequeue.circuit_breakers
 ALTER TABLE ONLY sharequeue.clock_offset
     ADD CONSTRAINT clock_offset_pkey PRIMARY KEY (singleton);
 
+-- CONSTRAINT compactions compactions_pkey
+
+ALTER TABLE ONLY sharequeue.compactions
+    ADD CONSTRAINT compactions_pkey PRIMARY KEY (compaction_id);
+
 -- CONSTRAINT dead_letter_batches dead_letter_batches_pkey
 
 ALTER TABLE ONLY sharequeue.dead_letter_batches
@@ -5943,6 +6239,11 @@ ALTER TABLE ONLY sharequeue.group_configs
 
 ALTER TABLE ONLY sharequeue.group_settings
     ADD CONSTRAINT group_settings_pkey PRIMARY KEY (group_id);
+
+-- CONSTRAINT held_dead_letters held_dead_letters_pkey
+
+ALTER TABLE ONLY sharequeue.held_dead_letters
+    ADD CONSTRAINT held_dead_letters_pkey PRIMARY KEY (share_partition_id);
 
 -- CONSTRAINT in_flight_batches in_flight_batches_pkey
 
@@ -6063,9 +6364,17 @@ ALTER TABLE ONLY sharequeue.topics
 
 CREATE INDEX audit_log_by_group ON sharequeue.audit_log USING btree (group_id, audit_id);
 
+-- INDEX compactions_by_sink
+
+CREATE INDEX compactions_by_sink ON sharequeue.compactions USING btree (group_id, sink);
+
 -- INDEX dead_letter_batches_one_open
 
 CREATE UNIQUE INDEX dead_letter_batches_one_open ON sharequeue.dead_letter_batches USING btree (share_partition_id) WHERE (written_at IS NULL);
+
+-- INDEX failed_attempts_by_end
+
+CREATE INDEX failed_attempts_by_end ON sharequeue.failed_attempts USING btree (share_partition_id, past);
 
 -- INDEX in_flight_batches_by_lease
 
@@ -6234,6 +6543,11 @@ ALTER TABLE ONLY sharequeue.assignments
 ALTER TABLE ONLY sharequeue.circuit_breakers
     ADD CONSTRAINT circuit_breakers_share_partition_fkey FOREIGN KEY (share_partition_id) REFERENCES sharequeue.share_partitions(share_partition_id) ON DELETE CASCADE;
 
+-- FK CONSTRAINT compactions compactions_group_fkey
+
+ALTER TABLE ONLY sharequeue.compactions
+    ADD CONSTRAINT compactions_group_fkey FOREIGN KEY (group_id) REFERENCES sharequeue.share_groups(group_id) ON DELETE CASCADE;
+
 -- FK CONSTRAINT dead_letter_batches dead_letter_batches_share_partition_fkey
 
 ALTER TABLE ONLY sharequeue.dead_letter_batches
@@ -6254,6 +6568,11 @@ ALTER TABLE ONLY sharequeue.delivery_count_history
 ALTER TABLE ONLY sharequeue.delivery_counts
     ADD CONSTRAINT delivery_counts_share_partition_fkey FOREIGN KEY (share_partition_id) REFERENCES sharequeue.share_partitions(share_partition_id) ON DELETE CASCADE;
 
+-- FK CONSTRAINT failed_attempts failed_attempts_share_partition_fkey
+
+ALTER TABLE ONLY sharequeue.failed_attempts
+    ADD CONSTRAINT failed_attempts_share_partition_fkey FOREIGN KEY (share_partition_id) REFERENCES sharequeue.share_partitions(share_partition_id) ON DELETE CASCADE;
+
 -- FK CONSTRAINT group_configs group_configs_group_fkey
 
 ALTER TABLE ONLY sharequeue.group_configs
@@ -6263,6 +6582,11 @@ ALTER TABLE ONLY sharequeue.group_configs
 
 ALTER TABLE ONLY sharequeue.group_settings
     ADD CONSTRAINT group_settings_group_fkey FOREIGN KEY (group_id) REFERENCES sharequeue.share_groups(group_id) ON DELETE CASCADE;
+
+-- FK CONSTRAINT held_dead_letters held_dead_letters_share_partition_fkey
+
+ALTER TABLE ONLY sharequeue.held_dead_letters
+    ADD CONSTRAINT held_dead_letters_share_partition_fkey FOREIGN KEY (share_partition_id) REFERENCES sharequeue.share_partitions(share_partition_id) ON DELETE CASCADE;
 
 -- FK CONSTRAINT lease_outputs lease_outputs_share_partition_fkey
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 # What may be given from outside: a shared set of jars, how to fetch them, how many random histories to run, and from
-# which seed, and which PgBouncer to try beside our own pooler.
+# which seed, which PgBouncer to try beside our own pooler, and how many writers to kill.
 KEPT = (
     *("SHAREQUEUE_JARS", "SHAREQUEUE_IVY_SETTINGS", "SHAREQUEUE_TEST_HISTORIES", "SHAREQUEUE_TEST_SEED"),
-    "SHAREQUEUE_TEST_PGBOUNCER",
+    *("SHAREQUEUE_TEST_PGBOUNCER", "SHAREQUEUE_TEST_KILLS"),
 )
 
 pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]

@@ -20,6 +20,7 @@ from sharequeue.state import State
 CALLED_BY_WORKERS = {
     *("initialize", "observe", "acquire", "acknowledge", "acknowledge_batches", "acknowledge_and_acquire"),
     *("acknowledge_and_fetch", "renew", "release", "sweep", "open_dead_letters", "close_dead_letters"),
+    *("dead_letter_attempts", "hold_dead_letters"),
     *("begin_compaction", "commit_compaction", "removable_outputs", "forget_compaction"),
     *("record_report", "pause", "force", "alter_offsets", "reset_offsets", "delete_offsets", "delete_group"),
     *("clock", "principal", "schema_version"),
@@ -57,7 +58,11 @@ def call_every_operation(
     assert state.release(group, "member") == 4
     letters = state.open_dead_letters(at, 10)
     assert letters is not None
+    assert [each.member_id for each in state.dead_letter_attempts(at, letters.sequence)] == ["member"]
+    state.hold_dead_letters(at, "a test")
+    assert [each.reason for each in State(reader).held_dead_letters(group)] == ["a test"]
     assert state.close_dead_letters(at, letters.sequence) == 1
+    assert State(reader).held_dead_letters(group) == []
     state.sweep()
     compaction_id = UUID(int=1)
     state.begin_compaction(compaction_id, group, "sink", "/folder")

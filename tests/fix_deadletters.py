@@ -53,6 +53,13 @@ class GivenUp:
     def topics(self) -> Topics:
         return Topics(self.settings)
 
+    def renamed(self, group: str) -> GivenUp:
+        """The same topics and configs for another group, which has given nothing up yet."""
+        other = GivenUp(self.settings, self.database, group, self.topic, self.dead_letter_topic)
+        configs = GroupConfigs.load(self.database, self.group)
+        alter_group_configs(self.database, group, {name: configs.values[name] for name in configs.own})
+        return other
+
     def configure(self, **changes: str) -> GroupConfigs:
         """Alter the group's configs, written with underscores."""
         named = {name.replace("_", "."): value for name, value in changes.items()}

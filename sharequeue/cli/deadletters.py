@@ -5,19 +5,89 @@ The topic is read committed, record by record: offsets count transaction markers
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import click
 
 from sharequeue.cli.output import home_option, output_option, print_rows, say, say_aside
 from sharequeue.database import Database
-from sharequeue.deadletter_records import read_dead_letters
+from sharequeue.deadletter_records import DeadLetter, read_dead_letters
 from sharequeue.offsets import OffsetSet
 from sharequeue.redrive import MAX_REDRIVES, Redrive, RedriveRefused
-from sharequeue.redrive_selection import Selection
+from sharequeue.redrive_selection import Selection, parse_header, parse_places
 from sharequeue.settings import Settings
+
+
+def _offsets(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[int, OffsetSet]:
+    try:
+        return parse_places(given)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _header(context: click.Context, parameter: click.Parameter, given: str | None) -> tuple[str, str] | None:
+    try:
+        return None if given is None else parse_header(given)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+_CHOICES = (
+    click.option("--cause", type=click.Choice(["rejected", "exceeded"]), help="Only letters of this cause."),
+    click.option("--since", type=click.DateTime(), help="Only letters written from then on, UTC."),
+    click.option("--until", type=click.DateTime(), help="Only letters written before, UTC."),
+    click.option("--group", help="Only letters of this share group."),
+    click.option("--source-topic", help="Only records of this topic."),
+    click.option("--source-partition", type=click.IntRange(0), help="Only records of this partition."),
+    click.option("--header", callback=_header, metavar="NAME=VALUE", help="Only with this header."),
+    click.option(
+        "--offsets",
+        multiple=True,
+        callback=_offsets,
+        metavar="P:FIRST-LAST",
+        help="Only at this place; repeatable.",
+    ),
+)
+
+
+def _choosing(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that choose letters; the command gets them as one `selection`."""
+
+    @functools.wraps(command)
+    def chosen(
+        *,
+        cause: str | None,
+        since: datetime | None,
+        until: datetime | None,
+        group: str | None,
+        source_topic: str | None,
+        source_partition: int | None,
+        header: tuple[str, str] | None,
+        offsets: dict[int, OffsetSet],
+        **others: Any,
+    ) -> None:
+        selection = Selection(
+            cause=cause,
+            since=since and since.replace(tzinfo=UTC),
+            until=until and until.replace(tzinfo=UTC),
+            group=group,
+            source_topic=source_topic,
+            source_partition=source_partition,
+            header=header,
+            offsets=offsets,
+        )
+        command(selection=selection, **others)
+
+    for option in reversed(_CHOICES):
+        chosen = option(chosen)
+    return chosen
 
 
 @click.group()
@@ -31,12 +101,11 @@ def dlq() -> None:
 @click.option(
     "--limit", default=20, show_default=True, type=click.IntRange(0), help="How many; 0 is all of them."
 )
+@_choosing
 @click.argument("topic")
-def list_letters(home: Path | None, output: str, limit: int, topic: str) -> None:
-    """List the dead letters in TOPIC: where each record came from, how often it was delivered, why it ended
-    here.
-    """
-    letters = read_dead_letters(Settings.load(home), topic)
+def list_letters(home: Path | None, output: str, limit: int, selection: Selection, topic: str) -> None:
+    """List the dead letters in TOPIC: where each record came from, how often it was delivered, why it ended here."""
+    letters = (each for each in read_dead_letters(Settings.load(home), topic) if selection.takes(each))
     rows = [
         {
             "partition": letter.partition,
@@ -47,11 +116,12 @@ def list_letters(home: Path | None, output: str, limit: int, topic: str) -> None
             "source_offset": letter.source_offset,
             "deliveries": letter.delivery_count,
             "cause": letter.message,
+            "error": _error(letter),
         }
         for letter in islice(letters, limit or None)
     ]
     source = ("SOURCE-TOPIC", "SOURCE-PARTITION", "SOURCE-OFFSET")
-    print_rows(("PARTITION", "OFFSET", "GROUP", *source, "DELIVERIES", "CAUSE"), rows, output)
+    print_rows(("PARTITION", "OFFSET", "GROUP", *source, "DELIVERIES", "CAUSE", "ERROR"), rows, output)
 
 
 @dlq.command()
@@ -73,54 +143,20 @@ def show(home: Path | None, output: str, topic: str, partition: int, offset: int
     print_rows(("NAME", "CONTENT"), rows, output)
 
 
+def _error(letter: DeadLetter) -> str | None:
+    """What its handler said, on one line."""
+    said = [part for part in (letter.exception_class, letter.exception_message) if part]
+    return " ".join(": ".join(said).split()) or None
+
+
 def _text(content: bytes | None) -> str | None:
     return None if content is None else content.decode(errors="backslashreplace")
-
-
-def _offsets(
-    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
-) -> dict[int, OffsetSet]:
-    """`0:17`, `0:17-20`: a place in the dead-letter topic."""
-    found: dict[int, OffsetSet] = {}
-    for text in given:
-        try:
-            partition, _, span = text.partition(":")
-            first, _, last = span.partition("-")
-            range_of = OffsetSet.of((int(first), int(last or first) + 1))
-        except ValueError as error:
-            raise click.BadParameter(
-                f"{text!r}: expected PARTITION:OFFSET or PARTITION:FIRST-LAST"
-            ) from error
-        found[int(partition)] = found.get(int(partition), OffsetSet()) | range_of
-    return found
-
-
-def _header(context: click.Context, parameter: click.Parameter, given: str | None) -> tuple[str, str] | None:
-    if given is None:
-        return None
-    name, equals, value = given.partition("=")
-    if not equals:
-        raise click.BadParameter(f"{given!r}: expected NAME=VALUE")
-    return name, value
 
 
 @dlq.command()
 @home_option
 @output_option
-@click.option("--cause", type=click.Choice(["rejected", "exceeded"]), help="Only letters of this cause.")
-@click.option("--since", type=click.DateTime(), help="Only letters written from then on, UTC.")
-@click.option("--until", type=click.DateTime(), help="Only letters written before, UTC.")
-@click.option("--group", help="Only letters of this share group.")
-@click.option("--source-topic", help="Only records of this topic.")
-@click.option("--source-partition", type=click.IntRange(0), help="Only records of this partition.")
-@click.option("--header", callback=_header, metavar="NAME=VALUE", help="Only with this header.")
-@click.option(
-    "--offsets",
-    multiple=True,
-    callback=_offsets,
-    metavar="P:FIRST-LAST",
-    help="Only at this place; repeatable.",
-)
+@_choosing
 @click.option("--to", "target", help="Send to this topic; to each record's source without it.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records a second at most.")
 @click.option(
@@ -131,14 +167,7 @@ def _header(context: click.Context, parameter: click.Parameter, given: str | Non
 def redrive(
     home: Path | None,
     output: str,
-    cause: str | None,
-    since: datetime | None,
-    until: datetime | None,
-    group: str | None,
-    source_topic: str | None,
-    source_partition: int | None,
-    header: tuple[str, str] | None,
-    offsets: dict[int, OffsetSet],
+    selection: Selection,
     target: str | None,
     rate: float | None,
     max_redrives: int,
@@ -146,16 +175,6 @@ def redrive(
     topic: str,
 ) -> None:
     """Put dead letters of TOPIC back to work, each once. Only says what it would do unless told to execute."""
-    utc = {"since": since and since.replace(tzinfo=UTC), "until": until and until.replace(tzinfo=UTC)}
-    selection = Selection(
-        cause=cause,
-        **utc,
-        group=group,
-        source_topic=source_topic,
-        source_partition=source_partition,
-        header=header,
-        offsets=offsets,
-    )
     settings = Settings.load(home)
     with Database.open(settings) as database:
         try:

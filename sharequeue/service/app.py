@@ -223,6 +223,9 @@ async def _ready(service: Service, request: Request) -> Response:
         tasks.start_soon(check, "broker", lambda: _broker_state(service))
     ready = all(found == "ok" for found in checks.values())
     answer = {"ready": ready, **dict(sorted(checks.items())), "faults": dict(service.coordinator.faults)}
+    if checks["database"] == "ok":
+        # Told, but no reason to send members elsewhere: any other replica has the same topic to write.
+        answer["held_dead_letters"] = await service.in_thread(lambda: _held(service))
     return JSONResponse(answer, 200 if ready else 503)
 
 
@@ -234,6 +237,19 @@ def _database_state(service: Service) -> str:
     except SQLAlchemyError as error:
         return f"the database does not answer: {str(error).splitlines()[0]}"
     return f"the schema is behind by {len(missing)} files: run `sharequeue migrate`" if missing else "ok"
+
+
+def _held(service: Service) -> list[dict[str, object]]:
+    return [
+        {
+            "share_partition": str(each.share_partition),
+            "group": each.share_partition.group_id,
+            "records": each.records,
+            "reason": each.reason,
+            "since": each.since.isoformat(),
+        }
+        for each in State(service.database).held_dead_letters()
+    ]
 
 
 def _broker_state(service: Service) -> str:

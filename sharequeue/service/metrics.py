@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.database import Database
 from sharequeue.group_descriptions import GroupSummary, list_groups
-from sharequeue.state import SharePartitionStatus, State
+from sharequeue.state import HeldDeadLetters, SharePartitionStatus, State
 
 _log = logging.getLogger(__name__)
 
@@ -51,12 +51,13 @@ class _StateCollector(Collector):
         try:
             groups = list_groups(self._database)
             partitions = State(self._database).describe()
+            held = State(self._database).held_dead_letters()
         except SQLAlchemyError as error:
             _log.warning("no figures for /metrics: %s", str(error).splitlines()[0])
             reachable.add_metric([], 0)
             return [reachable]
         reachable.add_metric([], 1)
-        return [reachable, *_group_metrics(groups), *_partition_metrics(partitions)]
+        return [reachable, *_group_metrics(groups), *_partition_metrics(partitions), _held_metric(held)]
 
 
 def _group_metrics(groups: list[GroupSummary]) -> list[Metric]:
@@ -75,6 +76,19 @@ def _group_metrics(groups: list[GroupSummary]) -> list[Metric]:
     for group in groups:
         members.add_metric([group.group_id], group.members)
     return [count, by_state, members]
+
+
+def _held_metric(held: list[HeldDeadLetters]) -> Metric:
+    """One series for each share-partition whose dead letters cannot be written; none is as it should be."""
+    family = GaugeMetricFamily(
+        "sharequeue_share_partition_held_dead_letters",
+        "Dead letters whose topic cannot be written; /ready says why.",
+        labels=_PARTITION_LABELS,
+    )
+    for each in held:
+        at = each.share_partition
+        family.add_metric([at.group_id, at.topic, str(at.partition)], each.records)
+    return family
 
 
 def _partition_metrics(partitions: list[SharePartitionStatus]) -> list[Metric]:

@@ -15,8 +15,12 @@ share-partitions by Kafka's own rules, with a clock that a test moves. ::
     groups.advance(31)  # the lock on offset 9 lapses
     again = groups.acquire(flights, "worker-2", 10)  # 9 with delivery count 2, then 10 to 18
 
+What goes beyond Kafka is there too: a time before which a release is not delivered again, pauses, the circuit
+breaker, refunds of cancelled runs, records moved by hand, longer locks.
+
 :class:`InMemoryState` stands in where code expects a ``sharequeue.state.State``.
-It is held to the same conformance scenarios, recorded from a real broker, as the engine in Postgres.
+It is held to the same conformance scenarios, recorded from a real broker, as the engine in Postgres, and both go
+through the same random histories, compared after every step.
 """
 
 from sharequeue.leases import AcknowledgementBatch, AcknowledgeType, Lease, SharePartition

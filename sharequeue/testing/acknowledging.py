@@ -6,8 +6,7 @@ for locks that were renewed before the run that failed: these stay renewed (R-AK
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from copy import copy
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from sharequeue.errors import InvalidRecordState, InvalidRequest
@@ -43,7 +42,10 @@ def validate(batches: Sequence[AcknowledgementBatch], *, renew_allowed: bool = T
 
 
 class Acknowledgement:
-    """One acknowledgement of one share-partition under way."""
+    """One acknowledgement of one share-partition under way: first all of it is judged, then it takes effect.
+
+    ``not_before`` is for what is released, in seconds of the engine's clock; None or past: at once.
+    """
 
     def __init__(
         self,
@@ -52,36 +54,47 @@ class Acknowledgement:
         policy: Policy,
         now: float,
         token: UUID | None = None,
+        not_before: float | None = None,
     ) -> None:
         self.at = at
         self.member_id = member_id
         self.policy = policy
         self.now = now
         self.token = token
-        self.before: dict[int, Record] = {}
-        self.renewed: dict[int, float] = {}
+        self.not_before = not_before
+        self.answers: dict[int, AcknowledgeType] = {}
+        self.renewals: set[int] = set()
         self.did: dict[str, int] = dict.fromkeys(("accepted", "released", "rejected", "gaps", "exhausted"), 0)
 
     def apply(self, batches: Sequence[AcknowledgementBatch]) -> Acknowledged:
         """All runs in order, or none. Raises InvalidRecordState or InvalidRequest by R-AK-6 to R-AK-13."""
-        transitions, outcomes = set(self.at.transitions), self.at.outcomes.copy()
-        renewed: dict[int, float] = {}  # by the runs before the one that fails
+        before: set[int] = set()  # renewed by the runs before the one that fails
         try:
             for batch in batches:
-                renewed = dict(self.renewed)
-                self._apply_run(batch)
+                before = set(self.renewals)
+                self._judge_run(batch)
         except (InvalidRecordState, InvalidRequest):
-            for offset, record in self.before.items():
-                record.expires_at = renewed.get(offset, record.expires_at)
-                self.at.records[offset] = record
-            self.at.transitions, self.at.outcomes = transitions, outcomes
-            self.at.split_leases(renewed)
+            self._renew(before)
             raise
-        self.at.split_leases(self.renewed)
+        self._count_in_circuit()
+        self.at.note_attempts(
+            [o for o, kind in self.answers.items() if kind in (RELEASE, REJECT)], self.policy
+        )
+        for offset, kind in self.answers.items():
+            self._answer(self.at.records[offset], kind)
+        self._renew(self.renewals - self.answers.keys())
         self._let_go_overtaken()
         self.at.forget_ended_leases()
         self.at.advance_spso()
         return Acknowledged(spso=self.at.spso, lag=self.at.lag, **self.did)
+
+    def _count_in_circuit(self) -> None:
+        """The circuit breaker hears of it before it takes effect; a gap is no record, a renewal no outcome."""
+        told = {kind: [o for o, k in self.answers.items() if k is kind] for kind in (ACCEPT, RELEASE, REJECT)}
+        failed = told[RELEASE] + told[REJECT]
+        wait = self.at.count_in_circuit(told[ACCEPT] + failed, failed, told[RELEASE], self.policy, self.now)
+        latest = max((t for t in (wait, self.not_before) if t is not None), default=self.now)
+        self.not_before = latest if latest > self.now else None
 
     def _let_go_overtaken(self) -> None:
         """A holder that names its lease has no use any more for what the log start has overtaken."""
@@ -91,13 +104,13 @@ class Acknowledgement:
             if offset < self.at.spso:
                 self.at.move(self.at.records[offset], RecordState.ARCHIVED)
 
-    def _apply_run(self, batch: AcknowledgementBatch) -> None:
+    def _judge_run(self, batch: AcknowledgementBatch) -> None:
         if batch.last < self.at.spso:
             return  # R-AK-6: done with already, for anyone
         for in_flight in self._covering(batch):
             for offset in in_flight.offsets():
                 if max(batch.first, self.at.spso) <= offset <= batch.last:
-                    self._answer(offset, batch.type_at(offset))
+                    self._judge(offset, batch.type_at(offset))
 
     def _covering(self, batch: AcknowledgementBatch) -> list[InFlightBatch]:
         """The in-flight batches of a run (R-AK-7, R-AK-8)."""
@@ -113,27 +126,19 @@ class Acknowledgement:
             raise InvalidRequest(f"the last offset of {batch.first}-{batch.last} is past what was acquired")
         return covering
 
-    def _answer(self, offset: int, kind: AcknowledgeType) -> None:
-        record = self.at.records[offset]
-        self._check(offset, record)
-        self.before.setdefault(offset, copy(record))
-        if kind is RENEW:
-            self._renew(offset, record)
-        elif kind is ACCEPT:
-            self.at.move(record, RecordState.ACKNOWLEDGED)
-            self._count("accepted", "accepted", record)
-        elif kind is GAP:
-            self.at.move(record, RecordState.ARCHIVED)
-            self._count("gaps", "gap", record)
-        elif kind is REJECT:
-            self.at.give_up(record, "rejected", self.policy)
-            self.did["rejected"] += 1
+    def _judge(self, offset: int, kind: AcknowledgeType) -> None:
+        self._check(offset, self.at.records[offset])
+        if kind is not RENEW:
+            self.answers[offset] = kind
+        elif self.policy.renewal:
+            self.renewals.add(offset)
         else:
-            self.at.give_back(record, self.policy)
-            self.did["released" if record.state is RecordState.AVAILABLE else "exhausted"] += 1
+            raise InvalidRecordState("Renewing acquisition locks is not enabled for the group.")
 
     def _check(self, offset: int, record: Record) -> None:
-        """R-AK-9, R-AK-11: held, by this member, and under this lease where one is named."""
+        """R-AK-9, R-AK-11: held, by this member, under this lease where one is named, and not answered before."""
+        if offset in self.answers:
+            raise InvalidRecordState(f"offset {offset} is answered twice")
         if record.state is not RecordState.ACQUIRED or record.lease_id is None:
             raise InvalidRecordState(
                 f"offset {offset} is {record.state.name}, not held: its lock lapsed, or it was answered"
@@ -144,13 +149,26 @@ class Acknowledgement:
         if self.token not in (None, lease.token):
             raise InvalidRecordState(f"offset {offset} is held under another lease")
 
-    def _renew(self, offset: int, record: Record) -> None:
+    def _answer(self, record: Record, kind: AcknowledgeType) -> None:
+        if kind is ACCEPT:
+            self.at.move(record, RecordState.ACKNOWLEDGED)
+            self._count("accepted", "accepted", record)
+        elif kind is GAP:
+            self.at.move(record, RecordState.ARCHIVED)
+            self._count("gaps", "gap", record)
+        elif kind is REJECT:
+            self.at.give_up(record, "rejected", self.policy)
+            self.did["rejected"] += 1
+        else:
+            self.at.give_back(record, self.policy, self.not_before)
+            self.did["released" if record.state is RecordState.AVAILABLE else "exhausted"] += 1
+
+    def _renew(self, offsets: Collection[int]) -> None:
         """A full lock duration from now; the count stays (R-RN-1)."""
-        if not self.policy.renewal:
-            raise InvalidRecordState("Renewing acquisition locks is not enabled for the group.")
-        own = self.at.leases[record.lease_id].lock_seconds if record.lease_id is not None else None
-        record.expires_at = self.now + (self.policy.lock_seconds if own is None else own)
-        self.renewed[offset] = record.expires_at
+        for record in [self.at.records[offset] for offset in offsets]:
+            own = self.at.leases[record.lease_id].lock_seconds if record.lease_id is not None else None
+            record.expires_at = self.now + (self.policy.lock_seconds if own is None else own)
+        self.at.split_leases(offsets)
 
     def _count(self, did: str, outcome: str, record: Record) -> None:
         self.did[did] += 1

@@ -45,7 +45,7 @@ class Acquisition:
     def run(self) -> None:
         """Redeliverable records by batch and offset, then fresh ones, within the budget (R-AQ)."""
         at = self.at
-        offset = at.next_fetch_offset()
+        offset = at.next_fetch_offset(self.fetch.now)
         if self.fetch.log is None:
             self.log = [LogBatch(offset, self.fetch.log_end - 1)] if offset < self.fetch.log_end else []
         read = [batch for batch in self.log if batch.last >= offset]
@@ -66,7 +66,7 @@ class Acquisition:
 
     def _set_budget(self, offset: int, last: int) -> int:
         """How many records, and up to which offset (R-AQ-2)."""
-        room = self.policy.max_record_locks - self.at.in_flight
+        room = self.policy.max_record_locks - self.at.occupied(self.fetch.now)
         self.budget = min(self.fetch.max_records, room)
         if self.budget <= 0 and offset < self.at.speo:
             self.budget = min(self.fetch.max_records, self.at.speo - offset)
@@ -113,13 +113,12 @@ class Acquisition:
 
     def _uniform(self, batch: InFlightBatch) -> bool:
         """Whether Kafka would still hold the batch as one (R-ST-3): else its offsets are told apart."""
-        return (
-            len({(r.state, r.delivery_count) for r in map(self.at.records.__getitem__, batch.offsets())}) == 1
-        )
+        records = [self.at.records[offset] for offset in batch.offsets()]
+        return len({(r.state, r.delivery_count, r.deliverable(self.fetch.now)) for r in records}) == 1
 
     def _take_whole(self, batch: InFlightBatch) -> None:
-        """All of a batch, past the budget if need be, unless it is not AVAILABLE (R-AQ-6 d)."""
-        if self.at.records[batch.first].state is not AVAILABLE:
+        """All of a batch, past the budget if need be, unless it is not to be had (R-AQ-6 d)."""
+        if not self.at.records[batch.first].deliverable(self.fetch.now):
             return
         for offset in batch.offsets():
             self._take(self.at.records[offset])
@@ -135,7 +134,7 @@ class Acquisition:
 
     def _available(self, batch: InFlightBatch, first: int, last: int) -> list[int]:
         window = range(max(batch.first, first), min(batch.last, last) + 1)
-        return [offset for offset in window if self.at.records[offset].state is AVAILABLE]
+        return [offset for offset in window if self.at.records[offset].deliverable(self.fetch.now)]
 
     def _take_part(self, batch: InFlightBatch, first: int, last: int) -> int:
         """Offset by offset: the throttle's cap and the lone last attempt (R-AQ-8, R-TH-4, R-TH-5)."""
@@ -198,7 +197,7 @@ class Acquisition:
     def _take(self, record: Record) -> None:
         self.at.move(record, ACQUIRED)
         record.delivery_count += 1
-        record.lease_id, record.expires_at, record.part = self.lease.lease_id, self.expires_at, None
+        record.lease_id, record.expires_at = self.lease.lease_id, self.expires_at
 
     def _move_gap_window(self) -> None:
         """What of a loaded state's holes is still to be acquired (R-AQ-15)."""

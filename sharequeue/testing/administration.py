@@ -23,7 +23,7 @@ from sharequeue.leases import SharePartition, Swept
 from sharequeue.offsets import MAX_OFFSET
 from sharequeue.testing.dead_letters import DeadLetters
 from sharequeue.testing.group import InMemoryGroup
-from sharequeue.testing.records import RecordState
+from sharequeue.testing.records import Policy, RecordState
 from sharequeue.testing.share_partition import InMemorySharePartition
 
 START = datetime(2000, 1, 1, tzinfo=UTC)
@@ -204,6 +204,7 @@ class Administration:
         self.initialize(at, before.topic_id, start_offset, max(state_epoch, before.state_epoch + 1))
         after = group.partitions[at.topic, at.partition]
         after.log_end, after.last_stable_offset = before.log_end, before.last_stable_offset
+        after.paused_reason = before.paused_reason
         after.lost_records, after.outcomes = (
             before.lost_records,
             before.outcomes,
@@ -255,8 +256,11 @@ class Administration:
             raise FencedStateEpoch
         return found
 
+    def _policy(self, at: SharePartition) -> Policy:
+        return self._groups[at.group_id].policy()
+
     def _settle(self, found: InMemorySharePartition) -> Swept:
-        leases, records = found.settle(self._seconds, self._groups[found.name.group_id].policy())
+        leases, records = found.settle(self._seconds, self._policy(found.name))
         return Swept(leases, records)
 
     def _settle_group(self, group: InMemoryGroup) -> Swept:

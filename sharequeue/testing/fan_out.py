@@ -8,9 +8,7 @@ fresh ones. How a record becomes a suspect, and how large its part is, ``share_p
 from __future__ import annotations
 
 from sharequeue.testing.acquiring import Acquisition, merged
-from sharequeue.testing.records import LogBatch, RecordState
-
-AVAILABLE = RecordState.AVAILABLE
+from sharequeue.testing.records import LogBatch
 
 
 class FanOutAcquisition(Acquisition):
@@ -21,7 +19,8 @@ class FanOutAcquisition(Acquisition):
         if self.fetch.max_records <= 0:
             return
         at = self.at
-        available = sorted(offset for offset, record in at.records.items() if record.state is AVAILABLE)
+        now = self.fetch.now
+        available = sorted(offset for offset, record in at.records.items() if record.deliverable(now))
         part = at.records[available[0]].part if available else None
         if part is not None:
             head = at.records[available[0]]
@@ -51,7 +50,7 @@ class FanOutAcquisition(Acquisition):
         if self.fetch.log is None:
             self.log = [LogBatch(at.speo, self.fetch.log_end - 1)] if at.speo < self.fetch.log_end else []
         read = [batch for batch in self.log if batch.last >= at.speo]
-        room = self.policy.max_record_locks - at.in_flight
+        room = self.policy.max_record_locks - at.occupied(self.fetch.now)
         self.budget = min(self.fetch.max_records, self.counted + room)
         if read and self.budget > self.counted:
             self._take_new(max(at.speo, read[0].first), read[-1].last)

@@ -9,11 +9,17 @@ from dataclasses import dataclass, field
 
 from sharequeue.errors import InvalidConfig
 from sharequeue.testing.dead_letters import DeadLetters
-from sharequeue.testing.records import Policy
+from sharequeue.testing.records import BreakerPolicy, Policy
 from sharequeue.testing.share_partition import InMemorySharePartition
 
 DEFAULTS = {
     "errors.deadletterqueue.topic.name": "",
+    "sharequeue.cancelled.run.refund.enable": "false",
+    "sharequeue.circuit.breaker.failure.percent": "0",
+    "sharequeue.circuit.breaker.min.records": "20",
+    "sharequeue.circuit.breaker.open.ms": "30000",
+    "sharequeue.circuit.breaker.probe.records": "10",
+    "sharequeue.circuit.breaker.window.records": "100",
     "share.auto.offset.reset": "latest",
     "share.delivery.count.limit": "5",
     "share.isolation.level": "read_uncommitted",
@@ -21,15 +27,17 @@ DEFAULTS = {
     "share.record.lock.duration.ms": "30000",
     "share.renew.acknowledge.enable": "true",
 }
-"""The group configurations that the state asks for, and Kafka's defaults. Others are kept, and do nothing."""
+"""What the state asks for of a group's configurations, with Kafka's defaults and ours. Others do nothing."""
 
 
 @dataclass(slots=True)
 class InMemoryGroup:
-    """One group. ``exists`` from its first member or altered offset on; configurations alone make no group."""
+    """One group. ``exists`` from its first member or altered offset on; configurations alone make no group.
+    ``paused_reason`` is why a person has stopped all leasing from it."""
 
     group_id: str
     exists: bool = False
+    paused_reason: str | None = None
     configs: dict[str, str] = field(default_factory=dict)
     members: set[str] = field(default_factory=set)
     partitions: dict[tuple[str, int], InMemorySharePartition] = field(default_factory=dict)
@@ -55,4 +63,17 @@ class InMemoryGroup:
             dead_letters=bool(self.config("errors.deadletterqueue.topic.name")),
             renewal=self.config("share.renew.acknowledge.enable").lower() == "true",
             read_committed=self.config("share.isolation.level") == "read_committed",
+            refund_cancelled=self.config("sharequeue.cancelled.run.refund.enable").lower() == "true",
+            breaker=self._breaker(),
         )
+
+    def _breaker(self) -> BreakerPolicy | None:
+        percent = self.number("sharequeue.circuit.breaker.failure.percent", 0)
+        breaker = BreakerPolicy(
+            percent=percent,
+            min_records=self.number("sharequeue.circuit.breaker.min.records", 1),
+            window_records=self.number("sharequeue.circuit.breaker.window.records", 1),
+            probe_records=self.number("sharequeue.circuit.breaker.probe.records", 1),
+            open_seconds=self.number("sharequeue.circuit.breaker.open.ms", 1) / 1000,
+        )
+        return breaker if percent else None

@@ -8,6 +8,7 @@ made to be obvious and exact, not to be fast.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -25,8 +26,9 @@ from sharequeue.leases import (
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.testing.acknowledging import Acknowledgement, validate
 from sharequeue.testing.acquiring import Acquisition
-from sharequeue.testing.administration import START, Administration
+from sharequeue.testing.administration import START
 from sharequeue.testing.fan_out import FanOutAcquisition
+from sharequeue.testing.operations import Operations
 from sharequeue.testing.records import (
     Acquired,
     AcquiredRange,
@@ -36,11 +38,12 @@ from sharequeue.testing.records import (
     HeldLease,
     LogBatch,
     Redelivery,
+    whole_second,
 )
 from sharequeue.testing.share_partition import InMemorySharePartition
 
 
-class InMemoryShareGroups(Administration):
+class InMemoryShareGroups(Operations):
     """All groups of a test. Refusals raise the errors of ``sharequeue.errors`` and have changed nothing.
 
     Members may be any name, as for a bare broker: who may act is the coordinator's business.
@@ -80,6 +83,7 @@ class InMemoryShareGroups(Administration):
         :meth:`observe` said, and everything is cut exactly at ``max_records``. ``aborted`` holds the records of
         aborted transactions; they count under ``share.isolation.level=read_committed`` only. A ``log_start``
         past what the fetch would read is noticed first (R-LS). ``batch_size`` is ``max_records`` unless given.
+        Nothing is leased while leasing is paused or the circuit is open; the probe of a circuit is cut exactly.
 
         Raises UnknownTopicOrPartition, GroupIdNotFound, FencedStateEpoch, UnknownTopicId, InvalidRequest.
         """
@@ -96,22 +100,26 @@ class InMemoryShareGroups(Administration):
         if found.recreated:
             raise UnknownTopicId
         self._settle(found)
-        policy = self._groups[at.group_id].policy()
-        if log_start is not None and log_start > found.next_fetch_offset():
+        policy = self._policy(at)
+        if log_start is not None and log_start > found.next_fetch_offset(self._seconds):
             found.advance_log_start(log_start)
+        most, probe = found.allowed(max_records, policy, self._seconds)
+        if most == 0 or self.paused_by_hand(at) is not None:
+            return Acquired((), None, 0, found.state_epoch)
         end = found.log_end
         if policy.read_committed and found.last_stable_offset is not None:
             end = min(end, found.last_stable_offset)
             log_batches = None if log_batches is None else [b for b in log_batches if b.last < end]
         fetch = Fetch(
             member_id,
-            max_records,
-            mode,
-            batch_size or max(1, max_records),
+            most,
+            "record_limit" if probe else mode,
+            batch_size or max(1, most),
             log_batches,
             end,
             aborted,
             redelivery,
+            self._seconds,
         )
         lock_seconds = None if lock_duration_ms is None else lock_duration_ms / 1000
         self._leases += 1
@@ -129,6 +137,8 @@ class InMemoryShareGroups(Administration):
         kind = FanOutAcquisition if redelivery == "fan_out" else Acquisition
         acquisition = kind(found, fetch, policy, lease, self._seconds + lock)
         acquisition.run()
+        if probe and found.circuit is not None:
+            found.circuit.probes(found.held(member_id, lease.token))
         found.forget_ended_leases()
         answer = self._answer(found, acquisition, lock)
         if request_id and answer.ranges:  # a repeated call that got nothing may get something
@@ -161,10 +171,12 @@ class InMemoryShareGroups(Administration):
         state_epoch: int | None = None,
         lease: Lease | None = None,
         renew_allowed: bool = True,
+        not_before: datetime | None = None,
         request_id: UUID | None = None,
     ) -> Acknowledged:
         """Answers records, all or none of them, but for locks renewed before the run that failed (R-AK).
 
+        What is released is not delivered again ``not_before`` that time, rounded up to seconds.
         With ``lease`` only what is held under it may be answered, and its state epoch must be the present one.
         Raises InvalidRecordState, InvalidRequest, FencedStateEpoch, UnknownTopicOrPartition, GroupIdNotFound.
         """
@@ -174,9 +186,10 @@ class InMemoryShareGroups(Administration):
         validate(batches, renew_allowed=renew_allowed)
         found = self._find(at, lease.state_epoch if lease else state_epoch)
         self._settle(found)
-        policy = self._groups[at.group_id].policy()
         token = lease.token if lease else None
-        answer = Acknowledgement(found, member_id, policy, self._seconds, token).apply(batches)
+        wait = None if not_before is None else whole_second((not_before - self._start).total_seconds())
+        policy, now = self._policy(at), self._seconds
+        answer = Acknowledgement(found, member_id, policy, now, token, wait).apply(batches)
         if request_id:
             self._answers[request_id] = answer
         return answer
@@ -197,6 +210,7 @@ class InMemoryShareGroups(Administration):
         log_start: int | None = None,
         redelivery: Redelivery = "kafka",
         lease: Lease | None = None,
+        not_before: datetime | None = None,
         request_id: UUID | None = None,
     ) -> tuple[ShareError | None, Acquired]:
         """A fetch that carries acknowledgements: a refused one is answered beside what was acquired.
@@ -212,7 +226,9 @@ class InMemoryShareGroups(Administration):
             raise InvalidRequest("a fetch that renews locks asks for no records and does not wait")
         refusal: ShareError | None = None
         try:
-            self.acknowledge(at, member_id, batches, state_epoch=state_epoch, lease=lease)
+            self.acknowledge(
+                at, member_id, batches, state_epoch=state_epoch, lease=lease, not_before=not_before
+            )
         except ShareError as error:
             refusal = error
         if renews:
@@ -241,7 +257,7 @@ class InMemoryShareGroups(Administration):
         Answers when the locks lapse now. Raises InvalidRecordState when nothing is held, or the group forbids it.
         """
         found = self._find(at, lease.state_epoch if lease else None)
-        policy = self._groups[at.group_id].policy()
+        policy = self._policy(at)
         if not policy.renewal:
             raise InvalidRecordState("Renewing acquisition locks is not enabled for the group.")
         self._settle(found)
@@ -253,12 +269,18 @@ class InMemoryShareGroups(Administration):
     # Deliveries without an answer
 
     def release_member(
-        self, group_id: str, member_id: str, share_partitions: Sequence[SharePartition] | None = None
+        self,
+        group_id: str,
+        member_id: str,
+        share_partitions: Sequence[SharePartition] | None = None,
+        *,
+        cancelled: bool = False,
     ) -> int:
         """A member's session ended: what it holds goes back unanswered, counts kept (R-RL-6).
 
         ``share_partitions`` are those in its session; what it holds of others waits for its locks (R-RL-7).
-        Answers how many records that was.
+        ``cancelled`` says that a person or the scheduler stopped the run: its records are no suspects, and have their
+        delivery back where ``sharequeue.cancelled.run.refund.enable`` is on. Answers how many records that was.
         """
         group = self._group(group_id)
         policy = group.policy()
@@ -266,17 +288,18 @@ class InMemoryShareGroups(Administration):
         for found in group.partitions.values():
             self._settle(found)
             if share_partitions is None or found.name in share_partitions:
-                released += found.release(member_id, policy)
+                released += found.release(member_id, policy, self._seconds, cancelled=cancelled)
         return released
 
-    def release_lease(self, lease: Lease) -> int:
-        """What one lease still holds goes back unanswered. Answers how many records that was."""
+    def release_lease(self, lease: Lease, *, cancelled: bool = False) -> int:
+        """What one lease still holds goes back unanswered (see :meth:`release_member`). Answers how many records
+        that was."""
         if lease.share_partition not in self.share_partitions(lease.share_partition.group_id):
             return 0
         found = self._find(lease.share_partition)
         self._settle(found)
-        policy = self._groups[found.name.group_id].policy()
-        return found.release(lease.member_id, policy, lease.token)
+        policy, now = self._policy(found.name), self._seconds
+        return found.release(lease.member_id, policy, now, lease.token, cancelled=cancelled)
 
     def sweep(self) -> Swept:
         """Settles every lapsed lock of every group (R-LT)."""
@@ -302,7 +325,8 @@ class InMemoryShareGroups(Administration):
 
     def describe(self, at: SharePartition) -> Description:
         """One share-partition, offset by offset, with its figures (R-EP). Lapsed locks are not settled by it."""
-        return self._find(at).describe()
+        found = self._find(at)
+        return replace(found.describe(self._seconds), paused_reason=self.paused_reason(at))
 
     def share_partition(self, at: SharePartition) -> InMemorySharePartition:
         """The share-partition itself, entry by entry: to look at, not to change."""

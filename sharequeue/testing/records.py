@@ -7,6 +7,7 @@ Kafka's rules; and the frozen values that go in and out of the engine. Mirrors K
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -40,7 +41,11 @@ class RecordState(IntEnum):
 
 @dataclass(slots=True)
 class Record:
-    """One offset between SPSO and SPEO. ``part`` is set on a suspect: how many may share its next lease."""
+    """One offset between SPSO and SPEO.
+
+    ``part`` is set on a suspect: how many may share its next lease. ``not_before`` is set on what was released with
+    a time: before that second of the engine's clock it is AVAILABLE and not delivered.
+    """
 
     state: RecordState = RecordState.AVAILABLE
     delivery_count: int = 0
@@ -48,6 +53,11 @@ class Record:
     expires_at: float | None = None
     cause: str | None = None
     part: int | None = None
+    not_before: float | None = None
+
+    def deliverable(self, now: float) -> bool:
+        """Whether a fetch may get it now."""
+        return self.state is RecordState.AVAILABLE and (self.not_before is None or self.not_before <= now)
 
 
 @dataclass(slots=True)
@@ -131,7 +141,8 @@ class Description:
     """One share-partition, offset by offset, with the figures of KIP-1226.
 
     ``offsets`` holds what lies between SPSO and SPEO; ``overtaken`` what is still held below SPSO because the
-    log start moved past it (R-LS-4). ``fault`` says why lag is not what the formula gives.
+    log start moved past it (R-LS-4). ``waiting`` are the available ones that wait for their time, ``paused_reason``
+    says why nothing is leased, ``fault`` why lag is not what the formula gives.
     """
 
     spso: int
@@ -145,6 +156,8 @@ class Description:
     next_fetch_offset: int
     lost_records: int
     fault: str | None = None
+    waiting: int = 0
+    paused_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +172,18 @@ class Fetch:
     log_end: int
     aborted: OffsetSet
     redelivery: Redelivery
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerPolicy:
+    """When the circuit breaker opens, and how it closes again (``sharequeue.circuit.breaker.…``)."""
+
+    percent: int
+    min_records: int
+    window_records: int
+    probe_records: int
+    open_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +196,16 @@ class Policy:
     dead_letters: bool
     renewal: bool
     read_committed: bool
+    refund_cancelled: bool
+    breaker: BreakerPolicy | None
 
     @property
     def throttle_threshold(self) -> int:
         """The delivery count from which a batch is throttled (R-TH-1)."""
         return max(2, -(-self.delivery_count_limit // 2))
+
+
+def whole_second(seconds: float) -> float:
+    """Rounded up to seconds, as times before which nothing is delivered are: different moments would fragment a
+    batch."""
+    return float(math.ceil(round(seconds, 6)))

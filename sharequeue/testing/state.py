@@ -17,8 +17,11 @@ from sharequeue.leases import (
     AcknowledgementBatch,
     AcknowledgeType,
     ArchivedRun,
+    Attempt,
     DeadLetterBatch,
     DeliveryCount,
+    ForcedRun,
+    HeldDeadLetters,
     Lease,
     LeaseOutput,
     LeaseRow,
@@ -41,6 +44,7 @@ class InMemoryState:
         self._outputs: list[tuple[str, str, OutputRow]] = []
         self._written: list[ArchivedRun] = []
         self._observed: dict[SharePartition, datetime] = {}
+        self._held: dict[SharePartition, tuple[str, datetime]] = {}
 
     def now(self) -> datetime:
         """The time by which locks lapse."""
@@ -90,8 +94,10 @@ class InMemoryState:
         *,
         outputs: Sequence[LeaseOutput] = (),
         request_id: UUID | None = None,
+        not_before: datetime | None = None,
     ) -> Acknowledged:
-        """Answers records of a lease, all or nothing; the outputs named count from then on."""
+        """Answers records of a lease, all or nothing; the outputs named count from then on. What is released is
+        delivered again ``not_before`` that time."""
         if AcknowledgeType.RENEW in outcomes:
             raise ValueError("acknowledge() answers records; to keep a lock, call renew()")
         runs = sorted(
@@ -105,6 +111,7 @@ class InMemoryState:
                 lease.member_id,
                 [AcknowledgementBatch.of(first, last, kind) for first, last, kind in runs],
                 lease=lease,
+                not_before=not_before,
                 request_id=request_id,
             )
         except InvalidRequest as error:  # sets cannot be malformed: something lies past what was acquired
@@ -121,13 +128,39 @@ class InMemoryState:
         """A full lock duration from now for what the lease still holds; answers the new expiry."""
         return self.groups.renew(lease.share_partition, lease.member_id, lease)
 
-    def release(self, group_id: str, member_id: str) -> int:
+    def release(self, group_id: str, member_id: str, *, cancelled: bool = False) -> int:
         """Gives back, unanswered, everything a member holds in a group; answers how many records that was."""
-        return self.groups.release_member(group_id, member_id)
+        return self.groups.release_member(group_id, member_id, cancelled=cancelled)
 
-    def release_lease(self, lease: Lease) -> int:
+    def release_lease(self, lease: Lease, *, cancelled: bool = False) -> int:
         """Gives back, unanswered, what a lease still holds."""
-        return self.groups.release_lease(lease)
+        return self.groups.release_lease(lease, cancelled=cancelled)
+
+    def pause(
+        self, group_id: str, reason: str | None, topic: str | None = None, partition: int | None = None
+    ) -> int:
+        """Stops leasing from a group or from some of its share-partitions; None resumes."""
+        return self.groups.pause(group_id, reason, topic, partition)
+
+    def force_release(
+        self, at: SharePartition, offsets: OffsetSet, *, execute: bool = False
+    ) -> list[ForcedRun]:
+        """Makes chosen offsets available at once, whoever holds them or whatever they wait for."""
+        return self.groups.force_release(at, offsets, execute=execute)
+
+    def force_dead_letter(
+        self, at: SharePartition, offsets: OffsetSet, *, execute: bool = False
+    ) -> list[ForcedRun]:
+        """Sends chosen offsets to the dead-letter topic as rejected, whoever holds them."""
+        return self.groups.force_dead_letter(at, offsets, execute=execute)
+
+    def extend_locks(self, amount: timedelta) -> int:
+        """Makes every lock there is last so much longer; answers how many leases that were."""
+        return self.groups.extend_locks(amount)
+
+    def raise_state_epochs(self) -> int:
+        """Fences every holder, and makes what was leased available; answers how many share-partitions."""
+        return self.groups.raise_state_epochs()
 
     def sweep(self, limit: int = 1000) -> Swept:
         """Settles the locks that have lapsed; in memory all of them, whatever the limit."""
@@ -141,6 +174,8 @@ class InMemoryState:
         """ARCHIVING becomes ARCHIVED for the open batch of that number; answers its records, else 0."""
         batch = self.groups.open_dead_letters(at, 0)
         closed = self.groups.close_dead_letters(at, sequence)
+        if closed:
+            self._held.pop(at, None)
         if closed and batch is not None:
             self._written += [
                 ArchivedRun(at, sequence, run.cause, run.delivery_count, run.offsets, self.now(), dropped)
@@ -151,6 +186,50 @@ class InMemoryState:
     def dead_letters(self, group_id: str) -> list[ArchivedRun]:
         """Every closed run of dead letters of a group, in the order of writing."""
         return [run for run in self._written if run.share_partition.group_id == group_id]
+
+    def dead_letter_attempts(self, at: SharePartition, sequence: int) -> list[Attempt]:
+        """The deliveries that the records of a batch went through in vain, oldest first."""
+        batch = self.groups.open_dead_letters(at, 0)
+        written = [
+            run.offsets for run in self._written if (run.share_partition, run.sequence) == (at, sequence)
+        ]
+        if batch is not None and batch.sequence == sequence:
+            written += [run.offsets for run in batch.letters]
+        letters = {offset for offsets in written for offset in offsets.iter_offsets()}
+        return [
+            Attempt(
+                lease.lease_id,
+                lease.member_id,
+                "",
+                self.groups.at_second(lease.acquired_at),
+                OffsetSet.of(*((offset, offset + 1) for offset in sorted(offsets & letters))),
+                self._exceptions(lease.lease_id),
+            )
+            for lease, offsets in self.groups.share_partition(at).failed_attempts.values()
+            if offsets & letters
+        ]
+
+    def _exceptions(self, lease_id: int) -> str | None:
+        found = (row for _, sink, row in self._outputs if sink.endswith("-exceptions") and row.records)
+        return next((row.location for row in found if row.lease_id == lease_id), None)
+
+    def hold_dead_letters(self, at: SharePartition, reason: str | None) -> None:
+        """Says why what waits cannot be written; None takes it back, as closing a batch does."""
+        if reason is None:
+            self._held.pop(at, None)
+        else:
+            self._held[at] = (reason, self._held[at][1] if at in self._held else self.now())
+
+    def held_dead_letters(self, group_id: str | None = None) -> list[HeldDeadLetters]:
+        """What no drain could write, of a group or of all."""
+        waiting = {
+            SharePartition(s.group_id, s.topic, s.partition): s.archiving for s in self.describe(group_id)
+        }
+        return [
+            HeldDeadLetters(at, waiting[at], *self._held[at])
+            for at in sorted(self._held, key=lambda at: (at.group_id, at.topic, at.partition))
+            if waiting.get(at)
+        ]
 
     def outputs(self, group_id: str, sink: str) -> list[OutputRow]:
         """The outputs of a sink that count."""
@@ -192,6 +271,8 @@ class InMemoryState:
             highest_delivery_count=max(counts, default=0),
             leases=len({lease.token for lease in found.leases.values()}),
             next_expiry=self.groups.at_second(min(expiries)) if expiries else None,
+            waiting=view.waiting,
+            paused_reason=view.paused_reason,
         )
 
     def leases(self, group_id: str) -> list[LeaseRow]:

@@ -21,10 +21,13 @@ begin
         from sharequeue.end_leases_at(p_share_partition_id, p_lease_ids, null) as e;
         return;
     end if;
-    -- The circuit breaker looks at each before it ends, and says until when its records shall wait.
+    -- The circuit breaker looks at each before it ends, and says until when its records shall wait. Its window depends
+    -- on the order.
     held := 0;
     completed := 0;
-    foreach v_lease_id in array p_lease_ids loop
+    for v_lease_id in
+        select lease_id from sharequeue.leases where lease_id = any (p_lease_ids) order by expires_at, lease_id
+    loop
         select e.held, e.completed into v_ended
         from sharequeue.end_leases_at(p_share_partition_id, array[v_lease_id],
             sharequeue.circuit_lapse(p_share_partition_id, v_lease_id)) as e;
@@ -50,6 +53,9 @@ begin
     select sp.spso, s.delivery_count_limit, s.dead_letters into v_sp
     from sharequeue.share_partitions sp join sharequeue.group_settings s using (group_id)
     where sp.share_partition_id = p_share_partition_id;
+    if v_sp.dead_letters then
+        perform sharequeue.note_attempts(p_share_partition_id, p_lease_ids);
+    end if;
     with parts as (
         select f.*, sum(f.records) over (partition by e.lease_id)::bigint as together,
             -- By delivery count: suspects are divided by how many they are, over all batches of the lease.

@@ -89,7 +89,7 @@ begin
                 * interval '1 millisecond' as expires_at
         from sharequeue.leases l join sharequeue.in_flight_batches f using (lease_id)
         where l.lease_id = any (v_leases)
-        group by l.lease_id
+        group by l.lease_id order by l.lease_id
     loop
         continue when v_lease.records = 0;
         v_renewed := v_renewed + v_lease.records;

@@ -240,6 +240,9 @@ begin
         v_answers := sharequeue.answers_from(p_answers, p_sp.spso);
         v_from := sharequeue.batch_at(v_id, lower(p_asked));
         v_leases := sharequeue.leases_between(v_id, v_from, v_last, p_member_id, p_token);
+        if p_settings.dead_letters and not (isempty((v_answers).release) and isempty((v_answers).reject)) then
+            perform sharequeue.note_attempts(v_id, v_leases, (v_answers).release + (v_answers).reject);
+        end if;
         v_batches := array(select first_offset from sharequeue.in_flight_batches
             where share_partition_id = v_id and state = 1 and first_offset between v_from and v_last limit 3);
         v_few := cardinality(v_batches) < 3 and pg_column_size(v_answers) < 20000;

@@ -114,6 +114,9 @@ begin
     select sp.spso, s.delivery_count_limit, s.dead_letters, s.refund_cancelled into v_sp
     from sharequeue.share_partitions sp join sharequeue.group_settings s using (group_id)
     where sp.share_partition_id = p_share_partition_id;
+    if v_sp.dead_letters and not v_sp.refund_cancelled then
+        perform sharequeue.note_attempts(p_share_partition_id, array[p_lease_id]);
+    end if;
     delete from sharequeue.leases where lease_id = p_lease_id returning fan_out into v_fan_out;
     for v_part in
         select first_offset, last_offset, part, delivery_count,

@@ -223,7 +223,7 @@ begin
     loop
         v_completed := 0;
         perform sharequeue.unfold(v_id);
-        for v_lease_id in select lease_id from sharequeue.leases where share_partition_id = v_id loop
+        for v_lease_id in select lease_id from sharequeue.leases where share_partition_id = v_id order by lease_id loop
             v_completed := v_completed + (select e.completed from sharequeue.end_unanswered(v_id, v_lease_id) as e);
         end loop;
         perform sharequeue.advance_spso(v_id, v_completed);

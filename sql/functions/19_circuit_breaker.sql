@@ -72,7 +72,8 @@ begin
     if v_circuit.state = 'closed' then
         -- A window without a memory of single records: what is older than the last window fades in proportion.
         v_kept := least(v_circuit.answered, greatest(0, v_window - v_answered));
-        v_failed := v_failed * least(1, v_window / v_answered)
+        -- Multiplied first: 147 * (20 / 147) is more than 20, and more would have failed than were answered.
+        v_failed := v_failed * v_window / greatest(v_answered, v_window)
             + case when v_circuit.answered > 0 then v_circuit.failed * v_kept / v_circuit.answered else 0 end;
         v_answered := least(v_answered, v_window) + v_kept;
         update sharequeue.circuit_breakers set answered = v_answered, failed = v_failed

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.conformance.history import Tally
+from tests.conformance.comparison import Tally
 from tests.conformance.sql_side import SqlSide
 from tests.conformance.two_engines import TwoEngines
 
@@ -42,7 +42,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(roll=rolls)
     def start(self, roll: int) -> None:
-        """A fresh group on both."""
+        """Fresh groups on both."""
         self.tally.histories += 1
         self.engines = TwoEngines(self.sql, roll, self.tally.histories, self.tally)
 
@@ -90,6 +90,11 @@ class Machine(RuleBasedStateMachine):
         """What others do meanwhile."""
         self.step(what, roll)
 
+    @rule(roll=rolls, what=st.sampled_from(["pause", "force", "force", "extend_locks"]))
+    def operate(self, roll: int, what: str) -> None:
+        """What a person does by hand."""
+        self.step(what, roll)
+
     @invariant()
     def agree(self) -> None:
         """Both engines are in the same state after every step; the slower comparisons every eighth."""
@@ -116,7 +121,7 @@ class Machine(RuleBasedStateMachine):
                 with self.finding():
                     self.engines.compare_at_leisure()
             finally:
-                self.sql.end(self.engines.group)
+                self.sql.end(self.engines.groups)
 
 
 @dataclass

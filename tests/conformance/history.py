@@ -1,23 +1,23 @@
-"""What is a random history of both engines, and what must be equal after each of its steps?
+"""What is a random history of both engines, and what is each of its calls made of?
 
-One group with two share-partitions and three members, in `sharequeue.testing` and in the SQL functions at once. Here
-are what a call on both is made of, where its details are drawn from, and the comparison: answers as they come, and
-after every step the state, offset by offset, expiries to the microsecond. The operations are in ``two_engines``.
+Two groups, of two share-partitions and of one, with the same three members, in `sharequeue.testing` and in the SQL
+functions at once. Here are how a call is made on both, its answers compared as they come, and where its details are
+drawn from. The operations are in ``two_engines`` and ``operator_steps``, the comparison of states in ``comparison``.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 from uuid import UUID
 
 from sharequeue.errors import ShareError
-from sharequeue.leases import Lease, SharePartition
+from sharequeue.leases import SharePartition
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.testing import AcknowledgementBatch, Acquired, InMemoryShareGroups, LogBatch, RecordState
+from tests.conformance.comparison import Comparison, Different, Held, Tally
 from tests.conformance.drawing import drawn
 from tests.conformance.sql_side import SqlSide, place, ranges_of, refusal
 
@@ -25,58 +25,36 @@ MEMBERS = ("m1", "m'2", "m3")
 LIMIT, LOCKS = "share.delivery.count.limit", "share.partition.max.record.locks"
 LOCK_MS, RENEWAL = "share.record.lock.duration.ms", "share.renew.acknowledge.enable"
 ISOLATION, DLQ = "share.isolation.level", "errors.deadletterqueue.topic.name"
+REFUND = "sharequeue.cancelled.run.refund.enable"
+BREAKER = "sharequeue.circuit.breaker."
+PERCENT = f"{BREAKER}failure.percent"
 KINDS = (1, 1, 1, 2, 2, 2, 3, 0, 4)
+Where = tuple[str, str | None, int | None]
+"""What is paused: group, topic, partition, the last two None for all of them."""
+PLACES = ((0, 0), (0, 1), (1, 0))
+"""Group and partition of the share-partitions of a history."""
 
 
-class Different(AssertionError):
-    """The two engines do not agree."""
-
-
-@dataclass
-class Tally:
-    """What a run of histories has done, over all of them."""
-
-    steps: int = 0
-    found_at: int | None = None
-    found: Exception | None = None
-    """The first difference, and at which step."""
-    histories: int = 0
-    calls: Counter[str] = field(default_factory=Counter)
-    refusals: Counter[str] = field(default_factory=Counter)
-    transitions: set[tuple[str, str]] = field(default_factory=set)
-
-
-@dataclass(frozen=True)
-class Held:
-    """A lease as both engines gave it."""
-
-    at: SharePartition
-    member: str
-    lease: Lease
-    token: str
-
-
-class History:
+class History(Comparison):
     """One history so far."""
 
     def __init__(self, sql: SqlSide, roll: int, number: int, tally: Tally) -> None:
         self.sql, self.tally, self.random = sql, tally, Random(roll)  # noqa: S311
         self.memory = InMemoryShareGroups(sql.start)
-        self.number, self.group, self.requests = number, f"g{number}", 0
-        self.names = [SharePartition(self.group, "t", partition) for partition in range(2)]
+        self.number, self.requests = number, 0
+        self.groups = [f"g{number}", f"g{number}b"]
+        self.names = [SharePartition(self.groups[group], "t", partition) for group, partition in PLACES]
         self.seconds = 0.0
         self.last: list[tuple[str, tuple[object, ...]]] = []
         self.leases: list[Held] = []
         self.tokens: dict[str, UUID] = {}
         self.sent: list[tuple[Callable[[], object], object]] = []
+        self.paused: list[Where] = []
         pick = self.random.choice
-        configs = {LIMIT: str(pick((2, 3, 4, 5, 5, 7))), LOCKS: str(pick((8, 15, 30, 60)))}
-        configs |= {
-            DLQ: pick(("", "dlq.t", "dlq.t")),
-            ISOLATION: pick(("read_committed", "read_uncommitted")),
-        }
+        configs = {group: self._configs() for group in self.groups}
         sql.begin(self.names, configs)
-        self.memory.configure(self.group, configs)
+        for group, chosen in configs.items():
+            self.memory.configure(group, chosen)
         self.known = pick((True, False))
         self.logs: dict[SharePartition, list[LogBatch]] = {}
         self.ends: dict[SharePartition, int] = {}
@@ -86,6 +64,19 @@ class History:
             self.memory.initialize(at, "id", 0, 1)
             self.logs[at], self.ends[at], self.starts[at], self.aborted[at] = [], 0, 0, EMPTY
             self._produce(at, self.random.randint(1, 8))
+
+    def _configs(self) -> dict[str, str]:
+        pick = self.random.choice
+        configs = {LIMIT: str(pick((2, 3, 4, 5, 5, 7))), LOCKS: str(pick((8, 15, 30, 60)))}
+        configs |= {DLQ: pick(("", "dlq.t", "dlq.t")), REFUND: pick(("true", "false"))}
+        configs |= {ISOLATION: pick(("read_committed", "read_uncommitted"))}
+        # In three groups of eight: behind an open circuit little happens.
+        configs |= {PERCENT: pick(("0",) * 5 + ("40", "70", "70")), f"{BREAKER}min.records": pick(("2", "6"))}
+        configs |= {
+            f"{BREAKER}window.records": pick(("6", "20")),
+            f"{BREAKER}probe.records": pick(("1", "3")),
+        }
+        return configs | {f"{BREAKER}open.ms": pick(("5000", "20000"))}
 
     # Calls on both
 
@@ -104,77 +95,6 @@ class History:
                 f"{call} {about}: in memory {expected}, in Postgres {got}; in memory now: {states}"
             )
         return expected
-
-    # After every step
-
-    def compare(self) -> None:
-        """Epochs, SPSO, SPEO, counts, and every offset's state, count, part, cause, lease and expiry."""
-        got: dict[SharePartition, tuple[Any, ...]] = {}
-        offsets: dict[SharePartition, dict[int, tuple[Any, ...]]] = {}
-        for row in self.sql.rows("snapshot", self.group):
-            at = SharePartition(self.group, row[0], row[1])
-            got[at] = row[2:8]
-            seen = offsets.setdefault(at, {})
-            state, count, isolate, cause, token, expires_at, text = row[8:]
-            if state is None:
-                continue
-            until = self.sql.seconds(expires_at) if expires_at else None
-            entry = (state, count, isolate, cause if state == 3 else None, self.tokens.get(token), until)
-            for first, last in ranges_of(text):
-                for offset in range(first, last + 1):
-                    if offset in seen:
-                        raise Different(f"{at}: offset {offset} is in two states at once")
-                    if offset >= row[3] or state in (1, 3):
-                        seen[offset] = entry
-        there = self._there()
-        if sorted(got) != there:
-            raise Different(f"initialised in Postgres: {sorted(got)}, in memory: {there}")
-        for at in there:
-            share_partition = self.memory.share_partition(at)
-            self.tally.transitions |= {(a.name, b.name) for a, b in share_partition.transitions}
-            figures = (
-                share_partition.state_epoch, share_partition.spso, share_partition.speo,
-                share_partition.delivery_complete_count, share_partition.lost_records, share_partition.log_end,
-            )  # fmt: skip
-            if figures != got[at]:
-                raise Different(
-                    f"{at}: epoch, SPSO, SPEO, complete, lost, end: in memory {figures}, not {got[at]};"
-                    f" in memory {drawn(self.memory.describe(at))}; in Postgres {offsets[at]};"
-                    f" the last calls: {self.last}"
-                )
-            expected = {
-                offset: (
-                    int(r.state),
-                    r.delivery_count,
-                    r.part if r.state is RecordState.AVAILABLE else None,
-                    r.cause if r.state is RecordState.ARCHIVING else None,
-                    None if r.lease_id is None else share_partition.leases[r.lease_id].token,
-                    r.expires_at,
-                )
-                for offset, r in share_partition.records.items()
-                if offset >= share_partition.spso or r.state in (1, 3)
-            }
-            if expected != offsets[at]:
-                odd = {
-                    o: (expected.get(o), offsets[at].get(o))
-                    for o in sorted(expected.keys() | offsets[at].keys())
-                    if expected.get(o) != offsets[at].get(o)
-                }
-                raise Different(f"{at}, in memory and in Postgres: {odd}; the last calls: {self.last}")
-
-    def compare_at_leisure(self) -> None:
-        """What takes longer: the invariants of both, and how many records have ended how."""
-        broken = [*self.memory.verify(), *(row[0] for row in self.sql.rows("verify", self.group))]
-        if broken:
-            raise Different(f"invariants that do not hold: {broken}")
-        got = {row[:3]: row[3] for row in self.sql.rows("outcomes", self.group)}
-        expected = {
-            (at.partition, outcome, count): records
-            for at in self._there()
-            for (outcome, count), records in self.memory.share_partition(at).outcomes.items()
-        }
-        if got != expected:
-            raise Different(f"outcomes by delivery count: in memory {expected}, in Postgres {got}")
 
     # What a call is made of
 
@@ -232,15 +152,18 @@ class History:
         acquired = self._acquired(at, member, rows, given, fan_out)
         return acquired if isinstance(acquired, str) else (refused, acquired)
 
-    def _there(self) -> list[SharePartition]:
-        return self.memory.share_partitions(self.group)
-
     def _archiving(self, at: SharePartition) -> bool:
         records = self.memory.share_partition(at).records.values()
         return any(record.state is RecordState.ARCHIVING for record in records)
 
     def _at(self) -> SharePartition:
-        return self.names[self.random.random() < 0.2]
+        return self.random.choices(self.names, (7, 2, 2))[0]
+
+    def _wait(self) -> datetime | None:
+        """A time for what is released: mostly none, now and then one that has passed."""
+        if self.random.random() < 0.75:
+            return None
+        return self.memory.now() + timedelta(seconds=self.random.choice((-3.0, 0.25, 5.0, 12.000001, 40.0)))
 
     def _member(self) -> str:
         return self.random.choice(MEMBERS)

@@ -42,13 +42,17 @@ class Replay(Stage):
             self.index = index
             for at in self._initialized():
                 self.engine.observe(at, self._ends(at))
-            name = re.sub("([A-Z])", r"_\1", step.op).lower()
-            act = getattr(self, f"_{step.room}_{name}", None) or getattr(self, f"_do_{name}", None)
-            answer = act(step) if act is not None else None
-            if step.room == "client":
-                client.carry_out(self, step)
-            done.append((step, answer if step.room == ENGINE else None))
+            done.append((step, self.answer(step)))
         return done
+
+    def answer(self, step: Step) -> Answer | None:
+        """Carry a step out; its answers where it is the engine's to answer."""
+        name = re.sub("([A-Z])", r"_\1", step.op).lower()
+        act = getattr(self, f"_{step.room}_{name}", None) or getattr(self, f"_do_{name}", None)
+        answer: Answer | None = act(step) if act is not None else None
+        if step.room == "client":
+            client.carry_out(self, step)
+        return answer if step.room == ENGINE else None
 
     def _engine_poll(self, step: Step) -> Answer:
         do, got, member = step.do, step.got, step.do["member"]

@@ -8,7 +8,7 @@ as the state of later steps needs it, and counted as waiting.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,9 @@ class Scenario:
     topics: dict[str, int]
     groups: dict[str, dict[str, Any]]
     steps: tuple[Step, ...]
+    topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    broker: dict[str, str] = field(default_factory=dict)
+    """Dynamic configs of the broker; those of dead letters are the service's here."""
 
 
 def load(path: Path) -> Scenario:
@@ -85,6 +88,8 @@ def load(path: Path) -> Scenario:
         topics={topic: options["partitions"] for topic, options in told["topics"].items()},
         groups=told["groups"],
         steps=tuple(Step(step["do"], step["got"]) for step in told["steps"]),
+        topic_configs={topic: options.get("configs", {}) for topic, options in told["topics"].items()},
+        broker=told.get("broker") or {},
     )
 
 

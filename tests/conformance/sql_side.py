@@ -34,12 +34,12 @@ _PREPARED = {
         " $14)",
     ),
     "batches": (
-        "@name, uuid, uuid, bigint[], bigint[], smallint[], integer[], boolean",
-        "select * from sharequeue.acknowledge_batches($1, $2, $3, $4, $5, null, $6, $7, $8, $9, $10, $11, $12)",
+        "@name, uuid, uuid, bigint[], bigint[], smallint[], integer[], boolean, timestamptz",
+        "select * from sharequeue.acknowledge_batches($1, $2, $3, $4, $5, null, $6, $7, $8, $9, $10, $11, $12, $13)",
     ),
     "sets": (
-        "@name, uuid, uuid, int8multirange, int8multirange, int8multirange, int8multirange",
-        "select * from sharequeue.acknowledge($1, $2, $3, $4, $5, null, $6, $7, $8, $9, $10, $11)",
+        "@name, uuid, uuid, int8multirange, int8multirange, int8multirange, int8multirange, timestamptz",
+        "select * from sharequeue.acknowledge($1, $2, $3, $4, $5, null, $6, $7, $8, $9, $10, $11, '[]', '{}', $12)",
     ),
     "short": (
         "@name, uuid, uuid, bigint[], bigint[], smallint[], bigint, text",
@@ -47,16 +47,24 @@ _PREPARED = {
         " from sharequeue.acknowledge_and_acquire($1, $2, $3, $4, $5, null, $6, $7, $8, $9, $10, $11, $12)",
     ),
     "long": (
-        "@name, uuid, uuid, bigint[], bigint[], smallint[], integer[], bigint, @fetch, boolean",
+        "@name, uuid, uuid, bigint[], bigint[], smallint[], integer[], bigint, @fetch, boolean, timestamptz",
         "select acknowledge_error_code, acknowledge_error_message, @acquired"
         " from sharequeue.acknowledge_and_fetch($1, $2, $3, $4, $5, null, $6, $7, $8, $9, $10, $11, $12, null, $13,"
-        " $14, $15, $16, $17, $18, $19)",
+        " $14, $15, $16, $17, $18, $19, $20)",
     ),
     "renew": (
         "@name, uuid",
         "select * from sharequeue.renew($1, $2, $3, $4, $5, null, $6)",
     ),
-    "release": ("text, text, uuid", "select sharequeue.release($1, $2, $3) as released"),
+    "release": ("text, text, uuid, boolean", "select sharequeue.release($1, $2, $3, $4) as released"),
+    "pause": ("text, text, text, integer", "select sharequeue.pause($1, $2, $3, $4) as paused"),
+    "force": (
+        "text, text, integer, int8multirange, text, boolean",
+        "select error_code, error_message, act, state, delivery_count, member_id, reason, offsets::text as offsets"
+        " from sharequeue.force($1, $2, $3, $4, $5, $6)",
+    ),
+    "extend": ("interval", "select sharequeue.extend_locks($1) as extended"),
+    "raise_epochs": ("", "select sharequeue.raise_state_epochs() as raised"),
     "sweep": ("integer", "select * from sharequeue.sweep($1)"),
     "observe": (
         "text, text, integer, bigint, bigint, bigint",
@@ -82,19 +90,23 @@ _PREPARED = {
     ),
     "clock": ("interval", "select sharequeue.set_clock_offset($1)"),
     "snapshot": (
-        "text",
-        "select sp.topic, sp.partition, sp.state_epoch, sp.spso, sp.speo, sp.delivery_complete_count,"
-        " sp.lost_records, sp.log_end, f.state, f.delivery_count, f.isolate, f.cause, l.token::text,"
-        " l.expires_at, f.offsets::text"
-        " from sharequeue.share_partitions sp left join sharequeue.in_flight_offsets f using (share_partition_id)"
-        " left join sharequeue.all_leases l using (lease_id) where sp.group_id = $1",
+        "text[]",
+        "select sp.group_id, sp.topic, sp.partition, sp.state_epoch, sp.spso, sp.speo, sp.delivery_complete_count,"
+        " sp.lost_records, sp.log_end, coalesce(sp.paused_reason, g.paused_reason), c.state, c.answered, c.failed,"
+        " c.retry_at, c.reason, c.probe::text, c.probe_records, c.probe_failed,"
+        " f.state, f.delivery_count, f.isolate, f.cause, l.token::text, l.expires_at, f.not_before, f.offsets::text"
+        " from sharequeue.share_partitions sp join sharequeue.group_settings g using (group_id)"
+        " left join sharequeue.circuit_breakers c using (share_partition_id)"
+        " left join sharequeue.in_flight_offsets f using (share_partition_id)"
+        " left join sharequeue.all_leases l using (lease_id) where sp.group_id = any ($1)",
     ),
     "outcomes": (
-        "text",
-        "select sp.partition, d.outcome, d.delivery_count, d.records from sharequeue.delivery_count_totals d"
-        " join sharequeue.share_partitions sp using (share_partition_id) where sp.group_id = $1",
+        "text[]",
+        "select sp.group_id, sp.partition, d.outcome, d.delivery_count, d.records"
+        " from sharequeue.delivery_count_totals d join sharequeue.share_partitions sp using (share_partition_id)"
+        " where sp.group_id = any ($1)",
     ),
-    "verify": ("text", "select violation from sharequeue.verify($1)"),
+    "verify": ("text[]", "select v.violation from unnest($1) as g, sharequeue.verify(g) as v"),
 }
 
 
@@ -133,7 +145,7 @@ class SqlSide:
         self.cursor.execute("set synchronous_commit = off")
         self.start = freeze_clock(self.cursor)
         for name, (types, statement) in _PREPARED.items():
-            text = f"prepare {name} ({types}) as {statement}"
+            text = f"prepare {name}{f' ({types})' if types else ''} as {statement}"
             for short, long in _SHORT.items():
                 text = text.replace(short, long)
             self.cursor.execute(text)
@@ -143,9 +155,14 @@ class SqlSide:
         self.connection.close()
 
     def rows(self, prepared: str, *values: object) -> list[tuple[Any, ...]]:
-        """What a prepared statement answers."""
-        marks = ", ".join(["%s"] * len(values))
-        self.cursor.execute(f"execute {prepared} ({marks})", values)  # a name from the table above
+        """What a prepared statement answers. Raises Kafka's errors that functions raise, by their number."""
+        marks = f" ({', '.join(['%s'] * len(values))})" if values else ""
+        try:
+            self.cursor.execute(f"execute {prepared}{marks}", values)  # a name from the table above
+        except psycopg2.Error as error:
+            if error.pgcode and error.pgcode.startswith("SQ"):
+                raise error_for(int(error.pgcode[2:]), str(error)) from None
+            raise
         return self.cursor.fetchall()
 
     def call(self, prepared: str, *values: object) -> list[dict[str, Any]]:
@@ -166,12 +183,12 @@ class SqlSide:
         """How long after that moment something is."""
         return (moment - self.start).total_seconds()
 
-    def begin(self, at: Sequence[SharePartition], configs: dict[str, str]) -> None:
-        """A group with nothing in it but its configurations, at the beginning of time."""
+    def begin(self, at: Sequence[SharePartition], configs: dict[str, dict[str, str]]) -> None:
+        """Groups with nothing in them but their configurations, at the beginning of time."""
         self.move_clock(0)
-        group_id = at[0].group_id
-        self.run("insert into sharequeue.share_groups (group_id) values (%s)", [group_id])
-        self.configure(group_id, configs)
+        for group_id, chosen in configs.items():
+            self.run("insert into sharequeue.share_groups (group_id) values (%s)", [group_id])
+            self.configure(group_id, chosen)
         for name in at:
             self.rows("initialize", *place(name), 0)
 
@@ -184,9 +201,9 @@ class SqlSide:
                 [group_id, name, value],
             )
 
-    def end(self, group_id: str) -> None:
-        """The group is gone, so that the next history meets small tables."""
-        self.run("delete from sharequeue.share_groups where group_id = %s", [group_id])
+    def end(self, group_ids: Sequence[str]) -> None:
+        """The groups are gone, so that the next history meets small tables."""
+        self.run("delete from sharequeue.share_groups where group_id = any (%s)", [list(group_ids)])
         self.run("delete from sharequeue.requests")
 
 

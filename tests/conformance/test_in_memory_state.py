@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
@@ -46,14 +47,21 @@ def test_a_lease_from_acquire_to_dead_letter(state: InMemoryState) -> None:
         REJECT: OffsetSet.of((5, 6)),
         RELEASE: OffsetSet.of((8, 10)),
     }
-    made = [LeaseOutput("files", "lease=1", 7)]
+    made = [LeaseOutput("files", "lease=1", 7), LeaseOutput("files-exceptions", "failed/lease=1", 3)]
     for _ in range(2):  # the second is a retry after a lost reply
         done = state.acknowledge(lease, outcomes, outputs=made, request_id=UUID(int=7))
         assert (done.accepted, done.rejected, done.released, done.spso) == (7, 1, 2, 5)
     assert [row.location for row in state.outputs("g", "files")] == ["lease=1"]
     batch = state.open_dead_letters(T0, 10)
     assert batch is not None
+    (attempt,) = state.dead_letter_attempts(T0, batch.sequence)
+    assert (attempt.member_id, attempt.exceptions) == ("run", "failed/lease=1")
+    assert attempt.offsets == OffsetSet.of((5, 6))
+    state.hold_dead_letters(T0, "no such topic")
+    (held,) = state.held_dead_letters()
+    assert (held.share_partition, held.records, held.reason) == (T0, 1, "no such topic")
     assert state.close_dead_letters(T0, batch.sequence) == 1
+    assert state.held_dead_letters("g") == []
     assert [(run.cause, run.offsets) for run in state.dead_letters("g")] == [
         ("rejected", OffsetSet.of((5, 6)))
     ]
@@ -79,3 +87,54 @@ def test_a_lapsed_lease_is_told_so(state: InMemoryState) -> None:
         state.acknowledge(lease, {ACCEPT: lease.offsets})
     (status,) = state.describe("g")
     assert (status.acquired, status.available, status.leases) == (0, 10, 0)
+
+
+def test_what_goes_beyond_kafka(state: InMemoryState) -> None:
+    """Not-before, pause, refund, moves by hand, longer locks and the figures of all that, under `State`'s names."""
+    lease = state.acquire(T0, "run", None, 10)
+    assert lease is not None
+    due = state.now() + timedelta(seconds=59.5)
+    state.acknowledge(lease, {RELEASE: OffsetSet.of((0, 5))}, not_before=due)
+    assert state.describe("g")[0].waiting == 5
+    assert state.pause("g", "the warehouse is closed") == 1
+    assert state.acquire(T0, "run", None, 10) is None
+    assert state.describe("g")[0].paused_reason == "the warehouse is closed"
+    assert state.pause("g", None) == 1
+    state.groups.configure("g", {"sharequeue.cancelled.run.refund.enable": True})
+    assert state.release("g", "run", cancelled=True) == 5
+    again = state.acquire(T0, "run", None, 4)
+    assert again is not None
+    assert [(d.delivery_count, str(d.offsets)) for d in again.deliveries] == [(1, "{[5,9)}")]
+    assert state.extend_locks(timedelta(seconds=60)) == 1
+    state.groups.advance(60)
+    (first,) = state.force_release(T0, OffsetSet.of((5, 7)), execute=True)
+    assert (first.act, first.member_id, str(first.offsets)) == ("release", "run", "{[5,7)}")
+    with pytest.raises(InvalidRecordState):
+        state.acknowledge(again, {ACCEPT: again.offsets})
+    (given_up,) = state.force_dead_letter(T0, OffsetSet.of((0, 1)), execute=True)
+    assert (given_up.act, state.describe("g")[0].archiving) == ("dead_letter", 1)
+    assert state.raise_state_epochs() == 1
+    assert state.verify() == []
+
+
+def test_an_outage_burns_no_attempts(state: InMemoryState) -> None:
+    """Everything fails: the circuit opens, each probe is small and gives its delivery back, resuming closes it."""
+    breaker = {"failure.percent": 50, "min.records": 10, "probe.records": 3, "open.ms": 60_000}
+    state.groups.configure(
+        "g", {f"sharequeue.circuit.breaker.{name}": value for name, value in breaker.items()}
+    )
+    lease = state.acquire(T0, "run", None, 10)
+    assert lease is not None
+    state.acknowledge(lease, {RELEASE: lease.offsets})
+    for _ in range(20):
+        assert state.acquire(T0, "run", None, 10) is None
+        state.groups.advance(61)
+        probe = state.acquire(T0, "run", None, 10)
+        assert probe is not None
+        assert probe.offsets.count <= 3
+        state.acknowledge(probe, {RELEASE: probe.offsets})
+    assert state.describe("g")[0].highest_delivery_count == 1
+    assert "of the probe failed" in (state.describe("g")[0].paused_reason or "")
+    state.pause("g", None)
+    assert state.acquire(T0, "run", None, 10) is not None
+    assert state.verify() == []

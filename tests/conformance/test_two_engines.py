@@ -22,8 +22,9 @@ DIAGRAM = {
     ("ACQUIRED", "ARCHIVING"),
     ("ACQUIRED", "ARCHIVED"),
     ("ARCHIVING", "ARCHIVED"),
+    ("AVAILABLE", "ARCHIVING"),  # by hand only
 }
-"""Every transition that the state diagram has (R-ST-2)."""
+"""Every transition that the state diagram has (R-ST-2), and the one that only a person takes."""
 OPERATIONS = {
     "acquire",
     "acknowledge",
@@ -32,19 +33,43 @@ OPERATIONS = {
     "work",
     "renew",
     "release",
+    "cancel",
     "sweep",
     "open dead letters",
     "close dead letters",
     "alter offsets",
     "delete offsets",
+    "pause",
+    "resume",
+    "force release",
+    "force dead letter",
+    "extend locks",
+    "raise epochs",
 }
-REFUSALS = {"INVALID_RECORD_STATE", "INVALID_REQUEST", "FENCED_STATE_EPOCH", "UNKNOWN_TOPIC_OR_PARTITION"}
+REFUSALS = {
+    "INVALID_RECORD_STATE",
+    "INVALID_REQUEST",
+    "FENCED_STATE_EPOCH",
+    "UNKNOWN_TOPIC_OR_PARTITION",
+    "GROUP_ID_NOT_FOUND",
+}
+MET = {
+    "a wait",
+    "a pause",
+    "a refund",
+    "closed to open",
+    "open to probing",
+    "probing to open",
+    "probing to closed",
+}
+"""What else must have happened. A probe given anew, because nobody held it any more, is met in most runs only."""
 
 
 @pytest.mark.rule("R-ST-2", "R-NF-7", "R-AK-15")
 def test_both_engines_answer_alike_whatever_is_asked(private_database: Database) -> None:
-    """Ranges, refusals, SPSO, SPEO, counts, and every offset's state, count, part, lease and expiry are equal after
-    every one of 20,000 steps; every transition of the diagram is taken, every operation done, every refusal met."""
+    """Ranges, refusals, SPSO, SPEO, counts, pauses, circuits, and every offset's state, count, part, lease, expiry
+    and wait are equal after every one of 20,000 steps; every transition is taken, every operation done, every refusal
+    and every turn of the circuit breaker met."""
     url = private_database.engine.url.render_as_string(hide_password=False)
     run = run_histories(url, SEED, COUNT)
     HISTORIES.append(run.told())
@@ -55,3 +80,4 @@ def test_both_engines_answer_alike_whatever_is_asked(private_database: Database)
     assert run.tally.transitions == DIAGRAM
     assert run.tally.calls.keys() == OPERATIONS
     assert run.tally.refusals.keys() == REFUSALS
+    assert run.tally.met >= MET

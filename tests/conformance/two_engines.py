@@ -1,8 +1,8 @@
 """What may be done to a share-partition, on both engines at once?
 
 Every operation there is, in both redelivery modes: each method draws one call, makes it on `sharequeue.testing` and
-on the SQL functions, and compares the answers. Which method comes next is chosen by ``histories``; the comparison of
-states is ``history``'s.
+on the SQL functions, and compares the answers. Which method comes next is chosen by ``histories``; what a person may
+do is in ``operator_steps``, the comparison of states in ``comparison``.
 """
 
 from __future__ import annotations
@@ -14,25 +14,27 @@ from sharequeue.leases import Acknowledged
 from sharequeue.offsets import OffsetSet
 from sharequeue.testing import AcknowledgementBatch, Acquired, Redelivery
 from sharequeue.testing.acknowledging import validate
+from tests.conformance.comparison import Different
 from tests.conformance.history import (
     DLQ,
     ISOLATION,
     LIMIT,
     LOCK_MS,
     LOCKS,
+    PERCENT,
+    REFUND,
     RENEWAL,
-    Different,
-    History,
     error,
     said,
 )
+from tests.conformance.operator_steps import OperatorSteps
 from tests.conformance.sql_side import place, ranges_of, refusal
 
 REDELIVERIES: tuple[Redelivery, ...] = ("kafka", "fan_out")
 DID = ("spso", "lag", "accepted", "released", "rejected", "gaps", "exhausted")
 
 
-class TwoEngines(History):
+class TwoEngines(OperatorSteps):
     """The operations."""
 
     def acquire(self) -> None:
@@ -57,6 +59,8 @@ class TwoEngines(History):
             )
             return self._acquired(at, member, rows, given[-1:], fan_out)
 
+        if at in self._there() and self.memory.paused_by_hand(at) is not None:
+            self.tally.met.add("a pause")
         self._send("acquire", memory, sql, at, member, most, fetch)
 
     def acknowledge(self) -> None:
@@ -73,6 +77,7 @@ class TwoEngines(History):
         except InvalidRequest:
             # Two faults at once: Kafka looks at the form first, the functions at the epoch.
             epoch, lease = None, None
+        wait = self._wait()
 
         def memory() -> object:
             return _did(
@@ -83,6 +88,7 @@ class TwoEngines(History):
                     state_epoch=epoch,
                     lease=lease.lease if lease else None,
                     renew_allowed=renews,
+                    not_before=wait,
                     request_id=request,
                 )
             )
@@ -90,11 +96,11 @@ class TwoEngines(History):
         def sql() -> object:
             token = lease.token if lease else None
             rows = self.sql.call(
-                "batches", *place(at), epoch, member, token, str(request), *_sql_runs(batches), renews
+                "batches", *place(at), epoch, member, token, str(request), *_sql_runs(batches), renews, wait
             )
             return refusal(*error(rows[0])) or tuple(rows[0][name] for name in DID)
 
-        self._send("acknowledge", memory, sql, at, member, epoch, batches, lease)
+        self._send("acknowledge", memory, sql, at, member, epoch, batches, lease, wait)
 
     def answer_lease(self) -> None:
         """A lease answered by sets of offsets, as a Spark run does."""
@@ -114,24 +120,29 @@ class TwoEngines(History):
         del by_kind[9]
         sets = {kind: OffsetSet.of(*((o, o + 1) for o in chosen)) for kind, chosen in by_kind.items()}
         runs = sorted((f, last, kind) for kind, chosen in sets.items() for f, last in chosen.runs())
+        wait = self._wait()
 
         def memory() -> object:
             batches = [AcknowledgementBatch.of(*run) for run in runs]
             return _did(
-                self.memory.acknowledge(at, lease.member, batches, lease=lease.lease, request_id=request)
+                self.memory.acknowledge(
+                    at, lease.member, batches, lease=lease.lease, not_before=wait, request_id=request
+                )
             )
 
         def sql() -> object:
             told = (str(sets[kind]) for kind in (1, 2, 3, 0))
             epoch = lease.lease.state_epoch
-            rows = self.sql.call("sets", *place(at), epoch, lease.member, lease.token, str(request), *told)
+            rows = self.sql.call(
+                "sets", *place(at), epoch, lease.member, lease.token, str(request), *told, wait
+            )
             return refusal(*error(rows[0])) or tuple(rows[0][name] for name in DID)
 
         def by_state() -> object:
             answer = said(memory)  # sets cannot be malformed: past what was acquired is not held
             return "INVALID_RECORD_STATE" if answer == "INVALID_REQUEST" else answer
 
-        self._send("answer a lease", by_state, sql, at, runs)
+        self._send("answer a lease", by_state, sql, at, runs, wait)
 
     def fetch(self) -> None:
         """An acknowledgement that rides on the next acquire."""
@@ -139,13 +150,13 @@ class TwoEngines(History):
         renews = self.random.random() < 0.15
         batches = self._runs(at, member, None, renews)
         most = 0 if renews else self.random.randint(0, 20)
-        fetch = self._fetch(at)
+        fetch, wait = self._fetch(at), self._wait()
         given: list[Acquired] = []
         fan_out = fetch["redelivery"] == "fan_out"
 
         def memory() -> object:
             refused, got = self.memory.acknowledge_and_acquire(
-                at, member, batches, most, request_id=request, **fetch
+                at, member, batches, most, not_before=wait, request_id=request, **fetch
             )
             given.append(got)
             return refused and refused.name, self._ranges(got, fan_out)
@@ -153,11 +164,11 @@ class TwoEngines(History):
         def sql() -> object:
             rows = self.sql.call(
                 "long", *place(at), None, member, None, str(request), *_sql_runs(batches), most,
-                *_sql_fetch(fetch), any(4 in run.types for run in batches),
+                *_sql_fetch(fetch), any(4 in run.types for run in batches), wait,
             )  # fmt: skip
             return self._both_rows(at, member, rows, given, fan_out)
 
-        self._send("acknowledge and fetch", memory, sql, at, member, batches, most, fetch)
+        self._send("acknowledge and fetch", memory, sql, at, member, batches, most, fetch, wait)
 
     def work(self) -> None:
         """The steady state of a worker, in the short call: a range it holds is accepted, and it fetches again."""
@@ -226,29 +237,12 @@ class TwoEngines(History):
 
         self.both("renew", memory, sql)
 
-    def release(self) -> None:
-        """All that a member holds, or one lease, goes back without an answer."""
-        lease = self._lease(None) if self.random.random() < 0.5 else None
-        member = lease.member if lease else self._member()
-
-        def memory() -> object:
-            return (
-                self.memory.release_lease(lease.lease)
-                if lease
-                else self.memory.release_member(self.group, member)
-            )
-
-        self.settle()
-        token = lease.token if lease else None
-        self.both(
-            "release", memory, lambda: self.sql.call("release", self.group, member, token)[0]["released"]
-        )
-
     def pass_time(self) -> None:
         """The clock moves on; who notices first differs."""
         self.seconds += self.random.choice((1.0, 4.0, 10.0, 15.0, 30.0, 31.0))
         self.memory.advance(self.seconds - (self.memory.now() - self.sql.start).total_seconds())
         self.sql.move_clock(self.seconds)
+        self.resume_some()
         if self.random.random() < 0.4:
             self.settle()
 
@@ -299,15 +293,17 @@ class TwoEngines(History):
                     (ISOLATION, ("read_committed", "read_uncommitted")),
                     (LOCK_MS, ("30000", "15000", "45000")),
                     (LOCKS, ("8", "20", "60")),
+                    (REFUND, ("true", "false")),
+                    (PERCENT, ("0", "0", "0", "40")),
                 )
             )
             change = {name: self.random.choice(values)}
             self.settle()
-            self.memory.configure(self.group, change)
-            self.sql.configure(self.group, change)
+            self.memory.configure(at.group_id, change)
+            self.sql.configure(at.group_id, change)
         elif what < 0.75:
             start = self.random.randint(self.starts[at], self.ends[at])
-            self.memory.alter_offsets(self.group, {(at.topic, at.partition): start})
+            self.memory.alter_offsets(at.group_id, {(at.topic, at.partition): start})
             self.both(
                 "alter offsets",
                 lambda: self.memory.describe(at).state_epoch,
@@ -315,8 +311,8 @@ class TwoEngines(History):
             )
             self._observe(at)
         elif what < 0.8:
-            self.memory.delete_offsets(self.group, ["t"])
-            self.sql.rows("forget", self.group, "t")
+            self.memory.delete_offsets(at.group_id, ["t"])
+            self.sql.rows("forget", at.group_id, "t")
             self.tally.calls["delete offsets"] += 1
         if what > 0.75:
             for gone in self.names:

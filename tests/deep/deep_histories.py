@@ -8,9 +8,9 @@ import random
 import pytest
 
 from sharequeue.database import Database
+from tests.conformance.comparison import Tally
 from tests.conformance.histories import run_histories
-from tests.conformance.history import Tally
-from tests.conformance.test_two_engines import DIAGRAM, OPERATIONS, REFUSALS
+from tests.conformance.test_two_engines import DIAGRAM, MET, OPERATIONS, REFUSALS
 from tests.fix_stack import say
 
 HISTORIES = int(os.environ.get("SHAREQUEUE_TEST_HISTORIES", "15000"))
@@ -32,6 +32,7 @@ def test_both_engines_agree_over_a_million_steps(private_database: Database, tol
         assert run.tally.transitions == DIAGRAM
         assert run.tally.calls.keys() == OPERATIONS
         assert run.tally.refusals.keys() == REFUSALS
+        assert run.tally.met >= MET
         total.steps += run.tally.steps
         total.histories += run.tally.histories
         total.calls += run.tally.calls

@@ -146,6 +146,84 @@ HISTORY_EDITS = (
         "if p_request_id is not null then",
         "if false then",
     ),
+    Edit(
+        "a time on release",
+        "apply_answers",
+        "v_not_before timestamptz := date_trunc('second', p_not_before + interval '999999 microseconds');",
+        "v_not_before timestamptz;",
+    ),
+    Edit(
+        "waiting records leave the window",
+        "in_flight_span",
+        "if not p_sp.redeliverable then",
+        "if true then",
+    ),
+    Edit(
+        "a pause of a share-partition",
+        "acquire_under_lock",
+        "v_sp.paused_reason is not null or p_settings.paused_reason is not null",
+        "p_settings.paused_reason is not null",
+    ),
+    Edit(
+        "a pause of a group",
+        "acquire_under_lock",
+        "v_sp.paused_reason is not null or p_settings.paused_reason is not null",
+        "v_sp.paused_reason is not null",
+    ),
+    Edit(
+        "what is done with cannot be moved by hand",
+        "forced_plan",
+        "if p_state in (2, 4) then",
+        "if p_state = 2 then",
+    ),
+    Edit(
+        "a forced release gives the last delivery back",
+        "force_part",
+        "least(p_delivery_count, p_limit - 1)::smallint",
+        "p_delivery_count",
+    ),
+    Edit(
+        "a cancelled run is refunded",
+        "end_cancelled",
+        "v_part.delivery_count := v_part.delivery_count - 1;",
+        "null;",
+    ),
+    Edit(
+        "cancelled records are no suspects",
+        "release",
+        "if p_cancelled then",
+        "if false then",
+    ),
+    Edit(
+        "the circuit breaker opens",
+        "circuit_counts",
+        "and v_failed > v_share * v_answered then",
+        "and false then",
+    ),
+    Edit(
+        "a failed probe opens it again",
+        "circuit_counts",
+        "if v_probed > v_share * v_circuit.probe_records then",
+        "if false then",
+    ),
+    Edit(
+        "a probe costs no delivery",
+        "circuit_counts",
+        "perform sharequeue.refund(p_id, p_returning * v_circuit.probe);",
+        "",
+    ),
+    Edit(
+        "extended locks last longer",
+        "extend_locks",
+        "update sharequeue.leases set expires_at = expires_at + p_amount;",
+        "update sharequeue.leases set expires_at = expires_at;",
+    ),
+    Edit(
+        "a member's run in another group goes on",
+        "release",
+        "where group_id = p_group_id and next_expiry is not null",
+        "where next_expiry is not null",
+    ),
 )
 """What the issue names, and what else would be silent: each found by the random histories within one ordinary run."""
 

@@ -70,7 +70,7 @@ def test_the_lines_of_the_documentation_do_what_it_says(
         env={**os.environ, "SHAREQUEUE_HOME": str(settings.home), "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert typed.returncode == 0, typed.stderr
@@ -89,7 +89,8 @@ def test_what_was_written_is_what_is_answered(
     tmp_path: Path,
 ) -> None:
     """Each outcome is taken from the files: of two partitions, without a lease id, in a format of the user's. What
-    they leave out is released and counted. In a folder that is appended to, a block answers for its own rows."""
+    they leave out is released and counted; what waits until a time is not delivered before. In a folder that is
+    appended to, a block answers for its own rows."""
     topic = make_topic(2)
     produce(topic, 0, ["accept", "reject", "release", "accept", "dropped"])
     produce(topic, 1, ["accept", "Accept"])
@@ -98,7 +99,9 @@ def test_what_was_written_is_what_is_answered(
         assert leased
         assert leased.count == 7
         kept = by_value(leased.records).where("outcome <> 'dropped'")
-        kept.select("topic", "partition", "offset", "outcome").write.json(f"{tmp_path}/json")
+        later = fn.when(fn.col("outcome") == "release", fn.expr("current_timestamp() + interval 1 hour"))
+        kept = kept.withColumn("not_before", later)
+        kept.select("topic", "partition", "offset", "outcome", "not_before").write.json(f"{tmp_path}/json")
         answered = leased.acknowledge(spark.read.json(f"{tmp_path}/json"))
         with pytest.raises(HandlerError, match="already"):
             leased.acknowledge(f"{tmp_path}/json")
@@ -113,6 +116,9 @@ def test_what_was_written_is_what_is_answered(
             by_value(leased.records).write.mode("append").parquet(str(folder))
             answered = leased.acknowledge(folder)
         assert answered.leased == answered.released == 2
+    rows = spark.read.parquet(str(folder)).select("partition", "offset", "delivery_count").collect()
+    # Twice more, and not what is to wait an hour.
+    assert sorted(map(tuple, rows)) == [(0, 4, 2), (0, 4, 3), (1, 1, 2), (1, 1, 3)]
     assert state.leases(group) == []
     assert state.verify(group) == []
 

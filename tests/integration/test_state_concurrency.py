@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -221,3 +222,35 @@ def test_a_crashed_workers_records_come_again_to_the_others(private_database: Da
     told = Counter(offset for offset, _ in ledger.deliveries)
     highest = {offset: max(count for o, count in ledger.deliveries if o == offset) for offset in lost}
     assert highest == {offset: told[offset] + times for offset, times in lost.items()}
+
+
+def test_a_fetch_that_finds_its_row_changed_joins_no_queue(private_database: Database) -> None:
+    """A fetch that waited while another call changed the share-partition has the row when its turn comes, and asks
+    for nothing that one who waits for the row may hold: eight connections ended in a deadlock."""
+    begin(private_database, 1000, {})
+    state = State(private_database)
+    lease = state.acquire(AT, "mine", None, 10, redelivery="kafka")
+    assert lease is not None
+    lease = state.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10, redelivery="kafka").lease
+    assert lease is not None
+    waiting = sa.text("select from pg_stat_activity where wait_event_type = 'Lock' and state = 'active'")
+    with (
+        ThreadPoolExecutor(1) as pool,
+        private_database.engine.connect() as changing,
+        private_database.engine.connect() as queued,
+    ):
+        changing.execute(sa.text("select sharequeue.acquire('g', 't', 0, 1, 'other', null, 10)"))
+        fetch = pool.submit(state.acknowledge_and_acquire, lease, {ACCEPT: lease.offsets}, 10)
+        deadline = time.monotonic() + 20
+        while not private_database.rows(waiting):
+            assert time.monotonic() < deadline, "the fetch does not wait"
+            time.sleep(0.002)
+        queued.execute(sa.text("select pg_advisory_xact_lock(-1, hashtext('g/t/0'))"))
+        changing.commit()
+        try:
+            answer = fetch.result(timeout=20)
+        finally:
+            queued.rollback()
+    assert answer.refusal is None
+    assert answer.lease is not None
+    assert state.verify() == []

@@ -43,11 +43,11 @@ def letter(*headers: tuple[str, bytes | None]) -> DeadLetter:
 @pytest.mark.rule("R-DL-8")
 def test_headers_are_kafkas_six_in_order_then_ours() -> None:
     """The six headers are Kafka 4.4's to the byte, UTF-8, in its order, and stand in front of ours."""
-    headers = LetterWriting.of(BATCH).headers(Letter(41, 5, "exceeded"), [("sharequeue.more", b"x")])
+    headers = LetterWriting(BATCH).headers(Letter(8, 5, "exceeded"), [("sharequeue.more", b"x")])
     assert headers[:6] == [
         ("__dlq.errors.topic", b"flights"),
         ("__dlq.errors.partition", b"3"),
-        ("__dlq.errors.offset", b"41"),
+        ("__dlq.errors.offset", b"8"),
         ("__dlq.errors.group", "gruppe-ü".encode()),
         ("__dlq.errors.delivery.count", b"5"),
         ("__dlq.errors.message", b"Offset delivery count exceeded the threshold."),
@@ -60,7 +60,7 @@ def test_headers_are_kafkas_six_in_order_then_ours() -> None:
 
 def test_a_rejected_record_says_so_in_kafkas_words() -> None:
     """The other of Kafka's two messages."""
-    headers = dict(LetterWriting.of(BATCH).headers(Letter(5, 1, "rejected")))
+    headers = dict(LetterWriting(BATCH).headers(Letter(5, 1, "rejected")))
     assert headers["__dlq.errors.message"] == b"Offset rejected by client."
 
 
@@ -92,8 +92,8 @@ def test_the_identity_is_of_the_batch_alone() -> None:
 
 def test_a_letter_is_parsed() -> None:
     """What was written is read back as numbers and text."""
-    read = letter(*LetterWriting.of(BATCH).headers(Letter(41, 5, "exceeded")))
-    assert (read.source_topic, read.source_partition, read.source_offset) == ("flights", 3, 41)
+    read = letter(*LetterWriting(BATCH).headers(Letter(8, 5, "exceeded")))
+    assert (read.source_topic, read.source_partition, read.source_offset) == ("flights", 3, 8)
     assert (read.group, read.delivery_count, read.cause) == ("gruppe-ü", 5, "exceeded")
 
 

@@ -1,12 +1,13 @@
 """Reports: the numbers Dagster plots, the tables, the pictures."""
 
 import base64
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
 
 from orchestration import plots, reports
 from sharequeue.deadletters import DeadLetterReport, Held, PartitionReport
+from sharequeue.journal import Day
 from sharequeue.state import DeliveryCount, SharePartition
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -46,6 +47,14 @@ def test_lag_is_drawn_from_few_and_from_no_reports() -> None:
     points = [(now, 10), (now + timedelta(seconds=1), 0)]
     for series in ({}, {"flights-0": points[:1]}, {"flights-0": points}):
         assert picture(plots.lines(series, title="Lag", unit="records")).startswith(PNG)
+
+
+def test_days_that_are_over_are_listed() -> None:
+    """What the journal was rolled up to is there after the journal itself is gone."""
+    day = Day(date(2026, 11, 20), "flights", 2, 40, 1, 12, 500, 480, 3, 4, 500, 520, 0, 1)
+    (row,) = reports.spso_and_lag([], [], [day])["by_day"].records
+    assert row.data["day"] == "2026-11-20"
+    assert (row.data["leases"], row.data["accepted_first"], row.data["spso"]) == (12, 480, 500)
 
 
 def test_held_dead_letters_say_why() -> None:

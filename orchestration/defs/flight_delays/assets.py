@@ -13,10 +13,13 @@ from orchestration.defs.flight_delays.group import CLIENT_ID_PREFIX, GROUP, NAME
 from orchestration.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.configs import GroupConfigs
 from sharequeue.deadletters import DeadLetterWriter
+from sharequeue.journal import Journal
 from sharequeue.membership import Membership
 from sharequeue.topics import Topics
 
 HISTORY_REPORTS = 200
+REPORTED_DAYS = 200
+"""Rows, one a share-partition and day: seven weeks of four partitions."""
 
 _SUMMARY_COLUMNS = {
     "carrier": "string",
@@ -148,7 +151,8 @@ def spso_and_lag(queue: StateResource) -> dg.MaterializeResult[None]:
     """SPSO, lag and what is in flight, per share-partition; recorded in Postgres at every run."""
     queue.reports.record(GROUP)
     history = queue.reports.history(GROUP, HISTORY_REPORTS)
-    return dg.MaterializeResult(metadata=reports.spso_and_lag(queue.state.describe(GROUP), history))
+    days = Journal(queue.database).days(GROUP)[-REPORTED_DAYS:]
+    return dg.MaterializeResult(metadata=reports.spso_and_lag(queue.state.describe(GROUP), history, days))
 
 
 @dg.asset(group_name=NAME, kinds={"postgres"}, tags=TAGS, deps=[spso_and_lag])

@@ -1,0 +1,44 @@
+-- What a long transaction elsewhere kept vacuum from clearing stays in the tables as room when it has gone: vacuum
+-- makes room usable but gives back none in the middle. A table of 10,000 hot rows that lie scattered over 200 MB costs
+-- every vacuum, checkpoint and cache those 200 MB, so a table that is nearly all room is written anew: 0.2 s for 10,000
+-- share-partitions, in which operations wait.
+--
+-- Only tables over p_least bytes, of which p_factor times less would do; only when the dead rows that are left would fit
+-- in a quarter of the room (otherwise vacuum has not been here yet, or somebody still holds it up, and they would be
+-- written anew too); and only if the table is free within 100 ms. Answers the tables written anew.
+create or replace function sharequeue.give_back_room(p_least bigint default 33554432, p_factor integer default 4)
+returns text[]
+language plpgsql volatile set search_path = pg_catalog set lock_timeout = '100ms' as $$
+declare
+    v_done text[] := '{}';
+    v_table record;
+    v_width double precision;
+begin
+    for v_table in
+        select c.relname as name, pg_relation_size(c.oid) as bytes, k.relname as key,
+            pg_stat_get_live_tuples(c.oid) as live, pg_stat_get_dead_tuples(c.oid) as dead,
+            coalesce((select option_value::integer from pg_options_to_table(c.reloptions)
+                where option_name = 'fillfactor'), 100) as fill
+        from pg_class c
+        join pg_index i on i.indrelid = c.oid and i.indisprimary
+        join pg_class k on k.oid = i.indexrelid
+        where c.relnamespace = 'sharequeue'::regnamespace and c.relkind = 'r' and not c.relispartition
+            and pg_relation_size(c.oid) > p_least
+        order by c.relname
+    loop
+        execute format('select coalesce(avg(pg_column_size(t)), 0) + 28 from (select * from sharequeue.%I limit 100) as t',
+            v_table.name) into v_width;
+        continue when v_table.bytes < p_factor * v_table.live * v_width * 100 / v_table.fill
+            or v_table.dead * v_width * 4 > v_table.bytes - v_table.live * v_width * 100 / v_table.fill;
+        begin
+            execute format('cluster sharequeue.%I using %I', v_table.name, v_table.key);
+            -- Only this once: no mark of it in the schema.
+            execute format('alter table sharequeue.%I set without cluster', v_table.name);
+            v_done := v_done || v_table.name::text;
+        exception when lock_not_available then
+            null;
+        end;
+    end loop;
+    return v_done;
+end
+$$;

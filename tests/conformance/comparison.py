@@ -1,0 +1,173 @@
+"""What must be equal in both engines after every step of a random history?
+
+Epochs, SPSO, SPEO and counts, why leasing is paused, the circuit breaker, and each offset's state, delivery count,
+part, cause, lease, expiry and the time that it waits for, to the microsecond. Whatever a run has to have met is
+counted on the way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from sharequeue.leases import Lease, SharePartition
+from sharequeue.offsets import OffsetSet
+from sharequeue.testing import InMemoryShareGroups, RecordState
+from tests.conformance.drawing import drawn
+from tests.conformance.sql_side import SqlSide, ranges_of
+
+
+class Different(AssertionError):
+    """The two engines do not agree."""
+
+
+@dataclass
+class Tally:
+    """What a run of histories has done, over all of them."""
+
+    steps: int = 0
+    found_at: int | None = None
+    found: Exception | None = None
+    """The first difference, and at which step."""
+    histories: int = 0
+    calls: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    transitions: set[tuple[str, str]] = field(default_factory=set)
+    met: set[str] = field(default_factory=set)
+    """What else has happened: a wait, a refund, each turn of a circuit breaker."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A lease as both engines gave it."""
+
+    at: SharePartition
+    member: str
+    lease: Lease
+    token: str
+
+
+class Comparison:
+    """The comparing half of a history."""
+
+    sql: SqlSide
+    memory: InMemoryShareGroups
+    tally: Tally
+    groups: list[str]
+    tokens: dict[str, UUID]
+    last: list[tuple[str, tuple[object, ...]]]
+
+    def compare(self) -> None:
+        """All that can be told of both in one query."""
+        figures: dict[SharePartition, tuple[Any, ...]] = {}
+        offsets: dict[SharePartition, dict[int, tuple[Any, ...]]] = {}
+        for row in self.sql.rows("snapshot", self.groups):
+            at = SharePartition(*row[:3])
+            seen = offsets.setdefault(at, {})
+            if at not in figures:
+                figures[at] = (*row[3:10], self._sql_circuit(row[10:18]))
+            state, count, isolate, cause, token, expires_at, not_before, text = row[18:]
+            if state is None:
+                continue
+            until = self.sql.seconds(expires_at) if expires_at else None
+            wait = self.sql.seconds(not_before) if not_before else None
+            entry = (
+                state,
+                count,
+                isolate,
+                cause if state == 3 else None,
+                self.tokens.get(token),
+                until,
+                wait,
+            )
+            for first, last in ranges_of(text):
+                for offset in range(first, last + 1):
+                    if offset in seen:
+                        raise Different(f"{at}: offset {offset} is in two states at once")
+                    if offset >= row[4] or state in (1, 3):
+                        seen[offset] = entry
+        there = self._there()
+        if sorted(figures) != there:
+            raise Different(f"initialised in Postgres: {sorted(figures)}, in memory: {there}")
+        for at in there:
+            self._compare_one(at, figures[at], offsets[at])
+
+    def _compare_one(
+        self, at: SharePartition, figures: tuple[Any, ...], offsets: dict[int, tuple[Any, ...]]
+    ) -> None:
+        found = self.memory.share_partition(at)
+        self.tally.transitions |= {(a.name, b.name) for a, b in found.transitions}
+        expected = (
+            found.state_epoch, found.spso, found.speo, found.delivery_complete_count, found.lost_records,
+            found.log_end, self.memory.paused_by_hand(at), self._circuit(at),
+        )  # fmt: skip
+        if expected != figures:
+            raise Different(
+                f"{at} of {at.group_id}: epoch, SPSO, SPEO, complete, lost, end, paused, circuit:"
+                f" in memory {expected}, not {figures};"
+                f" in memory {drawn(self.memory.describe(at))}; in Postgres {offsets};"
+                f" the last calls: {self.last}"
+            )
+        records = {
+            offset: (
+                int(r.state),
+                r.delivery_count,
+                r.part,
+                r.cause if r.state is RecordState.ARCHIVING else None,
+                None if r.lease_id is None else found.leases[r.lease_id].token,
+                r.expires_at,
+                r.not_before,
+            )
+            for offset, r in found.records.items()
+            if offset >= found.spso or r.state in (1, 3)
+        }
+        if records != offsets:
+            odd = {
+                o: (records.get(o), offsets.get(o))
+                for o in sorted(records.keys() | offsets.keys())
+                if records.get(o) != offsets.get(o)
+            }
+            raise Different(
+                f"{at} of {at.group_id}, in memory and in Postgres: {odd}; the last calls: {self.last}"
+            )
+        if any(r.not_before is not None for r in found.records.values()):
+            self.tally.met.add("a wait")
+
+    def _sql_circuit(self, row: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        state, answered, failed, retry_at, reason, probe, probe_records, probe_failed = row
+        if state is None:
+            return None
+        probing = (frozenset(ranges_of(probe)), probe_records, probe_failed) if state == "probing" else None
+        until = self.sql.seconds(retry_at) if retry_at else None
+        return state, round(answered, 6), round(failed, 6), until, reason, probing
+
+    def _circuit(self, at: SharePartition) -> tuple[Any, ...] | None:
+        circuit = self.memory.share_partition(at).circuit
+        if circuit is None:
+            return None
+        self.tally.met |= {f"{before} to {after}" for before, after in circuit.moves}
+        probing = None
+        if circuit.state == "probing":
+            runs = OffsetSet.of(*((o, o + 1) for o in circuit.probe)).runs()
+            probing = (frozenset(runs), circuit.probe_records, circuit.probe_failed)
+        answered, failed = round(circuit.answered, 6), round(circuit.failed, 6)
+        return circuit.state, answered, failed, circuit.retry_at, circuit.reason, probing
+
+    def compare_at_leisure(self) -> None:
+        """What takes longer: the invariants of both, and how many records have ended how."""
+        broken = [*self.memory.verify(), *(row[0] for row in self.sql.rows("verify", self.groups))]
+        if broken:
+            raise Different(f"invariants that do not hold: {broken}")
+        got = {row[:4]: row[4] for row in self.sql.rows("outcomes", self.groups)}
+        expected = {
+            (at.group_id, at.partition, outcome, count): records
+            for at in self._there()
+            for (outcome, count), records in self.memory.share_partition(at).outcomes.items()
+        }
+        if got != expected:
+            raise Different(f"outcomes by delivery count: in memory {expected}, in Postgres {got}")
+
+    def _there(self) -> list[SharePartition]:
+        return [at for group in self.groups for at in self.memory.share_partitions(group)]

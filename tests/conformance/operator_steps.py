@@ -1,0 +1,135 @@
+"""What may be done to what is held without answering it, on both engines at once?
+
+Runs that end or are cancelled give everything back; a person pauses, resumes, moves records by hand, extends locks,
+fences everybody. Some of it is asked wrongly on purpose.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sharequeue.errors import error_for
+from sharequeue.offsets import EMPTY, OffsetSet
+from tests.conformance.history import REFUND, History, Where
+from tests.conformance.sql_side import place
+
+UNKNOWN_GROUP = "nobody"
+
+
+class OperatorSteps(History):
+    """The operators' part of a history."""
+
+    def release(self) -> None:
+        """All that a member holds, or one lease, goes back without an answer; the run was cancelled, or not."""
+        lease = self._lease(None) if self.random.random() < 0.5 else None
+        group = lease.at.group_id if lease else self._at().group_id
+        member = lease.member if lease else self._member()
+        cancelled = self.random.random() < 0.5
+
+        def memory() -> object:
+            if lease:
+                return self.memory.release_lease(lease.lease, cancelled=cancelled)
+            return self.memory.release_member(group, member, cancelled=cancelled)
+
+        self.settle()
+        token = lease.token if lease else None
+        released = self.both(
+            "cancel" if cancelled else "release",
+            memory,
+            lambda: self.sql.call("release", group, member, token, cancelled)[0]["released"],
+            lease,
+            member,
+        )
+        if released and cancelled and self.memory.config(group, REFUND) == "true":
+            self.tally.met.add("a refund")
+
+    def pause(self) -> None:
+        """Leasing from a group, a topic or a share-partition is paused; or resumed, also where it is not paused."""
+        at, roll = self._at(), self.random.random()
+        group, topic, partition = place(at)
+        where: Where = self.random.choice(
+            ((group, None, None), (group, topic, None), (group, topic, partition), (group, topic, partition))
+        )
+        reason: str | None = f"closed at {self.seconds}"
+        if roll < 0.3:
+            reason = None
+        elif roll < 0.33:
+            reason = ""
+        elif roll < 0.36:
+            where = (group, None, partition)
+        elif roll < 0.4:
+            where = (group, topic, 7)
+        elif roll < 0.5:
+            where = (UNKNOWN_GROUP, topic, None)
+        self._pause(reason, where)
+
+    def resume_some(self) -> None:
+        """No pause lasts for long."""
+        for where in [where for where in self.paused if self.random.random() < 0.5]:
+            self.paused.remove(where)
+            self._pause(None, where)
+
+    def _pause(self, reason: str | None, where: Where) -> None:
+        group, topic, partition = where
+        done = self.both(
+            "resume" if reason is None else "pause",
+            lambda: self.memory.pause(group, reason, topic, partition),
+            lambda: self.sql.call("pause", group, reason, topic, partition)[0]["paused"],
+            reason,
+            where,
+        )
+        if reason and not isinstance(done, str):
+            self.paused.append(where)
+
+    def force(self) -> None:
+        """Chosen offsets are released or made dead letters, whoever holds them, or one asks what would happen."""
+        circuits = {each: self.memory.share_partition(each).circuit for each in self._there()}
+        probing = [each for each, circuit in circuits.items() if circuit and circuit.state == "probing"]
+        at = self.random.choice(probing) if probing and self.random.random() < 0.5 else self._at()
+        execute, offsets = self.random.random() < 0.7, EMPTY
+        found = self.memory.share_partition(at) if at in self._there() else None
+        spso, probe = (found.spso, found.circuit and found.circuit.probe) if found else (0, None)
+        if probe and self.random.random() < 0.5:
+            offsets = OffsetSet.of(*((offset, offset + 1) for offset in probe))
+        elif self.random.random() < 0.95:
+            for _ in range(self.random.randint(1, 2)):
+                first = max(0, spso + self.random.randint(-2, 14))
+                offsets |= OffsetSet.of((first, first + self.random.randint(1, 4)))
+        act = self.random.choice(("release", "release", "dead_letter"))
+        force = self.memory.force_release if act == "release" else self.memory.force_dead_letter
+
+        def memory() -> object:
+            runs = force(at, offsets, execute=execute)
+            told = [
+                (run.act, run.state, run.delivery_count, run.member_id, run.reason, str(run.offsets))
+                for run in runs
+            ]
+            return sorted(told, key=repr)
+
+        def sql() -> object:
+            together: dict[tuple[object, ...], OffsetSet] = {}
+            for row in self.sql.call("force", *place(at), str(offsets), act, execute):
+                if row["error_code"]:
+                    return error_for(row["error_code"], row["error_message"]).name
+                key = tuple(row[name] for name in ("act", "state", "delivery_count", "member_id", "reason"))
+                together[key] = together.get(key, EMPTY) | OffsetSet.parse(row["offsets"])
+            return sorted(((*key, str(found)) for key, found in together.items()), key=repr)
+
+        self.both(f"force {act.replace('_', ' ')}", memory, sql, at, offsets, execute)
+
+    def extend_locks(self) -> None:
+        """All locks last longer; or, as after a restore, every holder is fenced."""
+        if self.random.random() < 0.85:
+            amount = timedelta(seconds=self.random.choice((1, 7, 20)))
+            self.both(
+                "extend locks",
+                lambda: self.memory.extend_locks(amount),
+                lambda: self.sql.call("extend", amount)[0]["extended"],
+                amount,
+            )
+        else:
+            self.both(
+                "raise epochs",
+                self.memory.raise_state_epochs,
+                lambda: self.sql.call("raise_epochs")[0]["raised"],
+            )

@@ -1,0 +1,82 @@
+"""The scenarios of dead letters that were recorded from Apache Kafka 4.4.0, on our writer and a real broker.
+
+`test_traces.py` compares what they do to the state on both engines; here the dead letters themselves are written,
+into topics of the test's broker, and read back. About a second a scenario.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from sharequeue.deadletter_topic import TopicKeeper
+from sharequeue.settings import Settings
+from tests.conformance.broker_stage import BrokerReplay
+from tests.conformance.postgres_engine import PostgresEngine
+from tests.conformance.replay import Answer
+from tests.conformance.scenario import ENGINE, SCENARIOS, Step
+from tests.conformance.test_traces import DIFFERENCES, judge
+
+DEAD_LETTERS = [name for name, scenario in SCENARIOS.items() if any(s.op == "dlq" for s in scenario.steps)]
+WRITER = "postgres, with dead letters on a broker"
+
+MARKER = ("s160_dlq_markers_and_missing_offsets", 7)
+"""Line 25: a marker that is rejected by its offset is a letter without a value; the broker copies its raw bytes."""
+
+
+def told(answer: Answer) -> str:
+    """Both answers, to compare by eye."""
+    return f"\n  broker {json.dumps(answer.broker)}\n  ours   {json.dumps(answer.ours)}"
+
+
+def problem_of(name: str, number: int, step: Step, answer: Answer) -> tuple[str | None, str]:
+    """What is wrong with an answer, and what it counts as."""
+    if step.room == ENGINE:
+        problem = judge(name, number, answer)
+        return problem, "equal" if answer.lines == frozenset() else "listed"
+    if (name, number) != MARKER:
+        equal = answer.broker == answer.ours
+        return None if equal else f"{name} step {number}: other dead letters{told(answer)}", "equal"
+    expected = json.loads(json.dumps(answer.broker))
+    expected["records"][2] |= {"key": None, "value": None}
+    equal = answer.ours == expected
+    return None if equal else f"{name} step {number}: the marker's letter{told(answer)}", "listed"
+
+
+@pytest.mark.rule("R-DL-2", "R-DL-5", "R-DL-6", "R-DL-7", "R-DL-8")
+@pytest.mark.parametrize("name", DEAD_LETTERS)
+def test_the_recorded_dead_letters_are_ours(
+    name: str,
+    settings: Settings,
+    conformance_counts: dict[str, Counter[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Partition, key, value, Kafka's headers in order, CreateTime of the write, the topic that is made: as recorded;
+    and the state around them differs under the same lines as without a broker."""
+    assert PostgresEngine.shared is not None
+    # The test's broker creates dead-letter topics; that of most recordings did not.
+    monkeypatch.setattr(TopicKeeper, "_broker_creates", lambda keeper: False)
+    counts = conformance_counts.setdefault(WRITER, Counter())
+    wrong = []
+    with BrokerReplay(SCENARIOS[name], settings, PostgresEngine.shared) as replay:
+        for number, (step, answer) in enumerate(replay.run()):
+            counts[f"room {step.room}"] += 1
+            if answer is None:
+                continue
+            problem, kind = problem_of(name, number, step, answer)
+            counts["unexplained" if problem else kind] += 1
+            if step.op in ("dlq", "describeTopic"):
+                counts["dead-letter steps"] += 1
+            listed = DIFFERENCES.get((name, number))
+            lines = {25} if (name, number) == MARKER else listed.lines if listed else set()
+            counts.update(f"line {line}" for line in lines)
+            wrong += [problem] if problem else []
+        assert replay.engine.verify() == []
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_recorded_dead_letter_scenario_is_replayed() -> None:
+    """None was dropped on the way: 18 were recorded."""
+    assert len(DEAD_LETTERS) == 18
