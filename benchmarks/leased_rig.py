@@ -90,7 +90,7 @@ def fill(settings: Settings, topic: str, records: int) -> None:
         topics.create(topic, PARTITIONS, {"retention.ms": "-1"})
     producer = Producer(
         client_config(settings, linger_ms=50, queue_buffering_max_messages=200_000, enable_idempotence=True)
-        | {"batch.size": 1_000_000, "delivery.report.only.error": True}
+        | {"batch.size": 1_000_000, "delivery.report.only.error": True, "log_level": 3}
     )
     value = os.urandom(RECORD_BYTES)
     for number in range(records):
@@ -124,7 +124,8 @@ def _broker_group(settings: Settings) -> str:
     group = f"broker-{uuid.uuid4().hex[:10]}"
     entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
-    AdminClient(client_config(settings)).incremental_alter_configs([resource])[resource].result(30)
+    admin = AdminClient(client_config(settings, log_level=3))
+    admin.incremental_alter_configs([resource])[resource].result(30)
     return group
 
 
@@ -145,7 +146,7 @@ def confluent_seconds(
     context = get_context("spawn")
     group, done = _broker_group(settings), context.Value("q", 0)
     told: Any = context.Queue()
-    config = client_config(settings, group_id=group)
+    config = client_config(settings, group_id=group, log_level=3)
     config["share.acknowledgement.mode"] = "explicit" if explicit else "implicit"
     workers = [
         context.Process(target=_consume, args=(config, topic, records, done, told, work, explicit))
