@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -198,6 +199,12 @@ def test_the_command_shows_first_and_sends_when_told(given_up: Make, monkeypatch
         result = CliRunner().invoke(command, ["dlq", *arguments], catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return result.output
+
+    listed = run(
+        "list", case.dead_letter_topic, "--output", "json", "--cause", "rejected", "--offsets", "0:1-2"
+    )
+    assert [row["offset"] for row in json.loads(listed)] == [1, 2]
+    assert json.loads(run("list", case.dead_letter_topic, "--output", "json", "--cause", "exceeded")) == []
 
     wanted = ["redrive", case.dead_letter_topic, "--cause", "rejected", "--offsets", "0:0-1"]
     assert "a dry run: nothing was sent" in run(*wanted)
