@@ -89,7 +89,7 @@ class Handler:
         writing = Path(self.signals) / f"{task}.writing"
         writing.write_text(str(os.getpid()))
         writing.rename(Path(self.signals) / str(task))
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 240
         while not (Path(self.signals) / "go").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
 
@@ -97,7 +97,7 @@ class Handler:
 def wait_for_executors(spark: SparkSession, wanted: int) -> None:
     """Until both workers have theirs: one that was killed is replaced."""
     tracker: Any = spark.sparkContext._jsc.sc().statusTracker()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while len(tracker.getExecutorInfos()) - 1 < wanted:  # the driver counts as one
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -23,7 +23,7 @@ import pytest
 from sharequeue.local.stack import StackInfo
 
 REPOSITORY = Path(__file__).parents[1]
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = 120
 
 
 @dataclass
@@ -116,7 +116,7 @@ def executor_of(signals: Path, task: int) -> psutil.Process:
 
 
 def wait_until(condition: Callable[[], bool], otherwise: str) -> None:
-    """Wait for a condition, a minute at most."""
+    """Wait for a condition, two minutes at most."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, otherwise

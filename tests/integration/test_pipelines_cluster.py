@@ -16,6 +16,8 @@ from tests.fix_cluster import Cluster, executor_of, wait_until
 from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fix_stack import MakeTopic
 
+pytestmark = pytest.mark.timeout(600)
+
 RECORDS = 400
 """By partition: eight batches of Arrow each, and a task stops after the first."""
 SHORT_LOCK_MS = 5000
