@@ -1760,6 +1760,7 @@ $$;
 CREATE FUNCTION sharequeue.close_dead_letters(p_group_id text, p_topic text, p_partition integer, p_sequence bigint, p_dropped boolean DEFAULT false) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
     AS $$
 declare
     v_sp sharequeue.share_partitions;
@@ -2844,6 +2845,7 @@ $$;
 CREATE FUNCTION sharequeue.hold_dead_letters(p_group_id text, p_topic text, p_partition integer, p_reason text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
     AS $$
 declare
     v_id bigint;

@@ -50,7 +50,7 @@ $$;
 create or replace function sharequeue.close_dead_letters(
     p_group_id text, p_topic text, p_partition integer, p_sequence bigint, p_dropped boolean default false
 ) returns bigint
-language plpgsql volatile set search_path = pg_catalog as $$
+language plpgsql volatile set search_path = pg_catalog set enable_seqscan = off as $$
 declare
     v_sp sharequeue.share_partitions;
     v_run record;
@@ -130,7 +130,7 @@ $$;
 create or replace function sharequeue.hold_dead_letters(
     p_group_id text, p_topic text, p_partition integer, p_reason text
 ) returns void
-language plpgsql volatile set search_path = pg_catalog as $$
+language plpgsql volatile set search_path = pg_catalog set enable_seqscan = off as $$
 declare
     v_id bigint;
 begin

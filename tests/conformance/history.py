@@ -67,7 +67,7 @@ class History(Comparison):
 
     def _configs(self) -> dict[str, str]:
         pick = self.random.choice
-        configs = {LIMIT: str(pick((2, 3, 4, 5, 5, 7))), LOCKS: str(pick((8, 15, 30, 60)))}
+        configs = {LIMIT: str(pick((2, 2, 3, 3, 4, 5, 7))), LOCKS: str(pick((8, 15, 30, 60)))}
         configs |= {DLQ: pick(("", "dlq.t", "dlq.t")), REFUND: pick(("true", "false"))}
         configs |= {ISOLATION: pick(("read_committed", "read_uncommitted"))}
         # In three groups of eight: behind an open circuit little happens.

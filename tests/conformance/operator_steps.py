@@ -6,11 +6,13 @@ fences everybody. Some of it is asked wrongly on purpose.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 from sharequeue.errors import error_for
 from sharequeue.offsets import EMPTY, OffsetSet
-from tests.conformance.history import REFUND, History, Where
+from sharequeue.testing import RecordState
+from tests.conformance.history import LIMIT, REFUND, History, Where
 from tests.conformance.sql_side import place
 
 UNKNOWN_GROUP = "nobody"
@@ -89,8 +91,15 @@ class OperatorSteps(History):
         execute, offsets = self.random.random() < 0.7, EMPTY
         found = self.memory.share_partition(at) if at in self._there() else None
         spso, probe = (found.spso, found.circuit and found.circuit.probe) if found else (0, None)
-        if probe and self.random.random() < 0.5:
-            offsets = OffsetSet.of(*((offset, offset + 1) for offset in probe))
+        # Rare by chance, and what they are for: a probe, and what is on its last delivery.
+        chosen: Iterable[int] = probe or ()
+        if found and not chosen:
+            limit = int(self.memory.config(at.group_id, LIMIT))
+            chosen = [
+                o for o, r in found.records.items() if r.state is RecordState.ACQUIRED and r.delivery_count >= limit
+            ]
+        if chosen and self.random.random() < 0.5:
+            offsets = OffsetSet.of(*((offset, offset + 1) for offset in chosen))
         elif self.random.random() < 0.95:
             for _ in range(self.random.randint(1, 2)):
                 first = max(0, spso + self.random.randint(-2, 14))
