@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,10 @@ __all__ = ["Reject", "Release", "RowFunction", "by_row"]
 
 RowFunction = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 
+SAID = {"outcome": sql.StringType(), "error": sql.StringType(), "not_before": sql.TimestampType()}
+ARROW_SAID = (pa.string(), pa.string(), pa.timestamp("us", tz="UTC"))
+"""What every result says of its record, after the columns of the function's own."""
+
 MOST_ERROR_CHARACTERS = 2_000
 """An exception may carry the whole record in its message; a column of those would be larger than the sink."""
 
@@ -36,9 +41,21 @@ class Reject(Exception):
 
 
 class Release(Exception):
-    """Raised by a row's function: not now. The record comes again until its deliveries are used up."""
+    """Raised by a row's function: not now. The record comes again until its deliveries are used up.
+
+    With `not_before`, a datetime that has a time zone, it does not come sooner (a rate limit, a shop that opens at
+    nine). Raises ValueError when it has none: the executor's own zone would decide.
+    """
 
     outcome = RELEASE
+
+    def __init__(self, *args: object, not_before: datetime | None = None) -> None:
+        super().__init__(*args)
+        if not_before is not None and not_before.utcoffset() is None:
+            raise ValueError(
+                f"not_before={not_before} has no time zone: expected such as datetime.now(UTC) + …"
+            )
+        self.not_before = not_before
 
 
 def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: str = RELEASE) -> Handler:
@@ -57,7 +74,7 @@ def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: st
     def handler(records: DataFrame) -> DataFrame:
         declared = _declared(columns)
         kept = [records.schema[name] for name in KEPT_COLUMNS]
-        said = [sql.StructField(name, sql.StringType()) for name in ("outcome", "error")]
+        said = [sql.StructField(name, kind) for name, kind in SAID.items()]
         worker = _Worker(function, to_arrow_schema(declared), on_error)
         return records.mapInArrow(worker, sql.StructType([*kept, *declared.fields, *said]))
 
@@ -71,7 +88,7 @@ def _declared(columns: str | sql.StructType) -> sql.StructType:
         raise ValueError(
             f"{columns!r} names no columns: expected a DDL string such as 'name string, amount int'"
         )
-    if taken := {*KEPT_COLUMNS, "outcome", "error"} & set(given.names):
+    if taken := {*KEPT_COLUMNS, *SAID} & set(given.names):
         raise ValueError(
             f"{', '.join(sorted(taken))} cannot be declared: every handler's result has them anyway"
         )
@@ -95,32 +112,40 @@ class _Worker:
         rows: list[Mapping[str, Any]] = []
         outcomes: list[str] = []
         errors: list[str | None] = []
+        waits: list[datetime | None] = []
         for place, record in enumerate(batch.to_pylist()):
-            outcome, error, row = self._outcome(record)
+            outcome, error, wait, row = self._outcome(record)
             if row is not None:
                 kept.append(place)
                 rows.append(row)
                 outcomes.append(outcome)
                 errors.append(error)
+                waits.append(wait)
         here = batch.select(list(KEPT_COLUMNS)).take(pa.array(kept, pa.int64()))
         made = [self._column(field, rows, outcomes, errors) for field in self.columns]
         # A value that does not fit takes its whole row back.
         failed = pa.array([outcome != ACCEPT for outcome in outcomes], pa.bool_())
         made = [pc.if_else(failed, pa.scalar(None, column.type), column) for column in made]
-        arrays = [*here.columns, *made, pa.array(outcomes, pa.string()), pa.array(errors, pa.string())]
-        names = [*KEPT_COLUMNS, *self.columns.names, "outcome", "error"]
+        said = [
+            pa.array(told, kind) for told, kind in zip((outcomes, errors, waits), ARROW_SAID, strict=True)
+        ]
+        arrays = [*here.columns, *made, *said]
+        names = [*KEPT_COLUMNS, *self.columns.names, *SAID]
         return pa.RecordBatch.from_arrays(arrays, names=names)
 
-    def _outcome(self, record: dict[str, Any]) -> tuple[str, str | None, Mapping[str, Any] | None]:
+    def _outcome(
+        self, record: dict[str, Any]
+    ) -> tuple[str, str | None, datetime | None, Mapping[str, Any] | None]:
         try:
             row = self.function(record)
             if row is not None and (strange := set(row) - set(self.columns.names)):
                 raise KeyError(f"{', '.join(sorted(map(str, strange)))} not declared among the columns")
         except Exception as error:
             # By attribute: the worker may have one `Reject` from here and another from an import of its own.
-            outcome = getattr(error, "outcome", None)
-            return outcome if outcome in (REJECT, RELEASE) else self.on_error, _told(error), {}
-        return ACCEPT, None, row
+            asked = getattr(error, "outcome", None)
+            outcome = asked if asked in (REJECT, RELEASE) else self.on_error
+            return outcome, _told(error), getattr(error, "not_before", None), {}
+        return ACCEPT, None, None, row
 
     def _column(
         self,

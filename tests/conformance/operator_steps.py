@@ -96,7 +96,9 @@ class OperatorSteps(History):
         if found and not chosen:
             limit = int(self.memory.config(at.group_id, LIMIT))
             chosen = [
-                o for o, r in found.records.items() if r.state is RecordState.ACQUIRED and r.delivery_count >= limit
+                o
+                for o, r in found.records.items()
+                if r.state is RecordState.ACQUIRED and r.delivery_count >= limit
             ]
         if chosen and self.random.random() < 0.5:
             offsets = OffsetSet.of(*((offset, offset + 1) for offset in chosen))

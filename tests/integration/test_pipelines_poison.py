@@ -1,14 +1,18 @@
-"""A record that kills the Python worker that reads it goes to the dead letters alone."""
+"""A record that kills the Python worker that reads it, or takes all its memory, goes to the dead letters alone."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import resource
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
 
+from pipelines.job import Handler
 from pipelines.rows import by_row
 from pipelines.write import read_output
 from sharequeue.state import State
@@ -20,6 +24,7 @@ pytestmark = pytest.mark.timeout(600)
 RECORDS = 10_000
 POISON = 4_321
 DELIVERIES = 5
+GIB = 1 << 30
 
 
 def fatal(record: dict[str, Any]) -> Mapping[str, Any]:
@@ -29,6 +34,33 @@ def fatal(record: dict[str, Any]) -> Mapping[str, Any]:
     return {"value": record["value"].decode()}
 
 
+def hungry(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Take any batch but that of one record, for which there is not memory enough: the limit is set as Spark's
+    workers set the one of ``spark.executor.pyspark.memory``, and taken back, because others use the worker."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (4 * GIB, before[1]))
+    try:
+        for batch in batches:
+            if POISON in batch.column("offset").to_pylist():
+                bytearray(8 * GIB)
+            yield batch.append_column("outcome", pa.array(["accept"] * batch.num_rows))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def within_a_limit(records: DataFrame) -> DataFrame:
+    """A handler on Arrow batches, in which nothing catches what is raised."""
+    kept = records.select("topic", "partition", "offset", "lease_id")
+    return kept.mapInArrow(hungry, StructType([*kept.schema, StructField("outcome", StringType())]))
+
+
+@pytest.mark.parametrize(
+    ("handler", "says"),
+    [
+        pytest.param(by_row(fatal, "value string"), "Python worker exited unexpectedly", id="exit"),
+        pytest.param(within_a_limit, "MemoryError", id="memory"),
+    ],
+)
 def test_a_record_that_kills_its_worker_takes_only_itself_along(
     group: str,
     make_topic: MakeTopic,
@@ -37,12 +69,14 @@ def test_a_record_that_kills_its_worker_takes_only_itself_along(
     run_job: RunJob,
     spark: SparkSession,
     state: State,
+    handler: Handler,
+    says: str,
 ) -> None:
     """Each run that it kills gives back its lease, which comes again in smaller parts: at the default limit of five
     deliveries the fifth holds it alone. The 9,999 others are accepted, each once."""
     topic = make_topic(1)
     produce(topic, 0, range(RECORDS))
-    job = job_of(group, topic, by_row(fatal, "value string"))
+    job = job_of(group, topic, handler)
     holder = assigned(topic, errors_deadletterqueue_topic_name=f"dlq.{topic}")
     reasons: list[str] = []
     while len(reasons) <= DELIVERIES:
@@ -51,7 +85,7 @@ def test_a_record_that_kills_its_worker_takes_only_itself_along(
             break
         except Exception as error:
             reasons.append(str(error))
-    assert ["Python worker exited unexpectedly" in reason for reason in reasons] == [True] * DELIVERIES
+    assert [says in reason for reason in reasons] == [True] * DELIVERIES
     (status,) = state.describe(group)
     assert (status.lag, status.spso) == (1, POISON)
     assert (status.archiving, status.acquired, status.available) == (1, 0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from sharequeue.state import State
 from tests.fix_pipelines import Assigned, Produce, RunJob, job_of
 from tests.fix_stack import MakeTopic
 
+NINE = datetime(2100, 1, 1, 9, tzinfo=UTC)
 COLUMNS = "name string, amount int"
 
 
@@ -24,7 +26,7 @@ def order(record: dict[str, Any]) -> Mapping[str, Any] | None:
     if text == "leave out":
         return None
     if text == "too early":
-        raise Release("the shop is closed")
+        raise Release("the shop is closed", not_before=NINE)
     if text == "not ours":
         raise Reject("another shop's")
     parsed: Mapping[str, Any] = json.loads(text)
@@ -69,6 +71,14 @@ def test_what_the_function_raises_is_the_outcome_of_that_record(spark: SparkSess
     assert found[7] == ("salt", None, "accept", None)
 
 
+def test_a_time_not_before_goes_with_the_release(spark: SparkSession) -> None:
+    """Only that record has one; a time without a zone is refused where it is written."""
+    times = {row["offset"]: row["not_before"] for row in handled(spark) if row["not_before"]}
+    assert {offset: time.astimezone(UTC) for offset, time in times.items()} == {2: NINE}
+    with pytest.raises(ValueError, match="has no time zone"):
+        Release("later", not_before=NINE.replace(tzinfo=None))
+
+
 def test_what_nobody_named_gets_the_outcome_that_was_asked_for(spark: SparkSession) -> None:
     """`on_error` decides for all but `Reject` and `Release`."""
     outcomes = {row["offset"]: row["outcome"] for row in handled(spark, on_error="reject")}
@@ -90,6 +100,7 @@ def test_a_record_that_fails_leaves_its_neighbours_accepted(
     job = job_of(group, topic, by_row(order, COLUMNS), dropped="accept")
     report = run_job(job, assigned(topic), max_rounds=1)
     assert (report.accepted, report.released, report.rejected) == (3, 4, 1)
+    assert state.describe(group)[0].waiting == 1
     names = [row["name"] for row in read_output(spark, state, group, job.sink).orderBy("offset").collect()]
     assert names == ["tea", "salt"]
     errors = read_output(spark, state, group, job.exceptions_sink).orderBy("offset").collect()
