@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import subprocess
 import sys
@@ -28,10 +29,11 @@ RECORDS = 100
 """By partition, of two."""
 LOCK_MS = 5000
 WITHOUT_A_LEASE_SECONDS = 30
+SEEDS = range(3)
 
 KILLED = textwrap.dedent(
     """
-    import os, sys
+    import os, sys, threading
     from pathlib import Path
     from pipelines import AtLeastOnce, PostgresTable, ShareGroupJob, run_rounds, spark_session
     from sharequeue.database import Database
@@ -40,21 +42,27 @@ KILLED = textwrap.dedent(
     from sharequeue.topics import Topics
     from tests.fix_pipelines import Holder, all_accepted
 
-    home, output, group, topic, lock_ms, kind, where = sys.argv[1:]
+    home, output, group, topic, lock_ms, kind, where, delay_ms = sys.argv[1:]
     settings = Settings.load(home, output=output)
+
+    def die():
+        os.kill(os.getpid(), 9)
 
     def die_at(wanted):
         def on_step(step):
-            if step == wanted:
-                os.kill(os.getpid(), 9)
+            if step == wanted and int(delay_ms):
+                threading.Timer(int(delay_ms) / 1000, die).start()
+            elif step == wanted:
+                die()
         return on_step
 
     def write(rows, lease):
+        die_at(kind)("writing")
         text = rows.select("partition", "offset").toPandas().to_csv(index=False)
         Path(where, str(lease.lease_id)).write_text(text)
-        die_at("written")("written")
+        die_at(kind)("written")
 
-    sink = AtLeastOnce(write) if kind == "written" else PostgresTable(where, on_step=die_at(kind))
+    sink = AtLeastOnce(write) if kind in ("writing", "written") else PostgresTable(where, on_step=die_at(kind))
     job = ShareGroupJob(group, (topic,), all_accepted, f"sink-{group}", lock_duration_ms=int(lock_ms), output=sink)
     holder = Holder([SharePartition(group, topic, partition) for partition in range(2)], "killed")
     state, spark = State(Database.open(settings)), spark_session(settings, "killed")
@@ -86,9 +94,9 @@ def table(database: Database, group: str) -> Iterator[str]:
         connection.exec_driver_sql(f"drop schema {schema} cascade")
 
 
-def kill(settings: Settings, group: str, topic: str, kind: str, where: str) -> None:
-    """Run until the process kills itself at this step of its first lease."""
-    arguments = [settings.home, settings.output, group, topic, LOCK_MS, kind, where]
+def kill(settings: Settings, group: str, topic: str, kind: str, where: str, delay_ms: int = 0) -> None:
+    """Run until the process kills itself at this step of its first lease, or so long after it."""
+    arguments = [settings.home, settings.output, group, topic, LOCK_MS, kind, where, delay_ms]
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, *map(str, arguments)],
         cwd=REPOSITORY,
@@ -97,7 +105,7 @@ def kill(settings: Settings, group: str, topic: str, kind: str, where: str) -> N
         timeout=120,
         check=False,
     )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert killed.returncode == -signal.SIGKILL or (delay_ms and killed.returncode == 0), killed.stderr
 
 
 def until_lapsed(state: State, holder: Holder) -> None:
@@ -165,3 +173,34 @@ def test_a_driver_killed_after_the_users_writer_writes_again(
         == 2 * RECORDS
     )
     assert sorted(written.values()) == [1] * RECORDS + [2] * RECORDS
+
+
+def test_a_driver_killed_at_random_moments_leaves_nothing_out(
+    group: str,
+    filled: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    output_settings: Settings,
+    tmp_path: Path,
+) -> None:
+    """Up to 150 ms after the user's writer was first called: before, in or after it, in the
+    acknowledgement, in the next lease's. What it wrote, and what the next run hands it, have each record at least
+    once; what was acknowledged comes no more."""
+    holder = assigned(filled)
+    for seed in SEEDS:
+        delay_ms = random.Random(seed).randint(1, 150)  # noqa: S311
+        kill(output_settings, group, filled, "writing", str(tmp_path), delay_ms)
+        until_lapsed(state, holder)
+        left = sum(status.lag for status in state.describe(group))
+        print(f"seed {seed}: killed {delay_ms} ms after its writer was called, {left} records left")
+
+    def write(rows: DataFrame, lease: Lease) -> None:
+        text = rows.select("partition", "offset").toPandas().to_csv(index=False)
+        (tmp_path / str(lease.lease_id)).write_text(text)
+
+    report = run_job(job_of(group, filled, all_accepted, output=AtLeastOnce(write)), holder)
+    assert (report.accepted, report.lag) == (left, 0)
+    written = Counter(row for file in tmp_path.glob("[0-9]*") for row in file.read_text().split()[1:])
+    assert sorted(written) == sorted(f"{partition},{n}" for partition in range(2) for n in range(RECORDS))
+    assert state.verify(group) == []
