@@ -70,22 +70,23 @@ class Files:
         finally:
             stream.close()
 
-    def flush(self, folder: str) -> None:
-        """Have a folder's files and their names on disk, where that is this machine's matter.
+    def flush(self, *folders: str) -> None:
+        """Have the files of folders and their names on disk, where that is this machine's matter.
 
         A distributed file system promises it when a file is closed; a local one only after fsync, and an
         acknowledgement that survives a power cut must not speak of files that do not.
         """
-        uri = urlsplit(str(self._fs.makeQualified(self._path(folder)).toString()))
-        local = Path(unquote(uri.path))
-        if uri.scheme != "file" or not local.is_dir():
-            return
-        for path in (*local.iterdir(), local, local.parent):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        for folder in folders:
+            uri = urlsplit(str(self._fs.makeQualified(self._path(folder)).toString()))
+            local = Path(unquote(uri.path))
+            if uri.scheme != "file" or not local.is_dir():
+                continue
+            for path in (*local.iterdir(), local, local.parent):
+                descriptor = os.open(path, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)

@@ -168,7 +168,7 @@ class LeasedRecords:
                 )
             written = spark.read.parquet(folder)
             folders = {folder, *(file.rpartition("/")[0] for file in written.inputFiles())}
-        for folder in sorted(folders):
+        for folder in sorted(folders):  # which need not be of one file system
             Files(spark, folder).flush(folder)
         return written
 

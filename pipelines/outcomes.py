@@ -1,6 +1,6 @@
 """What happened to every offset of a lease, as the files say that were durably written?
 
-Outcomes are read back from the sink and its exceptions, run-length encoded where the data are, and met on the
+Outcomes are read back from the sink and its exceptions, as bitmaps made where the data are, and met on the
 driver with what was leased. No single offset is collected, and nothing is taken from memory: what the files
 do not say did not happen. Offsets without an outcome were either not in the log (a transaction marker, an
 aborted record, a hole left by compaction: a gap), or taken by retention, or dropped by the handler; `missing`
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
+import numpy as np
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import TimestampType
@@ -26,8 +27,10 @@ from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.state import AcknowledgeType, Lease
 
-MOST_RUNS = 1_000_000
-"""Runs that are collected before the slower way is taken, which sorts the offsets first."""
+BITMAP_OFFSETS = 32_768
+"""Offsets in one of Spark's bitmaps, of 4 KiB."""
+MOST_BITMAPS = 16_384
+"""Bitmaps that are collected, 64 MiB; where there are more the slower way is taken, which sorts the offsets."""
 
 _READ_BACK = "lease_id long, outcome string, offset long"
 # From which second on it may be delivered again, rounded up; for what is released with a time.
@@ -134,7 +137,7 @@ def seen_in(written: DataFrame) -> dict[int, Seen]:
     if "not_before" in written.columns:
         by = [*by, "second"]
         written = written.withColumn("second", fn.expr(_SECOND))
-    for (lease_id, outcome, *second), offsets, rows in _run_lengths(written, *by):
+    for (lease_id, outcome, *second), offsets, rows in _offset_sets(written, *by):
         kind = OUTCOMES[outcome]
         outcomes = found.setdefault(lease_id, {})
         _refuse_contradictions(lease_id, outcomes, kind, offsets)
@@ -162,7 +165,7 @@ def present(
     given = {**READER_OPTIONS, "kafka.isolation.level": isolation_level, **(options or {})}
     for scan in plan_scans(wanted):
         records = scan_records(spark, settings, scan, given)
-        for at, offsets, _ in _run_lengths(records, "topic", "partition"):
+        for at, offsets, _ in _offset_sets(records, "topic", "partition"):
             held[at] = held.get(at, EMPTY) | (offsets & wanted[at])
     return held
 
@@ -215,49 +218,63 @@ def _refuse_contradictions(
             )
 
 
-def _run_lengths(records: DataFrame, *by: str) -> list[tuple[tuple[Any, ...], OffsetSet, int]]:
+def _offset_sets(records: DataFrame, *by: str) -> list[tuple[tuple[Any, ...], OffsetSet, int]]:
     """The offsets of each combination of values in the columns `by`, as (values, offsets, rows).
 
-    Files and logs are in offset order, so within a task an offset minus the row's number is the same
-    throughout a run: grouping by it finds the runs without a sort or a window. Where the handler shuffled its
-    rows that finds far too many, or groups with holes in them; then the offsets are made distinct and sorted,
-    and it works again.
+    As bitmaps, a bit for each offset, made where the data are: in any order, doubled or not, and neither sorted nor
+    sent one by one. Where the offsets lie so far apart that there would be more than MOST_BITMAPS, they are made
+    distinct and sorted instead, and sent as runs.
     """
-    runs = _collected(_grouped(records.select(*by, "offset"), by), len(by))
-    if runs is None:
-        rows = {tuple(row[:-1]): row[-1] for row in records.groupBy(*by).count().collect()}
-        distinct = records.select(*by, "offset").distinct()
-        ordered = distinct.repartitionByRange(*by, "offset").sortWithinPartitions(*by, "offset")
-        runs = _collected(_grouped(ordered, by), len(by), most=None)
-        assert runs is not None  # noqa: S101 - sorted and distinct offsets have no holes within a group
-        return [(key, OffsetSet.of(*ranges), rows[key]) for key, (ranges, _) in runs.items()]
-    return [(key, OffsetSet.of(*ranges), count) for key, (ranges, count) in runs.items()]
+    bitmaps = _bitmaps(records, by).limit(MOST_BITMAPS + 1).toArrow()
+    if bitmaps.num_rows > MOST_BITMAPS:
+        return _sorted_runs(records, by)
+    ranges: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
+    rows: dict[tuple[Any, ...], int] = {}
+    *keys, buckets, bits, counts = (column.to_pylist() for column in bitmaps.columns)
+    for key, bucket, some, count in zip(zip(*keys, strict=True), buckets, bits, counts, strict=True):
+        first = (bucket - 1) * BITMAP_OFFSETS
+        ranges.setdefault(key, []).extend(_ones(some, first) if some else [(first, first + BITMAP_OFFSETS)])
+        rows[key] = rows.get(key, 0) + count
+    return [(key, OffsetSet.of(*found), rows[key]) for key, found in ranges.items()]
 
 
-_Runs = dict[tuple[Any, ...], tuple[list[tuple[int, int]], int]]
-
-
-def _grouped(offsets: DataFrame, by: Sequence[str]) -> DataFrame:
-    run = (fn.col("offset") - fn.monotonically_increasing_id()).alias("run")
-    return (
-        offsets.select(*by, "offset", run)
-        .groupBy(*by, "run")
-        .agg(fn.min("offset").alias("first"), fn.max("offset").alias("last"), fn.count("*").alias("rows"))
-        .drop("run")
+def _bitmaps(records: DataFrame, by: Sequence[str]) -> DataFrame:
+    """Columns `by`, then bucket, bits (null when all are set) and rows. Spark counts from 1, offsets from 0."""
+    placed = records.select(
+        *by,
+        fn.expr("bitmap_bucket_number(offset + 1)").alias("bucket"),
+        fn.expr("bitmap_bit_position(offset + 1)").alias("bit"),
     )
+    made = placed.groupBy(*by, "bucket").agg(
+        fn.expr("bitmap_construct_agg(bit)").alias("bits"), fn.count("*").alias("rows")
+    )
+    some = fn.expr(f"if(bitmap_count(bits) = {BITMAP_OFFSETS}, null, bits)").alias("bits")
+    return made.select(*by, "bucket", some, "rows")
 
 
-def _collected(grouped: DataFrame, width: int, most: int | None = MOST_RUNS) -> _Runs | None:
-    """The runs on the driver, by their first `width` columns, or None when there are too many, or one is no run."""
-    table = (grouped if most is None else grouped.limit(most + 1)).toArrow()
-    if most is not None and table.num_rows > most:
-        return None
-    columns = [column.to_pylist() for column in table.columns]
-    runs: _Runs = {}
-    for key, first, last, count in zip(zip(*columns[:width], strict=True), *columns[width:], strict=True):
-        if last - first + 1 != count:
-            return None
-        ranges, total = runs.get(key, ([], 0))
-        ranges.append((first, last + 1))
-        runs[key] = (ranges, total + count)
-    return runs
+def _ones(bits: bytes, first: int) -> list[tuple[int, int]]:
+    """The ranges of a bitmap whose first bit is that offset."""
+    padded = np.zeros(BITMAP_OFFSETS + 2, np.int8)
+    padded[1:-1] = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
+    ends: list[list[int]] = (np.flatnonzero(np.diff(padded)).reshape(-1, 2) + first).tolist()
+    return [(start, end) for start, end in ends]
+
+
+def _sorted_runs(records: DataFrame, by: Sequence[str]) -> list[tuple[tuple[Any, ...], OffsetSet, int]]:
+    rows = {tuple(row[:-1]): row[-1] for row in records.groupBy(*by).count().collect()}
+    distinct = records.select(*by, "offset").distinct()
+    ordered = distinct.repartitionByRange(*by, "offset").sortWithinPartitions(*by, "offset")
+    # In order and distinct, an offset minus the number of its row is the same throughout a run.
+    run = (fn.col("offset") - fn.monotonically_increasing_id()).alias("run")
+    runs = (
+        ordered.select(*by, "offset", run)
+        .groupBy(*by, "run")
+        .agg(fn.min("offset").alias("first"), (fn.max("offset") + 1).alias("past"))
+        .drop("run")
+        .toArrow()
+    )
+    ranges: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
+    *keys, firsts, pasts = (column.to_pylist() for column in runs.columns)
+    for key, first, past in zip(zip(*keys, strict=True), firsts, pasts, strict=True):
+        ranges.setdefault(key, []).append((first, past))
+    return [(key, OffsetSet.of(*found), rows[key]) for key, found in ranges.items()]

@@ -23,7 +23,7 @@ from pipelines.session import cancellable
 from pipelines.sinks import Accepted, ParquetByLease, Place
 from pipelines.sizes import RecordSizes
 from pipelines.source import Source
-from pipelines.write import Written, lease_folder, write_leases, write_summary
+from pipelines.write import Written, durable, lease_folder, write_leases, write_summary
 from sharequeue.configs import GroupConfigs
 from sharequeue.database import Database
 from sharequeue.settings import Settings
@@ -158,7 +158,7 @@ class _Round:
             written = write_leases(run.spark, run.settings, job, handled, leases)
         with self._stage("summarise"):
             summaries = self._summarise(written, leases)
-        with self._stage("read back"):
+        with self._stage("read back"), durable(run.spark, run.settings, written):
             seen = read_back(run.spark, written.folders, delays="not_before" in handled.columns)
             answers = run.source.answers(leases, seen, infos, job.dropped)
         if run.sink.stages:

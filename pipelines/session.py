@@ -89,7 +89,7 @@ def _configuration(settings: Settings, app_name: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        # A lease is a handful of ranges; what is shuffled is run-lengths and summaries, never the records.
+        # A lease is a handful of ranges; what is shuffled is bitmaps of offsets and summaries, never the records.
         "spark.sql.shuffle.partitions": str(min(8, max(2, cores))),
         # One open file per lease and kind instead of a sort of every record by its lease.
         "spark.sql.maxConcurrentOutputFileWriters": "256",

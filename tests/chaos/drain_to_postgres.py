@@ -37,7 +37,7 @@ COLUMNS = (
     .add("lease_id", LongType())
     .add("text", StringType())
 )
-BATCH_RECORDS = 500
+BATCH_RECORDS = 50
 
 
 def rejected(offset: int) -> bool:

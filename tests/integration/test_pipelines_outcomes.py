@@ -1,0 +1,86 @@
+"""What files say of each offset, however their rows lie, told without sending offsets one by one."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from pipelines import outcomes
+from pipelines.job import OUTCOMES
+from pipelines.outcomes import BITMAP_OFFSETS, Seen, seen_in
+from sharequeue.offsets import OffsetSet
+from sharequeue.state import State
+from tests.fix_pipelines import Assigned, Produce, RunJob, job_of
+from tests.fix_stack import MakeTopic
+
+RECORDS = 40
+
+
+def told(spark: SparkSession, rows: list[tuple[int, str, int]], parts: int = 2) -> dict[int, Seen]:
+    """What these rows (lease, outcome, offset) say, in the order given, in so many of Spark's partitions."""
+    columns = zip(*rows, strict=True)
+    kinds = (pa.int64(), pa.string(), pa.int64())
+    table = pa.table(
+        [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)],
+        names=["lease_id", "outcome", "offset"],
+    )
+    return seen_in(spark.createDataFrame(table).repartition(parts))
+
+
+@pytest.mark.parametrize("far_apart", [False, True], ids=["bitmaps", "sorted"])
+def test_any_rows_are_told_as_they_are(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, far_apart: bool
+) -> None:
+    """Random offsets at every edge of a bitmap and far out, shuffled, some twice, outcomes taking turns: as plain
+    sets have them."""
+    if far_apart:
+        monkeypatch.setattr(outcomes, "MOST_BITMAPS", 3)
+    chance = random.Random(7)  # noqa: S311
+    edges = [0, 1, BITMAP_OFFSETS - 1, BITMAP_OFFSETS, BITMAP_OFFSETS + 1, 2 * BITMAP_OFFSETS, 10**15, 2**62]
+    offsets = {
+        lease: {*edges, *(chance.randrange(3 * BITMAP_OFFSETS) for _ in range(500)), *range(900, 1500)}
+        for lease in (1, 2)
+    }
+    said = {(lease, n): chance.choice(list(OUTCOMES)) for lease, found in offsets.items() for n in found}
+    rows = [(lease, kind, n) for (lease, n), kind in said.items()]
+    twice = [row for row in rows if chance.random() < 0.1]
+    chance.shuffle(rows)
+    seen = told(spark, rows + twice)
+    for lease, found in seen.items():
+        for name, kind in OUTCOMES.items():
+            expected = {n for (at, n), given in said.items() if (at, given) == (lease, name)}
+            assert set(found.outcomes[kind].iter_offsets()) == expected
+        assert found.accepted_rows == sum((at, kind) == (lease, "accept") for at, kind, _ in rows + twice)
+
+
+def test_a_bitmap_that_is_full_is_not_sent(spark: SparkSession) -> None:
+    """A long lease that was accepted whole is told by the numbers of its bitmaps."""
+    frame = spark.range(5, 4 * BITMAP_OFFSETS).select(
+        fn.lit(9).alias("lease_id"), fn.lit("accept").alias("outcome"), fn.col("id").alias("offset")
+    )
+    bits = [row["bits"] for row in outcomes._bitmaps(frame, ["lease_id"]).orderBy("bucket").collect()]
+    assert [some is None for some in bits] == [False, True, True, True]
+    (seen,) = seen_in(frame).values()
+    assert seen.offsets == OffsetSet.of((5, 4 * BITMAP_OFFSETS))
+
+
+def two_of(records: DataFrame) -> DataFrame:
+    """Two rows of every record at an even offset, none of the others: as many rows as records."""
+    copies = fn.explode(fn.sequence(fn.lit(1), fn.lit(2)))
+    kept = records.where("offset % 2 = 0").select("topic", "partition", "offset", "lease_id")
+    return kept.withColumns({"outcome": fn.lit("accept"), "copy": copies})
+
+
+def test_the_number_of_rows_accepts_nothing(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    """A handler that leaves out as many records as it doubles: those it left out are released."""
+    topic = make_topic(1)
+    produce(topic, 0, range(RECORDS))
+    report = run_job(job_of(group, topic, two_of), assigned(topic), max_rounds=1)
+    assert (report.accepted, report.released, report.rounds[0].dropped) == (20, 20, 20)
+    assert state.verify(group) == []
