@@ -35,6 +35,11 @@ class Bounds(dg.Config):
 
     max_rounds: int = Field(default=5, ge=1, description="Rounds of lease, read, write and acknowledge.")
     max_records: int = Field(default=10_000_000, ge=1, description="Records leased in one round.")
+    max_bytes: int | None = Field(
+        default=None,
+        ge=0,
+        description="Bytes leased in one round, 0 without a bound; if not given, as the group's configs say.",
+    )
 
 
 @dg.asset(group_name=NAME, kinds={"kafka", "spark", "parquet"}, tags=TAGS)
@@ -69,6 +74,7 @@ def accepted_flights(
             spark=session,
             max_rounds=config.max_rounds,
             max_records=config.max_records,
+            max_bytes=config.max_bytes,
             progress=lambda progress: context.log.info(str(progress)),
         )
     return dg.MaterializeResult(
