@@ -144,10 +144,9 @@ class LeasedRecords:
         )
 
     def _answer(self, lease: Lease, answered: Answer) -> Acknowledged:
-        self._keeper.check()
         state = self._source.state
-        acknowledged = acknowledge(state, self._keeper.current(lease), answered, ())
-        self._keeper.drop(lease)
+        with self._keeper.answering(lease) as kept:
+            acknowledged = acknowledge(state, kept, answered, ())
         if answered.lost:
             # Below the log start nothing can be answered any more; the lease ends without it.
             state.release_lease(lease)

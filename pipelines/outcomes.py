@@ -16,6 +16,7 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import TimestampType
@@ -230,10 +231,13 @@ def _offset_sets(records: DataFrame, *by: str) -> list[tuple[tuple[Any, ...], Of
         return _sorted_runs(records, by)
     ranges: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
     rows: dict[tuple[Any, ...], int] = {}
-    *keys, buckets, bits, counts = (column.to_pylist() for column in bitmaps.columns)
+    # The bits stay where Arrow has put them.
+    bits = bitmaps.column("bits")
+    *keys, buckets, counts = (column.to_pylist() for column in bitmaps.drop_columns("bits").columns)
     for key, bucket, some, count in zip(zip(*keys, strict=True), buckets, bits, counts, strict=True):
         first = (bucket - 1) * BITMAP_OFFSETS
-        ranges.setdefault(key, []).extend(_ones(some, first) if some else [(first, first + BITMAP_OFFSETS)])
+        whole = [(first, first + BITMAP_OFFSETS)]
+        ranges.setdefault(key, []).extend(_ones(some.as_buffer(), first) if some.is_valid else whole)
         rows[key] = rows.get(key, 0) + count
     return [(key, OffsetSet.of(*found), rows[key]) for key, found in ranges.items()]
 
@@ -252,7 +256,7 @@ def _bitmaps(records: DataFrame, by: Sequence[str]) -> DataFrame:
     return made.select(*by, "bucket", some, "rows")
 
 
-def _ones(bits: bytes, first: int) -> list[tuple[int, int]]:
+def _ones(bits: pa.Buffer, first: int) -> list[tuple[int, int]]:
     """The ranges of a bitmap whose first bit is that offset."""
     padded = np.zeros(BITMAP_OFFSETS + 2, np.int8)
     padded[1:-1] = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")

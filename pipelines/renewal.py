@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Protocol, Self
@@ -75,6 +76,8 @@ class _Held:
     """By the monotonic clock, taken before the request was sent: the lock lives at least this long plus its
     duration.
     """
+    answering: bool = False
+    """Whether an acknowledgement is under way, which may end it."""
 
     def due_at(self) -> float:
         return self.renewed_at + self.lease.lock_duration_ms / 1000 / RENEWALS_PER_LOCK
@@ -168,6 +171,26 @@ class LeaseKeeper:
                 left -= lease.offsets.count * mean
         return leases
 
+    @contextmanager
+    def answering(self, lease: Lease) -> Iterator[Lease]:
+        """Give the lease as it is now, for a block that acknowledges it; afterwards it is kept no longer.
+
+        A renewal that is refused meanwhile says nothing: the acknowledgement came first, or is refused itself. Raises
+        LockLost; what the block raises leaves the lease kept.
+        """
+        self.check()
+        with self._lock:
+            held = self._held.get(lease.lease_id)
+            if held is not None:
+                held.answering = True
+        try:
+            yield self.current(lease)
+        except BaseException:
+            if held is not None:
+                held.answering = False
+            raise
+        self.drop(lease)
+
     def drop(self, lease: Lease) -> None:
         """Keep it no longer: it was answered or given back."""
         with self._lock:
@@ -221,8 +244,8 @@ class LeaseKeeper:
             held.renewed_at = asked_at
         except ShareError as error:
             with self._lock:
-                still_held = held.lease.lease_id in self._held
-            # Answered by the main thread a moment ago: there is nothing left to renew.
+                still_held = held.lease.lease_id in self._held and not held.answering
+            # Answered a moment ago, or just now: there is nothing left to renew.
             if still_held:
                 self._lose(f"the lock on {held.lease.share_partition} (lease {held.lease.lease_id}): {error}")
         except DBAPIError as error:

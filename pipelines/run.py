@@ -10,7 +10,8 @@ the group, the sweeps and the dead letters are the caller's.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
@@ -34,6 +35,9 @@ __all__ = ["RoundReport", "RunReport", "run_rounds"]
 
 MAX_RECORDS = 10_000_000
 """Records leased in a round unless the caller says otherwise."""
+
+ACKNOWLEDGED_AT_ONCE = 4
+"""Fewer than the pool of connections has by default: renewals go on meanwhile."""
 
 
 def run_rounds(
@@ -165,10 +169,10 @@ class _Round:
             with self._stage("stage"):
                 run.sink.stage(written)
         with self._stage("acknowledge"):
-            acknowledged = [
-                self._acknowledge(lease, answers[lease.lease_id], written, seen, summaries)
-                for lease in leases
-            ]
+            acknowledged = self._side_by_side(
+                lambda lease: self._acknowledge(lease, answers[lease.lease_id], written, seen, summaries),
+                leases,
+            )
         run.records_done += self.leased
         return self._report(leases, answers, acknowledged)
 
@@ -201,6 +205,15 @@ class _Round:
                 )
         return summaries
 
+    def _side_by_side(
+        self, answer: Callable[[Lease], Acknowledged], leases: Sequence[Lease]
+    ) -> list[Acknowledged]:
+        """Answer the leases, several at a time where the sink allows it: Postgres has more than one processor."""
+        if not self.run.sink.side_by_side:
+            return [answer(lease) for lease in leases]
+        with ThreadPoolExecutor(min(ACKNOWLEDGED_AT_ONCE, len(leases))) as beside:
+            return list(beside.map(answer, leases))
+
     def _acknowledge(
         self,
         lease: Lease,
@@ -210,7 +223,6 @@ class _Round:
         summaries: Mapping[str, Mapping[int, str]],
     ) -> Acknowledged:
         run, job = self.run, self.run.job
-        self.keeper.check()
         of_lease = seen.get(lease.lease_id)
         accepted_rows = of_lease.accepted_rows if of_lease else 0
         exceptions = of_lease.exceptions if of_lease else 0
@@ -226,9 +238,9 @@ class _Round:
                 if lease.lease_id in folders
             ),
         ]
-        accepted = Accepted(self.keeper.current(lease), written.accepted.get(lease.lease_id), accepted_rows)
-        acknowledged = run.sink.acknowledge(accepted, answered, beside)
-        self.keeper.drop(lease)
+        with self.keeper.answering(lease) as kept:
+            accepted = Accepted(kept, written.accepted.get(lease.lease_id), accepted_rows)
+            acknowledged = run.sink.acknowledge(accepted, answered, beside)
         if answered.lost:
             # Below the log start nothing can be answered any more; the lease ends without it.
             run.state.release_lease(lease)

@@ -112,7 +112,7 @@ class OpenTable:
     columns: tuple[str, ...] = ()
     attempts: dict[int, dict[str, int]] = field(default_factory=dict)
     """What was copied: rows by attempt, by lease id."""
-    stages = True
+    stages, side_by_side = True, False
 
     def fits(self, columns: types.StructType) -> None:
         """Raise SinkRefused when a column has no place in the table."""

@@ -64,6 +64,11 @@ class OpenSink(Protocol):
         """Whether there is something to do between the writing and the acknowledgements."""
         ...
 
+    @property
+    def side_by_side(self) -> bool:
+        """Whether several leases may be acknowledged at once, by threads of their own."""
+        ...
+
     def fits(self, columns: StructType) -> None:
         """Raise SinkRefused when rows with these columns cannot be taken; nothing was written yet."""
         ...
@@ -107,7 +112,7 @@ class ParquetByLease:
 @dataclass(frozen=True, slots=True)
 class _OpenFiles:
     place: Place
-    stages = False
+    stages, side_by_side = False, True
 
     def fits(self, columns: StructType) -> None: ...
 
@@ -150,7 +155,7 @@ class AtLeastOnce:
 class _OpenWriter:
     place: Place
     write: WriteLease
-    stages = False
+    stages, side_by_side = False, False
 
     def fits(self, columns: StructType) -> None: ...
 

@@ -4533,15 +4533,20 @@ CREATE FUNCTION sharequeue.settle_lapsed(p_share_partition_id bigint, p_at times
 declare
     v_lease_ids bigint[];
     v_completed bigint;
+    v_later boolean;
 begin
-    perform sharequeue.unfold(p_share_partition_id);
+    leases := 0;
+    records := 0;
+    v_later := sharequeue.is_folded_until_later(p_share_partition_id, p_at);
     perform sharequeue.outlast_outage(p_share_partition_id, p_at);
+    if v_later then
+        return;
+    end if;
     v_lease_ids := array(
         select l.lease_id from sharequeue.leases l
         where l.share_partition_id = p_share_partition_id and l.expires_at <= p_at
         order by l.share_partition_id, l.expires_at limit p_limit);
     leases := cardinality(v_lease_ids);
-    records := 0;
     if leases > 0 then
         select e.held, e.completed into records, v_completed
         from sharequeue.end_leases(p_share_partition_id, v_lease_ids) as e;
