@@ -234,6 +234,10 @@ def _offset_sets(records: DataFrame, *by: str) -> list[tuple[tuple[Any, ...], Of
     # The bits stay where Arrow has put them.
     bits = bitmaps.column("bits")
     *keys, buckets, counts = (column.to_pylist() for column in bitmaps.drop_columns("bits").columns)
+    if None in buckets:
+        raise HandlerError(
+            "a row has no offset: every row must pass on topic, partition, offset and lease_id of its record"
+        )
     for key, bucket, some, count in zip(zip(*keys, strict=True), buckets, bits, counts, strict=True):
         first = (bucket - 1) * BITMAP_OFFSETS
         whole = [(first, first + BITMAP_OFFSETS)]

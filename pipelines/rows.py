@@ -27,8 +27,9 @@ __all__ = ["Reject", "Release", "RowFunction", "by_row"]
 RowFunction = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 
 SAID = {"outcome": sql.StringType(), "error": sql.StringType(), "not_before": sql.TimestampType()}
-ARROW_SAID = (pa.string(), pa.string(), pa.timestamp("us", tz="UTC"))
 """What every result says of its record, after the columns of the function's own."""
+ARROW_SAID = (pa.string(), pa.string(), pa.timestamp("us", tz="UTC"))
+"""The same, as Arrow knows it."""
 
 MOST_ERROR_CHARACTERS = 2_000
 """An exception may carry the whole record in its message; a column of those would be larger than the sink."""
@@ -144,7 +145,9 @@ class _Worker:
             # By attribute: the worker may have one `Reject` from here and another from an import of its own.
             asked = getattr(error, "outcome", None)
             outcome = asked if asked in (REJECT, RELEASE) else self.on_error
-            return outcome, _told(error), getattr(error, "not_before", None), {}
+            # Other exceptions may have a `not_before` that means something else.
+            wait = getattr(error, "not_before", None) if asked == RELEASE else None
+            return outcome, _told(error), wait, {}
         return ACCEPT, None, None, row
 
     def _column(

@@ -11,7 +11,7 @@ from pyspark.sql import functions as fn
 
 from pipelines import outcomes
 from pipelines.job import OUTCOMES
-from pipelines.outcomes import BITMAP_OFFSETS, Seen, seen_in
+from pipelines.outcomes import BITMAP_OFFSETS, HandlerError, Seen, seen_in
 from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
 from tests.fix_pipelines import Assigned, Produce, RunJob, job_of
@@ -66,6 +66,13 @@ def test_a_bitmap_that_is_full_is_not_sent(spark: SparkSession) -> None:
     assert [some is None for some in bits] == [False, True, True, True]
     (seen,) = seen_in(frame).values()
     assert seen.offsets == OffsetSet.of((5, 4 * BITMAP_OFFSETS))
+
+
+def test_a_row_without_an_offset_is_refused(spark: SparkSession) -> None:
+    """A handler that joins may lose where its record lies: that is told, not a fault of Python's."""
+    frame = spark.sql("select 9L as lease_id, 'accept' as outcome, cast(null as bigint) as offset")
+    with pytest.raises(HandlerError, match="a row has no offset"):
+        seen_in(frame)
 
 
 def two_of(records: DataFrame) -> DataFrame:
