@@ -35,7 +35,7 @@ class Tally:
     calls: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
     transitions: set[tuple[str, str]] = field(default_factory=set)
-    met: set[str] = field(default_factory=set)
+    met: Counter[str] = field(default_factory=Counter)
     """What else has happened: a wait, a refund, each turn of a circuit breaker."""
 
 
@@ -133,7 +133,7 @@ class Comparison:
                 f"{at} of {at.group_id}, in memory and in Postgres: {odd}; the last calls: {self.last}"
             )
         if any(r.not_before is not None for r in found.records.values()):
-            self.tally.met.add("a wait")
+            self.tally.met["a wait"] += 1
 
     def _sql_circuit(self, row: tuple[Any, ...]) -> tuple[Any, ...] | None:
         state, answered, failed, retry_at, reason, probe, probe_records, probe_failed = row
@@ -147,7 +147,7 @@ class Comparison:
         circuit = self.memory.share_partition(at).circuit
         if circuit is None:
             return None
-        self.tally.met |= {f"{before} to {after}" for before, after in circuit.moves}
+        self.tally.met.update(f"{before} to {after}" for before, after in circuit.moves)
         probing = None
         if circuit.state == "probing":
             runs = OffsetSet.of(*((o, o + 1) for o in circuit.probe)).runs()

@@ -143,9 +143,11 @@ class Run:
         )
 
 
-def run_histories(url: str, number: int, histories: int) -> Run:
-    """So many histories from a seed, on a database of their own; ends at the first difference."""
-    sql, tally, began = SqlSide(url), Tally(), time.monotonic()
+def run_histories(url: str, number: int, histories: int, before: Run | None = None) -> Run:
+    """So many histories from a seed, on a database of their own; ends at the first difference. What they did is added
+    to what those of the run before did, if one is given."""
+    sql, began = SqlSide(url), time.monotonic()
+    tally, earlier = (before.tally, before.seconds) if before else (Tally(), 0.0)
     run = Run(number, tally, 0.0)
     machine = type("Histories", (Machine,), {"sql": sql, "tally": tally})
     try:
@@ -165,5 +167,5 @@ def run_histories(url: str, number: int, histories: int) -> Run:
         run.difference = tally.found or difference
     finally:
         sql.close()
-    run.seconds = time.monotonic() - began
+    run.seconds = earlier + time.monotonic() - began
     return run

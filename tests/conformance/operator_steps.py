@@ -26,7 +26,7 @@ class OperatorSteps(History):
         lease = self._lease(None) if self.random.random() < 0.5 else None
         group = lease.at.group_id if lease else self._at().group_id
         member = lease.member if lease else self._member()
-        cancelled = self.random.random() < 0.5
+        cancelled = self.random.random() < 0.7
 
         def memory() -> object:
             if lease:
@@ -43,7 +43,7 @@ class OperatorSteps(History):
             member,
         )
         if released and cancelled and self.memory.config(group, REFUND) == "true":
-            self.tally.met.add("a refund")
+            self.tally.met["a refund"] += 1
 
     def pause(self) -> None:
         """Leasing from a group, a topic or a share-partition is paused; or resumed, also where it is not paused."""

@@ -9,7 +9,7 @@ import pytest
 
 from sharequeue.database import Database
 from tests.conformance.conftest import HISTORIES
-from tests.conformance.histories import run_histories
+from tests.conformance.histories import Run, run_histories
 
 COUNT = int(os.environ.get("SHAREQUEUE_TEST_HISTORIES", "315"))
 """How many histories an ordinary run has: 20,000 steps and some more."""
@@ -71,13 +71,18 @@ def test_both_engines_answer_alike_whatever_is_asked(private_database: Database)
     and wait are equal after every one of 20,000 steps; every transition is taken, every operation done, every refusal
     and every turn of the circuit breaker met."""
     url = private_database.engine.url.render_as_string(hide_password=False)
-    run = run_histories(url, SEED, COUNT)
+    run: Run | None = None
+    for number in range(SEED, SEED + 4):  # one seed in some thirty leaves out a rare one; the next has it
+        run = run_histories(url, number, COUNT, run)
+        if run.difference is not None:
+            print(f"SHAREQUEUE_TEST_SEED={number} repeats it")
+            raise run.difference
+        if run.tally.met.keys() >= MET and run.tally.transitions == DIAGRAM:
+            break
+    assert run is not None
     HISTORIES.append(run.told())
-    if run.difference is not None:
-        print(f"SHAREQUEUE_TEST_SEED={SEED} repeats it")
-        raise run.difference
     assert run.tally.steps >= 20_000 or COUNT < 315
     assert run.tally.transitions == DIAGRAM
     assert run.tally.calls.keys() == OPERATIONS
     assert run.tally.refusals.keys() == REFUSALS
-    assert run.tally.met >= MET
+    assert run.tally.met.keys() >= MET

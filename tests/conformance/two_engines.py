@@ -60,7 +60,7 @@ class TwoEngines(OperatorSteps):
             return self._acquired(at, member, rows, given[-1:], fan_out)
 
         if at in self._there() and self.memory.paused_by_hand(at) is not None:
-            self.tally.met.add("a pause")
+            self.tally.met["a pause"] += 1
         self._send("acquire", memory, sql, at, member, most, fetch)
 
     def acknowledge(self) -> None:
