@@ -10,49 +10,27 @@ back and must be the same number of letters and of bytes.
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
+from leased_rig import PARTITIONS, session, stack
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from rig import FULL, in_turn, median, report, seconds, spread
 
-from pipelines.session import spark_session
 from sharequeue.configs import GroupConfigs, alter_group_configs
 from sharequeue.database import Database
 from sharequeue.deadletter_topic import GROUP_ENABLE
 from sharequeue.deadletters import DeadLetterWriter
 from sharequeue.kafka_clients import client_config, spark_options
-from sharequeue.local.stack import down, up
 from sharequeue.settings import Settings
 from sharequeue.state import AcknowledgeType, SharePartition, State
 from sharequeue.topics import Topics
 
 LETTERS = 1_000_000 if FULL else 100_000
 ROUNDS = 5 if FULL else 3
-PARTITIONS = 4
 SOURCE = "flights"
 _rounds = count()
-
-
-@contextmanager
-def stack() -> Iterator[Settings]:
-    """Kafka and Postgres of its own, with nothing else in them."""
-    os.environ.setdefault("SHAREQUEUE_JARS", str(Path(__file__).parents[1] / ".sharequeue" / "jars"))
-    home = Path(tempfile.mkdtemp(prefix="sharequeue-bench-"))
-    home.chmod(0o755)  # as root, Postgres runs as `nobody` and must get in
-    try:
-        up(home, lambda line: None, service=False)
-        yield Settings.load(home)
-    finally:
-        down(home, lambda line: None)
-        shutil.rmtree(home, ignore_errors=True)
 
 
 class Bench:
@@ -182,11 +160,9 @@ def _letters_and_bytes(settings: Settings, topic: str) -> tuple[int, int]:
 def main() -> None:
     """Measures both sides in turn and prints the table."""
     with stack() as settings:
-        with Database.open(settings) as database:
-            spark = spark_session(settings, "bench")
+        with Database.open(settings) as database, session(settings) as spark:
             bench = Bench(settings, database, spark)
             ours, plain = in_turn([bench.ours, bench.plain], ROUNDS)
-            spark.stop()
         rows = [
             (name, f"{LETTERS / median(figures):,.0f}", f"{median(figures):.2f}", spread(figures))
             for name, figures in (("our writer, exactly once", ours), ("Spark's sink, at least once", plain))

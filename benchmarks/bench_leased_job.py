@@ -56,17 +56,25 @@ def read(settings: Settings, spark: SparkSession) -> DataFrame:
 
 def plain(settings: Settings, spark: SparkSession, folder: Path) -> float:
     """Seconds of the same handler on the connector, written by outcome."""
-    handled = flight_delays(read(settings, spark))
-    return seconds(lambda: handled.write.partitionBy("outcome").parquet(f"{folder}/{uuid.uuid4()}"))
+
+    def run() -> None:
+        handled = flight_delays(read(settings, spark))
+        handled.write.partitionBy("outcome").parquet(f"{folder}/{uuid.uuid4()}")
+
+    return seconds(run)
 
 
 def bare(settings: Settings, spark: SparkSession, folder: Path) -> float:
     """Seconds of parsing and writing alone, without any outcome."""
-    parsed = read(settings, spark).select(
-        "partition", "offset", "timestamp", fn.from_json(fn.col("value").cast("string"), FLIGHT).alias("f")
-    )
-    flights = parsed.select("partition", "offset", "timestamp", "f.*")
-    return seconds(lambda: flights.write.parquet(f"{folder}/{uuid.uuid4()}"))
+
+    flight = fn.from_json(fn.col("value").cast("string"), FLIGHT).alias("f")
+
+    def run() -> None:
+        parsed = read(settings, spark).select("partition", "offset", "timestamp", flight)
+        flights = parsed.select("partition", "offset", "timestamp", "f.*")
+        flights.write.parquet(f"{folder}/{uuid.uuid4()}")
+
+    return seconds(run)
 
 
 def leased(

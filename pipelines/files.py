@@ -21,6 +21,7 @@ class Files:
     def __init__(self, spark: SparkSession, root: str) -> None:
         jvm: Any = spark._jvm
         self._jvm = jvm
+        self._alone = str(spark.sparkContext.master).startswith("local")
         path = jvm.org.apache.hadoop.fs.Path(root)
         session: Any = spark._jsparkSession
         self._fs: Any = path.getFileSystem(session.sessionState().newHadoopConf())
@@ -77,9 +78,8 @@ class Files:
         acknowledgement that survives a power cut must not speak of files that do not.
         """
         for folder in folders:
-            uri = urlsplit(str(self._fs.makeQualified(self._path(folder)).toString()))
-            local = Path(unquote(uri.path))
-            if uri.scheme != "file" or not local.is_dir():
+            local = self._local(folder)
+            if local is None:
                 continue
             for path in (*local.iterdir(), local, local.parent):
                 descriptor = os.open(path, os.O_RDONLY)
@@ -87,6 +87,19 @@ class Files:
                     os.fsync(descriptor)
                 finally:
                     os.close(descriptor)
+
+    def here(self, *folders: str) -> list[Path] | None:
+        """The data files of folders, if they lie where this process can read them and Spark works nowhere else."""
+        local = [self._local(folder) for folder in folders]
+        if not self._alone or None in local:
+            return None
+        files = (file for folder in local if folder for file in folder.iterdir())
+        return sorted(file for file in files if not file.name.startswith(("_", ".")))
+
+    def _local(self, folder: str) -> Path | None:
+        uri = urlsplit(str(self._fs.makeQualified(self._path(folder)).toString()))
+        local = Path(unquote(uri.path))
+        return local if uri.scheme == "file" and local.is_dir() else None
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)

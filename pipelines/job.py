@@ -37,6 +37,10 @@ KEPT_COLUMNS = ("topic", "partition", "offset", "lease_id")
 Handler = Callable[[DataFrame], DataFrame]
 
 
+class HandlerError(Exception):
+    """A handler broke its contract; the message says what it did and what is expected."""
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """Figures kept beside a sink: partial sums by lease, merged when they are read.

@@ -23,8 +23,8 @@ from pyspark.sql import functions as fn
 
 from pipelines.answering import acknowledge
 from pipelines.files import Files
-from pipelines.job import OUTCOMES, RELEASE
-from pipelines.outcomes import Answer, HandlerError, Seen, seen_in, with_outcomes
+from pipelines.job import OUTCOMES, RELEASE, HandlerError
+from pipelines.outcomes import Answer, Seen, seen_in, with_outcomes
 from pipelines.plan import MAX_SCANS
 from pipelines.read import RECORD_SCHEMA
 from pipelines.renewal import Budget, LeaseKeeper, Member

@@ -1,6 +1,6 @@
 """What happened to every offset of a lease, as the files say that were durably written?
 
-Outcomes are read back from the sink and its exceptions, as bitmaps made where the data are, and met on the
+Outcomes are read back from the sink and its exceptions as sets of offsets (`offset_sets.py`), and met on the
 driver with what was leased. No single offset is collected, and nothing is taken from memory: what the files
 do not say did not happen. Offsets without an outcome were either not in the log (a transaction marker, an
 aborted record, a hole left by compaction: a gap), or taken by retention, or dropped by the handler; `missing`
@@ -12,34 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from typing import Any
+from itertools import combinations
 
-import numpy as np
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import TimestampType
 
-from pipelines.job import KEPT_COLUMNS, OUTCOMES, RELEASE
+from pipelines.files import Files
+from pipelines.job import KEPT_COLUMNS, OUTCOMES, RELEASE, HandlerError
+from pipelines.offset_sets import Told, offset_sets, offset_sets_in
 from pipelines.plan import TopicPartition, plan_scans
 from pipelines.read import READER_OPTIONS, scan_records
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.state import AcknowledgeType, Lease
 
-BITMAP_OFFSETS = 32_768
-"""Offsets in one of Spark's bitmaps, of 4 KiB."""
-MOST_BITMAPS = 16_384
-"""Bitmaps that are collected, 64 MiB; where there are more the slower way is taken, which sorts the offsets."""
-
 _READ_BACK = "lease_id long, outcome string, offset long"
 # From which second on it may be delivered again, rounded up; for what is released with a time.
 _SECOND = "case when outcome = 'release' then (unix_micros(not_before) + 999999) div 1000000 end"
-
-
-class HandlerError(Exception):
-    """A handler broke its contract; the message says what it did and what is expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +41,9 @@ class Seen:
 
     outcomes: Mapping[AcknowledgeType, OffsetSet]
     accepted_rows: int
+    offsets: OffsetSet
+    """Every offset that has an outcome."""
     delays: Mapping[int, OffsetSet] = field(default_factory=dict)
-
-    @property
-    def offsets(self) -> OffsetSet:
-        """Every offset that has an outcome."""
-        return reduce(OffsetSet.__or__, self.outcomes.values(), EMPTY)
 
     @property
     def exceptions(self) -> int:
@@ -123,34 +110,46 @@ def read_back(spark: SparkSession, folders: Sequence[str], *, delays: bool = Tru
     """
     if not folders:
         return {}
-    schema = f"{_READ_BACK}, not_before timestamp" if delays else _READ_BACK
-    return seen_in(spark.read.schema(schema).parquet(*folders))
+    if delays:
+        return seen_in(spark.read.schema(f"{_READ_BACK}, not_before timestamp").parquet(*folders))
+    files = Files(spark, folders[0]).here(*folders)
+    if files is None:
+        return seen_in(spark.read.schema(_READ_BACK).parquet(*folders))
+    return _seen(offset_sets_in(files, "lease_id", "outcome"))
 
 
 def seen_in(written: DataFrame) -> dict[int, Seen]:
     """What these rows (`lease_id, outcome, offset` and perhaps `not_before`) say, by lease id. Raises HandlerError
     as `read_back`.
     """
-    found: dict[int, dict[AcknowledgeType, OffsetSet]] = {}
-    accepted: dict[int, int] = {}
-    times: dict[int, dict[int, OffsetSet]] = {}
-    by = ["lease_id", "outcome"]
     if "not_before" in written.columns:
-        by = [*by, "second"]
-        written = written.withColumn("second", fn.expr(_SECOND))
-    for (lease_id, outcome, *second), offsets, rows in _offset_sets(written, *by):
+        return _seen(
+            offset_sets(written.withColumn("second", fn.expr(_SECOND)), "lease_id", "outcome", "second")
+        )
+    return _seen(offset_sets(written, "lease_id", "outcome"))
+
+
+def _seen(told: Sequence[Told]) -> dict[int, Seen]:
+    parts: dict[int, list[Told]] = {}
+    for part in told:
+        parts.setdefault(part[0][0], []).append(part)
+    return {lease_id: _seen_of(lease_id, of_lease) for lease_id, of_lease in parts.items()}
+
+
+def _seen_of(lease_id: int, told: Sequence[Told]) -> Seen:
+    sets: dict[AcknowledgeType, list[OffsetSet]] = {}
+    times: dict[int, OffsetSet] = {}
+    accepted = 0
+    for (_, outcome, *second), offsets, rows in told:
         kind = OUTCOMES[outcome]
-        outcomes = found.setdefault(lease_id, {})
-        _refuse_contradictions(lease_id, outcomes, kind, offsets)
-        outcomes[kind] = outcomes.get(kind, EMPTY) | offsets
-        if kind is AcknowledgeType.ACCEPT:
-            accepted[lease_id] = rows
+        sets.setdefault(kind, []).append(offsets)
+        accepted += rows if kind is AcknowledgeType.ACCEPT else 0
         if second and second[0] is not None:
-            times.setdefault(lease_id, {})[second[0]] = offsets
-    return {
-        lease_id: Seen(outcomes, accepted.get(lease_id, 0), times.get(lease_id, {}))
-        for lease_id, outcomes in found.items()
-    }
+            times[second[0]] = offsets
+    seen = OffsetSet.union(offsets for _, offsets, _ in told)
+    if seen.count < sum(offsets.count for _, offsets, _ in told):
+        raise _contradiction(lease_id, told)
+    return Seen({kind: OffsetSet.union(some) for kind, some in sets.items()}, accepted, seen, times)
 
 
 def present(
@@ -166,7 +165,7 @@ def present(
     given = {**READER_OPTIONS, "kafka.isolation.level": isolation_level, **(options or {})}
     for scan in plan_scans(wanted):
         records = scan_records(spark, settings, scan, given)
-        for at, offsets, _ in _offset_sets(records, "topic", "partition"):
+        for at, offsets, _ in offset_sets(records, "topic", "partition"):
             held[at] = held.get(at, EMPTY) | (offsets & wanted[at])
     return held
 
@@ -204,85 +203,13 @@ def answer(lease: Lease, seen: Seen | None, in_log: OffsetSet, log_start: int, d
     return Answer(outcomes, left_out.count, lost, seen.delays if seen else {})
 
 
-def _refuse_contradictions(
-    lease_id: int,
-    outcomes: Mapping[AcknowledgeType, OffsetSet],
-    kind: AcknowledgeType,
-    offsets: OffsetSet,
-) -> None:
-    for other, others in outcomes.items():
-        if both := others & offsets:
-            what = "time not before" if other is kind else "outcome"
-            raise HandlerError(
+def _contradiction(lease_id: int, told: Sequence[Told]) -> HandlerError:
+    """Of rows that do not agree on a record: names the first that is found."""
+    for ((_, one, *_), some, _), ((_, other, *_), others, _) in combinations(told, 2):
+        if both := some & others:
+            what = "time not before" if one == other else "outcome"
+            return HandlerError(
                 f"the handler gave offset {both.first} (lease {lease_id}) more than one {what}: rows made "
                 "from one record must agree on it"
             )
-
-
-def _offset_sets(records: DataFrame, *by: str) -> list[tuple[tuple[Any, ...], OffsetSet, int]]:
-    """The offsets of each combination of values in the columns `by`, as (values, offsets, rows).
-
-    As bitmaps, a bit for each offset, made where the data are: in any order, doubled or not, and neither sorted nor
-    sent one by one. Where the offsets lie so far apart that there would be more than MOST_BITMAPS, they are made
-    distinct and sorted instead, and sent as runs.
-    """
-    bitmaps = _bitmaps(records, by).limit(MOST_BITMAPS + 1).toArrow()
-    if bitmaps.num_rows > MOST_BITMAPS:
-        return _sorted_runs(records, by)
-    ranges: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
-    rows: dict[tuple[Any, ...], int] = {}
-    # The bits stay where Arrow has put them.
-    bits = bitmaps.column("bits")
-    *keys, buckets, counts = (column.to_pylist() for column in bitmaps.drop_columns("bits").columns)
-    if None in buckets:
-        raise HandlerError(
-            "a row has no offset: every row must pass on topic, partition, offset and lease_id of its record"
-        )
-    for key, bucket, some, count in zip(zip(*keys, strict=True), buckets, bits, counts, strict=True):
-        first = (bucket - 1) * BITMAP_OFFSETS
-        whole = [(first, first + BITMAP_OFFSETS)]
-        ranges.setdefault(key, []).extend(_ones(some.as_buffer(), first) if some.is_valid else whole)
-        rows[key] = rows.get(key, 0) + count
-    return [(key, OffsetSet.of(*found), rows[key]) for key, found in ranges.items()]
-
-
-def _bitmaps(records: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Columns `by`, then bucket, bits (null when all are set) and rows. Spark counts from 1, offsets from 0."""
-    placed = records.select(
-        *by,
-        fn.expr("bitmap_bucket_number(offset + 1)").alias("bucket"),
-        fn.expr("bitmap_bit_position(offset + 1)").alias("bit"),
-    )
-    made = placed.groupBy(*by, "bucket").agg(
-        fn.expr("bitmap_construct_agg(bit)").alias("bits"), fn.count("*").alias("rows")
-    )
-    some = fn.expr(f"if(bitmap_count(bits) = {BITMAP_OFFSETS}, null, bits)").alias("bits")
-    return made.select(*by, "bucket", some, "rows")
-
-
-def _ones(bits: pa.Buffer, first: int) -> list[tuple[int, int]]:
-    """The ranges of a bitmap whose first bit is that offset."""
-    padded = np.zeros(BITMAP_OFFSETS + 2, np.int8)
-    padded[1:-1] = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
-    ends: list[list[int]] = (np.flatnonzero(np.diff(padded)).reshape(-1, 2) + first).tolist()
-    return [(start, end) for start, end in ends]
-
-
-def _sorted_runs(records: DataFrame, by: Sequence[str]) -> list[tuple[tuple[Any, ...], OffsetSet, int]]:
-    rows = {tuple(row[:-1]): row[-1] for row in records.groupBy(*by).count().collect()}
-    distinct = records.select(*by, "offset").distinct()
-    ordered = distinct.repartitionByRange(*by, "offset").sortWithinPartitions(*by, "offset")
-    # In order and distinct, an offset minus the number of its row is the same throughout a run.
-    run = (fn.col("offset") - fn.monotonically_increasing_id()).alias("run")
-    runs = (
-        ordered.select(*by, "offset", run)
-        .groupBy(*by, "run")
-        .agg(fn.min("offset").alias("first"), (fn.max("offset") + 1).alias("past"))
-        .drop("run")
-        .toArrow()
-    )
-    ranges: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
-    *keys, firsts, pasts = (column.to_pylist() for column in runs.columns)
-    for key, first, past in zip(zip(*keys, strict=True), firsts, pasts, strict=True):
-        ranges.setdefault(key, []).append((first, past))
-    return [(key, OffsetSet.of(*found), rows[key]) for key, found in ranges.items()]
+    raise AssertionError("sets that do not overlap have as many offsets as their union")

@@ -46,6 +46,14 @@ class OffsetSet:
         return cls(tuple(_merged(sorted(ranges))))
 
     @classmethod
+    def union(cls, sets: Iterable[OffsetSet]) -> OffsetSet:
+        """All offsets of some sets, in one pass: for many of them faster than one ``|`` after another."""
+        some = [each for each in sets if each.ranges]
+        if len(some) == 1:
+            return some[0]
+        return cls(tuple(_merged(sorted(r for each in some for r in each.ranges))))
+
+    @classmethod
     def parse(cls, text: str) -> Self:
         """The set that Postgres wrote as multirange text, such as ``{[1,5),[7,9)}``."""
         if not _MULTIRANGE.match(text):

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines import ShareGroupJob, run_rounds, spark_session
+from pipelines import ParquetByLease, ShareGroupJob, run_rounds, spark_session
+from pipelines.sink_copy import Copier
+from pipelines.sink_postgres import OpenTable, PostgresTable
+from pipelines.sinks import Place
 from sharequeue.database import Database
 from sharequeue.settings import Settings
 from sharequeue.state import SharePartition, State
@@ -47,35 +51,25 @@ CONF = {
 }
 
 
-class Handler:
-    """Accepts everything, with the attempt that did it. First attempts of the tasks in `held` stop after their first
-    batch: they fail, or wait until the file `go` is there.
+@dataclass(frozen=True)
+class Stop:
+    """First attempts of the tasks in `held` stop after their first batch: they fail, or wait until the file `go` is
+    there.
     """
 
-    def __init__(self, signals: str, held: list[int], *, fails: bool, shuffled: bool) -> None:
-        self.signals = signals
-        self.held = held
-        self.fails = fails
-        self.shuffled = shuffled
+    signals: str
+    held: tuple[int, ...]
+    fails: bool
 
-    def __call__(self, records: DataFrame) -> DataFrame:
-        if self.shuffled:
-            records = records.repartition(2, "offset")
-        return records.select("topic", "partition", "offset", "lease_id").mapInArrow(self.work, COLUMNS)
-
-    def work(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What runs on the executors."""
         if ours := {"pipelines", "sharequeue"} & set(sys.modules):
             raise AssertionError(f"an executor has imported {ours}")
         context = TaskContext.get()
         assert context is not None
-        attempt = context.attemptNumber()
-        stops = attempt == 0 and context.partitionId() in self.held
+        stops = context.attemptNumber() == 0 and context.partitionId() in self.held
         for batch in batches:
-            accepted = pa.array(["accept"] * batch.num_rows, pa.string())
-            attempts = pa.array([attempt] * batch.num_rows, pa.int32())
-            names = [*batch.schema.names, "outcome", "attempt"]
-            yield pa.RecordBatch.from_arrays([*batch.columns, accepted, attempts], names=names)
+            yield batch
             if stops:
                 self.stop(context.partitionId())
                 stops = False
@@ -92,6 +86,62 @@ class Handler:
         deadline = time.monotonic() + 240
         while not (Path(self.signals) / "go").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
+
+
+@dataclass(frozen=True)
+class Handler:
+    """Accepts everything, with the attempt that did it."""
+
+    stop: Stop
+    shuffled: bool
+
+    def __call__(self, records: DataFrame) -> DataFrame:
+        if self.shuffled:
+            records = records.repartition(2, "offset")
+        return records.select("topic", "partition", "offset", "lease_id").mapInArrow(self.work, COLUMNS)
+
+    def work(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What runs on the executors."""
+        context = TaskContext.get()
+        assert context is not None
+        for batch in self.stop(batches):
+            accepted = pa.array(["accept"] * batch.num_rows, pa.string())
+            attempts = pa.array([context.attemptNumber()] * batch.num_rows, pa.int32())
+            names = [*batch.schema.names, "outcome", "attempt"]
+            yield pa.RecordBatch.from_arrays([*batch.columns, accepted, attempts], names=names)
+
+
+class StoppingCopier(Copier):
+    """What copies rows into staging tables on the executors; its first attempts stop."""
+
+    def __init__(self, copier: Copier, stop: Stop) -> None:
+        super().__init__(copier.connection, copier.statements)
+        self.stop = stop
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return super().__call__(self.stop(batches))
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenStoppingTable(OpenTable):
+    """A table at work whose copying tasks stop."""
+
+    stop: Stop
+
+    def copier(self, lease_ids: Iterable[int]) -> Copier:
+        return StoppingCopier(OpenTable.copier(self, lease_ids), self.stop)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppingTable(PostgresTable):
+    """A table whose copying tasks stop."""
+
+    stop: Stop
+
+    def open(self, place: Place) -> OpenStoppingTable:
+        opened = PostgresTable.open(self, place)
+        assert isinstance(opened, OpenTable)
+        return OpenStoppingTable(opened.sink, opened.place, opened.target, opened.route, stop=self.stop)
 
 
 def wait_for_executors(spark: SparkSession, wanted: int) -> None:
@@ -130,8 +180,11 @@ def main() -> None:
     for line in sys.stdin:
         given: dict[str, Any] = json.loads(line)
         group, topic = given["group"], given["topic"]
-        handler = Handler(given["signals"], given["held"], fails=given["fails"], shuffled=given["shuffled"])
-        job = ShareGroupJob(group, (topic,), handler, f"sink-{group}", lock_duration_ms=given["lock_ms"])
+        stop = Stop(given["signals"], tuple(given["held"]), given["fails"])
+        table, lock_ms = given["table"], given["lock_ms"]
+        handler = Handler(stop if table is None else replace(stop, held=()), given["shuffled"])
+        sink = ParquetByLease() if table is None else StoppingTable(table, stop=stop)
+        job = ShareGroupJob(group, (topic,), handler, f"sink-{group}", output=sink, lock_duration_ms=lock_ms)
         holder = Holder([SharePartition(group, topic, number) for number in range(2)])
         wait_for_executors(spark, 2)
         with Database.open(settings) as database, Topics(settings) as topics:

@@ -47,12 +47,15 @@ class Cluster:
         fails: bool = False,
         shuffled: bool = False,
         lock_ms: int = 30_000,
+        table: str | None = None,
     ) -> Path:
-        """Have the driver run a job; gives the folder of its signals (see `tests.cluster_driver.Handler`)."""
+        """Have the driver run a job, into files or a table of Postgres; gives the folder of its signals (see
+        `tests.cluster_driver.Stop`).
+        """
         signals = Path(tempfile.mkdtemp(dir=self.folder, prefix="signals-"))
         self._signals.append(signals)
         given = {"group": group, "topic": topic, "signals": str(signals), "held": list(held)}
-        asked = {**given, "fails": fails, "shuffled": shuffled, "lock_ms": lock_ms}
+        asked = {**given, "fails": fails, "shuffled": shuffled, "lock_ms": lock_ms, "table": table}
         driver = self.driver()
         assert driver.stdin is not None
         driver.stdin.write(json.dumps(asked) + "\n")

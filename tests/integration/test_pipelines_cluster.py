@@ -4,13 +4,17 @@ driver, each a process of its own."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import sqlalchemy as sa
 
+from pipelines.sink_postgres import PostgresTable
 from pipelines.write import read_manifest
+from sharequeue.database import Database
 from sharequeue.state import SharePartition, State
 from tests.fix_cluster import Cluster, executor_of, wait_until
 from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
@@ -97,6 +101,52 @@ def test_a_stage_whose_input_died_is_done_again(
     assert (report["accepted"], report["rounds"]) == (2 * RECORDS, 1)
     assert report["stages_again"] > 0
     ledger(state, group)
+
+
+@pytest.fixture
+def table(database: Database, group: str) -> Iterator[str]:
+    """Give a table in a schema of this test alone."""
+    schema = group.replace("-", "_")
+    with database.transaction() as connection:
+        connection.exec_driver_sql(f"create schema {schema}")
+        connection.exec_driver_sql(
+            f'create table {schema}.accepted (partition int, "offset" bigint, attempt int)'
+        )
+    yield f"{schema}.accepted"
+    with database.transaction() as connection:
+        connection.exec_driver_sql(f"drop schema {schema} cascade")
+
+
+@pytest.mark.parametrize("what", ["fails", "twice", "killed"])
+def test_a_copy_into_postgres_that_is_done_again_counts_once(
+    group: str, filled: str, cluster: Cluster, state: State, database: Database, table: str, what: str
+) -> None:
+    """Half of a lease's rows are copied when the task fails, is overtaken by a second one, or loses its executor: the
+    table has each record once, and no staging table stays."""
+    held = {"fails": [0, 1], "twice": [0], "killed": [0, 1]}[what]
+    signals = cluster.begin(group, filled, held=held, fails=what == "fails", table=table)
+    if what == "killed":
+        executor_of(signals, 1)
+        executor_of(signals, 0).kill()
+        (signals / "go").touch()
+    report = cluster.end()
+    assert (report["accepted"], report["rounds"]) == (2 * RECORDS, 1)
+    assert report["failed_tasks"] == {"fails": 2, "twice": 0, "killed": 1}[what]
+    rows = database.rows(sa.text(f'select partition, "offset" from {table}'))  # noqa: S608
+    assert Counter((row["partition"], row["offset"]) for row in rows) == {
+        (p, n): 1 for p in range(2) for n in range(RECORDS)
+    }
+    assert state.leases(group) == []
+    assert state.verify(group) == []
+    # Which a task that was overtaken still holds, until it ends: then it is swept.
+    (signals / "go").touch()
+    job = job_of(group, filled, all_accepted)
+
+    def none_left() -> bool:
+        PostgresTable(table).sweep(state, job, dry_run=False)
+        return not PostgresTable(table).sweep(state, job, dry_run=True)
+
+    wait_until(none_left, "a staging table stays")
 
 
 def test_a_driver_that_is_killed_leaves_all_to_the_next(

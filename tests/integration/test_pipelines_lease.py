@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from pipelines import LeasedRecords, lease
-from pipelines.outcomes import HandlerError
+from pipelines.job import HandlerError
 from pipelines.renewal import LockLost
 from sharequeue.kafka_clients import client_config
 from sharequeue.settings import Settings

@@ -12,8 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from pipelines import outcomes
-from pipelines.job import ShareGroupJob, Summary, pipeline
-from pipelines.outcomes import HandlerError
+from pipelines.job import HandlerError, ShareGroupJob, Summary, pipeline
 from pipelines.read import leased_records
 from pipelines.report import Progress
 from pipelines.write import SinkTaken, read_manifest, read_output, write_leases

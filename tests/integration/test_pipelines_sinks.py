@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from pipelines.answering import MOST_DELAYS
-from pipelines.outcomes import HandlerError
+from pipelines.job import HandlerError
 from pipelines.sinks import AtLeastOnce
 from pipelines.write import NotFiles, read_manifest, read_output, sweep_outputs
 from sharequeue.configs import alter_group_configs
