@@ -78,18 +78,18 @@ class Explanations:
         named = {a.exceptions for a in attempts if a.exceptions}
         self._tables = {location: table for location, table in self._tables.items() if location in named}
         errors = [self._errors(attempt) for attempt in attempts]
-        of_attempts: dict[tuple[int, int], Headers] = {}
+        made: dict[tuple[int, int, Headers], Headers] = {}
 
         def tell(offset: int) -> Headers:
             number = last.get(offset)
             if number is None:
                 return ()
-            pair = (first[offset], number)
-            headers = of_attempts.get(pair)
+            # The same tuple for what is the same: its letters differ in their offset only.
+            what = (first[offset], number, errors[number].get(offset, ()))
+            headers = made.get(what)
             if headers is None:
-                headers = of_attempts[pair] = attempt_headers(attempts[pair[0]], attempts[number])
-            error = errors[number].get(offset)
-            return headers if error is None else (*error, *headers)
+                headers = made[what] = (*what[2], *attempt_headers(attempts[what[0]], attempts[number]))
+            return headers
 
         return tell
 

@@ -118,12 +118,16 @@ class BatchWriter:
                 if absent:
                     if self._copying and source_id == batch.topic_id and originals is None:
                         originals = open_clients.enter_context(Originals(self._settings, self._source.topic))
-                    copies = self._copies(batch, absent, originals if source_id == batch.topic_id else None)
                     tell = explanations.of(self._state.dead_letter_attempts(self._source, batch.sequence))
                     writing = LetterWriting(batch, tell)
-                    self._transact(
-                        producer, writing, absent, copies, marker if source_id is not None else None
-                    )
+                    placed = marker if source_id is not None else None
+                    if self._copying or self._topic.max_message_bytes < LARGEST_LETTER_BYTES:
+                        copies = self._copies(
+                            batch, absent, originals if source_id == batch.topic_id else None
+                        )
+                        self._transact(producer, writing, absent, copies, placed)
+                    else:
+                        self._transact_all(producer, writing, absent, placed)
                 closed = self._state.close_dead_letters(self._source, batch.sequence)
                 self._step("closed")
                 written = min(absent.count, closed)
@@ -171,6 +175,19 @@ class BatchWriter:
             raise unanswered(error, f"grant READ on topic `{self._topic.name}`") from error
         return OffsetSet.of(*((offset, offset + 1) for offset in offsets))
 
+    def _transact_all(
+        self, producer: LetterProducer, writing: LetterWriting, absent: OffsetSet, marker: Marker | None
+    ) -> None:
+        """Write what is absent in one transaction: nothing is copied, and every letter fits."""
+        every = _told_every(absent)
+        producer.begin()
+        self._step("begun")
+        for number, headers in enumerate(writing.without_copies(absent), start=1):
+            producer.produce(None, None, headers)
+            if number % every == 0:
+                self._step("producing")
+        self._commit(producer, marker, absent.end - 1)
+
     def _transact(
         self,
         producer: LetterProducer,
@@ -179,23 +196,23 @@ class BatchWriter:
         copies: Iterable[tuple[Letter, RecordCopy]],
         marker: Marker | None,
     ) -> None:
-        """Write what is absent; in one transaction, unless copies make it too large for one."""
-        every = max(1, min(PRODUCED_STEP, absent.count // 2))
+        """Write what is absent, each letter no larger than the topic takes; in one transaction, unless copies make it
+        too large for one.
+        """
+        every = _told_every(absent)
         last = absent.end - 1
         limit = self._topic.max_message_bytes
-        tight = self._copying or limit < LARGEST_LETTER_BYTES
         produced_bytes = 0
         for number, (letter, copy) in enumerate(copies, start=1):
             if not producer.in_transaction:
                 producer.begin()
                 self._step("begun")
             headers = writing.headers(letter, copy.headers)
-            if tight:
-                size = record_bytes(copy.key, copy.value, headers)
-                if size > limit:
-                    copy, headers = _fitting(writing, letter, copy, limit)
-                else:
-                    produced_bytes += size
+            size = record_bytes(copy.key, copy.value, headers)
+            if size > limit:
+                copy, headers = _fitting(writing, letter, copy, limit)
+            else:
+                produced_bytes += size
             producer.produce(copy.key, copy.value, headers)
             if number % every == 0:
                 self._step("producing")
@@ -248,6 +265,11 @@ def _fitting(
     if record_bytes(copy.key, copy.value, headers) > limit:
         headers = without_explanation(headers)
     return copy, headers
+
+
+def _told_every(absent: OffsetSet) -> int:
+    """After how many letters the step `producing` is told."""
+    return max(1, min(PRODUCED_STEP, absent.count // 2))
 
 
 def _records(batch: DeadLetterBatch) -> OffsetSet:

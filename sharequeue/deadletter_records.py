@@ -159,14 +159,18 @@ class DeadLetter:
 
 def letters_of(batch: DeadLetterBatch, wanted: OffsetSet) -> Iterator[Letter]:
     """The records of a batch whose offsets are wanted, ascending."""
-    ranges = sorted(
+    for first, end, delivery_count, cause in _alike(batch, wanted):
+        for offset in range(first, end):
+            yield Letter(offset, delivery_count, cause)
+
+
+def _alike(batch: DeadLetterBatch, wanted: OffsetSet) -> list[tuple[int, int, int, str]]:
+    """Ranges of offsets, ascending, with their delivery count and cause."""
+    return sorted(
         (first, end, run.delivery_count, run.cause)
         for run in batch.letters
         for first, end in (run.offsets & wanted).ranges
     )
-    for first, end, delivery_count, cause in ranges:
-        for offset in range(first, end):
-            yield Letter(offset, delivery_count, cause)
 
 
 def batch_identity(batch: DeadLetterBatch) -> str:
@@ -187,6 +191,7 @@ class LetterWriting:
     """Makes the headers of one batch's letters; what they have in common is made once."""
 
     def __init__(self, batch: DeadLetterBatch, tell: Callable[[int], Headers] | None = None) -> None:
+        self.batch = batch
         source = batch.share_partition
         self._topic: Header = (TOPIC, source.topic.encode())
         self._partition: Header = (PARTITION, str(source.partition).encode())
@@ -217,6 +222,23 @@ class LetterWriting:
             *self._tell(offset),
             *ours,
         ]
+
+    def without_copies(self, wanted: OffsetSet) -> Iterator[dict[str, bytes | None]]:
+        """The headers of all wanted letters, ascending, as `headers` has them; no name is there twice.
+
+        One dict for all, good until the next is asked for, in which only the offset changes where the rest is as
+        before: with `produce`, which takes from a dict what it sends, half the time of a list for each.
+        """
+        tell = self._tell
+        for first, end, delivery_count, cause in _alike(self.batch, wanted):
+            told: Headers | None = None
+            headers: dict[str, bytes | None] = {}
+            for offset in range(first, end):
+                now = tell(offset)
+                if now is not told:
+                    headers, told = dict(self.headers(Letter(offset, delivery_count, cause))), now
+                headers[OFFSET] = b"%d" % offset
+                yield headers
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,7 +207,7 @@ class LetterProducer:
             raise self._failure(error) from error
         self._open = True
 
-    def produce(self, key: bytes | None, value: bytes | None, headers: list[Any]) -> None:
+    def produce(self, key: bytes | None, value: bytes | None, headers: list[Any] | dict[str, Any]) -> None:
         """Add one letter, with `Header`s; waits while more is in flight than memory is meant for."""
         while True:
             try:
