@@ -26,7 +26,7 @@ from sharequeue.deadletter_transactions import Fenced, LetterProducer, Markers
 from sharequeue.errors import ShareError
 from sharequeue.settings import Settings
 from sharequeue.state import SharePartition, State
-from sharequeue.topics import Topics
+from sharequeue.topics import SETTLE_SECONDS, Topics
 
 __all__ = [
     "DeadLetter",
@@ -45,10 +45,7 @@ TAKEOVERS = 5
 """How often a drain begins a share-partition again after another writer took it over."""
 PATIENCE_SECONDS = 2.0
 """How long the writer that took over may show no progress before it is taken for dead."""
-SETTLE_SECONDS = 2.0
-"""How long a drain waits, at its end, for its letters to be seen."""
 _LOOK_AGAIN_SECONDS = 0.1
-_SETTLED_SECONDS = 0.01
 
 Progress = Callable[[str], None]
 
@@ -161,7 +158,8 @@ class DeadLetterWriter:
                 # After an error, or Ctrl-C, the others end with the batch at which they are.
                 drain.stopped.set()
         if any(report is not None and report.written for report, _ in outcomes.values()):
-            self._settle()
+            with suppress(ShareError), Topics(self._settings, SETTLE_SECONDS) as topics:
+                topics.settle([self._rules.topic])
         held = self._held(
             {source: problem for source, (_, problem) in outcomes.items() if problem is not None}
         )
@@ -196,21 +194,6 @@ class DeadLetterWriter:
         if problem is not None and problem.lasting and self._rules.drop:
             return self._drop(source, drain, report or PartitionReport(source)), None
         return report, problem
-
-    def _settle(self) -> None:
-        """Wait until readers see what was committed.
-
-        A broker answers a commit before it has told the partitions; when it has just started, half a second before.
-        Another writer's open transaction holds readers up too; that is not waited for longer than a moment.
-        """
-        deadline = time.monotonic() + SETTLE_SECONDS
-        with suppress(ShareError), Topics(self._settings, SETTLE_SECONDS) as topics:
-            ends = {partition: log.log_end for partition, log in topics.offsets(self._rules.topic).items()}
-            while time.monotonic() < deadline:
-                logs = topics.offsets(self._rules.topic)
-                if all(logs[partition].last_stable_offset >= end for partition, end in ends.items()):
-                    return
-                time.sleep(_SETTLED_SECONDS)
 
     def _waiting(self) -> dict[SharePartition, int]:
         """How many records are ARCHIVING, for the share-partitions that have any."""

@@ -15,6 +15,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -30,6 +31,7 @@ from sharequeue.deadletter_records import (
     read_dead_letters,
 )
 from sharequeue.deadletter_transactions import FENCED, TIMEOUT_SECONDS, TRANSACTION_TIMEOUT_MS
+from sharequeue.errors import ShareError
 from sharequeue.kafka_clients import client_config
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.redrive_batches import RedriveBatch, RedriveBatches
@@ -171,6 +173,9 @@ class Redrive:
             for line in self._partition(partition, wanted, report):
                 progress(line)
         self._batches.end(redrive_id)
+        if report.sent:
+            with suppress(ShareError):
+                self._topics.settle(plan.targets)
         report.seconds = time.monotonic() - began
         return report
 

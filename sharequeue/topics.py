@@ -51,6 +51,9 @@ _UNREACHABLE = frozenset(
 _ABSENT = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 )
+SETTLE_SECONDS = 2.0
+"""How long is waited, after writing in transactions, for what was written to be seen."""
+_SETTLED_SECONDS = 0.01
 _SPEC: Any = OffsetSpec  # carries no types
 _EARLIEST, _LATEST = _SPEC.earliest(), _SPEC.latest()
 
@@ -162,6 +165,22 @@ class Topics:
             for key in starts
             if key in ends and key in stables
         }
+
+    def settle(self, names: Iterable[str]) -> None:
+        """Wait until who reads committed records sees all that is in these topics now, 2 s at most.
+
+        A broker answers a commit before it has told the partitions; when it has just started, half a second before.
+        Another writer's open transaction holds readers up too; that is not waited for longer than a moment. Errors as
+        `offsets`.
+        """
+        deadline = time.monotonic() + SETTLE_SECONDS
+        sizes = {name: info.partitions for name, info in self.describe(names).items()}
+        ends = {at: log.log_end for at, log in self.offsets_of(sizes).items()}
+        while time.monotonic() < deadline:
+            logs = self.offsets_of(sizes)
+            if all(at in logs and logs[at].last_stable_offset >= end for at, end in ends.items()):
+                return
+            time.sleep(_SETTLED_SECONDS)
 
     def offsets_for_times(self, name: str, timestamp_ms: int) -> dict[int, int | None]:
         """Per partition the first offset whose record's timestamp is at or after `timestamp_ms` (Unix
