@@ -8,6 +8,7 @@ the JVM writes goes to `<home>/logs/spark.log`, so that it does not drown what t
 from __future__ import annotations
 
 import os
+import re
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,7 @@ from pyspark.sql import SparkSession
 from sharequeue.settings import Settings
 
 LOG_TAIL_BYTES = 2000
+_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
 class SparkNotReady(Exception):
@@ -84,8 +86,7 @@ def _configuration(settings: Settings, app_name: str) -> dict[str, str]:
         "spark.app.name": app_name,
         "spark.master": settings.spark_master,
         "spark.jars": ",".join(str(jar) for jar in connector_jars(settings)),
-        # Nobody waits for a batch's pauses: measured on two million flights, a tenth less time than with G1.
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j2} -XX:+UseParallelGC",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j2}{_collector()}",
         "spark.driver.memory": _driver_memory(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -103,6 +104,15 @@ def _configuration(settings: Settings, app_name: str) -> dict[str, str]:
 
 def _is_local(master: str) -> bool:
     return master.startswith("local")
+
+
+def _collector() -> str:
+    """The parallel collector, unless the environment has chosen one: a JVM that is told of two does not start.
+
+    Nobody waits for a batch's pauses: measured on two million flights, a tenth less time than with G1.
+    """
+    chosen = (os.environ.get(name, "") for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS"))
+    return "" if any(_COLLECTOR.search(options) for options in chosen) else " -XX:+UseParallelGC"
 
 
 def _driver_memory() -> str:

@@ -4,7 +4,7 @@ a topic."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +54,7 @@ def job_of(group: str, topic: str, handler: Handler, **changes: object) -> Share
 Produce = Callable[[str, int, Iterable[object]], None]
 Assigned = Callable[..., Holder]
 RunJob = Callable[..., "RunReport"]
+MakeTable = Callable[[str], str]
 
 
 @pytest.fixture
@@ -93,6 +94,22 @@ def assigned(database: Database, state: State, topics: Topics, group: str) -> As
         return Holder(share_partitions)
 
     return start
+
+
+@pytest.fixture
+def make_table(database: Database, group: str) -> Iterator[MakeTable]:
+    """Give a function that makes a table `accepted` of some columns, in a schema of this test alone."""
+    schema = group.replace("-", "_")
+
+    def make(columns: str) -> str:
+        with database.transaction() as connection:
+            connection.execute(sa.text(f"create schema {schema}"))
+            connection.execute(sa.text(f"create table {schema}.accepted ({columns})"))
+        return f"{schema}.accepted"
+
+    yield make
+    with database.transaction() as connection:
+        connection.execute(sa.text(f"drop schema if exists {schema} cascade"))
 
 
 @pytest.fixture

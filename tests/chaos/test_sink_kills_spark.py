@@ -9,7 +9,6 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from pipelines.write import sweep_outputs
 from sharequeue.database import Database
 from sharequeue.settings import Settings
 from sharequeue.state import Lease, State
-from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
+from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, RunJob, all_accepted, job_of
 from tests.fix_stack import REPOSITORY, MakeTopic
 
 RECORDS = 100
@@ -40,7 +39,7 @@ KILLED = textwrap.dedent(
     from sharequeue.settings import Settings
     from sharequeue.state import SharePartition, State
     from sharequeue.topics import Topics
-    from tests.fix_pipelines import Holder, all_accepted
+    from tests.fix_pipelines import Holder, MakeTable, all_accepted
 
     home, output, group, topic, lock_ms, kind, where, delay_ms = sys.argv[1:]
     settings = Settings.load(home, output=output)
@@ -81,17 +80,9 @@ def filled(make_topic: MakeTopic, produce: Produce) -> str:
 
 
 @pytest.fixture
-def table(database: Database, group: str) -> Iterator[str]:
-    """Give a table in a schema of this test alone."""
-    schema = group.replace("-", "_")
-    with database.transaction() as connection:
-        connection.exec_driver_sql(f"create schema {schema}")
-        connection.exec_driver_sql(
-            f'create table {schema}.accepted (partition int, "offset" bigint, lease_id bigint)'
-        )
-    yield f"{schema}.accepted"
-    with database.transaction() as connection:
-        connection.exec_driver_sql(f"drop schema {schema} cascade")
+def table(make_table: MakeTable) -> str:
+    """Give a table for what is accepted."""
+    return make_table('partition int, "offset" bigint, lease_id bigint')
 
 
 def kill(settings: Settings, group: str, topic: str, kind: str, where: str, delay_ms: int = 0) -> None:

@@ -21,7 +21,7 @@ from sharequeue.local.home import Home
 from sharequeue.local.stack import StackInfo, up
 from sharequeue.membership import Membership
 from sharequeue.state import Lease, State
-from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fix_pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of
 from tests.fix_stack import MakeTopic
 
 pytestmark = pytest.mark.timeout(300)
@@ -91,28 +91,24 @@ def drained(
 
 
 def test_a_table_has_each_record_exactly_once(
-    drained: Callable[[Callable[[str, Servers], ShareGroupJob]], None], group: str, database: Database
+    drained: Callable[[Callable[[str, Servers], ShareGroupJob]], None],
+    group: str,
+    database: Database,
+    make_table: MakeTable,
 ) -> None:
     """Killed while the first lease's rows are staged."""
-    schema = group.replace("-", "_")
-    with database.transaction() as connection:
-        connection.exec_driver_sql(f"create schema {schema}")
-        connection.exec_driver_sql(f'create table {schema}.accepted ("offset" bigint)')
+    table = make_table('"offset" bigint')
 
     def make(topic: str, servers: Servers) -> ShareGroupJob:
         def on_step(step: str) -> None:
             if step == "staged":
                 servers.kill()
 
-        return job_of(group, topic, all_accepted, output=PostgresTable(f"{schema}.accepted", on_step=on_step))
+        return job_of(group, topic, all_accepted, output=PostgresTable(table, on_step=on_step))
 
-    try:
-        drained(make)
-        rows = database.rows(sa.text(f'select "offset" from {schema}.accepted order by 1'))  # noqa: S608
-        assert [row["offset"] for row in rows] == list(range(RECORDS))
-    finally:
-        with database.transaction() as connection:
-            connection.exec_driver_sql(f"drop schema {schema} cascade")
+    drained(make)
+    rows = database.rows(sa.text(f'select "offset" from {table} order by 1'))  # noqa: S608
+    assert [row["offset"] for row in rows] == list(range(RECORDS))
 
 
 def test_a_writer_of_the_users_gets_each_record_at_least_once(

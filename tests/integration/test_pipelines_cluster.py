@@ -4,7 +4,6 @@ driver, each a process of its own."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +16,7 @@ from pipelines.write import read_manifest
 from sharequeue.database import Database
 from sharequeue.state import SharePartition, State
 from tests.fix_cluster import Cluster, executor_of, wait_until
-from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
+from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, RunJob, all_accepted, job_of
 from tests.fix_stack import MakeTopic
 
 pytestmark = pytest.mark.timeout(600)
@@ -104,17 +103,9 @@ def test_a_stage_whose_input_died_is_done_again(
 
 
 @pytest.fixture
-def table(database: Database, group: str) -> Iterator[str]:
-    """Give a table in a schema of this test alone."""
-    schema = group.replace("-", "_")
-    with database.transaction() as connection:
-        connection.exec_driver_sql(f"create schema {schema}")
-        connection.exec_driver_sql(
-            f'create table {schema}.accepted (partition int, "offset" bigint, attempt int)'
-        )
-    yield f"{schema}.accepted"
-    with database.transaction() as connection:
-        connection.exec_driver_sql(f"drop schema {schema} cascade")
+def table(make_table: MakeTable) -> str:
+    """Give a table for what is accepted."""
+    return make_table('partition int, "offset" bigint, attempt int')
 
 
 @pytest.mark.parametrize("what", ["fails", "twice", "killed"])

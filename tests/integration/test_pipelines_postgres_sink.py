@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 from collections import Counter
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -22,7 +21,7 @@ from sharequeue.database import Database
 from sharequeue.errors import InvalidRecordState
 from sharequeue.settings import Settings
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, job_of
+from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, RunJob, job_of
 from tests.fix_stack import MakeTopic
 
 COLUMNS = """
@@ -33,15 +32,9 @@ COLUMNS = """
 
 
 @pytest.fixture
-def table(database: Database, group: str) -> Iterator[str]:
-    """Give a table in a schema of this test alone."""
-    schema = group.replace("-", "_")
-    with database.transaction() as connection:
-        connection.exec_driver_sql(f"create schema {schema}")
-        connection.execute(sa.text(f"create table {schema}.accepted ({COLUMNS})"))
-    yield f"{schema}.accepted"
-    with database.transaction() as connection:
-        connection.exec_driver_sql(f"drop schema {schema} cascade")
+def table(make_table: MakeTable) -> str:
+    """Give a table for what is accepted."""
+    return make_table(COLUMNS)
 
 
 def every_type(records: DataFrame) -> DataFrame:
