@@ -33,7 +33,7 @@ MOST_BITMAPS = 16_384
 """Bitmaps that are collected, 64 MiB; where there are more the slower way is taken, which sorts the offsets."""
 ROWS_AT_ONCE = 65_536
 READ_AT_ONCE_BYTES = 65_536
-"""Of a column of a file: without it, all of a row group's are in memory, 340 MiB more for 25 million rows."""
+"""Of a column of a file, and nothing before it is wanted: 8 MiB in memory instead of 200 for 100 million rows."""
 
 Told = tuple[tuple[Any, ...], OffsetSet, int]
 """Values of some columns, the offsets of the rows that have them, and how many rows these are."""
@@ -101,7 +101,7 @@ def _astray(what: str) -> HandlerError:
 
 def _in_file(file: Path, by: Sequence[str]) -> list[tuple[tuple[Any, ...], _Ranges, int]]:
     pieces = []
-    parquet = pq.ParquetFile(file, read_dictionary=list(by), buffer_size=READ_AT_ONCE_BYTES)
+    parquet = pq.ParquetFile(file, read_dictionary=list(by), buffer_size=READ_AT_ONCE_BYTES, pre_buffer=False)
     for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=[*by, "offset"]):
         if batch["offset"].null_count:
             raise _astray("no offset")
