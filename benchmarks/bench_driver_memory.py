@@ -4,7 +4,7 @@ The same job, one round, over topics of more and more records: lease, read, Parq
 acknowledge. Executors are processes of their own (`local-cluster`), so that the driver holds what a driver
 holds: the most that its JVM keeps alive (after a collection, asked for every second) and the most that its
 Python takes. Once with every record accepted, once with one in a thousand released, singly: what the driver
-holds then is a bit a record, and the ranges.
+holds then are their ranges.
 
     .venv/bin/python benchmarks/bench_driver_memory.py [--full | --records 100000000]
 """
