@@ -109,7 +109,8 @@ def _is_local(master: str) -> bool:
 def _collector() -> str:
     """The parallel collector, unless the environment has chosen one: a JVM that is told of two does not start.
 
-    Nobody waits for a batch's pauses: measured on two million flights, a tenth less time than with G1.
+    Nobody waits for a batch's pauses. Two million flights, sessions taking turns: leased 9.4 s, with G1 10.6;
+    plain 9.2 and 9.7.
     """
     chosen = (os.environ.get(name, "") for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS"))
     return "" if any(_COLLECTOR.search(options) for options in chosen) else " -XX:+UseParallelGC"

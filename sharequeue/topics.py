@@ -174,8 +174,10 @@ class Topics:
         `offsets`.
         """
         deadline = time.monotonic() + SETTLE_SECONDS
-        sizes = {name: info.partitions for name, info in self.describe(names).items()}
-        ends = {at: log.log_end for at, log in self.offsets_of(sizes).items()}
+        # By `offsets`, which waits for partitions without a leader: a broker that has just started has some.
+        logs_of = {name: self.offsets(name) for name in names}
+        ends = {(name, at): log.log_end for name, logs in logs_of.items() for at, log in logs.items()}
+        sizes = {name: len(logs) for name, logs in logs_of.items()}
         while time.monotonic() < deadline:
             logs = self.offsets_of(sizes)
             if all(at in logs and logs[at].last_stable_offset >= end for at, end in ends.items()):

@@ -50,9 +50,8 @@ def test_room_is_given_back_once_it_is_room(private_database: Database, group: s
         elsewhere.exec_driver_sql("select from sharequeue.share_partitions limit 1 for update")
         assert _given_back(private_database) == []
         elsewhere.rollback()
-        for _ in range(
-            20
-        ):  # an autovacuum at work is somebody who holds the table: the service asks again, too
+        # An autovacuum at work is somebody who holds the table: the service asks again, too.
+        for _ in range(20):
             given_back = _given_back(private_database)
             if given_back:
                 break

@@ -58,6 +58,20 @@ def test_headers_are_kafkas_six_in_order_then_ours() -> None:
     assert headers[-1] == ("sharequeue.more", b"x")
 
 
+def test_letters_without_copies_have_the_same_headers_in_the_same_order() -> None:
+    """The one dict that all of them share says of each letter what its own list does, where what is told of
+    neighbours is the same and where it is not."""
+    alike, other = (
+        (("sharequeue.run.id", b"r1"),),
+        (("sharequeue.run.id", b"r2"), ("sharequeue.member.id", b"m")),
+    )
+    writing = LetterWriting(BATCH, lambda offset: {5: other, 8: ()}.get(offset, alike))
+    wanted = OffsetSet.of((2, 9))
+    shared = [list(headers.items()) for headers in writing.without_copies(wanted)]
+    assert shared == [writing.headers(each) for each in letters_of(BATCH, wanted)]
+    assert len(shared) == 4
+
+
 def test_a_rejected_record_says_so_in_kafkas_words() -> None:
     """The other of Kafka's two messages."""
     headers = dict(LetterWriting(BATCH).headers(Letter(5, 1, "rejected")))
