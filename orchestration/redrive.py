@@ -15,8 +15,8 @@ from pydantic import Field
 
 from orchestration.resources import SettingsResource, StateResource
 from sharequeue.configs import GroupConfigs
-from sharequeue.redrive import MAX_REDRIVES, Redrive, RedrivePlan, RedriveRefused, RedriveReport
-from sharequeue.redrive_selection import Selection, parse_header, parse_places
+from sharequeue.redrive import MAX_REDRIVES, Redrive, RedrivePlan, RedriveReport
+from sharequeue.redrive_selection import RedriveRefused, Selection, parse_header, parse_places
 
 
 class Redriving(dg.Config):
@@ -36,6 +36,9 @@ class Redriving(dg.Config):
     )
     target: str | None = Field(
         default=None, description="The topic to send to; without it each record's source."
+    )
+    only_group: bool = Field(
+        default=False, description="For this group alone: runs of other share groups pass over the records."
     )
     rate: float | None = Field(default=None, gt=0, description="Records a second at most.")
     max_redrives: int = Field(
@@ -83,6 +86,7 @@ def redrive_asset(group_id: str, name: str, tags: Mapping[str, str]) -> dg.Asset
                 topic,
                 selection,
                 target=config.target,
+                only_group=group_id if config.only_group else None,
                 rate=config.rate,
                 max_redrives=config.max_redrives,
             )
@@ -114,6 +118,7 @@ def metadata(
         "held_by_loop_guard_records": plan.looping,
         "redrive_seconds": round(report.seconds, 3) if report else 0.0,
         "redrive_id": str(report.redrive_id) if report else "",
+        "other_groups": sorted({group for groups in plan.other_groups.values() for group in groups}),
         "by_target": _counts("target", plan.targets),
         "by_cause": _counts("cause", plan.causes),
     }

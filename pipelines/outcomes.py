@@ -22,7 +22,7 @@ from pipelines.files import Files
 from pipelines.job import KEPT_COLUMNS, OUTCOMES, RELEASE, HandlerError
 from pipelines.offset_sets import Told, offset_sets, offset_sets_in
 from pipelines.plan import TopicPartition, plan_scans
-from pipelines.read import READER_OPTIONS, scan_records
+from pipelines.read import READER_OPTIONS, not_for_others, scan_records
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.state import AcknowledgeType, Lease
@@ -159,12 +159,20 @@ def present(
     *,
     isolation_level: str,
     options: Mapping[str, str] | None = None,
+    not_for_others_than: str | None = None,
 ) -> dict[TopicPartition, OffsetSet]:
-    """Which of these offsets the log has, by reading them."""
+    """Which of these offsets the log has, by reading them.
+
+    With `not_for_others_than`, a share group, records put back for another group alone do not count as there.
+    """
     held: dict[TopicPartition, OffsetSet] = {}
     given = {**READER_OPTIONS, "kafka.isolation.level": isolation_level, **(options or {})}
+    if not_for_others_than is not None:
+        given["includeHeaders"] = "true"
     for scan in plan_scans(wanted):
         records = scan_records(spark, settings, scan, given)
+        if not_for_others_than is not None:
+            records = not_for_others(records, not_for_others_than)
         for at, offsets, _ in offset_sets(records, "topic", "partition"):
             held[at] = held.get(at, EMPTY) | (offsets & wanted[at])
     return held

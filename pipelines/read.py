@@ -22,6 +22,7 @@ from pyspark.sql import functions as fn
 from pipelines.plan import MAX_SCANS, NEAR, Scan, TopicPartition, plan_scans
 from sharequeue.kafka_clients import spark_options
 from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.redrive_selection import REDRIVE_GROUP
 from sharequeue.settings import Settings
 from sharequeue.state import Lease
 
@@ -67,12 +68,14 @@ def leased_records(
     isolation_level: str = "read_uncommitted",
     headers: bool = True,
     max_scans: int = MAX_SCANS,
+    pass_over: bool = False,
 ) -> DataFrame:
     """The records of the leases: `topic, partition, offset, timestamp, timestamp_type, key, value, headers,
     delivery_count, lease_id`.
 
     Nothing is read before an action. Offsets that the log does not have are simply absent. `options` are the
-    connector's and win over READER_OPTIONS. Raises ValueError without a lease.
+    connector's and win over READER_OPTIONS. With `pass_over` records put back for another share group alone are left
+    out. Raises ValueError without a lease.
     """
     pieces = [
         Leased(
@@ -90,14 +93,16 @@ def leased_records(
         raise ValueError("there is nothing to read: no lease, or leases without offsets")
     given = {
         **READER_OPTIONS,
-        "includeHeaders": str(headers).lower(),
+        "includeHeaders": str(headers or pass_over).lower(),
         "kafka.isolation.level": isolation_level,
         **(options or {}),
     }
     frames = []
     for scan in scans:
-        records = _typed(scan_records(spark, settings, scan, given), headers)
-        frames.append(_labelled(spark, records, scan, pieces))
+        records = scan_records(spark, settings, scan, given)
+        if pass_over:
+            records = not_for_others(records, leases[0].share_partition.group_id)
+        frames.append(_labelled(spark, _typed(records, headers), scan, pieces))
     return reduce(DataFrame.unionByName, frames)
 
 
@@ -111,6 +116,13 @@ def scan_records(
     """
     reader = spark.read.format("kafka").option("failOnDataLoss", "false")
     return reader.options(**{**spark_options(settings), **options, **scan.options()}).load()
+
+
+def not_for_others(records: DataFrame, group: str) -> DataFrame:
+    """Leave out what was put back from a dead-letter topic for another share group alone. Needs the headers."""
+    wanted = fn.lit(group).cast("binary")
+    other = fn.exists("headers", lambda h: (h["key"] == REDRIVE_GROUP) & (h["value"] != wanted))
+    return records.filter(~fn.coalesce(other, fn.lit(False)))
 
 
 def covered(pieces: Iterable[Leased]) -> dict[TopicPartition, OffsetSet]:

@@ -58,6 +58,7 @@ class Source:
             isolation_level=self.isolation_level,
             headers=self.headers,
             max_scans=self.max_scans,
+            pass_over=self._passes_over(leases),
         )
 
     def answers(
@@ -90,6 +91,9 @@ class Source:
                 wanted,
                 isolation_level=self.isolation_level,
                 options=self.reader_options,
+                not_for_others_than=(
+                    leases[0].share_partition.group_id if self._passes_over(leases) else None
+                ),
             )
             # Asked after the reading: what was absent because of retention lies below this log start.
             starts = self._log_starts(wanted, leases, infos)
@@ -103,6 +107,16 @@ class Source:
             )
             for lease in leases
         }
+
+    def _passes_over(self, leases: Sequence[Lease]) -> bool:
+        """Whether a topic of these leases has records put back for another share group alone.
+
+        Asked after the lease: what it covers was written before, and a redrive is written down before it sends.
+        """
+        if not leases:
+            return False
+        topics = {lease.share_partition.topic for lease in leases}
+        return bool(topics & self.state.topics_redriven_for_others(leases[0].share_partition.group_id))
 
     def _log_starts(
         self,

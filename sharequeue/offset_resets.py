@@ -119,7 +119,7 @@ class OffsetResets:
         for topic, partitions in self.wanted.items():
             info = known.get(topic)
             if info is None:
-                raise UnknownTopicOrPartition(f"There is no topic {topic!r}. Create it, or check the name.")
+                raise self.topics.missing(topic)
             self._ids[topic] = info.topic_id
             logs = self.topics.offsets(topic)
             for partition in range(info.partitions) if partitions is None else partitions:

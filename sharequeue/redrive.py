@@ -14,7 +14,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
@@ -33,9 +33,12 @@ from sharequeue.deadletter_records import (
 from sharequeue.deadletter_transactions import FENCED, TIMEOUT_SECONDS, TRANSACTION_TIMEOUT_MS
 from sharequeue.errors import ShareError
 from sharequeue.kafka_clients import client_config
+from sharequeue.nearest import nearest
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.redrive_batches import RedriveBatch, RedriveBatches
 from sharequeue.redrive_selection import (
+    LettersSeen,
+    RedriveRefused,
     Selection,
     original_headers,
     redrive_count,
@@ -52,10 +55,6 @@ Step = Literal["initialised", "opened", "produced", "marked", "committed", "clos
 _log = logging.getLogger("sharequeue.librdkafka")
 
 
-class RedriveRefused(Exception):
-    """The redrive cannot go on; the message says why and what to do. What was sent is sent, and known."""
-
-
 @dataclass(frozen=True, slots=True)
 class RedrivePlan:
     """What a redrive would do, in letters."""
@@ -67,6 +66,10 @@ class RedrivePlan:
     sent_before: int = 0
     looping: int = 0
     """Put back so often that the guard holds them."""
+    groups: frozenset[str] = frozenset()
+    """The share groups whose letters the topic holds."""
+    other_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By target topic: share groups that get the records too, though the letters are not theirs."""
 
     @property
     def letters(self) -> int:
@@ -98,8 +101,9 @@ class _Record:
 class Redrive:
     """Puts letters of one dead-letter topic back into the topics they came from, or into `target`.
 
-    `rate` is records a second at most, `max_redrives` the loop guard; `on_step` is told each step. Raises
-    `UnknownTopicOrPartition` when there is no such dead-letter topic.
+    `only_group` is the one share group that is to get the records: they carry its name in a header, and runs of other
+    groups pass over them. `rate` is records a second at most, `max_redrives` the loop guard; `on_step` is told each
+    step. Raises `UnknownTopicOrPartition` when there is no such dead-letter topic.
     """
 
     def __init__(
@@ -110,6 +114,7 @@ class Redrive:
         selection: Selection,
         *,
         target: str | None = None,
+        only_group: str | None = None,
         rate: float | None = None,
         max_redrives: int = MAX_REDRIVES,
         batch_records: int = BATCH_RECORDS,
@@ -121,20 +126,29 @@ class Redrive:
         self._topic = topic
         self._selection = selection
         self._target = target
+        self._only_group = only_group
         self._rate = rate
         self._max_redrives = max_redrives
         self._batch_records = batch_records if rate is None else max(1, min(batch_records, int(rate)))
         self._on_step = on_step
         self._topics = Topics(settings)
-        self._batches = RedriveBatches(database, topic, self._topics.describe([topic])[topic].topic_id)
+        described = self._topics.describe([topic]).get(topic)
+        if described is None:
+            raise self._topics.missing(topic)
+        self._batches = RedriveBatches(database, topic, described.topic_id)
 
     def plan(self) -> RedrivePlan:
-        """What would be sent now; nothing is changed by asking."""
+        """Return what would be sent now; nothing is changed by asking.
+
+        Raises RedriveRefused for a group or topic in the selection that no letter has and nobody knows.
+        """
         sent = self._batches.sent()
         chosen: dict[int, list[tuple[int, int]]] = {}
         targets, causes = Counter[str](), Counter[str]()
         sent_before = looping = 0
-        for letter in read_dead_letters(self._settings, self._topic):
+        letters = LettersSeen()
+        chosen_groups: set[str] = set()
+        for letter in letters.of(read_dead_letters(self._settings, self._topic)):
             if letter.source_topic is None or not self._selection.takes(letter):
                 continue
             if letter.offset in sent.get(letter.partition, EMPTY):
@@ -144,14 +158,40 @@ class Redrive:
             else:
                 chosen.setdefault(letter.partition, []).append((letter.offset, letter.offset + 1))
                 targets[self._target or letter.source_topic] += 1
+                chosen_groups.add(letter.group or "")
                 causes[letter.cause or "unknown"] += 1
+        letters.check(self._selection, self._topic, self._batches.group_names, self._topics)
         return RedrivePlan(
             {partition: OffsetSet.of(*ranges) for partition, ranges in sorted(chosen.items())},
             targets,
             causes,
             sent_before,
             looping,
+            frozenset(letters.groups),
+            self._other_groups(targets, chosen_groups),
         )
+
+    def _other_groups(self, targets: Iterable[str], chosen_groups: set[str]) -> dict[str, tuple[str, ...]]:
+        """Return who else gets the records, by target; nobody where they are for one group only.
+
+        Raises RedriveRefused where that one group would not get them: a typo would hide them from everybody.
+        """
+        of = self._batches.groups_of(targets)
+        group = self._only_group
+        if group is None:
+            others = {target: tuple(sorted(groups - chosen_groups)) for target, groups in sorted(of.items())}
+            return {target: groups for target, groups in others.items() if groups}
+        known = set(self._batches.group_names())
+        if group not in known:
+            raise RedriveRefused(
+                f"there is no share group {group!r}. {nearest(group, known, 'share groups')}"
+            )
+        if without := sorted(target for target in targets if group not in of.get(target, ())):
+            raise RedriveRefused(
+                f"share group {group!r} has no share-partition of topic {without[0]!r}: it would not get the "
+                "records, and nobody else would. Name a group that reads the topic."
+            )
+        return {}
 
     def run(self, progress: Callable[[str], None] = lambda line: None) -> RedriveReport:
         """Send what the plan says; `progress` gets a line for every batch.
@@ -166,7 +206,7 @@ class Redrive:
             raise RedriveRefused(
                 f"there is no topic `{sorted(missing)[0]}` to send to: create it, or name another."
             )
-        redrive_id = self._batches.begin(str(self._selection), self._target)
+        redrive_id = self._batches.begin(str(self._selection), self._target, self._only_group, plan.targets)
         report = RedriveReport(redrive_id)
         partitions = {**dict.fromkeys(self._batches.open_partitions(), EMPTY), **plan.chosen}
         for partition, wanted in sorted(partitions.items()):
@@ -260,7 +300,7 @@ class Redrive:
             )
             if target is not None and record is not None:
                 key, value, own = record
-                headers = redriven_headers(letter, self._topic, own)
+                headers = redriven_headers(letter, self._topic, own, batch.only_group)
                 records[letter.offset] = _Record(target, key, value, headers)
         return records
 

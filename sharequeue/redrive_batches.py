@@ -7,6 +7,7 @@ letter that was ever sent, and who asked for it.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
@@ -23,6 +24,7 @@ class RedriveBatch:
     sequence: int
     redrive_id: uuid.UUID
     target_topic: str | None
+    only_group: str | None
     offsets: OffsetSet
 
     @property
@@ -38,17 +40,27 @@ class RedriveBatches:
         self._database = database
         self._name = {"topic": topic, "topic_id": topic_id}
 
-    def begin(self, selection: str, target: str | None) -> uuid.UUID:
-        """Write down that somebody asks for a redrive; answers its id."""
+    def begin(
+        self, selection: str, target: str | None, only_group: str | None, targets: Iterable[str]
+    ) -> uuid.UUID:
+        """Write down that somebody asks for a redrive to these topics; return its id."""
         redrive_id = uuid.uuid4()
         with self._database.transaction() as connection:
             connection.execute(
                 sa.text(
                     "insert into sharequeue.redrives"
-                    " (redrive_id, dead_letter_topic, topic_id, selection, target_topic, requested_at)"
-                    " values (:redrive_id, :topic, :topic_id, :selection, :target, sharequeue.clock())"
+                    " (redrive_id, dead_letter_topic, topic_id, selection, target_topic, only_group, target_topics,"
+                    " requested_at) values (:redrive_id, :topic, :topic_id, :selection, :target, :only_group,"
+                    " cast(:targets as text[]), sharequeue.clock())"
                 ),
-                {**self._name, "redrive_id": redrive_id, "selection": selection, "target": target},
+                {
+                    **self._name,
+                    "redrive_id": redrive_id,
+                    "selection": selection,
+                    "target": target,
+                    "only_group": only_group,
+                    "targets": sorted(targets),
+                },
             )
         return redrive_id
 
@@ -90,7 +102,7 @@ class RedriveBatches:
         """The batch to send next: the open one, else the lowest wanted letters that were never sent."""
         rows = self._database.call(
             sa.text(
-                "select sequence, redrive_id, target_topic, cast(offsets as text) as offsets"
+                "select sequence, redrive_id, target_topic, only_group, cast(offsets as text) as offsets"
                 " from sharequeue.open_redrive(:topic, :topic_id, :partition, :redrive_id,"
                 " cast(:wanted as int8multirange), :max_records)"
             ),
@@ -108,6 +120,7 @@ class RedriveBatches:
             row["sequence"],
             row["redrive_id"],
             row["target_topic"],
+            row["only_group"],
             OffsetSet.parse(row["offsets"]),
         )
 
@@ -134,6 +147,24 @@ class RedriveBatches:
             sequence=batch.sequence,
         )
         return int(rows[0]["sent"])
+
+    def groups_of(self, topics: Iterable[str]) -> dict[str, set[str]]:
+        """Return the share groups that get what is sent to these topics, by topic."""
+        rows = self._database.rows(
+            sa.text("select group_id, topic from sharequeue.groups_of_topics(cast(:topics as text[]))"),
+            topics=sorted(topics),
+        )
+        found: dict[str, set[str]] = {}
+        for row in rows:
+            found.setdefault(row["topic"], set()).add(row["group_id"])
+        return found
+
+    def group_names(self) -> list[str]:
+        """Return the names of all share groups."""
+        return [
+            row["group_id"]
+            for row in self._database.rows(sa.text("select group_id from sharequeue.group_list"))
+        ]
 
     def is_source(self, topic: str, topic_id: str) -> bool:
         """Whether no share group knows this topic under another id: then its offsets are those that letters name."""

@@ -1,26 +1,35 @@
 """Which dead letters are put back, and what does a record look like that comes from one?
 
-Pure: a selection says yes or no to a letter, and a letter gives the record that it stood for, with its own headers
+A selection says yes or no to a letter, and a letter gives the record that it stood for, with its own headers
 and a count of how often it was put back, by which a loop is found out. Sending them, each once, is `redrive`'s.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from sharequeue.deadletter_records import ORIGINAL_HEADER, DeadLetter, Header, Headers
+from sharequeue.nearest import nearest
 from sharequeue.offsets import OffsetSet
+from sharequeue.topics import Topics
 
 REDRIVE_COUNT = "sharequeue.redrive.count"
 """How often the record was put back from a dead-letter topic."""
 REDRIVE_FROM = "sharequeue.redrive.from"
 """The letter it was put back from: topic, partition and offset, joined by colons."""
 
+REDRIVE_GROUP = "sharequeue.redrive.group"
+"""The one share group that the record was put back for; readers of other groups pass over it."""
+
 _PLACE = re.compile(r"(\d+):(\d+)(?:-(\d+))?")
 _OURS = ("__dlq.", "sharequeue.")
+
+
+class RedriveRefused(Exception):
+    """The redrive cannot go on; the message says why and what to do. What was sent is sent, and known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,45 @@ class Selection:
         )
 
 
+@dataclass(slots=True)
+class LettersSeen:
+    """Which groups and source topics the letters that were read name, so that a typo in a selection is found."""
+
+    groups: set[str] = field(default_factory=set)
+    topics: set[str] = field(default_factory=set)
+
+    def of(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
+        """Yield the letters, and remember what they name."""
+        for letter in letters:
+            if letter.group is not None:
+                self.groups.add(letter.group)
+            if letter.source_topic is not None:
+                self.topics.add(letter.source_topic)
+            yield letter
+
+    def check(
+        self, selection: Selection, topic: str, all_groups: Callable[[], Iterable[str]], broker: Topics
+    ) -> None:
+        """Raise RedriveRefused for a group or topic that no letter names and nobody else knows.
+
+        All letters must have been read. `all_groups` gives the share groups that there are.
+        """
+        group, source = selection.group, selection.source_topic
+        if group is not None and group not in self.groups:
+            known = self.groups | set(all_groups())
+            if group not in known:
+                raise RedriveRefused(
+                    f"no letter in {topic!r} is of a group {group!r}, and there is no such share group. "
+                    f"{nearest(group, known, 'groups')}"
+                )
+        if source is not None and source not in self.topics and not broker.describe([source]):
+            known = self.topics | set(broker.names())
+            raise RedriveRefused(
+                f"no letter in {topic!r} is of a topic {source!r}, and there is no such topic. "
+                f"{nearest(source, known, 'topics')}"
+            )
+
+
 def parse_places(texts: Iterable[str]) -> dict[int, OffsetSet]:
     """Places in a dead-letter topic, each `PARTITION:OFFSET` or `PARTITION:FIRST-LAST`. Raises ValueError."""
     found: dict[int, OffsetSet] = {}
@@ -114,12 +162,16 @@ def original_headers(letter: DeadLetter) -> Headers:
     )
 
 
-def redriven_headers(letter: DeadLetter, topic: str, own: Headers) -> list[Header]:
-    """The headers of the record put back: its own, without our earlier marks, then count and origin."""
+def redriven_headers(
+    letter: DeadLetter, topic: str, own: Headers, only_group: str | None = None
+) -> list[Header]:
+    """Return the headers of the record put back: its own, without our earlier marks, then count, origin and whom
+    it is for."""
     kept = [header for header in own if not header[0].startswith(_OURS)]
     count = max(redrive_count(own), redrive_count(letter.headers)) + 1
     origin = f"{topic}:{letter.partition}:{letter.offset}"
-    return [*kept, (REDRIVE_COUNT, b"%d" % count), (REDRIVE_FROM, origin.encode())]
+    ours: list[Header] = [(REDRIVE_COUNT, b"%d" % count), (REDRIVE_FROM, origin.encode())]
+    return [*kept, *ours, *([(REDRIVE_GROUP, only_group.encode())] if only_group else [])]
 
 
 def _has(letter: DeadLetter, name: str, value: str) -> bool:

@@ -27,6 +27,18 @@ class StateDeadLetters:
 
     _database: Database
 
+    def topics_redriven_for_others(self, group_id: str) -> set[str]:
+        """Return the topics that have records put back from a dead-letter topic for another share group alone.
+
+        A reader of `group_id` passes over those records: they carry the other group's name in the header
+        ``sharequeue.redrive.group``.
+        """
+        rows = self._database.rows(
+            sa.text("select topic from sharequeue.topics_redriven_for_others(:group_id) as topic"),
+            group_id=group_id,
+        )
+        return {row["topic"] for row in rows}
+
     def open_dead_letters(self, at: SharePartition, max_records: int) -> DeadLetterBatch | None:
         """The batch of dead letters to write next: the open one again, or a new one of the lowest offsets.
 

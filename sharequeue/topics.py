@@ -29,6 +29,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSp
 
 from sharequeue.errors import BrokerNotAvailable, ShareError, UnknownTopicOrPartition, error_for
 from sharequeue.kafka_clients import client_config
+from sharequeue.nearest import nearest
 from sharequeue.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -134,6 +135,20 @@ class Topics:
             found[name] = TopicInfo(_uuid_text(described.topic_id), len(described.partitions))
         return found
 
+    def names(self) -> list[str]:
+        """Return the names of the topics that the caller may see, without the broker's own. Raises
+        `BrokerNotAvailable`."""
+        try:
+            found = self._admin().list_topics(timeout=self._timeout).topics
+        except KafkaException as error:
+            raise BrokerNotAvailable(f"The broker does not say which topics there are: {error}.") from error
+        return sorted(name for name in found if not name.startswith("__"))
+
+    def missing(self, name: str) -> UnknownTopicOrPartition:
+        """Return the error for a topic that does not exist, with the names most like it."""
+        known = nearest(name, self.names(), "topics")
+        return UnknownTopicOrPartition(f"There is no topic {name!r}. {known} Check the name, or create it.")
+
     def offsets(self, name: str) -> dict[int, LogOffsets]:
         """Log start, log end and last stable offset of every partition of a topic.
 
@@ -141,7 +156,7 @@ class Topics:
         """
         info = self.describe([name]).get(name)
         if info is None:
-            raise UnknownTopicOrPartition(f"There is no topic {name!r}. Create it, or check the name.")
+            raise self.missing(name)
         answered = self._until_led(lambda: self.offsets_of({name: info.partitions}), info.partitions)
         return {partition: offsets for (_, partition), offsets in answered.items()}
 
@@ -192,7 +207,7 @@ class Topics:
         """
         info = self.describe([name]).get(name)
         if info is None:
-            raise UnknownTopicOrPartition(f"There is no topic {name!r}. Create it, or check the name.")
+            raise self.missing(name)
         asked = [TopicPartition(name, partition) for partition in range(info.partitions)]
         spec = _SPEC.for_timestamp(timestamp_ms)
         found = self._until_led(

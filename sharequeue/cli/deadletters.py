@@ -14,13 +14,21 @@ from typing import Any
 
 import click
 
+from sharequeue.cli.names import group_names
 from sharequeue.cli.output import home_option, output_option, print_rows, say, say_aside
 from sharequeue.database import Database
 from sharequeue.deadletter_records import DeadLetter, read_dead_letters
 from sharequeue.offsets import OffsetSet
-from sharequeue.redrive import MAX_REDRIVES, Redrive, RedriveRefused
-from sharequeue.redrive_selection import Selection, parse_header, parse_places
+from sharequeue.redrive import MAX_REDRIVES, Redrive
+from sharequeue.redrive_selection import (
+    LettersSeen,
+    RedriveRefused,
+    Selection,
+    parse_header,
+    parse_places,
+)
 from sharequeue.settings import Settings
+from sharequeue.topics import Topics
 
 
 def _offsets(
@@ -105,7 +113,9 @@ def dlq() -> None:
 @click.argument("topic")
 def list_letters(home: Path | None, output: str, limit: int, selection: Selection, topic: str) -> None:
     """List the dead letters in TOPIC: where each record came from, how often it was delivered, why it ended here."""
-    letters = (each for each in read_dead_letters(Settings.load(home), topic) if selection.takes(each))
+    settings = Settings.load(home)
+    seen = LettersSeen()
+    letters = (each for each in seen.of(read_dead_letters(settings, topic)) if selection.takes(each))
     rows = [
         {
             "partition": letter.partition,
@@ -120,6 +130,12 @@ def list_letters(home: Path | None, output: str, limit: int, selection: Selectio
         }
         for letter in islice(letters, limit or None)
     ]
+    if not rows:
+        with Database.open(settings) as database, Topics(settings) as broker:
+            try:
+                seen.check(selection, topic, lambda: group_names(database), broker)
+            except RedriveRefused as error:
+                raise click.ClickException(str(error)) from error
     source = ("SOURCE-TOPIC", "SOURCE-PARTITION", "SOURCE-OFFSET")
     print_rows(("PARTITION", "OFFSET", "GROUP", *source, "DELIVERIES", "CAUSE", "ERROR"), rows, output)
 
@@ -158,6 +174,7 @@ def _text(content: bytes | None) -> str | None:
 @output_option
 @_choosing
 @click.option("--to", "target", help="Send to this topic; to each record's source without it.")
+@click.option("--only-group", help="Runs of every other share group pass over the records.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records a second at most.")
 @click.option(
     "--max-redrives", default=MAX_REDRIVES, show_default=True, type=click.IntRange(1), help="The loop guard."
@@ -169,6 +186,7 @@ def redrive(
     output: str,
     selection: Selection,
     target: str | None,
+    only_group: str | None,
     rate: float | None,
     max_redrives: int,
     execute: bool,
@@ -179,7 +197,14 @@ def redrive(
     with Database.open(settings) as database:
         try:
             work = Redrive(
-                settings, database, topic, selection, target=target, rate=rate, max_redrives=max_redrives
+                settings,
+                database,
+                topic,
+                selection,
+                target=target,
+                only_group=only_group,
+                rate=rate,
+                max_redrives=max_redrives,
             )
             if execute:
                 report = work.run(say if output == "text" else say_aside)
@@ -189,8 +214,13 @@ def redrive(
             plan = work.plan()
         except RedriveRefused as error:
             raise click.ClickException(str(error)) from error
-    rows = [{"target": name, "letters": count} for name, count in sorted(plan.targets.items())]
-    print_rows(("TARGET", "LETTERS"), rows, output)
+    rows = [
+        {"target": name, "letters": count, "other_groups": ", ".join(plan.other_groups.get(name, ())) or None}
+        for name, count in sorted(plan.targets.items())
+    ]
+    print_rows(("TARGET", "LETTERS", "OTHER-GROUPS"), rows, output)
+    for name, groups in plan.other_groups.items():
+        say_aside(f"warning: {', '.join(groups)} will get what goes to {name} too; see --only-group")
     if output == "text":
         say(f"{plan.sent_before} sent before, {plan.looping} held by the loop guard (--max-redrives)")
         say("a dry run: nothing was sent; --execute sends")

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import sqlalchemy as sa
 
+from sharequeue.cli.names import require_group
 from sharequeue.cli.offsets import execute_option, parse_topics
 from sharequeue.cli.output import home_option, output_option, print_rows, say
 from sharequeue.database import Database
@@ -19,7 +20,6 @@ from sharequeue.settings import Settings
 from sharequeue.state import State
 
 _LIST = sa.text('select group_id as "group", state, members from sharequeue.group_list order by group_id')
-_KNOWN = sa.text("select 1 from sharequeue.group_list where group_id = :group_id")
 
 
 @click.group()
@@ -44,10 +44,7 @@ def list_groups(home: Path | None, output: str) -> None:
 def describe(home: Path | None, output: str, group: str) -> None:
     """Show GROUP's share-partitions: where each starts, what lags, what is in flight."""
     with Database.open(Settings.load(home)) as database:
-        if not database.rows(_KNOWN, group_id=group):
-            raise GroupIdNotFound(
-                f"There is no share group {group}: `sharequeue groups list` shows those there are."
-            )
+        require_group(database, group)
         partitions = State(database).describe(group)
     rows = [
         {

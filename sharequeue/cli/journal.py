@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from sharequeue.cli.names import require_group
 from sharequeue.cli.output import home_option, output_option, print_rows, say
 from sharequeue.database import Database
 from sharequeue.errors import UnknownTopicOrPartition
@@ -58,6 +59,7 @@ def changes(
 def days(home: Path | None, output: str, group: str) -> None:
     """Show what GROUP's share-partitions did, day by day (UTC), also where the journal itself is gone."""
     with Database.open(Settings.load(home)) as database:
+        require_group(database, group)
         found = Journal(database).days(group)
     columns = (
         "DAY",
@@ -94,6 +96,8 @@ def days(home: Path | None, output: str, group: str) -> None:
 def verify(home: Path | None, output: str, group: str | None) -> None:
     """Replay every share-partition from its latest snapshot; exit code 1 where that is not the present state."""
     with Database.open(Settings.load(home)) as database:
+        if group is not None:
+            require_group(database, group)
         differences = Journal(database).verify(group)
     if output == "json":
         click.echo(json.dumps(differences, indent=2))

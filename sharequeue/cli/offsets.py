@@ -13,10 +13,11 @@ from typing import Any
 
 import click
 
+from sharequeue.cli.names import require_group
 from sharequeue.cli.output import home_option, output_option, print_rows, say_aside
 from sharequeue.config_keys import reset_duration
 from sharequeue.database import Database
-from sharequeue.errors import InvalidRequest, UnknownTopicOrPartition
+from sharequeue.errors import GroupIdNotFound, InvalidRequest, UnknownTopicOrPartition
 from sharequeue.offset_resets import OffsetResets, Start, of_file
 from sharequeue.settings import Settings
 from sharequeue.state import State
@@ -50,7 +51,8 @@ def execute_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @offsets.command()
 @home_option
 @output_option
-@click.option("--group", required=True, help="The share group; made if there is none.")
+@click.option("--group", required=True, help="The share group.")
+@click.option("--create-group", is_flag=True, help="Make the group if there is none of this name.")
 @click.option("--topic", "topics", multiple=True, help="A topic, or topic:0,1 for some of its partitions.")
 @click.option("--all-topics", is_flag=True, help="Every topic that the group has offsets of.")
 @click.option("--to-earliest", is_flag=True, help="The start of the log.")
@@ -67,6 +69,7 @@ def reset(
     home: Path | None,
     output: str,
     group: str,
+    create_group: bool,
     topics: Sequence[str],
     all_topics: bool,
     export: bool,
@@ -86,11 +89,15 @@ def reset(
         raise click.UsageError("name topics with --topic, or take --all-topics")
     settings = Settings.load(home)
     with Database.open(settings) as database, Topics(settings) as broker:
+        if not create_group:
+            _require_group_or_flag(database, group)
         state = State(database)
         stored = {(each.topic, each.partition): each.spso for each in state.describe(group)}
         wanted = parse_topics(topics)
         if all_topics:
             wanted = dict.fromkeys(topic for topic, _ in stored)
+            if not wanted:
+                raise UnknownTopicOrPartition(f"Group {group} has no offsets yet: name topics with --topic.")
         start = _start(OffsetResets(broker, wanted), way, ways[way], stored)
         for warning in start.warnings:
             say_aside(f"warning: {warning}")
@@ -113,6 +120,13 @@ def reset(
     print_rows(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET", "OLD-OFFSET", "STATUS"), shown, output)
     if any(row.error for row in rows):
         raise click.exceptions.Exit(1)
+
+
+def _require_group_or_flag(database: Database, group: str) -> None:
+    try:
+        require_group(database, group)
+    except GroupIdNotFound as error:
+        raise GroupIdNotFound(f"{error} --create-group makes a group of this name.") from None
 
 
 def _start(resets: OffsetResets, way: str, value: Any, stored: dict[tuple[str, int], int]) -> Start:
@@ -154,6 +168,7 @@ def delete(home: Path | None, output: str, group: str, topics: Sequence[str], ex
     """Forget what --group has of the topics: a later subscription starts by the reset policy again."""
     rows: list[dict[str, object]] = []
     with Database.open(Settings.load(home)) as database:
+        require_group(database, group)
         state = State(database)
         known = {each.topic for each in state.describe(group)}
         for topic in topics:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from sharequeue.cli.names import require_group
 from sharequeue.cli.output import home_option, output_option, say
 from sharequeue.database import Database
 from sharequeue.migrations import migrate as apply_migrations
@@ -59,6 +60,8 @@ def migrate(home: Path | None, output: str, dry_run: bool, roles: bool, show: bo
 def verify(home: Path | None, output: str, group: str | None) -> None:
     """Check every invariant of the state; exit code 1 when one is violated."""
     with Database.open(Settings.load(home)) as database:
+        if group is not None:
+            require_group(database, group)
         violations = State(database).verify(group)
     if output == "json":
         click.echo(json.dumps(violations, indent=2))

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from sharequeue.cli.names import require_group
 from sharequeue.cli.offsets import execute_option, parse_offsets, parse_topics
 from sharequeue.cli.output import home_option, output_option, print_rows, say
 from sharequeue.config_keys import reset_duration
@@ -34,6 +35,7 @@ def state() -> None:
 def leases(home: Path | None, output: str, group: str) -> None:
     """Show who holds what, since when and until when; soonest to lapse first."""
     with Database.open(Settings.load(home)) as database:
+        require_group(database, group)
         held = State(database).leases(group)
     rows = [
         {

@@ -213,6 +213,10 @@ class InMemoryState:
         found = (row for _, sink, row in self._outputs if sink.endswith("-exceptions") and row.records)
         return next((row.location for row in found if row.lease_id == lease_id), None)
 
+    def topics_redriven_for_others(self, group_id: str) -> set[str]:
+        """Return nothing: there is no broker here to put records back into."""
+        return set()
+
     def hold_dead_letters(self, at: SharePartition, reason: str | None) -> None:
         """Says why what waits cannot be written; None takes it back, as closing a batch does."""
         if reason is None:

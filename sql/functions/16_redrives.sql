@@ -4,7 +4,7 @@
 -- that were never sent. No row when none is left.
 create or replace function sharequeue.open_redrive(
     p_topic text, p_topic_id text, p_partition integer, p_redrive_id uuid, p_wanted int8multirange, p_max_records bigint
-) returns table (sequence bigint, redrive_id uuid, target_topic text, offsets int8multirange)
+) returns table (sequence bigint, redrive_id uuid, target_topic text, only_group text, offsets int8multirange)
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_redriven sharequeue.redriven;
@@ -27,7 +27,7 @@ begin
         values (p_topic, p_topic_id, p_partition, v_redriven.sequence + 1, p_redrive_id, v_taken, sharequeue.clock());
     end if;
     return query
-        select b.sequence, b.redrive_id, r.target_topic, b.offsets
+        select b.sequence, b.redrive_id, r.target_topic, r.only_group, b.offsets
         from sharequeue.redrive_batches b join sharequeue.redrives r using (redrive_id)
         where b.dead_letter_topic = p_topic and b.topic_id = p_topic_id and b.partition = p_partition
             and b.sent_at is null;
@@ -68,4 +68,17 @@ begin
     update sharequeue.redrives r set sent = r.sent + v_sent where r.redrive_id = v_batch.redrive_id;
     return v_sent;
 end
+$$;
+
+-- Topics that have records put back for another group alone: a reader of this group passes over those records.
+create or replace function sharequeue.topics_redriven_for_others(p_group_id text) returns setof text
+language sql stable set search_path = pg_catalog as $$
+    select distinct t.topic from sharequeue.redrives r cross join unnest(r.target_topics) as t (topic)
+    where r.only_group is not null and r.only_group <> p_group_id
+$$;
+
+-- The share groups that get what is sent to these topics: those that have a share-partition of one.
+create or replace function sharequeue.groups_of_topics(p_topics text[]) returns table (group_id text, topic text)
+language sql stable set search_path = pg_catalog as $$
+    select distinct sp.group_id, sp.topic from sharequeue.share_partitions sp where sp.topic = any (p_topics)
 $$;

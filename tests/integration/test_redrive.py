@@ -18,8 +18,8 @@ from sharequeue.cli import command
 from sharequeue.deadletter_records import headers_of
 from sharequeue.kafka_clients import client_config
 from sharequeue.offsets import OffsetSet
-from sharequeue.redrive import Redrive, RedriveRefused, Step
-from sharequeue.redrive_selection import REDRIVE_COUNT, REDRIVE_FROM, Selection
+from sharequeue.redrive import Redrive, Step
+from sharequeue.redrive_selection import REDRIVE_COUNT, REDRIVE_FROM, RedriveRefused, Selection
 from tests.fix_deadletters import GivenUp, Stop
 from tests.fix_stack import MakeTopic
 

@@ -68,7 +68,7 @@ def starts(state: State, group: str) -> dict[int, int]:
 
 
 def reset(command: Command, group: str, *arguments: str) -> list[dict[str, Any]]:
-    code, out, err = command("offsets", "reset", "-o", "json", "--group", group, *arguments)
+    code, out, err = command("offsets", "reset", "-o", "json", "--group", group, "--create-group", *arguments)
     assert code == 0, err
     rows: list[dict[str, Any]] = json.loads(out)
     return rows

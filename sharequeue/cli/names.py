@@ -1,0 +1,24 @@
+"""A name that is not known is an error, never an empty answer: a typo must not look like a success."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.errors import GroupIdNotFound
+from sharequeue.nearest import nearest
+
+__all__ = ["group_names", "require_group"]
+
+
+def group_names(database: Database) -> list[str]:
+    """Return the names of all share groups."""
+    rows = database.rows(sa.text("select group_id from sharequeue.group_list order by group_id"))
+    return [row["group_id"] for row in rows]
+
+
+def require_group(database: Database, group: str) -> None:
+    """Raise GroupIdNotFound, with the names most like it, when there is no share group of this name."""
+    known = group_names(database)
+    if group not in known:
+        raise GroupIdNotFound(f"There is no share group {group}. {nearest(group, known, 'share groups')}")
