@@ -1165,12 +1165,13 @@ declare
     v_worker constant text[] := array[
         'acknowledge', 'acknowledge_and_acquire', 'acknowledge_and_fetch', 'acknowledge_batches', 'acquire',
         'close_dead_letters', 'dead_letter_attempts', 'hold_dead_letters', 'initialize', 'observe', 'open_dead_letters',
-        'record_report', 'release', 'renew', 'sweep',
+        'record_report', 'release', 'renew', 'sweep', 'topics_redriven_for_others',
         'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets',
         'begin_compaction', 'commit_compaction', 'forget_compaction', 'removable_outputs'];
     v_service constant text[] := array[
         'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive',
-        'drop_journal_partition', 'extend_locks', 'give_back_room', 'journal_partitions', 'make_journal_partitions',
+        'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'journal_partitions',
+        'make_journal_partitions',
         'open_redrive', 'raise_state_epochs', 'remove_acls', 'roll_up_due_days', 'roll_up_journal', 'set_service_configs',
         'take_snapshot', 'take_snapshots', 'trim_redrive'];
     v_reader constant text[] := array[
@@ -2823,6 +2824,15 @@ begin
 end
 $$;
 
+-- FUNCTION groups_of_topics(text[])
+
+CREATE FUNCTION sharequeue.groups_of_topics(p_topics text[]) RETURNS TABLE(group_id text, topic text)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select distinct sp.group_id, sp.topic from sharequeue.share_partitions sp where sp.topic = any (p_topics)
+$$;
+
 -- FUNCTION held(bigint, bigint, bigint, text, uuid)
 
 CREATE FUNCTION sharequeue.held(p_id bigint, p_first bigint, p_last bigint, p_member_id text, p_token uuid) RETURNS int8multirange
@@ -3541,7 +3551,7 @@ $$;
 
 -- FUNCTION open_redrive(text, text, integer, uuid, int8multirange, bigint)
 
-CREATE FUNCTION sharequeue.open_redrive(p_topic text, p_topic_id text, p_partition integer, p_redrive_id uuid, p_wanted int8multirange, p_max_records bigint) RETURNS TABLE(sequence bigint, redrive_id uuid, target_topic text, offsets int8multirange)
+CREATE FUNCTION sharequeue.open_redrive(p_topic text, p_topic_id text, p_partition integer, p_redrive_id uuid, p_wanted int8multirange, p_max_records bigint) RETURNS TABLE(sequence bigint, redrive_id uuid, target_topic text, only_group text, offsets int8multirange)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -3566,7 +3576,7 @@ begin
         values (p_topic, p_topic_id, p_partition, v_redriven.sequence + 1, p_redrive_id, v_taken, sharequeue.clock());
     end if;
     return query
-        select b.sequence, b.redrive_id, r.target_topic, b.offsets
+        select b.sequence, b.redrive_id, r.target_topic, r.only_group, b.offsets
         from sharequeue.redrive_batches b join sharequeue.redrives r using (redrive_id)
         where b.dead_letter_topic = p_topic and b.topic_id = p_topic_id and b.partition = p_partition
             and b.sent_at is null;
@@ -5097,6 +5107,16 @@ begin
 end
 $$;
 
+-- FUNCTION topics_redriven_for_others(text)
+
+CREATE FUNCTION sharequeue.topics_redriven_for_others(p_group_id text) RETURNS SETOF text
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select distinct t.topic from sharequeue.redrives r cross join unnest(r.target_topics) as t (topic)
+    where r.only_group is not null and r.only_group <> p_group_id
+$$;
+
 -- FUNCTION trim_redrive(text, text, integer, bigint, int8multirange)
 
 CREATE FUNCTION sharequeue.trim_redrive(p_topic text, p_topic_id text, p_partition integer, p_sequence bigint, p_offsets int8multirange) RETURNS void
@@ -5970,7 +5990,9 @@ CREATE TABLE sharequeue.redrives (
     requested_by text DEFAULT SESSION_USER NOT NULL,
     requested_at timestamp with time zone NOT NULL,
     ended_at timestamp with time zone,
-    sent bigint DEFAULT 0 NOT NULL
+    sent bigint DEFAULT 0 NOT NULL,
+    only_group text,
+    target_topics text[] DEFAULT '{}'::text[] NOT NULL
 );
 
 -- TABLE requests
@@ -6430,6 +6452,10 @@ CREATE INDEX leases_by_share_partition ON sharequeue.leases USING btree (share_p
 -- INDEX redrive_batches_one_open
 
 CREATE UNIQUE INDEX redrive_batches_one_open ON sharequeue.redrive_batches USING btree (dead_letter_topic, topic_id, partition) WHERE (sent_at IS NULL);
+
+-- INDEX redrives_for_one_group
+
+CREATE INDEX redrives_for_one_group ON sharequeue.redrives USING btree (only_group) WHERE (only_group IS NOT NULL);
 
 -- INDEX requests_by_age
 
