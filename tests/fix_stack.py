@@ -100,7 +100,8 @@ def empty_database(database: Database) -> Database:
         rows = connection.execute(
             sa.text(
                 "select quote_ident(schemaname) || '.' || quote_ident(tablename) from pg_tables "
-                "where schemaname = 'sharequeue' and tablename <> 'schema_migrations'"
+                # The audit log cannot be emptied, by design.
+                "where schemaname = 'sharequeue' and tablename not in ('schema_migrations', 'audit_log')"
             )
         )
         tables = ", ".join(name for (name,) in rows)

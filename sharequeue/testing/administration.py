@@ -146,10 +146,15 @@ class Administration:
         log_end: int,
         last_stable_offset: int | None = None,
     ) -> None:
-        """What the broker says of the log. A log start past SPSO moves SPSO (R-LS)."""
+        """What the broker says of the log. A log start past SPSO moves SPSO (R-LS).
+
+        Once the topic was seen under another id, nothing moves any more, whatever an old look at the broker says.
+        """
         found = self._find(at)
         found.topic_id = found.topic_id or topic_id
-        found.recreated = topic_id != found.topic_id
+        found.recreated = found.recreated or topic_id != found.topic_id
+        if found.recreated:
+            return
         found.log_end, found.last_stable_offset = log_end, last_stable_offset
         self._settle(found)
         found.advance_log_start(log_start)
@@ -232,10 +237,12 @@ class Administration:
                 del group.partitions[name], group.dead_letters[name]
 
     def delete_group(self, group_id: str) -> None:
-        """Forgets a group and its state; its holders get GroupIdNotFound. Raises NonEmptyGroup (R-AD)."""
-        if self._group(group_id).members:
+        """Forgets a group and its state, but not its configs; its holders get GroupIdNotFound. Raises
+        NonEmptyGroup (R-AD)."""
+        group = self._group(group_id)
+        if group.members:
             raise NonEmptyGroup
-        del self._groups[group_id]
+        self._groups[group_id] = InMemoryGroup(group_id, configs=group.configs)
 
     # Finding and settling
 
@@ -247,7 +254,7 @@ class Administration:
 
     def _find(self, at: SharePartition, state_epoch: int | None = None) -> InMemorySharePartition:
         group = self._groups.get(at.group_id)
-        if group is None:
+        if group is None or not group.exists:
             raise GroupIdNotFound
         found = group.partitions.get((at.topic, at.partition))
         if found is None:

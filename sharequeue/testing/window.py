@@ -231,7 +231,7 @@ class InFlightWindow:
     def advance_log_start(self, log_start: int) -> int:
         """The log now starts here: AVAILABLE records below are gone, held ones stay held (R-LS).
 
-        Answers how many records were lost: removed before they were processed.
+        Answers how many records were lost: removed before they were finished, those that are held among them.
         """
         self.log_start = max(self.log_start, log_start)
         if log_start <= self.spso:
@@ -240,6 +240,8 @@ class InFlightWindow:
         for offset, record in self.records.items():
             if offset < log_start and record.state is AVAILABLE:
                 self.move(record, ARCHIVED)
+                lost += 1
+            elif self.spso <= offset < log_start and record.state is ACQUIRED:
                 lost += 1
         self.spso = log_start
         self.speo = max(self.speo, log_start)

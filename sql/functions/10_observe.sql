@@ -1,7 +1,8 @@
 -- What the broker said of the log (R-LS): its start, its end, its last stable offset, seen now. A log start past SPSO
 -- moves SPSO: records nobody had processed are counted as lost, leases keep what they hold until they answer or
--- lapse, dead letters on their way stay on it. The same topic name under another id is another topic: nothing moves,
--- and leasing stops until somebody decides.
+-- lapse and are counted as lost too, dead letters on their way stay on it. The same topic name under another id is
+-- another topic: nothing moves, and leasing stops until somebody decides; an old observation, which knows only the id of
+-- before, changes nothing then, nor after the offsets were reset to the new topic.
 create or replace function sharequeue.observe(
     p_group_id text, p_topic text, p_partition integer, p_topic_id text,
     p_log_start bigint, p_log_end bigint, p_last_stable_offset bigint
@@ -21,7 +22,9 @@ begin
     if not found then
         return null;
     end if;
-    if v_sp.topic_id <> p_topic_id then
+    if p_topic_id = v_sp.previous_topic_id or (v_sp.status = 'topic_recreated' and p_topic_id = v_sp.topic_id) then
+        return v_sp.status;
+    elsif v_sp.topic_id <> p_topic_id then
         update sharequeue.share_partitions set status = 'topic_recreated', observed_at = sharequeue.clock()
         where share_partition_id = v_sp.share_partition_id;
         return 'topic_recreated';
@@ -31,14 +34,14 @@ begin
     end if;
     update sharequeue.share_partitions
     set log_start = p_log_start, log_end = p_log_end, last_stable_offset = p_last_stable_offset,
-        status = 'active', observed_at = sharequeue.clock()
+        observed_at = sharequeue.clock()
     where share_partition_id = v_sp.share_partition_id;
     return 'active';
 end
 $$;
 
--- The log now starts past SPSO: what is finished or was never processed below it goes, what is leased stays.
--- SPSO may then stand at something finished; the next answer moves it on (R-SO-1).
+-- The log now starts past SPSO: what is finished or was never processed below it goes, what is leased stays with its
+-- holder, whose answer no longer counts. SPSO may then stand at something finished; the next answer moves it on (R-SO-1).
 create or replace function sharequeue.advance_log_start(p_sp sharequeue.share_partitions, p_log_start bigint)
 returns void
 language plpgsql volatile as $$
@@ -54,10 +57,14 @@ begin
         select first_offset, last_offset, part, state,
             sharequeue.offsets_of(first_offset, last_offset, offsets) * v_gone as offsets
         from sharequeue.in_flight_batches
-        where share_partition_id = v_id and first_offset < p_log_start and state in (0, 2, 4)
+        where share_partition_id = v_id and first_offset < p_log_start and state <> 3
             and sharequeue.offsets_of(first_offset, last_offset, offsets) && v_gone
     loop
-        if v_part.state = 0 then
+        if v_part.state = 1 then
+            -- Once: below SPSO is what an earlier log start has overtaken.
+            v_lost := v_lost + sharequeue.records(v_part.offsets * int8multirange(int8range(p_sp.spso, null)));
+            continue;
+        elsif v_part.state = 0 then
             v_lost := v_lost + sharequeue.records(v_part.offsets);
         else
             v_passed := v_passed + sharequeue.records(

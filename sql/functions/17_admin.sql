@@ -46,11 +46,14 @@ begin
         delete from sharequeue.in_flight_batches where share_partition_id = v_sp.share_partition_id;
         delete from sharequeue.leases where share_partition_id = v_sp.share_partition_id;
         delete from sharequeue.circuit_breakers where share_partition_id = v_sp.share_partition_id;
+        delete from sharequeue.failed_attempts where share_partition_id = v_sp.share_partition_id;
+        delete from sharequeue.held_dead_letters where share_partition_id = v_sp.share_partition_id;
         delete from sharequeue.dead_letter_batches
         where share_partition_id = v_sp.share_partition_id and written_at is null;
         update sharequeue.share_partitions
         set spso = p_start_offset, speo = p_start_offset, delivery_complete_count = 0, redeliverable = false,
             next_expiry = null, advance_due = false, topic_id = p_topic_id, status = 'active',
+            previous_topic_id = case when topic_id = p_topic_id then previous_topic_id else topic_id end,
             log_end = case when topic_id = p_topic_id then log_end else p_start_offset end,
             last_stable_offset = case when topic_id = p_topic_id then last_stable_offset else p_start_offset end,
             state_epoch = greatest(v_sp.state_epoch + 1, coalesce(p_state_epoch, 0))
@@ -142,7 +145,8 @@ begin
 end
 $$;
 
--- Deletes a group with all it has; answers whether there was one.
+-- Deletes a group with all it has but its configs, as a broker does (kafka-semantics 2.20): a group of that name that
+-- comes back is configured as before. Answers whether there was one.
 create or replace function sharequeue.delete_group(p_group_id text) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$
 declare

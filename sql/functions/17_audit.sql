@@ -17,7 +17,7 @@ begin
     raise exception 'the audit log is append only' using errcode = 'insufficient_privilege';
 end
 $$;
-create or replace trigger audit_log_append_only before update or delete on sharequeue.audit_log
+create or replace trigger audit_log_append_only before update or delete or truncate on sharequeue.audit_log
     for each statement execute function sharequeue.audit_log_is_append_only();
 
 -- Group configs are changed as rows: whoever changes one is written down here.
@@ -33,6 +33,5 @@ begin
     return null;
 end
 $$;
--- Not where the group itself goes and takes its configs along: that is one act.
 create or replace trigger group_configs_audit after insert or update or delete on sharequeue.group_configs
-    for each row when (pg_trigger_depth() = 0) execute function sharequeue.audit_group_config();
+    for each row execute function sharequeue.audit_group_config();

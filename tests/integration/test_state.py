@@ -157,11 +157,16 @@ def test_bad_input_is_refused_by_name(state: State, at: SharePartition) -> None:
 
 
 def test_a_topic_made_anew_under_the_same_name_is_not_leased_from(state: State, at: SharePartition) -> None:
-    """The same name under another topic id is another topic: leasing stops, with UNKNOWN_TOPIC_ID."""
+    """The same name under another topic id is another topic: leasing stops, with UNKNOWN_TOPIC_ID. Somebody who still
+    has the old id in mind changes nothing, neither then nor after a reset to the new topic."""
     assert state.observe(at, "other id", 0, 5, 5) == "topic_recreated"
+    assert state.observe(at, "id", 0, 1000, 1000) == "topic_recreated"
     with pytest.raises(UnknownTopicId):
         state.acquire(at, "m1", None, 10)
+    state.alter_offsets(at, "other id", 0)
+    assert state.observe(at, "other id", 0, 5, 5) == "active"
     assert state.observe(at, "id", 0, 1000, 1000) == "active"
+    assert state.describe("g")[0].log_end == 5
     assert state.acquire(at, "m1", None, 10) is not None
 
 
@@ -190,15 +195,17 @@ def test_an_output_counts_only_with_its_acknowledgement(state: State, at: ShareP
 
 
 def test_retention_that_overtakes_the_window_is_counted(state: State, at: SharePartition) -> None:
-    """The log start moves SPSO; what nobody had processed is counted as lost, what is leased may still be
-    answered."""
+    """The log start moves SPSO; what nobody had finished is counted as lost, once, what is leased among it. That may
+    still be answered, and then changes nothing."""
     lease = acquired(state, at, 100)
     state.acknowledge(lease, {ACCEPT: OffsetSet.of((10, 20)), RELEASE: OffsetSet.of((20, 30))})
     assert state.observe(at, "id", 200, 1000, 1000) == "active"
     status = state.describe("g")[0]
-    assert (status.spso, status.speo, status.lost_records) == (200, 200, 10 + 100)
+    assert (status.spso, status.speo, status.lost_records) == (200, 200, 10 + 80 + 100)
+    assert state.observe(at, "id", 210, 1000, 1000) == "active"
+    assert state.describe("g")[0].lost_records == 10 + 80 + 110
     answer = state.acknowledge(lease, {ACCEPT: OffsetSet.of((0, 10), (30, 100))})
-    assert (answer.accepted, answer.spso) == (0, 200)
+    assert (answer.accepted, answer.spso) == (0, 210)
     assert state.leases("g") == []
     assert state.verify() == []
 
