@@ -46,7 +46,7 @@ class PostgresEngine(PostgresFetches):
         self.known: set[str] = set()
         self.joined: dict[str, set[str]] = {}
         self.clock = 0.0
-        self._run("truncate sharequeue.share_groups cascade")
+        self._run("truncate sharequeue.share_groups, sharequeue.group_configs cascade")
         self._run("truncate sharequeue.in_flight_batches, sharequeue.leases, sharequeue.requests")
         self._run("select sharequeue.set_clock_offset(interval '0')")
 
