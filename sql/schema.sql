@@ -445,7 +445,8 @@ CREATE TABLE sharequeue.share_partitions (
     folded_member_epoch integer,
     folded_read_committed boolean,
     folded_fan_out boolean,
-    folded_member_id text
+    folded_member_id text,
+    previous_topic_id text
 )
 WITH (fillfactor='50');
 
@@ -657,10 +658,14 @@ begin
         select first_offset, last_offset, part, state,
             sharequeue.offsets_of(first_offset, last_offset, offsets) * v_gone as offsets
         from sharequeue.in_flight_batches
-        where share_partition_id = v_id and first_offset < p_log_start and state in (0, 2, 4)
+        where share_partition_id = v_id and first_offset < p_log_start and state <> 3
             and sharequeue.offsets_of(first_offset, last_offset, offsets) && v_gone
     loop
-        if v_part.state = 0 then
+        if v_part.state = 1 then
+            -- Once: below SPSO is what an earlier log start has overtaken.
+            v_lost := v_lost + sharequeue.records(v_part.offsets * int8multirange(int8range(p_sp.spso, null)));
+            continue;
+        elsif v_part.state = 0 then
             v_lost := v_lost + sharequeue.records(v_part.offsets);
         else
             v_passed := v_passed + sharequeue.records(
@@ -766,11 +771,14 @@ begin
         delete from sharequeue.in_flight_batches where share_partition_id = v_sp.share_partition_id;
         delete from sharequeue.leases where share_partition_id = v_sp.share_partition_id;
         delete from sharequeue.circuit_breakers where share_partition_id = v_sp.share_partition_id;
+        delete from sharequeue.failed_attempts where share_partition_id = v_sp.share_partition_id;
+        delete from sharequeue.held_dead_letters where share_partition_id = v_sp.share_partition_id;
         delete from sharequeue.dead_letter_batches
         where share_partition_id = v_sp.share_partition_id and written_at is null;
         update sharequeue.share_partitions
         set spso = p_start_offset, speo = p_start_offset, delivery_complete_count = 0, redeliverable = false,
             next_expiry = null, advance_due = false, topic_id = p_topic_id, status = 'active',
+            previous_topic_id = case when topic_id = p_topic_id then previous_topic_id else topic_id end,
             log_end = case when topic_id = p_topic_id then log_end else p_start_offset end,
             last_stable_offset = case when topic_id = p_topic_id then last_stable_offset else p_start_offset end,
             state_epoch = greatest(v_sp.state_epoch + 1, coalesce(p_state_epoch, 0))
@@ -3462,7 +3470,9 @@ begin
     if not found then
         return null;
     end if;
-    if v_sp.topic_id <> p_topic_id then
+    if p_topic_id = v_sp.previous_topic_id or (v_sp.status = 'topic_recreated' and p_topic_id = v_sp.topic_id) then
+        return v_sp.status;
+    elsif v_sp.topic_id <> p_topic_id then
         update sharequeue.share_partitions set status = 'topic_recreated', observed_at = sharequeue.clock()
         where share_partition_id = v_sp.share_partition_id;
         return 'topic_recreated';
@@ -3472,7 +3482,7 @@ begin
     end if;
     update sharequeue.share_partitions
     set log_start = p_log_start, log_end = p_log_end, last_stable_offset = p_last_stable_offset,
-        status = 'active', observed_at = sharequeue.clock()
+        observed_at = sharequeue.clock()
     where share_partition_id = v_sp.share_partition_id;
     return 'active';
 end
@@ -5714,6 +5724,15 @@ CREATE TABLE sharequeue.failed_attempts (
 );
 ALTER TABLE ONLY sharequeue.failed_attempts ALTER COLUMN offsets SET STORAGE EXTERNAL;
 
+-- TABLE gone_topics
+
+CREATE TABLE sharequeue.gone_topics (
+    topic text NOT NULL,
+    topic_id text NOT NULL,
+    gone_since timestamp with time zone NOT NULL,
+    said_at timestamp with time zone NOT NULL
+);
+
 -- VIEW group_acls
 
 CREATE VIEW sharequeue.group_acls AS
@@ -5956,6 +5975,15 @@ CREATE TABLE sharequeue.journal_snapshots (
     taken_at timestamp with time zone NOT NULL
 );
 
+-- TABLE kafka_cluster
+
+CREATE TABLE sharequeue.kafka_cluster (
+    singleton boolean DEFAULT true NOT NULL,
+    cluster_id text NOT NULL,
+    bound_at timestamp with time zone NOT NULL,
+    CONSTRAINT kafka_cluster_singleton CHECK (singleton)
+);
+
 -- TABLE redrive_batches
 
 CREATE TABLE sharequeue.redrive_batches (
@@ -6038,8 +6066,7 @@ WITH (fillfactor='50');
 
 CREATE TABLE sharequeue.service_configs (
     name text NOT NULL,
-    value text NOT NULL,
-    CONSTRAINT service_configs_name_is_a_brokers CHECK (((name ~~ 'group.share.%'::text) OR (name ~~ 'errors.%'::text)))
+    value text NOT NULL
 );
 
 -- TABLE share_partition_history
@@ -6259,6 +6286,11 @@ ALTER TABLE ONLY sharequeue.delivery_count_history
 ALTER TABLE ONLY sharequeue.delivery_counts
     ADD CONSTRAINT delivery_counts_pkey PRIMARY KEY (share_partition_id, outcome, delivery_count);
 
+-- CONSTRAINT gone_topics gone_topics_pkey
+
+ALTER TABLE ONLY sharequeue.gone_topics
+    ADD CONSTRAINT gone_topics_pkey PRIMARY KEY (topic, topic_id);
+
 -- CONSTRAINT group_configs group_configs_pkey
 
 ALTER TABLE ONLY sharequeue.group_configs
@@ -6308,6 +6340,11 @@ ALTER TABLE ONLY sharequeue.journal_rolled_up
 
 ALTER TABLE ONLY sharequeue.journal_snapshots
     ADD CONSTRAINT journal_snapshots_pkey PRIMARY KEY (share_partition_id, journal_id);
+
+-- CONSTRAINT kafka_cluster kafka_cluster_pkey
+
+ALTER TABLE ONLY sharequeue.kafka_cluster
+    ADD CONSTRAINT kafka_cluster_pkey PRIMARY KEY (singleton);
 
 -- CONSTRAINT lease_outputs lease_outputs_pkey
 
@@ -6479,7 +6516,7 @@ CREATE TRIGGER acls_learned AFTER INSERT OR DELETE OR UPDATE OR TRUNCATE ON shar
 
 -- TRIGGER audit_log audit_log_append_only
 
-CREATE TRIGGER audit_log_append_only BEFORE DELETE OR UPDATE ON sharequeue.audit_log FOR EACH STATEMENT EXECUTE FUNCTION sharequeue.audit_log_is_append_only();
+CREATE TRIGGER audit_log_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON sharequeue.audit_log FOR EACH STATEMENT EXECUTE FUNCTION sharequeue.audit_log_is_append_only();
 
 -- TRIGGER authorizer authorizer_learned
 
@@ -6495,7 +6532,7 @@ CREATE TRIGGER delivery_counts_journal AFTER INSERT OR UPDATE ON sharequeue.deli
 
 -- TRIGGER group_configs group_configs_audit
 
-CREATE TRIGGER group_configs_audit AFTER INSERT OR DELETE OR UPDATE ON sharequeue.group_configs FOR EACH ROW WHEN ((pg_trigger_depth() = 0)) EXECUTE FUNCTION sharequeue.audit_group_config();
+CREATE TRIGGER group_configs_audit AFTER INSERT OR DELETE OR UPDATE ON sharequeue.group_configs FOR EACH ROW EXECUTE FUNCTION sharequeue.audit_group_config();
 
 -- TRIGGER group_configs group_configs_settings
 
@@ -6605,11 +6642,6 @@ ALTER TABLE ONLY sharequeue.delivery_counts
 
 ALTER TABLE ONLY sharequeue.failed_attempts
     ADD CONSTRAINT failed_attempts_share_partition_fkey FOREIGN KEY (share_partition_id) REFERENCES sharequeue.share_partitions(share_partition_id) ON DELETE CASCADE;
-
--- FK CONSTRAINT group_configs group_configs_group_fkey
-
-ALTER TABLE ONLY sharequeue.group_configs
-    ADD CONSTRAINT group_configs_group_fkey FOREIGN KEY (group_id) REFERENCES sharequeue.share_groups(group_id) ON DELETE CASCADE;
 
 -- FK CONSTRAINT group_settings group_settings_group_fkey
 
