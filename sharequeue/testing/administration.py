@@ -242,7 +242,7 @@ class Administration:
         group = self._group(group_id)
         if group.members:
             raise NonEmptyGroup
-        self._groups[group_id] = InMemoryGroup(group_id, configs=group.configs)
+        self._groups[group_id] = InMemoryGroup(group_id, deleted=True, configs=group.configs)
 
     # Finding and settling
 
@@ -254,7 +254,7 @@ class Administration:
 
     def _find(self, at: SharePartition, state_epoch: int | None = None) -> InMemorySharePartition:
         group = self._groups.get(at.group_id)
-        if group is None or not group.exists:
+        if group is None or (group.deleted and not group.exists):
             raise GroupIdNotFound
         found = group.partitions.get((at.topic, at.partition))
         if found is None:

@@ -33,10 +33,12 @@ DEFAULTS = {
 @dataclass(slots=True)
 class InMemoryGroup:
     """One group. ``exists`` from its first member or altered offset on; configurations alone make no group.
-    ``paused_reason`` is why a person has stopped all leasing from it."""
+    A ``deleted`` one has left only its configurations. ``paused_reason`` is why a person has stopped all leasing from
+    it."""
 
     group_id: str
     exists: bool = False
+    deleted: bool = False
     paused_reason: str | None = None
     configs: dict[str, str] = field(default_factory=dict)
     members: set[str] = field(default_factory=set)

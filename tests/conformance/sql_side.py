@@ -204,6 +204,7 @@ class SqlSide:
     def end(self, group_ids: Sequence[str]) -> None:
         """The groups are gone, so that the next history meets small tables."""
         self.run("delete from sharequeue.share_groups where group_id = any (%s)", [list(group_ids)])
+        self.run("delete from sharequeue.group_configs where group_id = any (%s)", [list(group_ids)])
         self.run("delete from sharequeue.requests")
 
 

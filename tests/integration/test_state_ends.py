@@ -30,7 +30,9 @@ def count(database: Database, table: str) -> int:
     return int(rows[0]["n"])
 
 
-def test_a_reset_leaves_nothing_of_the_dead_letters_before_it(state: State, private_database: Database) -> None:
+def test_a_reset_leaves_nothing_of_the_dead_letters_before_it(
+    state: State, private_database: Database
+) -> None:
     """Attempts of records, the open batch, and why it was held are of before the reset: they go with it."""
     lease = state.acquire(AT, "m", None, 10)
     assert lease is not None
@@ -44,7 +46,7 @@ def test_a_reset_leaves_nothing_of_the_dead_letters_before_it(state: State, priv
 
 
 def test_a_group_that_comes_back_is_configured_as_before(state: State, private_database: Database) -> None:
-    """Deleting a group leaves its configs, as on a broker: it starts where its own reset policy says, not at the end."""
+    """Deleting a group leaves its configs, as on a broker: it starts where its own reset policy says."""
     alter_group_configs(
         private_database, "g", {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": 3}
     )
