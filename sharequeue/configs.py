@@ -305,7 +305,7 @@ def alter_group_configs(
         )
         # One change at a time: two that are each allowed may not be together.
         connection.execute(
-            text("select 1 from sharequeue.share_groups where group_id = :group_id for update"),
+            text("select 1 from sharequeue.share_groups where group_id = :group_id for no key update"),
             {"group_id": group_id},
         )
         together: dict[str, str | None] = {**stored_configs(connection, group_id), **checked}

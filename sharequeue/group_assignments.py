@@ -114,7 +114,7 @@ def _write_assignment(
                 "insert into sharequeue.assignments (group_id, member_id, share_partition_id)"
                 " select :group_id, t.member, t.id"
                 " from unnest(cast(:member_ids as text[]), cast(:share_partition_ids as bigint[]))"
-                " as t (member, id)"
+                " as t (member, id) order by t.id"
             ),
             columns(given),
         )

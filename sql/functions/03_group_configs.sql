@@ -87,6 +87,7 @@ begin
     end if;
     delete from sharequeue.service_configs;
     insert into sharequeue.service_configs (name, value) select key, value from jsonb_each_text(p_configs);
+    perform sharequeue.lock_in_order(null, true, true);
     perform sharequeue.compile_group_settings(group_id) from sharequeue.share_groups order by group_id;
     perform sharequeue.audit('set_service_configs', null, v_before, p_configs);
     return true;
@@ -108,6 +109,20 @@ $$;
 
 create or replace trigger share_groups_settings after insert on sharequeue.share_groups
     for each row execute function sharequeue.group_settings_follow();
+-- Group configs are changed as rows: the group comes first, whoever does it.
+create or replace function sharequeue.group_configs_lock_group() returns trigger
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    if tg_op = 'DELETE' then
+        perform sharequeue.lock_group(old.group_id);
+        return old;
+    end if;
+    perform sharequeue.lock_group(new.group_id);
+    return new;
+end
+$$;
+create or replace trigger group_configs_in_order before insert or update or delete on sharequeue.group_configs
+    for each row execute function sharequeue.group_configs_lock_group();
 create or replace trigger group_configs_settings after insert or update or delete on sharequeue.group_configs
     for each row execute function sharequeue.group_settings_follow();
 

@@ -9,7 +9,7 @@ begin
     perform sharequeue.check_start(p_topic, p_partition, p_topic_id, p_start_offset);
     if p_state_epoch is null or p_state_epoch < 0 then
         raise exception 'a state epoch is 0 or more, not %', p_state_epoch using errcode = 'SQ042';
-    elsif not exists (select from sharequeue.share_groups where group_id = p_group_id) then
+    elsif not sharequeue.lock_group(p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;
     insert into sharequeue.share_partitions

@@ -121,6 +121,9 @@ create or replace function sharequeue.groups_learn_acls() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
     lock table sharequeue.group_settings in share row exclusive mode;
+    perform sharequeue.lock_in_order(
+        array(select group_id from sharequeue.group_settings where acls_apply <> sharequeue.acls_apply(group_id)),
+        true, true);
     update sharequeue.group_settings set acls_apply = not acls_apply
     where acls_apply <> sharequeue.acls_apply(group_id);
     return null;

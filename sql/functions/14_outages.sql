@@ -74,18 +74,20 @@ $$;
 create or replace function sharequeue.extend_locks(p_amount interval) returns bigint
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
+    v_ids bigint[];
     v_extended bigint;
 begin
     perform sharequeue.authorise_cluster();
     if p_amount is null or p_amount < interval '0' then
         raise exception 'locks are extended by a positive amount of time, not by %', p_amount using errcode = 'SQ042';
     end if;
-    perform from sharequeue.share_partitions where next_expiry is not null
-    order by share_partition_id for no key update;
-    perform sharequeue.unfold(share_partition_id) from sharequeue.share_partitions where folded_lease_id is not null;
-    update sharequeue.leases set expires_at = expires_at + p_amount;
+    v_ids := sharequeue.lock_in_order(null, false, true);
+    perform sharequeue.unfold(share_partition_id)
+    from sharequeue.share_partitions where share_partition_id = any (v_ids) and folded_lease_id is not null;
+    update sharequeue.leases set expires_at = expires_at + p_amount where share_partition_id = any (v_ids);
     get diagnostics v_extended = row_count;
-    update sharequeue.share_partitions set next_expiry = next_expiry + p_amount where next_expiry is not null;
+    update sharequeue.share_partitions set next_expiry = next_expiry + p_amount
+    where share_partition_id = any (v_ids) and next_expiry is not null;
     perform sharequeue.audit('extend_locks', null, null,
         jsonb_build_object('amount', p_amount::text, 'leases', v_extended));
     return v_extended;

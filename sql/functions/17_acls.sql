@@ -8,6 +8,7 @@ create or replace function sharequeue.add_acl(
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
     perform sharequeue.authorise_cluster();
+    lock table sharequeue.acls in share row exclusive mode;
     insert into sharequeue.acls (principal, operation, permission, pattern_type, resource_name)
     values (p_principal, p_operation, p_permission, p_pattern_type, p_resource_name)
     on conflict on constraint acls_pkey do nothing;
@@ -29,23 +30,24 @@ create or replace function sharequeue.remove_acls(
 ) returns setof sharequeue.acls
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
-    v_acl sharequeue.acls;
+    v_acls sharequeue.acls[];
 begin
     perform sharequeue.authorise_cluster();
-    for v_acl in
-        select * from sharequeue.acls
+    if not p_dry_run then
+        lock table sharequeue.acls in share row exclusive mode;
+    end if;
+    v_acls := array(
+        select a from sharequeue.acls a
         where principal = coalesce(p_principal, principal) and operation = coalesce(p_operation, operation)
             and permission = coalesce(p_permission, permission) and pattern_type = coalesce(p_pattern_type, pattern_type)
             and resource_name = coalesce(p_resource_name, resource_name)
-        order by principal, operation, permission, pattern_type, resource_name
-    loop
-        if not p_dry_run then
-            delete from sharequeue.acls a where a = v_acl;
-            continue when not found;
-            perform sharequeue.audit('remove_acl', null, to_jsonb(v_acl), null);
-        end if;
-        return next v_acl;
-    end loop;
+        order by principal, operation, permission, pattern_type, resource_name);
+    if not p_dry_run then
+        -- All in one statement, so that the groups that they cover are locked together, in order.
+        delete from sharequeue.acls a where a = any (v_acls);
+        perform sharequeue.audit('remove_acl', null, to_jsonb(a), null) from unnest(v_acls) as a;
+    end if;
+    return query select * from unnest(v_acls);
 end
 $$;
 
@@ -56,6 +58,7 @@ declare
     v_before boolean := coalesce((select allow_everyone_if_no_acl_found from sharequeue.authorizer), true);
 begin
     perform sharequeue.authorise_cluster();
+    lock table sharequeue.acls in share row exclusive mode;
     insert into sharequeue.authorizer (allow_everyone_if_no_acl_found) values (p_allow)
     on conflict on constraint authorizer_pkey do update
         set allow_everyone_if_no_acl_found = excluded.allow_everyone_if_no_acl_found;

@@ -9,8 +9,7 @@ language plpgsql volatile as $$
 declare
     v_members bigint;
 begin
-    perform from sharequeue.share_groups where group_id = p_group_id for no key update;
-    if not found then
+    if not sharequeue.lock_group(p_group_id) then
         return false;
     end if;
     select count(*) into v_members from sharequeue.members where group_id = p_group_id;
@@ -90,7 +89,10 @@ begin
         raise exception 'every topic needs a partition, a topic id and a start offset' using errcode = 'SQ042';
     end if;
     if not sharequeue.lock_empty_group(p_group_id) and p_execute then
-        insert into sharequeue.share_groups (group_id, group_epoch) values (p_group_id, 0);
+        insert into sharequeue.share_groups (group_id, group_epoch) values (p_group_id, 0)
+        on conflict on constraint share_groups_pkey do nothing;
+        -- Somebody else may have made it meanwhile, and joined it.
+        perform sharequeue.lock_empty_group(p_group_id);
     end if;
     if p_execute then
         -- Nobody is in the group: there is nothing to assign at the new epoch.
@@ -126,14 +128,16 @@ $$;
 create or replace function sharequeue.delete_offsets(p_group_id text, p_topic text) returns integer
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
+    v_ids bigint[];
     v_deleted jsonb;
 begin
     perform sharequeue.authorise(p_group_id, 'DELETE');
     if not sharequeue.lock_empty_group(p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;
+    v_ids := sharequeue.lock_in_order(array[p_group_id], false, true, p_topic);
     with deleted as (
-        delete from sharequeue.share_partitions where group_id = p_group_id and topic = p_topic
+        delete from sharequeue.share_partitions where share_partition_id = any (v_ids)
         returning partition, spso, state_epoch
     )
     select coalesce(jsonb_agg(jsonb_build_object('topic', p_topic, 'partition', d.partition, 'start_offset', d.spso,
@@ -156,6 +160,7 @@ begin
     if not sharequeue.lock_empty_group(p_group_id) then
         return false;
     end if;
+    perform sharequeue.lock_in_order(array[p_group_id], true, true);
     select coalesce(jsonb_agg(jsonb_build_object('topic', topic, 'partition', partition, 'start_offset', spso,
         'state_epoch', state_epoch) order by topic, partition), '[]')
     into v_before from sharequeue.share_partitions where group_id = p_group_id;
@@ -174,6 +179,7 @@ create or replace function sharequeue.pause(
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_before jsonb;
+    v_ids bigint[];
     v_paused integer;
 begin
     perform sharequeue.authorise(p_group_id, 'ALTER');
@@ -182,24 +188,19 @@ begin
     elsif not exists (select from sharequeue.share_groups where group_id = p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;
+    v_ids := sharequeue.lock_in_order(
+        array[p_group_id], p_topic is null, p_topic is not null or p_reason is null, p_topic, p_partition);
     if p_reason is null then
-        delete from sharequeue.circuit_breakers c using sharequeue.share_partitions sp
-        where c.share_partition_id = sp.share_partition_id and sp.group_id = p_group_id
-            and (p_topic is null or sp.topic = p_topic) and (p_partition is null or sp.partition = p_partition);
+        delete from sharequeue.circuit_breakers where share_partition_id = any (v_ids);
     end if;
     if p_topic is null then
         select jsonb_build_object('reason', paused_reason) into v_before
-        from sharequeue.group_settings where group_id = p_group_id for no key update;
+        from sharequeue.group_settings where group_id = p_group_id;
         update sharequeue.group_settings set paused_reason = p_reason where group_id = p_group_id;
     else
         select jsonb_agg(jsonb_build_object('topic', topic, 'partition', partition, 'reason', paused_reason))
-        into v_before from (
-            select * from sharequeue.share_partitions
-            where group_id = p_group_id and topic = p_topic and (p_partition is null or partition = p_partition)
-            order by share_partition_id for no key update
-        ) as sp;
-        update sharequeue.share_partitions set paused_reason = p_reason
-        where group_id = p_group_id and topic = p_topic and (p_partition is null or partition = p_partition);
+        into v_before from sharequeue.share_partitions where share_partition_id = any (v_ids);
+        update sharequeue.share_partitions set paused_reason = p_reason where share_partition_id = any (v_ids);
     end if;
     get diagnostics v_paused = row_count;
     if v_paused = 0 then
@@ -222,9 +223,7 @@ declare
     v_raised bigint := 0;
 begin
     perform sharequeue.authorise_cluster();
-    for v_id in
-        select share_partition_id from sharequeue.share_partitions order by share_partition_id for no key update
-    loop
+    foreach v_id in array sharequeue.lock_in_order(null, false, true) loop
         v_completed := 0;
         perform sharequeue.unfold(v_id);
         for v_lease_id in select lease_id from sharequeue.leases where share_partition_id = v_id order by lease_id loop

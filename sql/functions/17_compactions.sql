@@ -23,6 +23,9 @@ declare
     v_compaction sharequeue.compactions;
     v_found record;
 begin
+    -- The group comes first: whoever deletes it takes its outputs and then its compactions along.
+    perform from sharequeue.share_groups g join sharequeue.compactions c using (group_id)
+    where c.compaction_id = p_compaction_id for key share of g;
     select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id for update;
     if not found or v_compaction.abandoned_at is not null then
         raise exception 'compaction % was given up by a sweep: it took longer than the grace', p_compaction_id
@@ -64,6 +67,7 @@ declare
     v_before timestamptz := sharequeue.clock() - p_grace;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    perform from sharequeue.share_groups where group_id = p_group_id for key share;
     update sharequeue.compactions c set abandoned_at = sharequeue.clock()
     where c.group_id = p_group_id and c.sink = p_sink and c.committed_at is null and c.abandoned_at is null
         and c.began_at <= v_before;

@@ -23,7 +23,7 @@ begin
         from sharequeue.journal j where j.journal_id > v_counted group by j.share_partition_id
     ), counted as (
         insert into sharequeue.journal_growth as g (share_partition_id, updates)
-        select share_partition_id, updates from grown
+        select share_partition_id, updates from grown order by share_partition_id
         on conflict on constraint journal_growth_pkey do update set updates = g.updates + excluded.updates
     )
     select max(last_id) into v_last from grown;
@@ -204,6 +204,7 @@ begin
         coalesce(y.epoch, b.state_epoch, 0), y.accepted_first, coalesce(greatest(y.lost_records, b.lost_records), 0)
     from days y join before b using (id) left join granted g using (id)
     left join sharequeue.share_partitions sp on sp.share_partition_id = y.id
+    order by y.id
     on conflict on constraint journal_daily_pkey do update set updates = excluded.updates,
         snapshots = excluded.snapshots, leases = excluded.leases, entered = excluded.entered,
         accepted_first = excluded.accepted_first, lost_records = excluded.lost_records,
@@ -216,6 +217,7 @@ begin
     from sharequeue.journal j
     where j.at >= p_day::timestamptz and j.at < (p_day + 1)::timestamptz and j.kind = 'outcome'
     group by j.share_partition_id, j.cause, j.delivery_count
+    order by j.share_partition_id, j.cause, j.delivery_count
     on conflict on constraint journal_daily_outcomes_pkey do update set records = excluded.records;
     insert into sharequeue.journal_rolled_up (day) values (p_day) on conflict on constraint journal_rolled_up_pkey do nothing;
     return v_rows;

@@ -8,11 +8,11 @@ begin
     insert into sharequeue.share_partition_history
     select v_at, share_partition_id, spso, speo, log_start, log_end, lag, acquired, available, archiving,
         delivery_complete_count
-    from sharequeue.share_partition_status where group_id = p_group_id;
+    from sharequeue.share_partition_status where group_id = p_group_id order by share_partition_id;
     insert into sharequeue.delivery_count_history
     select v_at, d.share_partition_id, d.outcome, d.delivery_count, d.records
     from sharequeue.delivery_count_totals d join sharequeue.share_partitions sp using (share_partition_id)
-    where sp.group_id = p_group_id;
+    where sp.group_id = p_group_id order by share_partition_id;
     return v_at;
 end
 $$;

@@ -1,0 +1,371 @@
+"""All operations at once, from several connections on a few share-partitions: nobody may meet a deadlock.
+
+Each connection draws its steps from a seed of its own. Refusals are answers; a deadlock (40P01) is a failure, also
+where somebody repeats the call that met it: the database counts them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import uuid4
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from sharequeue.acls import Acl, AclFilter, Acls
+from sharequeue.configs import alter_group_configs
+from sharequeue.database import Database
+from sharequeue.errors import ShareError
+from sharequeue.groups import (
+    HeartbeatRequest,
+    ensure_group,
+    expire_members,
+    extend_sessions,
+    heartbeat,
+    refresh_group,
+)
+from sharequeue.journal import Journal
+from sharequeue.leases import AcknowledgeType, Lease, LeaseOutput, SharePartition
+from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.reports import Reports
+from sharequeue.state import AcquireMode, Redelivery, State
+from sharequeue.topics import TopicInfo
+from sharequeue.watched_topics import record_topics
+
+GROUPS, TOPICS, PARTITIONS = ("g0", "g1"), ("t0", "t1"), (0, 1, 2)
+REDELIVERIES: tuple[Redelivery, ...] = ("kafka", "fan_out")
+MODES: tuple[AcquireMode, ...] = ("batch_optimized", "record_limit")
+ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+CONFIGS: dict[str, str | int] = {
+    "sharequeue.circuit.breaker.failure.percent": 60,
+    "sharequeue.circuit.breaker.open.ms": 50,
+    "errors.deadletterqueue.topic.name": "dlq.letters",
+    "share.record.lock.duration.ms": 1000,
+}
+DETECTED_AFTER = "20ms"
+"""A deadlock is looked for after so long a wait; by default a second, which would hide most of them."""
+
+MAY_HAPPEN = ("23503", "55P03")
+"""The group went while the call was on its way; what keeps the journal gave way."""
+
+
+@dataclass
+class Tally:
+    """What the connections did and met."""
+
+    steps: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Actor:
+    """One connection: a worker, an operator and a service in turn."""
+
+    def __init__(self, url: str, seed: int, number: int, tally: Tally) -> None:
+        self.roll = random.Random(seed * 100 + number)  # noqa: S311
+        self.database = Database(url, pool_size=1)
+        sa.event.listen(self.database.engine, "handle_error", self._met)
+        self.state, self.tally, self.member = State(self.database), tally, f"member-{number}"
+        self.leases: list[Lease] = []
+        self.step = "start"
+        work: tuple[Callable[[], object], ...] = (
+            self.acquire, self.acknowledge, self.fetch, self.renew, self.release, self.give_back,
+        )  # fmt: skip
+        rest: tuple[Callable[[], object], ...] = (
+            self.sweep, self.dead_letters, self.pause, self.resume, self.force, self.start, self.configure,
+            self.offsets, self.forget, self.delete, self.beat, self.group, self.topics, self.acls, self.compact,
+            self.journal, self.cluster, self.report, self.several, self.several,
+        )  # fmt: skip
+        self.plan = work * 5 + rest
+
+    def run(self, until: float) -> None:
+        """Step after step until it is time to stop."""
+        try:
+            while time.monotonic() < until and not self.tally.faults:
+                step = self.roll.choice(self.plan)
+                self.step = step.__name__
+                try:
+                    step()
+                except ShareError as error:
+                    with self.tally.lock:
+                        self.tally.refusals[type(error).__name__] += 1
+                except DBAPIError as error:
+                    state = str(getattr(error.orig, "pgcode", None))
+                    with self.tally.lock:
+                        self.tally.refusals[state] += 1
+                    if state not in MAY_HAPPEN:
+                        self._fault(error)
+                with self.tally.lock:
+                    self.tally.steps[self.step] += 1
+        finally:
+            self.database.close()
+
+    def _met(self, context: sa.engine.ExceptionContext) -> None:
+        # Here, because a call may be repeated where nobody sees it.
+        if getattr(context.original_exception, "pgcode", None) == "40P01":
+            self._fault(context.original_exception)
+
+    def _fault(self, error: BaseException) -> None:
+        original = getattr(error, "orig", error)
+        told = f"{self.step}: {getattr(original, 'pgcode', None)} {getattr(original, 'pgerror', original)}"
+        with self.tally.lock:
+            if told not in self.tally.faults:
+                self.tally.faults.append(told)
+
+    @property
+    def drawn_group(self) -> str:
+        return self.roll.choice(GROUPS)
+
+    def drawn(self) -> SharePartition:
+        return SharePartition(self.drawn_group, self.roll.choice(TOPICS), self.roll.choice(PARTITIONS))
+
+    def offset_set(self, lease: Lease) -> dict[AcknowledgeType, OffsetSet]:
+        """An outcome for each record of a lease, for all the same or for a part another."""
+        kind = self.roll.choice((ACCEPT, ACCEPT, RELEASE, REJECT))
+        before = OffsetSet.of((0, self.roll.randint(lease.offsets.first, lease.offsets.end) + 1))
+        halves = {ACCEPT: lease.offsets & before}
+        halves[kind] = halves.get(kind, EMPTY) | (lease.offsets - before)
+        return {k: offsets for k, offsets in halves.items() if offsets}
+
+    def held(self) -> Lease | None:
+        return self.leases.pop(self.roll.randrange(len(self.leases))) if self.leases else None
+
+    # Workers -------------------------------------------------------------------------------------------------------
+
+    def acquire(self) -> None:
+        redelivery: Redelivery = self.roll.choice(REDELIVERIES)
+        lock = self.roll.choice((None, 1000))
+        lease = self.state.acquire(
+            self.drawn(),
+            self.member,
+            None,
+            self.roll.randint(1, 30),
+            redelivery=redelivery,
+            lock_duration_ms=lock,
+        )
+        if lease is not None:
+            self.leases = [*self.leases, lease][-20:]
+
+    def acknowledge(self) -> None:
+        if lease := self.held():
+            outputs = (
+                [LeaseOutput("sink", f"/{uuid4()}", len(lease.offsets))] if self.roll.random() < 0.5 else []
+            )
+            self.state.acknowledge(lease, self.offset_set(lease), outputs=outputs)
+
+    def fetch(self) -> None:
+        if lease := self.held():
+            kind = self.roll.choice((ACCEPT, ACCEPT, ACCEPT, RELEASE, REJECT))
+            mode: AcquireMode = self.roll.choice(MODES)
+            answer = self.state.acknowledge_and_acquire(
+                lease, {kind: lease.offsets}, 10, mode=mode, redelivery="kafka"
+            )
+            if answer.lease is not None:
+                self.leases.append(answer.lease)
+
+    def several(self) -> None:
+        """Several share-partitions in a transaction of the worker's own, in the order of their ids. It is a member:
+        as long as it is, nobody can delete offsets, which would give them other ids."""
+        group = self.drawn_group
+        joined = heartbeat(
+            self.database, HeartbeatRequest(group, self.member, 0, subscribed_topic_names=TOPICS)
+        )
+        order = self.database.rows(
+            sa.text(
+                "select topic, partition from sharequeue.share_partitions where group_id = :g"
+                " order by share_partition_id"
+            ),
+            g=group,
+        )
+        taken = []
+        with self.state.transaction() as (_, state):
+            for row in order:
+                lease = state.acquire(
+                    SharePartition(group, row["topic"], row["partition"]), self.member, None, 5
+                )
+                if lease is not None:
+                    taken.append(lease)
+        self.leases = [*self.leases, *taken][-20:]
+        if joined.error_code == 0:
+            heartbeat(self.database, HeartbeatRequest(group, self.member, -1))
+
+    def renew(self) -> None:
+        if self.leases:
+            self.state.renew(self.roll.choice(self.leases))
+
+    def release(self) -> None:
+        self.state.release(self.drawn_group, self.member, cancelled=self.roll.random() < 0.3)
+
+    def give_back(self) -> None:
+        if lease := self.held():
+            self.state.release_lease(lease)
+
+    def dead_letters(self) -> None:
+        at = self.drawn()
+        letters = self.state.open_dead_letters(at, 100)
+        if letters is not None:
+            self.state.dead_letter_attempts(at, letters.sequence)
+            if self.roll.random() < 0.2:
+                self.state.hold_dead_letters(at, "a test")
+            self.state.close_dead_letters(at, letters.sequence)
+
+    def compact(self) -> None:
+        compaction, group = uuid4(), self.drawn_group
+        self.state.begin_compaction(compaction, group, "sink", f"/{compaction}")
+        outputs = self.state.outputs(group, "sink")[:5]
+        self.state.commit_compaction(
+            compaction, sorted({o.location for o in outputs}), sum(o.records for o in outputs)
+        )
+        for known in self.state.removable_outputs(group, "sink", timedelta(0)):
+            self.state.forget_compaction(known)
+
+    # Operators -----------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        at = self.drawn()
+        self.state.pause(
+            at.group_id, "a test",
+            *self.roll.choice(((None, None), (at.topic, None), (at.topic, None), (at.topic, at.partition))),
+        )  # fmt: skip
+        self.state.pause(at.group_id, None)
+
+    def resume(self) -> None:
+        at = self.drawn()
+        self.state.pause(
+            at.group_id, None,
+            *self.roll.choice(((None, None), (at.topic, None), (at.topic, None), (at.topic, at.partition))),
+        )  # fmt: skip
+
+    def force(self) -> None:
+        at, chosen = self.drawn(), OffsetSet.of((self.roll.randint(0, 300), self.roll.randint(301, 600)))
+        act = self.roll.choice((self.state.force_release, self.state.force_dead_letter))
+        act(at, chosen, execute=self.roll.random() < 0.8)
+
+    def configure(self) -> None:
+        names = self.roll.sample(sorted(CONFIGS), 2)
+        changes: dict[str, str | int | bool | None] = {
+            name: CONFIGS[name] if self.roll.random() < 0.7 else None for name in names
+        }
+        changes["share.delivery.count.limit"] = self.roll.randint(3, 9)
+        alter_group_configs(self.database, self.drawn_group, changes)
+
+    def offsets(self) -> None:
+        at = self.drawn()
+        if self.roll.random() < 0.5:
+            self.state.alter_offsets(at, f"id-{at.topic}", self.roll.randint(0, 50))
+        else:
+            starts = {(t, p): self.roll.randint(0, 50) for t in TOPICS for p in PARTITIONS}
+            ids = {t: f"id-{t}" for t in TOPICS}
+            self.state.reset_offsets(at.group_id, starts, ids, execute=True)
+
+    def forget(self) -> None:
+        self.state.delete_offsets(self.drawn_group, self.roll.choice(TOPICS))
+
+    def delete(self) -> None:
+        if self.roll.random() < 0.5:
+            self.state.delete_group(self.drawn_group)
+
+    def acls(self) -> None:
+        acls, group = Acls(self.database), self.drawn_group
+        operation = self.roll.choice(("READ", "ALTER", "DELETE"))
+        acl = Acl(f"User:{self.roll.choice('ab')}", operation, "ALLOW", "LITERAL", group)
+        if self.roll.random() < 0.5:
+            acls.add(acl)
+        else:
+            acls.remove(AclFilter(resource_name=self.roll.choice((group, None))))
+
+    def cluster(self) -> None:
+        act = self.roll.choice(("epochs", "extend", "service", "service"))
+        if act == "epochs":
+            self.state.raise_state_epochs()
+        elif act == "extend":
+            self.state.extend_locks(timedelta(milliseconds=10))
+        else:
+            configs = json.dumps({"group.share.delivery.count.limit": str(self.roll.randint(4, 8))})
+            self.database.rows(
+                sa.text("select sharequeue.set_service_configs(cast(:configs as jsonb))"), configs=configs
+            )
+
+    # The service ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Groups, share-partitions and logs that end further on, as the watch makes them."""
+        group = self.drawn_group
+        ensure_group(self.database, group)
+        for topic in self.roll.sample(TOPICS, 2):
+            for partition in self.roll.sample(PARTITIONS, 3):
+                at = SharePartition(group, topic, partition)
+                self.state.initialize(at, f"id-{topic}", 0, 1)
+                end = self.roll.randint(400, 4000)
+                self.state.observe(at, f"id-{topic}", self.roll.choice((0, 0, 0, 100)), end, end)
+
+    def sweep(self) -> None:
+        self.state.sweep(self.roll.randint(1, 50))
+
+    def beat(self) -> None:
+        self.state.beat(self.roll.choice((None, timedelta(microseconds=1))))
+
+    def group(self) -> None:
+        group, act = self.drawn_group, self.roll.random()
+        if act < 0.5:
+            answer = heartbeat(
+                self.database, HeartbeatRequest(group, self.member, 0, subscribed_topic_names=TOPICS)
+            )
+            if answer.error_code == 0:
+                heartbeat(self.database, HeartbeatRequest(group, self.member, answer.member_epoch))
+            heartbeat(self.database, HeartbeatRequest(group, self.member, -1))
+        elif act < 0.7:
+            heartbeat(self.database, HeartbeatRequest(group, self.member, 0, subscribed_topic_names=TOPICS))
+            with self.database.transaction() as connection:
+                connection.execute(
+                    sa.text(
+                        "update sharequeue.members set session_expires_at = sharequeue.clock() where member_id = :m"
+                    ),
+                    {"m": self.member},
+                )
+            expire_members(self.database)
+        elif act < 0.8:
+            extend_sessions(self.database, 10)
+        else:
+            refresh_group(self.database, group)
+
+    def topics(self) -> None:
+        known = {t: TopicInfo(f"id-{t}", self.roll.randint(1, 4)) for t in self.roll.sample(TOPICS, 2)}
+        record_topics(self.database, known, TOPICS)
+
+    def journal(self) -> None:
+        Journal(self.database).keep(updates_per_snapshot=self.roll.choice((1, 50)))
+
+    def report(self) -> None:
+        Reports(self.database).record(self.drawn_group)
+
+
+def run_at_once(database: Database, seed: int, seconds: float, actors: int = 8) -> Tally:
+    """All of it for so long; a deadlock that anybody met is among the faults, or fails right here."""
+    with database.transaction() as connection:
+        name = connection.exec_driver_sql("select quote_ident(current_database())").scalar_one()
+        connection.exec_driver_sql(f"alter database {name} set deadlock_timeout = '{DETECTED_AFTER}'")
+    tally = Tally()
+    url = database.engine.url.render_as_string(hide_password=False)
+    until = time.monotonic() + seconds
+    with ThreadPoolExecutor(actors) as pool:
+        for done in [pool.submit(Actor(url, seed, n, tally).run, until) for n in range(actors)]:
+            done.result()
+    return tally
+
+
+def deadlocks(database: Database) -> int:
+    """How many deadlocks the database has counted, whoever met them."""
+    [row] = database.rows(
+        sa.text("select deadlocks from pg_stat_database where datname = current_database()")
+    )
+    return int(row["deadlocks"])
