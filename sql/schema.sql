@@ -628,6 +628,7 @@ CREATE FUNCTION sharequeue.add_acl(p_principal text, p_operation text, p_permiss
     AS $$
 begin
     perform sharequeue.authorise_cluster();
+    lock table sharequeue.acls in share row exclusive mode;
     insert into sharequeue.acls (principal, operation, permission, pattern_type, resource_name)
     values (p_principal, p_operation, p_permission, p_pattern_type, p_resource_name)
     on conflict on constraint acls_pkey do nothing;
@@ -738,6 +739,7 @@ declare
     v_before boolean := coalesce((select allow_everyone_if_no_acl_found from sharequeue.authorizer), true);
 begin
     perform sharequeue.authorise_cluster();
+    lock table sharequeue.acls in share row exclusive mode;
     insert into sharequeue.authorizer (allow_everyone_if_no_acl_found) values (p_allow)
     on conflict on constraint authorizer_pkey do update
         set allow_everyone_if_no_acl_found = excluded.allow_everyone_if_no_acl_found;
@@ -1857,6 +1859,9 @@ declare
     v_compaction sharequeue.compactions;
     v_found record;
 begin
+    -- The group comes first: whoever deletes it takes its outputs and then its compactions along.
+    perform from sharequeue.share_groups g join sharequeue.compactions c using (group_id)
+    where c.compaction_id = p_compaction_id for key share of g;
     select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id for update;
     if not found or v_compaction.abandoned_at is not null then
         raise exception 'compaction % was given up by a sweep: it took longer than the grace', p_compaction_id
@@ -1987,6 +1992,7 @@ begin
     if not sharequeue.lock_empty_group(p_group_id) then
         return false;
     end if;
+    perform sharequeue.lock_in_order(array[p_group_id], true, true);
     select coalesce(jsonb_agg(jsonb_build_object('topic', topic, 'partition', partition, 'start_offset', spso,
         'state_epoch', state_epoch) order by topic, partition), '[]')
     into v_before from sharequeue.share_partitions where group_id = p_group_id;
@@ -2003,14 +2009,16 @@ CREATE FUNCTION sharequeue.delete_offsets(p_group_id text, p_topic text) RETURNS
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_ids bigint[];
     v_deleted jsonb;
 begin
     perform sharequeue.authorise(p_group_id, 'DELETE');
     if not sharequeue.lock_empty_group(p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;
+    v_ids := sharequeue.lock_in_order(array[p_group_id], false, true, p_topic);
     with deleted as (
-        delete from sharequeue.share_partitions where group_id = p_group_id and topic = p_topic
+        delete from sharequeue.share_partitions where share_partition_id = any (v_ids)
         returning partition, spso, state_epoch
     )
     select coalesce(jsonb_agg(jsonb_build_object('topic', p_topic, 'partition', d.partition, 'start_offset', d.spso,
@@ -2257,18 +2265,20 @@ CREATE FUNCTION sharequeue.extend_locks(p_amount interval) RETURNS bigint
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_ids bigint[];
     v_extended bigint;
 begin
     perform sharequeue.authorise_cluster();
     if p_amount is null or p_amount < interval '0' then
         raise exception 'locks are extended by a positive amount of time, not by %', p_amount using errcode = 'SQ042';
     end if;
-    perform from sharequeue.share_partitions where next_expiry is not null
-    order by share_partition_id for no key update;
-    perform sharequeue.unfold(share_partition_id) from sharequeue.share_partitions where folded_lease_id is not null;
-    update sharequeue.leases set expires_at = expires_at + p_amount;
+    v_ids := sharequeue.lock_in_order(null, false, true);
+    perform sharequeue.unfold(share_partition_id)
+    from sharequeue.share_partitions where share_partition_id = any (v_ids) and folded_lease_id is not null;
+    update sharequeue.leases set expires_at = expires_at + p_amount where share_partition_id = any (v_ids);
     get diagnostics v_extended = row_count;
-    update sharequeue.share_partitions set next_expiry = next_expiry + p_amount where next_expiry is not null;
+    update sharequeue.share_partitions set next_expiry = next_expiry + p_amount
+    where share_partition_id = any (v_ids) and next_expiry is not null;
     perform sharequeue.audit('extend_locks', null, null,
         jsonb_build_object('amount', p_amount::text, 'leases', v_extended));
     return v_extended;
@@ -2770,6 +2780,22 @@ CREATE FUNCTION sharequeue.group_config(p_group_id text, p_name text) RETURNS te
     )
 $$;
 
+-- FUNCTION group_configs_lock_group()
+
+CREATE FUNCTION sharequeue.group_configs_lock_group() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if tg_op = 'DELETE' then
+        perform sharequeue.lock_group(old.group_id);
+        return old;
+    end if;
+    perform sharequeue.lock_group(new.group_id);
+    return new;
+end
+$$;
+
 -- FUNCTION group_settings_follow()
 
 CREATE FUNCTION sharequeue.group_settings_follow() RETURNS trigger
@@ -2826,6 +2852,9 @@ CREATE FUNCTION sharequeue.groups_learn_acls() RETURNS trigger
     AS $$
 begin
     lock table sharequeue.group_settings in share row exclusive mode;
+    perform sharequeue.lock_in_order(
+        array(select group_id from sharequeue.group_settings where acls_apply <> sharequeue.acls_apply(group_id)),
+        true, true);
     update sharequeue.group_settings set acls_apply = not acls_apply
     where acls_apply <> sharequeue.acls_apply(group_id);
     return null;
@@ -2908,7 +2937,7 @@ begin
     perform sharequeue.check_start(p_topic, p_partition, p_topic_id, p_start_offset);
     if p_state_epoch is null or p_state_epoch < 0 then
         raise exception 'a state epoch is 0 or more, not %', p_state_epoch using errcode = 'SQ042';
-    elsif not exists (select from sharequeue.share_groups where group_id = p_group_id) then
+    elsif not sharequeue.lock_group(p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;
     insert into sharequeue.share_partitions
@@ -3295,8 +3324,7 @@ CREATE FUNCTION sharequeue.lock_empty_group(p_group_id text) RETURNS boolean
 declare
     v_members bigint;
 begin
-    perform from sharequeue.share_groups where group_id = p_group_id for no key update;
-    if not found then
+    if not sharequeue.lock_group(p_group_id) then
         return false;
     end if;
     select count(*) into v_members from sharequeue.members where group_id = p_group_id;
@@ -3305,6 +3333,40 @@ begin
             v_members using errcode = 'SQ068';
     end if;
     return true;
+end
+$$;
+
+-- FUNCTION lock_group(text)
+
+CREATE FUNCTION sharequeue.lock_group(p_group_id text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+begin
+    perform from sharequeue.share_groups where group_id = p_group_id for no key update;
+    return found;
+end
+$$;
+
+-- FUNCTION lock_in_order(text[], boolean, boolean, text, integer)
+
+CREATE FUNCTION sharequeue.lock_in_order(p_group_ids text[], p_settings boolean, p_share_partitions boolean, p_topic text DEFAULT NULL::text, p_partition integer DEFAULT NULL::integer) RETURNS bigint[]
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if p_settings then
+        -- Before the rows: who changes ACLs locks the table against changes (groups_learn_acls).
+        lock table sharequeue.group_settings in row exclusive mode;
+        perform from sharequeue.group_settings where p_group_ids is null or group_id = any (p_group_ids)
+        order by group_id for no key update;
+    end if;
+    if not p_share_partitions then
+        return '{}';
+    end if;
+    return array(
+        select share_partition_id from sharequeue.share_partitions
+        where (p_group_ids is null or group_id = any (p_group_ids)) and (p_topic is null or topic = p_topic)
+            and (p_partition is null or partition = p_partition)
+        order by share_partition_id for update);
 end
 $$;
 
@@ -3630,6 +3692,7 @@ CREATE FUNCTION sharequeue.pause(p_group_id text, p_reason text, p_topic text DE
     AS $$
 declare
     v_before jsonb;
+    v_ids bigint[];
     v_paused integer;
 begin
     perform sharequeue.authorise(p_group_id, 'ALTER');
@@ -3638,24 +3701,19 @@ begin
     elsif not exists (select from sharequeue.share_groups where group_id = p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;
+    v_ids := sharequeue.lock_in_order(
+        array[p_group_id], p_topic is null, p_topic is not null or p_reason is null, p_topic, p_partition);
     if p_reason is null then
-        delete from sharequeue.circuit_breakers c using sharequeue.share_partitions sp
-        where c.share_partition_id = sp.share_partition_id and sp.group_id = p_group_id
-            and (p_topic is null or sp.topic = p_topic) and (p_partition is null or sp.partition = p_partition);
+        delete from sharequeue.circuit_breakers where share_partition_id = any (v_ids);
     end if;
     if p_topic is null then
         select jsonb_build_object('reason', paused_reason) into v_before
-        from sharequeue.group_settings where group_id = p_group_id for no key update;
+        from sharequeue.group_settings where group_id = p_group_id;
         update sharequeue.group_settings set paused_reason = p_reason where group_id = p_group_id;
     else
         select jsonb_agg(jsonb_build_object('topic', topic, 'partition', partition, 'reason', paused_reason))
-        into v_before from (
-            select * from sharequeue.share_partitions
-            where group_id = p_group_id and topic = p_topic and (p_partition is null or partition = p_partition)
-            order by share_partition_id for no key update
-        ) as sp;
-        update sharequeue.share_partitions set paused_reason = p_reason
-        where group_id = p_group_id and topic = p_topic and (p_partition is null or partition = p_partition);
+        into v_before from sharequeue.share_partitions where share_partition_id = any (v_ids);
+        update sharequeue.share_partitions set paused_reason = p_reason where share_partition_id = any (v_ids);
     end if;
     get diagnostics v_paused = row_count;
     if v_paused = 0 then
@@ -3747,9 +3805,7 @@ declare
     v_raised bigint := 0;
 begin
     perform sharequeue.authorise_cluster();
-    for v_id in
-        select share_partition_id from sharequeue.share_partitions order by share_partition_id for no key update
-    loop
+    foreach v_id in array sharequeue.lock_in_order(null, false, true) loop
         v_completed := 0;
         perform sharequeue.unfold(v_id);
         for v_lease_id in select lease_id from sharequeue.leases where share_partition_id = v_id order by lease_id loop
@@ -3861,11 +3917,11 @@ begin
     insert into sharequeue.share_partition_history
     select v_at, share_partition_id, spso, speo, log_start, log_end, lag, acquired, available, archiving,
         delivery_complete_count
-    from sharequeue.share_partition_status where group_id = p_group_id;
+    from sharequeue.share_partition_status where group_id = p_group_id order by share_partition_id;
     insert into sharequeue.delivery_count_history
     select v_at, d.share_partition_id, d.outcome, d.delivery_count, d.records
     from sharequeue.delivery_count_totals d join sharequeue.share_partitions sp using (share_partition_id)
-    where sp.group_id = p_group_id;
+    where sp.group_id = p_group_id order by share_partition_id;
     return v_at;
 end
 $$;
@@ -4005,6 +4061,7 @@ declare
     v_before timestamptz := sharequeue.clock() - p_grace;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    perform from sharequeue.share_groups where group_id = p_group_id for key share;
     update sharequeue.compactions c set abandoned_at = sharequeue.clock()
     where c.group_id = p_group_id and c.sink = p_sink and c.committed_at is null and c.abandoned_at is null
         and c.began_at <= v_before;
@@ -4043,23 +4100,24 @@ CREATE FUNCTION sharequeue.remove_acls(p_principal text, p_operation text, p_per
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_acl sharequeue.acls;
+    v_acls sharequeue.acls[];
 begin
     perform sharequeue.authorise_cluster();
-    for v_acl in
-        select * from sharequeue.acls
+    if not p_dry_run then
+        lock table sharequeue.acls in share row exclusive mode;
+    end if;
+    v_acls := array(
+        select a from sharequeue.acls a
         where principal = coalesce(p_principal, principal) and operation = coalesce(p_operation, operation)
             and permission = coalesce(p_permission, permission) and pattern_type = coalesce(p_pattern_type, pattern_type)
             and resource_name = coalesce(p_resource_name, resource_name)
-        order by principal, operation, permission, pattern_type, resource_name
-    loop
-        if not p_dry_run then
-            delete from sharequeue.acls a where a = v_acl;
-            continue when not found;
-            perform sharequeue.audit('remove_acl', null, to_jsonb(v_acl), null);
-        end if;
-        return next v_acl;
-    end loop;
+        order by principal, operation, permission, pattern_type, resource_name);
+    if not p_dry_run then
+        -- All in one statement, so that the groups that they cover are locked together, in order.
+        delete from sharequeue.acls a where a = any (v_acls);
+        perform sharequeue.audit('remove_acl', null, to_jsonb(a), null) from unnest(v_acls) as a;
+    end if;
+    return query select * from unnest(v_acls);
 end
 $$;
 
@@ -4333,7 +4391,10 @@ begin
         raise exception 'every topic needs a partition, a topic id and a start offset' using errcode = 'SQ042';
     end if;
     if not sharequeue.lock_empty_group(p_group_id) and p_execute then
-        insert into sharequeue.share_groups (group_id, group_epoch) values (p_group_id, 0);
+        insert into sharequeue.share_groups (group_id, group_epoch) values (p_group_id, 0)
+        on conflict on constraint share_groups_pkey do nothing;
+        -- Somebody else may have made it meanwhile, and joined it.
+        perform sharequeue.lock_empty_group(p_group_id);
     end if;
     if p_execute then
         -- Nobody is in the group: there is nothing to assign at the new epoch.
@@ -4460,6 +4521,7 @@ begin
         coalesce(y.epoch, b.state_epoch, 0), y.accepted_first, coalesce(greatest(y.lost_records, b.lost_records), 0)
     from days y join before b using (id) left join granted g using (id)
     left join sharequeue.share_partitions sp on sp.share_partition_id = y.id
+    order by y.id
     on conflict on constraint journal_daily_pkey do update set updates = excluded.updates,
         snapshots = excluded.snapshots, leases = excluded.leases, entered = excluded.entered,
         accepted_first = excluded.accepted_first, lost_records = excluded.lost_records,
@@ -4472,6 +4534,7 @@ begin
     from sharequeue.journal j
     where j.at >= p_day::timestamptz and j.at < (p_day + 1)::timestamptz and j.kind = 'outcome'
     group by j.share_partition_id, j.cause, j.delivery_count
+    order by j.share_partition_id, j.cause, j.delivery_count
     on conflict on constraint journal_daily_outcomes_pkey do update set records = excluded.records;
     insert into sharequeue.journal_rolled_up (day) values (p_day) on conflict on constraint journal_rolled_up_pkey do nothing;
     return v_rows;
@@ -4539,6 +4602,7 @@ begin
     end if;
     delete from sharequeue.service_configs;
     insert into sharequeue.service_configs (name, value) select key, value from jsonb_each_text(p_configs);
+    perform sharequeue.lock_in_order(null, true, true);
     perform sharequeue.compile_group_settings(group_id) from sharequeue.share_groups order by group_id;
     perform sharequeue.audit('set_service_configs', null, v_before, p_configs);
     return true;
@@ -5095,7 +5159,7 @@ begin
         from sharequeue.journal j where j.journal_id > v_counted group by j.share_partition_id
     ), counted as (
         insert into sharequeue.journal_growth as g (share_partition_id, updates)
-        select share_partition_id, updates from grown
+        select share_partition_id, updates from grown order by share_partition_id
         on conflict on constraint journal_growth_pkey do update set updates = g.updates + excluded.updates
     )
     select max(last_id) into v_last from grown;
@@ -6533,6 +6597,10 @@ CREATE TRIGGER delivery_counts_journal AFTER INSERT OR UPDATE ON sharequeue.deli
 -- TRIGGER group_configs group_configs_audit
 
 CREATE TRIGGER group_configs_audit AFTER INSERT OR DELETE OR UPDATE ON sharequeue.group_configs FOR EACH ROW EXECUTE FUNCTION sharequeue.audit_group_config();
+
+-- TRIGGER group_configs group_configs_in_order
+
+CREATE TRIGGER group_configs_in_order BEFORE INSERT OR DELETE OR UPDATE ON sharequeue.group_configs FOR EACH ROW EXECUTE FUNCTION sharequeue.group_configs_lock_group();
 
 -- TRIGGER group_configs group_configs_settings
 
