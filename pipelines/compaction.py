@@ -20,12 +20,16 @@ from typing import Literal
 from uuid import UUID, uuid4
 
 import click
+import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
 from pipelines.files import Files
 from pipelines.session import spark_session
 from pipelines.write import STAGING, read_manifest, sink_root
+from sharequeue.cli.names import require_group
 from sharequeue.database import Database
+from sharequeue.errors import GroupIdNotFound
+from sharequeue.nearest import nearest
 from sharequeue.settings import Settings
 from sharequeue.state import State
 
@@ -152,6 +156,23 @@ def _staging(settings: Settings, sink: str, compaction_id: UUID) -> str:
     return f"{sink_root(settings, sink)}/{STAGING}/compacting={compaction_id}"
 
 
+def _require_sink(database: Database, group: str, sink: str) -> None:
+    """Refuse a name that nobody knows, with the names most like it, before Spark starts."""
+    try:
+        require_group(database, group)
+    except GroupIdNotFound as error:
+        raise click.ClickException(str(error)) from error
+    rows = database.rows(
+        sa.text("select distinct sink from sharequeue.counted_outputs where group_id = :group_id"),
+        group_id=group,
+    )
+    known = {row["sink"] for row in rows}
+    if sink not in known:
+        raise click.ClickException(
+            f"group {group} has no acknowledged output in a sink {sink}. {nearest(sink, known, 'sinks')}"
+        )
+
+
 @click.command()
 @click.option("--home", type=click.Path(path_type=Path), help="The data folder (default: .sharequeue).")
 @click.argument("group")
@@ -174,6 +195,7 @@ def main(
     """Bring the small files of a sink together, then remove what was replaced longer ago than the grace."""
     settings = Settings.load(home)
     with Database.open(settings) as database:
+        _require_sink(database, group, sink)
         state, spark = State(database), spark_session(settings, "compaction")
         if not sweep_only:
             for done in compact(

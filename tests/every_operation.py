@@ -23,7 +23,7 @@ CALLED_BY_WORKERS = {
     *("dead_letter_attempts", "hold_dead_letters"),
     *("begin_compaction", "commit_compaction", "removable_outputs", "forget_compaction"),
     *("record_report", "pause", "force", "alter_offsets", "reset_offsets", "delete_offsets", "delete_group"),
-    *("clock", "principal", "schema_version"),
+    *("clock", "principal", "schema_version", "topics_redriven_for_others"),
 }
 
 WITHOUT_A_METHOD = (
@@ -63,6 +63,7 @@ def call_every_operation(
     assert [each.reason for each in State(reader).held_dead_letters(group)] == ["a test"]
     assert state.close_dead_letters(at, letters.sequence) == 1
     assert State(reader).held_dead_letters(group) == []
+    assert state.topics_redriven_for_others(group) == set()
     state.sweep()
     compaction_id = UUID(int=1)
     state.begin_compaction(compaction_id, group, "sink", "/folder")

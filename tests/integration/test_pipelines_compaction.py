@@ -283,6 +283,9 @@ def test_the_command_says_what_it_does(
     """A dry run changes nothing; without it the folders are brought together; with no grace the old ones go."""
     monkeypatch.setenv("SHAREQUEUE_OUTPUT", str(output_settings.output))
     arguments = ["--home", str(output_settings.home), group, sink]
+    for typo in ([f"{group}s", sink], [group, f"{sink}s"]):
+        refused = CliRunner().invoke(main, [*arguments[:2], *typo], catch_exceptions=False)
+        assert (refused.exit_code, "Did you mean" in refused.output) == (1, True)
     planned = CliRunner().invoke(main, [*arguments, "--dry-run"], catch_exceptions=False)
     assert planned.output.startswith("4 folders, 40 records -> ")
     assert len(read_manifest(state, group, sink)) == 4
