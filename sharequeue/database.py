@@ -2,8 +2,9 @@
 
 Connections, transactions, one retry rule for lost replies. Nothing here outlives a transaction on the server's
 side, so that PgBouncer may give every transaction another server connection: no startup options, no session
-settings, no prepared statements; time zone and timeouts are set by each transaction for itself. How the schema
-gets there is ``sharequeue.migrations``; what the calls mean is in ``sharequeue.state`` and its neighbours.
+settings, no prepared statements; isolation level, time zone and timeouts are set by each transaction for
+itself. How the schema gets there is ``sharequeue.migrations``; what the calls mean is in ``sharequeue.state``
+and its neighbours.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
+from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError, ProgrammingError
 
 from sharequeue.errors import error_for
@@ -36,8 +38,9 @@ _ERROR_STATE = "SQ"
 class Database:
     """A pool of connections to one Postgres, directly or through PgBouncer in transaction mode.
 
-    ``url`` is an SQLAlchemy URL for psycopg2. Every transaction runs with time zone UTC and with the statement and
-    lock timeouts of ``options``; a connection that has been idle is tested before it is handed out, so that a
+    ``url`` is an SQLAlchemy URL for psycopg2. Every transaction runs at READ COMMITTED, which the state asks for,
+    whatever the server's or the role's default is, with time zone UTC and with the statement and lock timeouts of
+    ``options``; a connection that has been idle is tested before it is handed out, so that a
     restarted server costs one retry, not an error.
 
     A statement that asks for what the schema does not have raises SchemaOutdated, which says which of the two is
@@ -56,6 +59,7 @@ class Database:
             connect_args={"application_name": "sharequeue", "connect_timeout": 10},
         )
         self._preamble = (
+            "set transaction isolation level read committed; "
             f"set local statement_timeout = {options.statement_timeout_ms}; "
             f"set local lock_timeout = {options.lock_timeout_ms}; set local timezone = 'UTC'; "
         )
@@ -84,6 +88,8 @@ class Database:
         # the session each time it is given back.
         with self._explained(), self.engine.connect() as connection:
             driver: Any = connection.connection.dbapi_connection
+            # Leaving autocommit with a level of its own would cost a round trip; the preamble says it here.
+            driver.isolation_level = None
             driver.autocommit = True
             try:
                 return list(connection.execute(query, parameters).mappings())
@@ -175,6 +181,10 @@ class Joined(Database):
 
 def _begun(connection: sa.Connection) -> None:
     connection.info["begun"] = True
+    driver: Any = connection.connection.dbapi_connection
+    if not driver.autocommit:
+        # Of the driver's own BEGIN: whoever takes a cursor of the driver's sends no preamble.
+        driver.isolation_level = ISOLATION_LEVEL_READ_COMMITTED
 
 
 def _returned(_: Any, record: Any) -> None:

@@ -220,7 +220,7 @@ class State(StateFetches, StateDeadLetters, StateFigures, StateOutputs, StateAdm
                 " cast(:member_epoch as integer), cast(:token as uuid), cast(:request_id as uuid),"
                 " cast(:accept as int8multirange), cast(:release as int8multirange),"
                 " cast(:reject as int8multirange), cast(:gap as int8multirange), cast(:outputs as jsonb), '{}',"
-                " cast(:not_before as timestamptz), :lease_id)"
+                " cast(:not_before as timestamptz))"
             ),
             **holder(lease),
             request_id=str(request_id or uuid4()),
@@ -232,7 +232,6 @@ class State(StateFetches, StateDeadLetters, StateFigures, StateOutputs, StateAdm
                 [{"sink": o.sink, "location": o.location, "records": o.records} for o in outputs]
             ),
             not_before=not_before,
-            lease_id=lease.lease_id,
         )
         row = dict(rows[0])
         raise_refusal(row)

@@ -144,7 +144,8 @@ class Acquisition:
         taken: list[int] = []
         for offset in self._available(batch, first, last):
             count = self.at.records[offset].delivery_count
-            last_attempt = limit > 2 and count == limit - 1
+            # Also one that shared its last delivery: it comes once more, alone and uncounted.
+            last_attempt = (limit > 2 and count == limit - 1) or self._spent(self.at.records[offset])
             if last_attempt and taken:
                 break
             if count >= threshold and cap is None:
@@ -194,9 +195,14 @@ class Acquisition:
                     starts.append(batch.first)
         return list(zip(starts, [start - 1 for start in starts[1:]] + [last], strict=True))
 
+    def _spent(self, record: Record) -> bool:
+        """Whether a suspect's deliveries are used up: it shared the last one."""
+        return record.part is not None and record.delivery_count >= self.policy.delivery_count_limit
+
     def _take(self, record: Record) -> None:
+        counted = not self._spent(record)
         self.at.move(record, ACQUIRED)
-        record.delivery_count += 1
+        record.delivery_count += counted
         record.lease_id, record.expires_at = self.lease.lease_id, self.expires_at
 
     def _move_gap_window(self) -> None:

@@ -42,6 +42,9 @@ from sharequeue.testing.records import (
 )
 from sharequeue.testing.share_partition import InMemorySharePartition
 
+Call = tuple[str, SharePartition, str, UUID | None]
+"""What a request id names: an operation on a share-partition by a member."""
+
 
 class InMemoryShareGroups(Operations):
     """All groups of a test. Refusals raise the errors of ``sharequeue.errors`` and have changed nothing.
@@ -52,13 +55,22 @@ class InMemoryShareGroups(Operations):
     def __init__(self, start: datetime = START) -> None:
         super().__init__(start)
         self._leases = 0
-        self._answers: dict[UUID, Acquired | Acknowledged | tuple[ShareError | None, Acquired]] = {}
+        self._answers: dict[Call, Acquired | Acknowledged | tuple[ShareError | None, Acquired]] = {}
 
     # Records
 
-    def answered(self, request_id: UUID) -> bool:
-        """Whether a request of this id was answered before."""
-        return request_id in self._answers
+    def answered(self, at: SharePartition, member_id: str, request_id: UUID | None) -> bool:
+        """Whether a member's acknowledgement of this id was answered before."""
+        return ("acknowledge", at, member_id, request_id) in self._answers
+
+    def held(self, lease: Lease) -> OffsetSet:
+        """What is held under a lease by now: nothing once its lock has lapsed, or all of it was answered.
+
+        Raises UnknownTopicOrPartition, GroupIdNotFound, FencedStateEpoch.
+        """
+        found = self._find(lease.share_partition, lease.state_epoch)
+        self._settle(found)
+        return OffsetSet.of(*((offset, offset + 1) for offset in found.held(lease.member_id, lease.token)))
 
     def acquire(
         self,
@@ -87,7 +99,8 @@ class InMemoryShareGroups(Operations):
 
         Raises UnknownTopicOrPartition, GroupIdNotFound, FencedStateEpoch, UnknownTopicId, InvalidRequest.
         """
-        repeated = self._answers.get(request_id) if request_id else None
+        call: Call = ("acquire", at, member_id, request_id)
+        repeated = self._answers.get(call)
         if isinstance(repeated, Acquired):
             return repeated
         if not member_id or len(member_id) > 36 or max_records < 0:
@@ -142,7 +155,7 @@ class InMemoryShareGroups(Operations):
         found.forget_ended_leases()
         answer = self._answer(found, acquisition, lock)
         if request_id and answer.ranges:  # a repeated call that got nothing may get something
-            self._answers[request_id] = answer
+            self._answers[call] = answer
         return answer
 
     def _answer(self, found: InMemorySharePartition, acquisition: Acquisition, lock: float) -> Acquired:
@@ -180,7 +193,8 @@ class InMemoryShareGroups(Operations):
         With ``lease`` only what is held under it may be answered, and its state epoch must be the present one.
         Raises InvalidRecordState, InvalidRequest, FencedStateEpoch, UnknownTopicOrPartition, GroupIdNotFound.
         """
-        repeated = self._answers.get(request_id) if request_id else None
+        call: Call = ("acknowledge", at, member_id, request_id)
+        repeated = self._answers.get(call)
         if isinstance(repeated, Acknowledged):
             return repeated
         validate(batches, renew_allowed=renew_allowed)
@@ -191,7 +205,7 @@ class InMemoryShareGroups(Operations):
         policy, now = self._policy(at), self._seconds
         answer = Acknowledgement(found, member_id, policy, now, token, wait).apply(batches)
         if request_id:
-            self._answers[request_id] = answer
+            self._answers[call] = answer
         return answer
 
     def acknowledge_and_acquire(
@@ -218,7 +232,8 @@ class InMemoryShareGroups(Operations):
         A fetch that renews acquires nothing and may not ask to (R-RN-1, R-AK-1): InvalidRequest if it does.
         Nothing waits here; ``max_wait_ms`` is only looked at by that rule. ``lease`` is what is answered.
         """
-        repeated = self._answers.get(request_id) if request_id else None
+        call: Call = ("acknowledge_and_acquire", at, member_id, request_id)
+        repeated = self._answers.get(call)
         if isinstance(repeated, tuple):
             return repeated
         renews = any(AcknowledgeType.RENEW in batch.types for batch in batches)
@@ -233,7 +248,7 @@ class InMemoryShareGroups(Operations):
             refusal = error
         if renews:
             if request_id and refusal is None:
-                self._answers[request_id] = refusal, Acquired()
+                self._answers[call] = refusal, Acquired()
             return refusal, Acquired()
         acquired = self.acquire(
             at,
@@ -248,7 +263,7 @@ class InMemoryShareGroups(Operations):
             redelivery=redelivery,
         )
         if request_id and (refusal is None or acquired.ranges):
-            self._answers[request_id] = refusal, acquired
+            self._answers[call] = refusal, acquired
         return refusal, acquired
 
     def renew(self, at: SharePartition, member_id: str, lease: Lease | None = None) -> datetime:

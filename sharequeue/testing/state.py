@@ -96,15 +96,17 @@ class InMemoryState:
         request_id: UUID | None = None,
         not_before: datetime | None = None,
     ) -> Acknowledged:
-        """Answers records of a lease, all or nothing; the outputs named count from then on. What is released is
-        delivered again ``not_before`` that time."""
+        """Answers records of a lease, all or nothing; the outputs named count from then on, one for each sink, if
+        all that is answered is held under the lease. What is released is delivered again ``not_before`` that time."""
         if AcknowledgeType.RENEW in outcomes:
             raise ValueError("acknowledge() answers records; to keep a lock, call renew()")
         runs = sorted(
             (first, last, kind) for kind, offsets in outcomes.items() for first, last in offsets.runs()
         )
         at = lease.share_partition
-        repeated = request_id is not None and self.groups.answered(request_id)
+        repeated = self.groups.answered(at, lease.member_id, request_id)
+        if outputs and not repeated:
+            self._check_outputs(lease, OffsetSet.union(outcomes.values()), [made.sink for made in outputs])
         try:
             answer = self.groups.acknowledge(
                 at,
@@ -123,6 +125,18 @@ class InMemoryState:
                 )
                 self._outputs.append((at.group_id, made.sink, row))
         return answer
+
+    def _check_outputs(self, lease: Lease, answered: OffsetSet, sinks: Sequence[str]) -> None:
+        held = self.groups.held(lease)
+        if not held or answered - held:
+            raise InvalidRecordState(
+                "an output needs a lease that is held, and every offset answered with it held under that lease: its "
+                "lock lapsed, it was answered already, or another member holds it"
+            )
+        counted = {sink for _, sink, row in self._outputs if row.lease_id == lease.lease_id}
+        for sink in sinks:
+            if sink in counted or sinks.count(sink) > 1:
+                raise InvalidRequest(f"sink {sink} has one output of lease {lease.lease_id} at most")
 
     def renew(self, lease: Lease) -> datetime:
         """A full lock duration from now for what the lease still holds; answers the new expiry."""

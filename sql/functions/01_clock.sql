@@ -11,7 +11,10 @@ $$;
 
 -- Moves the clock to so much ahead of real time. For tests; only the owner of the schema can write the table.
 create or replace function sharequeue.set_clock_offset(p_amount interval) returns void
-language sql volatile set search_path = pg_catalog as $$
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    perform sharequeue.require_read_committed();
     insert into sharequeue.clock_offset (amount) values (p_amount)
-    on conflict on constraint clock_offset_pkey do update set amount = excluded.amount
+    on conflict on constraint clock_offset_pkey do update set amount = excluded.amount;
+end
 $$;

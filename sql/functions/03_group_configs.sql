@@ -97,6 +97,7 @@ $$;
 create or replace function sharequeue.group_settings_follow() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
+    perform sharequeue.require_read_committed();
     if tg_op <> 'INSERT' then
         perform sharequeue.compile_group_settings(old.group_id);
     end if;

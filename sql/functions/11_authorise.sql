@@ -81,10 +81,12 @@ begin
 end
 $$;
 
--- The same for an operation whose answer has no place for an error: raises Kafka's error number as SQLSTATE SQ030.
+-- The same for an operation that changes state and whose answer has no place for an error: raises Kafka's error number as
+-- SQLSTATE SQ030. The transaction's level is asked first.
 create or replace function sharequeue.authorise(p_group_id text, p_operation text) returns void
 language plpgsql stable as $$
 begin
+    perform sharequeue.require_read_committed();
     if coalesce((select not acls_apply from sharequeue.group_settings where group_id = p_group_id), false) then
         return;
     end if;
@@ -94,10 +96,11 @@ begin
 end
 $$;
 
--- What concerns the whole cluster (ACLs, all state epochs, all locks): super users only.
+-- What changes something of the whole cluster (ACLs, all state epochs, all locks): super users only.
 create or replace function sharequeue.authorise_cluster() returns void
 language plpgsql stable as $$
 begin
+    perform sharequeue.require_read_committed();
     if not sharequeue.is_super_user() then
         raise exception '% may not alter the cluster', sharequeue.principal() using errcode = 'SQ031';
     end if;
@@ -120,6 +123,7 @@ create or replace trigger group_settings_acls before insert on sharequeue.group_
 create or replace function sharequeue.groups_learn_acls() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
+    perform sharequeue.require_read_committed();
     lock table sharequeue.group_settings in share row exclusive mode;
     perform sharequeue.lock_in_order(
         array(select group_id from sharequeue.group_settings where acls_apply <> sharequeue.acls_apply(group_id)),

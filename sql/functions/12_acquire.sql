@@ -19,14 +19,15 @@ declare
     v_error smallint;
     v_message text;
     v_found record;
+    v_key uuid;
     v_answer jsonb;
     v_row sharequeue.acquired;
 begin
     select * into v_found from sharequeue.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
-    if p_request_id is not null then
-        select answer into v_answer from sharequeue.requests
-        where request_id = p_request_id and operation = 'acquire';
-        if found then
+    if p_request_id is not null and v_found.error_code <> 30 then
+        v_key := sharequeue.request_key((v_found.sp).share_partition_id, 'acquire', p_member_id, p_request_id);
+        v_answer := sharequeue.answered(v_key);
+        if v_answer is not null then
             return query select * from jsonb_populate_recordset(null::sharequeue.acquired, v_answer);
             return;
         end if;
@@ -53,7 +54,7 @@ begin
         end if;
     end loop;
     if v_answer <> '[]' then
-        perform sharequeue.remember(p_request_id, 'acquire', v_answer);
+        perform sharequeue.remember(v_key, 'acquire', v_answer);
     end if;
 end
 $$;

@@ -158,7 +158,8 @@ begin
     end if;
     v_got.by_offset := true;
     for v_run in
-        select f.part, f.delivery_count, lower(r) as first, upper(r) - lower(r) as records
+        select f.part, f.delivery_count, lower(r) as first, upper(r) - lower(r) as records,
+            sharequeue.next_delivery(f.delivery_count, f.isolate, p_limit) as delivery
         from sharequeue.in_flight_batches f,
             unnest(v_read * sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets)) as r
         where f.share_partition_id = p_id and f.first_offset = p_first and f.state = 0
@@ -166,8 +167,8 @@ begin
         order by lower(r)
     loop
         v_take := v_run.records;
-        -- The last attempt goes alone (R-TH-5).
-        if p_limit > 2 and v_run.delivery_count = p_limit - 1 then
+        -- The last attempt goes alone (R-TH-5); so does one more for a suspect that shared its last.
+        if (p_limit > 2 and v_run.delivery_count = p_limit - 1) or v_run.delivery = v_run.delivery_count then
             exit when v_got.records > 0;
             v_take := 1;
             v_stop := true;
@@ -188,38 +189,47 @@ begin
         end if;
         v_got.firsts := v_got.firsts || v_run.first;
         v_got.lasts := v_got.lasts || (v_run.first + v_take - 1);
-        v_got.delivery_counts := v_got.delivery_counts || (v_run.delivery_count + 1)::smallint;
+        v_got.delivery_counts := v_got.delivery_counts || v_run.delivery;
         v_got.records := v_got.records + v_take;
         exit when v_stop;
     end loop;
-    perform sharequeue.redeliver(p_id, p_first, v_batch.last_offset, p_lease_id, v_got);
+    perform sharequeue.redeliver(p_id, p_first, v_batch.last_offset, p_lease_id, v_got, p_limit);
     return v_got;
 end
 $$;
 
+-- The count of a record's next delivery. A suspect of fan_out whose last delivery was shared with others comes once more,
+-- uncounted, also where the next member acquires as on a broker.
+create or replace function sharequeue.next_delivery(p_delivery_count smallint, p_isolate bigint, p_limit integer)
+returns smallint
+language sql immutable parallel safe as $$
+    select case when p_isolate is not null and p_delivery_count >= p_limit then p_delivery_count
+        else p_delivery_count + 1 end::smallint
+$$;
+
 -- Moves the offsets chosen from one batch into the lease, count by count.
 create or replace function sharequeue.redeliver(
-    p_id bigint, p_first bigint, p_last bigint, p_lease_id bigint, p_got sharequeue.taken_offsets
+    p_id bigint, p_first bigint, p_last bigint, p_lease_id bigint, p_got sharequeue.taken_offsets, p_limit integer
 ) returns void
 language plpgsql volatile as $$
 declare
     v_part record;
 begin
     for v_part in
-        select f.part, f.delivery_count,
+        select f.part, t.delivery_count,
             sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) * t.offsets as offsets
         from sharequeue.in_flight_batches f
         join (
             select c.delivery_count, range_agg(int8range(c.first, c.last + 1)) as offsets
             from unnest(p_got.firsts, p_got.lasts, p_got.delivery_counts) as c (first, last, delivery_count)
             group by c.delivery_count
-        ) as t on t.delivery_count = f.delivery_count + 1
+        ) as t on t.delivery_count = sharequeue.next_delivery(f.delivery_count, f.isolate, p_limit)
             and sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) && t.offsets
         where f.share_partition_id = p_id and f.first_offset = p_first and f.state = 0
     loop
         perform sharequeue.take(p_id, p_first, v_part.part, v_part.offsets);
-        perform sharequeue.place(p_id, p_first, p_last, 1::smallint, (v_part.delivery_count + 1)::smallint,
-            v_part.offsets, p_lease_id);
+        perform sharequeue.place(p_id, p_first, p_last, 1::smallint, v_part.delivery_count, v_part.offsets,
+            p_lease_id);
     end loop;
 end
 $$;

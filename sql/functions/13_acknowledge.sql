@@ -1,17 +1,22 @@
 -- Answers records of one lease, as sets of offsets (R-AK-12): accept → ACKNOWLEDGED; release → AVAILABLE, not before
 -- p_not_before if given, or given up when its deliveries are used up (R-ST-4); reject → given up; gap → ARCHIVED, never a
 -- dead letter. All or nothing (R-AK-14). What lies below SPSO succeeds silently (R-AK-6). Records of the lease that no
--- set names stay leased. An output named here counts from this commit on.
+-- set names stay leased.
+--
+-- An output named here counts from this commit on. So the call must come from the one holder of what it answers: a lease
+-- under its token that has not lapsed, and every offset of the answers, those below SPSO too, held under it. An output is
+-- of the lease of that token, one for each sink.
 create or replace function sharequeue.acknowledge(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer,
     p_token uuid, p_request_id uuid, p_accept int8multirange, p_release int8multirange, p_reject int8multirange,
     p_gap int8multirange, p_outputs jsonb default '[]', p_renew int8multirange default '{}',
-    p_not_before timestamptz default null, p_lease_id bigint default null
+    p_not_before timestamptz default null
 ) returns sharequeue.acknowledged
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_answer sharequeue.acknowledged;
     v_found record;
+    v_key uuid;
     v_stored jsonb;
     v_sp sharequeue.share_partitions;
     v_answers sharequeue.answers := row(p_accept, p_release, p_reject, p_gap, p_renew);
@@ -23,10 +28,10 @@ declare
 begin
     select * into v_found from sharequeue.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
     v_sp := v_found.sp;
-    if p_request_id is not null then
-        select answer into v_stored from sharequeue.requests
-        where request_id = p_request_id and operation = 'acknowledge';
-        if found then
+    if p_request_id is not null and v_found.error_code <> 30 then
+        v_key := sharequeue.request_key((v_found.sp).share_partition_id, 'acknowledge', p_member_id, p_request_id);
+        v_stored := sharequeue.answered(v_key);
+        if v_stored is not null then
             return jsonb_populate_record(null::sharequeue.acknowledged, v_stored);
         end if;
     end if;
@@ -49,6 +54,13 @@ begin
         perform sharequeue.settle_lapsed(v_sp.share_partition_id, v_at);
         select * into v_sp from sharequeue.share_partitions where share_partition_id = v_sp.share_partition_id;
     end if;
+    if p_outputs <> '[]' then
+        select * into v_answer.error_code, v_answer.error_message, v_lease_id
+        from sharequeue.check_outputs(v_sp.share_partition_id, p_member_id, p_token, v_answers, p_outputs);
+        if v_answer.error_code <> 0 then
+            return v_answer;
+        end if;
+    end if;
     v_answers := sharequeue.answers_from(v_answers, v_sp.spso);
     v_span := sharequeue.span(v_answers);
     if not isempty(v_span) then
@@ -65,15 +77,52 @@ begin
             return v_answer;
         end if;
     end if;
-    -- Before the answer: an answered lease is gone.
-    v_lease_id := coalesce(p_lease_id, (select min(l.lease_id) from sharequeue.leases l
-        where l.share_partition_id = v_sp.share_partition_id and l.token = p_token and p_outputs <> '[]'));
     v_answer := sharequeue.apply_answers(
         v_sp, v_found.settings, p_member_id, p_token, v_answers, coalesce(v_held, '{}'), p_not_before, v_at);
     insert into sharequeue.lease_outputs (lease_id, sink, share_partition_id, location, records, acknowledged_at)
     select v_lease_id, o->>'sink', v_sp.share_partition_id, o->>'location', (o->>'records')::bigint, v_at
     from jsonb_array_elements(p_outputs) as o;
-    perform sharequeue.remember(p_request_id, 'acknowledge', to_jsonb(v_answer));
+    perform sharequeue.remember(v_key, 'acknowledge', to_jsonb(v_answer));
     return v_answer;
+end
+$$;
+
+-- Which lease the outputs of an acknowledgement are of; or why they cannot count. Lapsed locks have been settled.
+create or replace function sharequeue.check_outputs(
+    p_id bigint, p_member_id text, p_token uuid, p_answers sharequeue.answers, p_outputs jsonb,
+    out error_code smallint, out error_message text, out lease_id bigint
+)
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    v_span int8multirange := sharequeue.span(p_answers);
+    v_outside bigint;
+    v_sink text;
+begin
+    error_code := 0;
+    select min(l.lease_id) into lease_id from sharequeue.leases l
+    where l.share_partition_id = p_id and l.token = p_token and l.member_id = p_member_id;
+    if lease_id is not null and not isempty(v_span) then
+        v_outside := sharequeue.first_outside(p_answers,
+            sharequeue.held(p_id, lower(v_span), upper(v_span) - 1, p_member_id, p_token));
+    end if;
+    if lease_id is null or v_outside is not null then
+        error_code := 121;
+        error_message := case when lease_id is null then 'an output needs the token of a lease that is held'
+            else format('an output needs every offset answered with it held under its lease, and %s is not', v_outside)
+            end || ': its lock lapsed, it was answered already, or another member holds it';
+        return;
+    end if;
+    select o.sink into v_sink
+    from (select e->>'sink' as sink from jsonb_array_elements(p_outputs) as e) as o
+    group by o.sink
+    having count(*) > 1 or exists (
+        select from sharequeue.lease_outputs c where c.lease_id = check_outputs.lease_id and c.sink = o.sink)
+    limit 1;
+    if found then
+        error_code := 42;
+        error_message := format('sink %s has one output of lease %s at most: name it in the acknowledgement that ends '
+            'the lease, and only there', v_sink, lease_id);
+    end if;
 end
 $$;

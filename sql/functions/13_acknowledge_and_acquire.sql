@@ -21,6 +21,7 @@ declare
     v_stored record;
     v_row sharequeue.acknowledged_and_acquired;
 begin
+    perform sharequeue.require_read_committed();
     -- A call that names its token and is known by a request id need not be looked up here, nor on the second way: had it
     -- been answered before, nothing would be held under that token any more.
     if p_types = '{1}' and array_length(p_firsts, 1) = 1 and array_length(p_lasts, 1) = 1
@@ -85,8 +86,8 @@ begin
 end
 $$;
 
--- The answer that one of the first two ways has given to a request before; null when none has. Kept with the lease for
--- as long as that is there, then among the requests.
+-- The answer that one of the first two ways has given to a request of this member before; null when none has, or the
+-- caller may not read the group. Kept with the lease for as long as that is there, then among the requests.
 create or replace function sharequeue.answered_fetch(
     p_group_id text, p_topic text, p_partition integer, p_request_id uuid, p_member_id text, p_token uuid, p_first bigint
 ) returns sharequeue.acknowledged_and_acquired
@@ -97,11 +98,15 @@ declare
 begin
     select * into v_sp from sharequeue.share_partitions
     where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
-    if v_sp.folded_request_id = p_request_id then
+    if coalesce((select acls_apply from sharequeue.group_settings where group_id = p_group_id), true)
+            and not sharequeue.authorised(p_group_id, 'READ') then
+        return null;
+    elsif v_sp.folded_request_id = p_request_id and v_sp.folded_member_id = p_member_id then
         return sharequeue.folded_answer(v_sp);
     end if;
     select (fetched).* into v_answer from sharequeue.requests
-    where request_id = p_request_id and operation = 'acknowledge_and_acquire';
+    where request_key = sharequeue.request_key(
+        v_sp.share_partition_id, 'acknowledge_and_acquire', p_member_id, p_request_id);
     if v_answer.acknowledge_error_code is null and not exists (
         -- What it answers is still held: it has not been answered before. Spares a walk over the leases.
         select from sharequeue.in_flight_batches f
@@ -109,7 +114,8 @@ begin
             and f.state = 1 and p_token is not null and sharequeue.is_holder(f.lease_id, p_member_id, p_token)
     ) then
         select (l.fetched).* into v_answer from sharequeue.leases l
-        where l.share_partition_id = v_sp.share_partition_id and l.request_id = p_request_id;
+        where l.share_partition_id = v_sp.share_partition_id and l.request_id = p_request_id
+            and l.member_id = p_member_id;
     end if;
     return v_answer;
 end
@@ -235,8 +241,9 @@ begin
         set spso = v_spso, accepted_first = v_sp.accepted_first, redeliverable = redeliverable
         where share_partition_id = v_sp.share_partition_id;
         if p_request_id is not null then
-            insert into sharequeue.requests (request_id, operation, answered_at, fetched)
-            values (p_request_id, 'acknowledge_and_acquire', v_at, v_row);
+            insert into sharequeue.requests (request_key, operation, answered_at, fetched)
+            values (sharequeue.request_key(v_sp.share_partition_id, 'acknowledge_and_acquire', p_member_id,
+                p_request_id), 'acknowledge_and_acquire', v_at, v_row);
         end if;
         return v_row;
     end if;
@@ -345,16 +352,17 @@ declare
     v_row sharequeue.acknowledged_and_acquired;
     v_rows integer := 0;
     v_answer jsonb := '[]';
-    v_stored record;
+    v_found record;
+    v_key uuid;
+    v_stored jsonb;
 begin
     if p_request_id is not null then
-        perform from sharequeue.share_partitions
-        where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
-        select answer into v_stored from sharequeue.requests
-        where request_id = p_request_id and operation = 'acknowledge_and_acquire';
-        if found then
-            return query
-                select * from jsonb_populate_recordset(null::sharequeue.acknowledged_and_acquired, v_stored.answer);
+        select * into v_found from sharequeue.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
+        v_key := sharequeue.request_key(
+            (v_found.sp).share_partition_id, 'acknowledge_and_acquire', p_member_id, p_request_id);
+        v_stored := sharequeue.answered(v_key);
+        if v_found.error_code <> 30 and v_stored is not null then
+            return query select * from jsonb_populate_recordset(null::sharequeue.acknowledged_and_acquired, v_stored);
             return;
         end if;
     end if;
@@ -389,7 +397,7 @@ begin
     end if;
     -- One half may be refused while the other has taken effect: a repeated call must not answer, nor lease, once more.
     if (v_row).acknowledge_error_code = 0 or (v_row).lease_id is not null then
-        perform sharequeue.remember(p_request_id, 'acknowledge_and_acquire', v_answer);
+        perform sharequeue.remember(v_key, 'acknowledge_and_acquire', v_answer);
     end if;
 end
 $$;

@@ -13,13 +13,14 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_answer sharequeue.acknowledged;
     v_found record;
+    v_key uuid;
     v_stored jsonb;
 begin
     select * into v_found from sharequeue.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
-    if p_request_id is not null then
-        select answer into v_stored from sharequeue.requests
-        where request_id = p_request_id and operation = 'acknowledge';
-        if found then
+    if p_request_id is not null and v_found.error_code <> 30 then
+        v_key := sharequeue.request_key((v_found.sp).share_partition_id, 'acknowledge', p_member_id, p_request_id);
+        v_stored := sharequeue.answered(v_key);
+        if v_stored is not null then
             return jsonb_populate_record(null::sharequeue.acknowledged, v_stored);
         end if;
     end if;
@@ -34,7 +35,7 @@ begin
     end if;
     v_answer := sharequeue.acknowledge_under_lock(v_found.sp, v_found.settings, p_member_id, p_token, p_firsts, p_lasts,
         p_types, p_type_counts, p_renew_allowed, p_not_before, sharequeue.clock());
-    perform sharequeue.remember(p_request_id, 'acknowledge', to_jsonb(v_answer));
+    perform sharequeue.remember(v_key, 'acknowledge', to_jsonb(v_answer));
     return v_answer;
 end
 $$;

@@ -162,6 +162,7 @@ declare
     v_id bigint;
     v_settled record;
 begin
+    perform sharequeue.require_read_committed();
     leases := 0;
     records := 0;
     for v_id in

@@ -30,6 +30,7 @@ declare
     v_hash text := sharequeue.metadata_hash(p_group_id);
     v_epoch integer;
 begin
+    perform sharequeue.require_read_committed();
     update sharequeue.share_groups g
     set group_epoch = g.group_epoch + 1, metadata_hash = v_hash
     where g.group_id = p_group_id and (

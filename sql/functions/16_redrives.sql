@@ -10,6 +10,7 @@ declare
     v_redriven sharequeue.redriven;
     v_taken int8multirange;
 begin
+    perform sharequeue.require_read_committed();
     insert into sharequeue.redriven (dead_letter_topic, topic_id, partition) values (p_topic, p_topic_id, p_partition)
     on conflict on constraint redriven_pkey do nothing;
     select r.* into v_redriven from sharequeue.redriven r
@@ -38,10 +39,13 @@ $$;
 create or replace function sharequeue.trim_redrive(
     p_topic text, p_topic_id text, p_partition integer, p_sequence bigint, p_offsets int8multirange
 ) returns void
-language sql volatile set search_path = pg_catalog as $$
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    perform sharequeue.require_read_committed();
     update sharequeue.redrive_batches b set offsets = b.offsets * p_offsets
     where b.dead_letter_topic = p_topic and b.topic_id = p_topic_id and b.partition = p_partition
-        and b.sequence = p_sequence and b.sent_at is null
+        and b.sequence = p_sequence and b.sent_at is null;
+end
 $$;
 
 -- The broker has confirmed the batch. Answers with the number of letters; 0 when it was closed before.
@@ -53,6 +57,7 @@ declare
     v_batch record;
     v_sent bigint;
 begin
+    perform sharequeue.require_read_committed();
     perform from sharequeue.redriven r
     where r.dead_letter_topic = p_topic and r.topic_id = p_topic_id and r.partition = p_partition for update;
     update sharequeue.redrive_batches b set sent_at = sharequeue.clock()

@@ -23,6 +23,7 @@ declare
     v_compaction sharequeue.compactions;
     v_found record;
 begin
+    perform sharequeue.require_read_committed();
     -- The group comes first: whoever deletes it takes its outputs and then its compactions along.
     perform from sharequeue.share_groups g join sharequeue.compactions c using (group_id)
     where c.compaction_id = p_compaction_id for key share of g;
@@ -90,6 +91,7 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_compaction sharequeue.compactions;
 begin
+    perform sharequeue.require_read_committed();
     select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id for update;
     if not found or (v_compaction.committed_at is null and v_compaction.abandoned_at is null) then
         return false;

@@ -51,8 +51,9 @@ begin
         values (old.share_partition_id, sharequeue.clock(), 'lease_gone', old.lease_id);
         if old.request_id is not null then
             -- A repeat of the fetch that granted it may still come.
-            insert into sharequeue.requests (request_id, operation, answered_at, fetched)
-            values (old.request_id, 'acknowledge_and_acquire', sharequeue.clock(), old.fetched)
+            insert into sharequeue.requests (request_key, operation, answered_at, fetched)
+            values (sharequeue.request_key(old.share_partition_id, 'acknowledge_and_acquire', old.member_id,
+                old.request_id), 'acknowledge_and_acquire', sharequeue.clock(), old.fetched)
             on conflict on constraint requests_pkey do nothing;
         end if;
         return null;
@@ -102,11 +103,6 @@ begin
         perform sharequeue.journal_share_partition(new, 'share_partition', false);
     else
         perform sharequeue.journal_share_partition(old, 'deleted', true);
-        if old.folded_request_id is not null then
-            insert into sharequeue.requests (request_id, operation, answered_at, fetched)
-            values (old.folded_request_id, 'acknowledge_and_acquire', sharequeue.clock(), sharequeue.folded_answer(old))
-            on conflict on constraint requests_pkey do nothing;
-        end if;
         delete from sharequeue.journal_snapshots where share_partition_id = old.share_partition_id;
         delete from sharequeue.journal_growth where share_partition_id = old.share_partition_id;
     end if;
@@ -165,6 +161,7 @@ declare
     v_rows bigint;
     v_written bigint := 1;
 begin
+    perform sharequeue.require_read_committed();
     if p_wait then
         select * into v_sp from sharequeue.share_partitions
         where share_partition_id = p_share_partition_id for no key update;

@@ -14,6 +14,7 @@ declare
     v_id bigint;
     v_taken integer := 0;
 begin
+    perform sharequeue.require_read_committed();
     select journal_id into v_counted from sharequeue.journal_counted for update skip locked;
     if not found then
         return 0;
@@ -64,6 +65,7 @@ declare
     v_name text;
     v_made date[] := '{}';
 begin
+    perform sharequeue.require_read_committed();
     for v_day in select d::date from generate_series(v_today, v_today + p_ahead, interval '1 day') as d loop
         v_name := 'journal_' || to_char(v_day, 'YYYYMMDD');
         continue when to_regclass('sharequeue.' || v_name) is not null;
@@ -93,6 +95,7 @@ declare
     v_last bigint;
     v_id bigint;
 begin
+    perform sharequeue.require_read_committed();
     select p.day, p.name into v_day, v_name from sharequeue.journal_partitions() as p limit 1;
     v_end := (v_day + 1)::timestamptz;
     if v_day is null or v_end > sharequeue.clock() - p_retention then
@@ -129,6 +132,7 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_gone bigint;
 begin
+    perform sharequeue.require_read_committed();
     delete from sharequeue.journal_other where ctid in (
         select o.ctid from sharequeue.journal_other o
         where o.at < sharequeue.clock() - p_retention and exists (
@@ -151,6 +155,7 @@ language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' as $
 declare
     v_rows integer;
 begin
+    perform sharequeue.require_read_committed();
     with changes as (
         select j.share_partition_id as id, j.journal_id, j.kind, j.delivery_complete_count, j.state_epoch,
             j.accepted_first, j.lost_records, coalesce(j.delivery_count, 1::smallint) as delivery_count, j.group_id,
@@ -231,6 +236,7 @@ language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' as $
 declare
     v_day date;
 begin
+    perform sharequeue.require_read_committed();
     select p.day into v_day from sharequeue.journal_partitions() as p
     where p.day < sharequeue.clock()::date
         and not exists (select from sharequeue.journal_rolled_up r where r.day = p.day)

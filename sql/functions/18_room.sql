@@ -14,6 +14,7 @@ declare
     v_table record;
     v_width double precision;
 begin
+    perform sharequeue.require_read_committed();
     for v_table in
         select c.relname as name, pg_relation_size(c.oid) as bytes, k.relname as key,
             pg_stat_get_live_tuples(c.oid) as live, pg_stat_get_dead_tuples(c.oid) as dead,

@@ -40,7 +40,8 @@ declare
         'verify_journal'];
     v_everybody constant text[] := array['clock', 'principal', 'schema_version'];
     -- Asked by the coordinator inside its own transactions, on tables that it may read; they need no other's rights.
-    v_coordinator constant text[] := array['assignable_share_partitions', 'metadata_hash', 'raise_group_epoch'];
+    v_coordinator constant text[] := array[
+        'assignable_share_partitions', 'metadata_hash', 'raise_group_epoch', 'require_read_committed'];
     v_coordinator_tables constant text[] := array[
         'assignments', 'group_configs', 'members', 'redrives', 'share_groups', 'topics'];
     v_all constant text[] := v_worker || v_service || v_reader || v_everybody || v_coordinator;

@@ -127,7 +127,7 @@ def state_of(database: Database) -> list[tuple[object, ...]]:
         " from sharequeue.all_batches order by 1, 3",
         "select lease_id, token::text, expires_at from sharequeue.all_leases order by 1",
         "select outcome, delivery_count, records from sharequeue.delivery_counts order by 1, 2",
-        "select request_id::text, operation from sharequeue.requests order by 1",
+        "select request_key::text, operation from sharequeue.requests order by 1",
     )
     return [tuple(row.values()) for query in queries for row in database.rows(sa.text(query))]
 

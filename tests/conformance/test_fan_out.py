@@ -111,3 +111,21 @@ def test_redelivery_goes_on_when_the_window_is_full(engine: str) -> None:
     assert table.fetch("run", 1000, "record_limit", "fan_out") == []
     table.answer("run", RELEASE, (50, 59))
     assert table.fetch("run", 1000, "record_limit", "fan_out") == ["50-59 x2"]
+
+
+@on_every_engine
+@pytest.mark.parametrize("limit", [2, LIMIT])
+def test_a_shared_last_delivery_comes_once_more_also_where_a_broker_would_acquire(
+    engine: str, limit: int
+) -> None:
+    """Alone and at the same count, never past the limit; a lapse is then its end."""
+    table = batch_table(engine, 3, {"share.delivery.count.limit": limit})
+    for count in range(1, limit + 1):
+        table.fetch("run", 10, "record_limit", "fan_out")
+        if count < limit:
+            table.answer("run", RELEASE, (0, 2))
+    table.engine.advance(31)
+    for offset in range(3):
+        assert table.fetch("run", 10, "record_limit") == [f"{offset}-{offset} x{limit}"]
+    table.engine.advance(31)
+    assert table.row() == (3, 3, "")

@@ -143,7 +143,7 @@ HISTORY_EDITS = (
     Edit(
         "a repeated request has its first answer",
         "remember",
-        "if p_request_id is not null then",
+        "if p_request_key is not null then",
         "if false then",
     ),
     Edit(

@@ -194,7 +194,6 @@ def test_a_worker_that_has_the_share_partition_to_itself_writes_one_row_a_fetch(
         "select sharequeue.pause('g', 'why')",
         "select sharequeue.release('g', 'm1')",
         "select sharequeue.alter_offsets('g', 't', 0, 'id', 7)",
-        "select sharequeue.delete_offsets('g', 't')",
         "select sharequeue.raise_state_epochs()",
         "select sharequeue.observe('g', 't', 0, 'id', 2000, 1000000, 1000000)",
         "select sharequeue.acquire('g', 't', 0, null, 'm2', null, 10)",
@@ -238,7 +237,7 @@ def test_a_sweep_leaves_a_folded_share_partition_folded(journal: Journal, privat
         connection.exec_driver_sql(
             "update sharequeue.share_partitions set next_expiry = sharequeue.clock() - interval '1 second'"
         )
-    answers = "select request_id from sharequeue.requests"
+    answers = "select request_key from sharequeue.requests"
     before = private_database.rows(sa.text(answers))
     assert State(private_database).sweep().records == 0
     (row,) = private_database.rows(

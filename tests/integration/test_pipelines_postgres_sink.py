@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections import Counter
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -19,8 +20,9 @@ from pipelines.sinks import SinkRefused
 from pipelines.write import NotFiles, read_manifest, read_output, sweep_outputs
 from sharequeue.database import Database
 from sharequeue.errors import InvalidRecordState
+from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
-from sharequeue.state import State
+from sharequeue.state import AcknowledgeType, SharePartition, State
 from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, RunJob, job_of
 from tests.fix_stack import MakeTopic
 
@@ -152,6 +154,49 @@ def test_an_acknowledgement_that_is_refused_takes_the_rows_back(
 
     assert run_job(job, holder).accepted == 30
     assert [row["offset"] for row in rows_of(database, table)] == list(range(30))
+
+
+def released_and_accepted_elsewhere(state: State, at: SharePartition) -> None:
+    """The lease is lost by force; another worker accepts its records."""
+    state.force_release(at, OffsetSet.of((0, 30)), execute=True)
+    lease = state.acquire(at, "second", None, 30)
+    assert lease is not None
+    state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets})
+
+
+def given_up(state: State, at: SharePartition) -> None:
+    """The records are archived as rejected, whoever holds them."""
+    state.force_dead_letter(at, OffsetSet.of((0, 30)), execute=True)
+
+
+@pytest.mark.parametrize("lose", [released_and_accepted_elsewhere, given_up])
+def test_a_late_holder_moves_no_rows(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    database: Database,
+    table: str,
+    lose: Callable[[State, SharePartition], None],
+) -> None:
+    """The records were done with elsewhere and SPSO has passed them when the acknowledgement comes: it is refused,
+    and the table is as it was."""
+    topic = make_topic(1)
+    produce(topic, 0, range(30))
+    at = SharePartition(group, topic, 0)
+
+    def late(step: Step) -> None:
+        if step == "locked":
+            lose(state, at)
+
+    job = job_of(group, topic, simple, output=PostgresTable(table, on_step=late))
+    with pytest.raises(InvalidRecordState, match="output"):
+        run_job(job, assigned(topic))
+    assert rows_of(database, table) == []
+    assert state.outputs(group, job.sink) == []
+    assert (state.describe(group)[0].spso, state.verify(group)) == (30, [])
 
 
 def test_rows_that_are_not_all_there_are_not_acknowledged(

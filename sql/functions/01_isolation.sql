@@ -1,0 +1,15 @@
+-- What changes state runs at READ COMMITTED. Every operation takes its lock first and then looks at what is there; under
+-- REPEATABLE READ and SERIALIZABLE it would look at what was there when the transaction began: records stayed available
+-- with nobody who knew, and the journal's snapshots were of another time than their place in it.
+
+-- Refuses a transaction at any other level, before anything has changed. Asked by what every such call asks first
+-- (lock_share_partition, authorise, authorise_cluster), and by the functions that ask none of these.
+create or replace function sharequeue.require_read_committed() returns void
+language plpgsql stable as $$
+begin
+    if pg_catalog.current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'this transaction is %, and share-partition state changes at READ COMMITTED only: begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED',
+            pg_catalog.upper(pg_catalog.current_setting('transaction_isolation')) using errcode = 'SQ042';
+    end if;
+end
+$$;
