@@ -140,15 +140,16 @@ begin
 end
 $$;
 
--- FUNCTION acknowledge(text, text, integer, integer, text, integer, uuid, uuid, int8multirange, int8multirange, int8multirange, int8multirange, jsonb, int8multirange, timestamp with time zone, bigint)
+-- FUNCTION acknowledge(text, text, integer, integer, text, integer, uuid, uuid, int8multirange, int8multirange, int8multirange, int8multirange, jsonb, int8multirange, timestamp with time zone)
 
-CREATE FUNCTION sharequeue.acknowledge(p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer, p_token uuid, p_request_id uuid, p_accept int8multirange, p_release int8multirange, p_reject int8multirange, p_gap int8multirange, p_outputs jsonb DEFAULT '[]'::jsonb, p_renew int8multirange DEFAULT '{}'::int8multirange, p_not_before timestamp with time zone DEFAULT NULL::timestamp with time zone, p_lease_id bigint DEFAULT NULL::bigint) RETURNS sharequeue.acknowledged
+CREATE FUNCTION sharequeue.acknowledge(p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer, p_token uuid, p_request_id uuid, p_accept int8multirange, p_release int8multirange, p_reject int8multirange, p_gap int8multirange, p_outputs jsonb DEFAULT '[]'::jsonb, p_renew int8multirange DEFAULT '{}'::int8multirange, p_not_before timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS sharequeue.acknowledged
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
     v_answer sharequeue.acknowledged;
     v_found record;
+    v_key uuid;
     v_stored jsonb;
     v_sp sharequeue.share_partitions;
     v_answers sharequeue.answers := row(p_accept, p_release, p_reject, p_gap, p_renew);
@@ -160,10 +161,10 @@ declare
 begin
     select * into v_found from sharequeue.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
     v_sp := v_found.sp;
-    if p_request_id is not null then
-        select answer into v_stored from sharequeue.requests
-        where request_id = p_request_id and operation = 'acknowledge';
-        if found then
+    if p_request_id is not null and v_found.error_code <> 30 then
+        v_key := sharequeue.request_key((v_found.sp).share_partition_id, 'acknowledge', p_member_id, p_request_id);
+        v_stored := sharequeue.answered(v_key);
+        if v_stored is not null then
             return jsonb_populate_record(null::sharequeue.acknowledged, v_stored);
         end if;
     end if;
@@ -186,6 +187,13 @@ begin
         perform sharequeue.settle_lapsed(v_sp.share_partition_id, v_at);
         select * into v_sp from sharequeue.share_partitions where share_partition_id = v_sp.share_partition_id;
     end if;
+    if p_outputs <> '[]' then
+        select * into v_answer.error_code, v_answer.error_message, v_lease_id
+        from sharequeue.check_outputs(v_sp.share_partition_id, p_member_id, p_token, v_answers, p_outputs);
+        if v_answer.error_code <> 0 then
+            return v_answer;
+        end if;
+    end if;
     v_answers := sharequeue.answers_from(v_answers, v_sp.spso);
     v_span := sharequeue.span(v_answers);
     if not isempty(v_span) then
@@ -202,15 +210,12 @@ begin
             return v_answer;
         end if;
     end if;
-    -- Before the answer: an answered lease is gone.
-    v_lease_id := coalesce(p_lease_id, (select min(l.lease_id) from sharequeue.leases l
-        where l.share_partition_id = v_sp.share_partition_id and l.token = p_token and p_outputs <> '[]'));
     v_answer := sharequeue.apply_answers(
         v_sp, v_found.settings, p_member_id, p_token, v_answers, coalesce(v_held, '{}'), p_not_before, v_at);
     insert into sharequeue.lease_outputs (lease_id, sink, share_partition_id, location, records, acknowledged_at)
     select v_lease_id, o->>'sink', v_sp.share_partition_id, o->>'location', (o->>'records')::bigint, v_at
     from jsonb_array_elements(p_outputs) as o;
-    perform sharequeue.remember(p_request_id, 'acknowledge', to_jsonb(v_answer));
+    perform sharequeue.remember(v_key, 'acknowledge', to_jsonb(v_answer));
     return v_answer;
 end
 $$;
@@ -227,6 +232,7 @@ declare
     v_stored record;
     v_row sharequeue.acknowledged_and_acquired;
 begin
+    perform sharequeue.require_read_committed();
     -- A call that names its token and is known by a request id need not be looked up here, nor on the second way: had it
     -- been answered before, nothing would be held under that token any more.
     if p_types = '{1}' and array_length(p_firsts, 1) = 1 and array_length(p_lasts, 1) = 1
@@ -303,16 +309,17 @@ declare
     v_row sharequeue.acknowledged_and_acquired;
     v_rows integer := 0;
     v_answer jsonb := '[]';
-    v_stored record;
+    v_found record;
+    v_key uuid;
+    v_stored jsonb;
 begin
     if p_request_id is not null then
-        perform from sharequeue.share_partitions
-        where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
-        select answer into v_stored from sharequeue.requests
-        where request_id = p_request_id and operation = 'acknowledge_and_acquire';
-        if found then
-            return query
-                select * from jsonb_populate_recordset(null::sharequeue.acknowledged_and_acquired, v_stored.answer);
+        select * into v_found from sharequeue.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
+        v_key := sharequeue.request_key(
+            (v_found.sp).share_partition_id, 'acknowledge_and_acquire', p_member_id, p_request_id);
+        v_stored := sharequeue.answered(v_key);
+        if v_found.error_code <> 30 and v_stored is not null then
+            return query select * from jsonb_populate_recordset(null::sharequeue.acknowledged_and_acquired, v_stored);
             return;
         end if;
     end if;
@@ -347,7 +354,7 @@ begin
     end if;
     -- One half may be refused while the other has taken effect: a repeated call must not answer, nor lease, once more.
     if (v_row).acknowledge_error_code = 0 or (v_row).lease_id is not null then
-        perform sharequeue.remember(p_request_id, 'acknowledge_and_acquire', v_answer);
+        perform sharequeue.remember(v_key, 'acknowledge_and_acquire', v_answer);
     end if;
 end
 $$;
@@ -361,13 +368,14 @@ CREATE FUNCTION sharequeue.acknowledge_batches(p_group_id text, p_topic text, p_
 declare
     v_answer sharequeue.acknowledged;
     v_found record;
+    v_key uuid;
     v_stored jsonb;
 begin
     select * into v_found from sharequeue.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
-    if p_request_id is not null then
-        select answer into v_stored from sharequeue.requests
-        where request_id = p_request_id and operation = 'acknowledge';
-        if found then
+    if p_request_id is not null and v_found.error_code <> 30 then
+        v_key := sharequeue.request_key((v_found.sp).share_partition_id, 'acknowledge', p_member_id, p_request_id);
+        v_stored := sharequeue.answered(v_key);
+        if v_stored is not null then
             return jsonb_populate_record(null::sharequeue.acknowledged, v_stored);
         end if;
     end if;
@@ -382,7 +390,7 @@ begin
     end if;
     v_answer := sharequeue.acknowledge_under_lock(v_found.sp, v_found.settings, p_member_id, p_token, p_firsts, p_lasts,
         p_types, p_type_counts, p_renew_allowed, p_not_before, sharequeue.clock());
-    perform sharequeue.remember(p_request_id, 'acknowledge', to_jsonb(v_answer));
+    perform sharequeue.remember(v_key, 'acknowledge', to_jsonb(v_answer));
     return v_answer;
 end
 $$;
@@ -526,14 +534,15 @@ declare
     v_error smallint;
     v_message text;
     v_found record;
+    v_key uuid;
     v_answer jsonb;
     v_row sharequeue.acquired;
 begin
     select * into v_found from sharequeue.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
-    if p_request_id is not null then
-        select answer into v_answer from sharequeue.requests
-        where request_id = p_request_id and operation = 'acquire';
-        if found then
+    if p_request_id is not null and v_found.error_code <> 30 then
+        v_key := sharequeue.request_key((v_found.sp).share_partition_id, 'acquire', p_member_id, p_request_id);
+        v_answer := sharequeue.answered(v_key);
+        if v_answer is not null then
             return query select * from jsonb_populate_recordset(null::sharequeue.acquired, v_answer);
             return;
         end if;
@@ -560,7 +569,7 @@ begin
         end if;
     end loop;
     if v_answer <> '[]' then
-        perform sharequeue.remember(p_request_id, 'acquire', v_answer);
+        perform sharequeue.remember(v_key, 'acquire', v_answer);
     end if;
 end
 $$;
@@ -991,6 +1000,17 @@ begin
 end
 $$;
 
+-- FUNCTION answered(uuid)
+
+CREATE FUNCTION sharequeue.answered(p_request_key uuid) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return (select coalesce(answer, jsonb_build_array(fetched)) from sharequeue.requests
+        where request_key = p_request_key);
+end
+$$;
+
 -- FUNCTION answered_fetch(text, text, integer, uuid, text, uuid, bigint)
 
 CREATE FUNCTION sharequeue.answered_fetch(p_group_id text, p_topic text, p_partition integer, p_request_id uuid, p_member_id text, p_token uuid, p_first bigint) RETURNS sharequeue.acknowledged_and_acquired
@@ -1002,11 +1022,15 @@ declare
 begin
     select * into v_sp from sharequeue.share_partitions
     where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
-    if v_sp.folded_request_id = p_request_id then
+    if coalesce((select acls_apply from sharequeue.group_settings where group_id = p_group_id), true)
+            and not sharequeue.authorised(p_group_id, 'READ') then
+        return null;
+    elsif v_sp.folded_request_id = p_request_id and v_sp.folded_member_id = p_member_id then
         return sharequeue.folded_answer(v_sp);
     end if;
     select (fetched).* into v_answer from sharequeue.requests
-    where request_id = p_request_id and operation = 'acknowledge_and_acquire';
+    where request_key = sharequeue.request_key(
+        v_sp.share_partition_id, 'acknowledge_and_acquire', p_member_id, p_request_id);
     if v_answer.acknowledge_error_code is null and not exists (
         -- What it answers is still held: it has not been answered before. Spares a walk over the leases.
         select from sharequeue.in_flight_batches f
@@ -1014,7 +1038,8 @@ begin
             and f.state = 1 and p_token is not null and sharequeue.is_holder(f.lease_id, p_member_id, p_token)
     ) then
         select (l.fetched).* into v_answer from sharequeue.leases l
-        where l.share_partition_id = v_sp.share_partition_id and l.request_id = p_request_id;
+        where l.share_partition_id = v_sp.share_partition_id and l.request_id = p_request_id
+            and l.member_id = p_member_id;
     end if;
     return v_answer;
 end
@@ -1189,7 +1214,8 @@ declare
         'verify_journal'];
     v_everybody constant text[] := array['clock', 'principal', 'schema_version'];
     -- Asked by the coordinator inside its own transactions, on tables that it may read; they need no other's rights.
-    v_coordinator constant text[] := array['assignable_share_partitions', 'metadata_hash', 'raise_group_epoch'];
+    v_coordinator constant text[] := array[
+        'assignable_share_partitions', 'metadata_hash', 'raise_group_epoch', 'require_read_committed'];
     v_coordinator_tables constant text[] := array[
         'assignments', 'group_configs', 'members', 'redrives', 'share_groups', 'topics'];
     v_all constant text[] := v_worker || v_service || v_reader || v_everybody || v_coordinator;
@@ -1355,6 +1381,7 @@ CREATE FUNCTION sharequeue.authorise(p_group_id text, p_operation text) RETURNS 
     LANGUAGE plpgsql STABLE
     AS $$
 begin
+    perform sharequeue.require_read_committed();
     if coalesce((select not acls_apply from sharequeue.group_settings where group_id = p_group_id), false) then
         return;
     end if;
@@ -1370,6 +1397,7 @@ CREATE FUNCTION sharequeue.authorise_cluster() RETURNS void
     LANGUAGE plpgsql STABLE
     AS $$
 begin
+    perform sharequeue.require_read_committed();
     if not sharequeue.is_super_user() then
         raise exception '% may not alter the cluster', sharequeue.principal() using errcode = 'SQ031';
     end if;
@@ -1567,6 +1595,45 @@ begin
 end
 $$;
 
+-- FUNCTION check_outputs(bigint, text, uuid, sharequeue.answers, jsonb)
+
+CREATE FUNCTION sharequeue.check_outputs(p_id bigint, p_member_id text, p_token uuid, p_answers sharequeue.answers, p_outputs jsonb, OUT error_code smallint, OUT error_message text, OUT lease_id bigint) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+#variable_conflict use_column
+declare
+    v_span int8multirange := sharequeue.span(p_answers);
+    v_outside bigint;
+    v_sink text;
+begin
+    error_code := 0;
+    select min(l.lease_id) into lease_id from sharequeue.leases l
+    where l.share_partition_id = p_id and l.token = p_token and l.member_id = p_member_id;
+    if lease_id is not null and not isempty(v_span) then
+        v_outside := sharequeue.first_outside(p_answers,
+            sharequeue.held(p_id, lower(v_span), upper(v_span) - 1, p_member_id, p_token));
+    end if;
+    if lease_id is null or v_outside is not null then
+        error_code := 121;
+        error_message := case when lease_id is null then 'an output needs the token of a lease that is held'
+            else format('an output needs every offset answered with it held under its lease, and %s is not', v_outside)
+            end || ': its lock lapsed, it was answered already, or another member holds it';
+        return;
+    end if;
+    select o.sink into v_sink
+    from (select e->>'sink' as sink from jsonb_array_elements(p_outputs) as e) as o
+    group by o.sink
+    having count(*) > 1 or exists (
+        select from sharequeue.lease_outputs c where c.lease_id = check_outputs.lease_id and c.sink = o.sink)
+    limit 1;
+    if found then
+        error_code := 42;
+        error_message := format('sink %s has one output of lease %s at most: name it in the acknowledgement that ends '
+            'the lease, and only there', v_sink, lease_id);
+    end if;
+end
+$$;
+
 -- FUNCTION check_start(text, integer, text, bigint)
 
 CREATE FUNCTION sharequeue.check_start(p_topic text, p_partition integer, p_topic_id text, p_start_offset bigint) RETURNS void
@@ -1722,6 +1789,7 @@ CREATE FUNCTION sharequeue.clear_other_journal(p_retention interval, p_limit int
 declare
     v_gone bigint;
 begin
+    perform sharequeue.require_read_committed();
     delete from sharequeue.journal_other where ctid in (
         select o.ctid from sharequeue.journal_other o
         where o.at < sharequeue.clock() - p_retention and exists (
@@ -1832,6 +1900,7 @@ declare
     v_batch record;
     v_sent bigint;
 begin
+    perform sharequeue.require_read_committed();
     perform from sharequeue.redriven r
     where r.dead_letter_topic = p_topic and r.topic_id = p_topic_id and r.partition = p_partition for update;
     update sharequeue.redrive_batches b set sent_at = sharequeue.clock()
@@ -1859,6 +1928,7 @@ declare
     v_compaction sharequeue.compactions;
     v_found record;
 begin
+    perform sharequeue.require_read_committed();
     -- The group comes first: whoever deletes it takes its outputs and then its compactions along.
     perform from sharequeue.share_groups g join sharequeue.compactions c using (group_id)
     where c.compaction_id = p_compaction_id for key share of g;
@@ -2045,6 +2115,7 @@ declare
     v_last bigint;
     v_id bigint;
 begin
+    perform sharequeue.require_read_committed();
     select p.day, p.name into v_day, v_name from sharequeue.journal_partitions() as p limit 1;
     v_end := (v_day + 1)::timestamptz;
     if v_day is null or v_end > sharequeue.clock() - p_retention then
@@ -2403,8 +2474,9 @@ begin
         set spso = v_spso, accepted_first = v_sp.accepted_first, redeliverable = redeliverable
         where share_partition_id = v_sp.share_partition_id;
         if p_request_id is not null then
-            insert into sharequeue.requests (request_id, operation, answered_at, fetched)
-            values (p_request_id, 'acknowledge_and_acquire', v_at, v_row);
+            insert into sharequeue.requests (request_key, operation, answered_at, fetched)
+            values (sharequeue.request_key(v_sp.share_partition_id, 'acknowledge_and_acquire', p_member_id,
+                p_request_id), 'acknowledge_and_acquire', v_at, v_row);
         end if;
         return v_row;
     end if;
@@ -2699,6 +2771,7 @@ CREATE FUNCTION sharequeue.forget_compaction(p_compaction_id uuid) RETURNS boole
 declare
     v_compaction sharequeue.compactions;
 begin
+    perform sharequeue.require_read_committed();
     select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id for update;
     if not found or (v_compaction.committed_at is null and v_compaction.abandoned_at is null) then
         return false;
@@ -2721,6 +2794,7 @@ declare
     v_table record;
     v_width double precision;
 begin
+    perform sharequeue.require_read_committed();
     for v_table in
         select c.relname as name, pg_relation_size(c.oid) as bytes, k.relname as key,
             pg_stat_get_live_tuples(c.oid) as live, pg_stat_get_dead_tuples(c.oid) as dead,
@@ -2803,6 +2877,7 @@ CREATE FUNCTION sharequeue.group_settings_follow() RETURNS trigger
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
+    perform sharequeue.require_read_committed();
     if tg_op <> 'INSERT' then
         perform sharequeue.compile_group_settings(old.group_id);
     end if;
@@ -2851,6 +2926,7 @@ CREATE FUNCTION sharequeue.groups_learn_acls() RETURNS trigger
     SET search_path TO 'pg_catalog'
     AS $$
 begin
+    perform sharequeue.require_read_committed();
     lock table sharequeue.group_settings in share row exclusive mode;
     perform sharequeue.lock_in_order(
         array(select group_id from sharequeue.group_settings where acls_apply <> sharequeue.acls_apply(group_id)),
@@ -3174,8 +3250,9 @@ begin
         values (old.share_partition_id, sharequeue.clock(), 'lease_gone', old.lease_id);
         if old.request_id is not null then
             -- A repeat of the fetch that granted it may still come.
-            insert into sharequeue.requests (request_id, operation, answered_at, fetched)
-            values (old.request_id, 'acknowledge_and_acquire', sharequeue.clock(), old.fetched)
+            insert into sharequeue.requests (request_key, operation, answered_at, fetched)
+            values (sharequeue.request_key(old.share_partition_id, 'acknowledge_and_acquire', old.member_id,
+                old.request_id), 'acknowledge_and_acquire', sharequeue.clock(), old.fetched)
             on conflict on constraint requests_pkey do nothing;
         end if;
         return null;
@@ -3260,11 +3337,6 @@ begin
         perform sharequeue.journal_share_partition(new, 'share_partition', false);
     else
         perform sharequeue.journal_share_partition(old, 'deleted', true);
-        if old.folded_request_id is not null then
-            insert into sharequeue.requests (request_id, operation, answered_at, fetched)
-            values (old.folded_request_id, 'acknowledge_and_acquire', sharequeue.clock(), sharequeue.folded_answer(old))
-            on conflict on constraint requests_pkey do nothing;
-        end if;
         delete from sharequeue.journal_snapshots where share_partition_id = old.share_partition_id;
         delete from sharequeue.journal_growth where share_partition_id = old.share_partition_id;
     end if;
@@ -3376,6 +3448,7 @@ CREATE FUNCTION sharequeue.lock_share_partition(p_group_id text, p_topic text, p
     LANGUAGE plpgsql
     AS $$
 begin
+    perform sharequeue.require_read_committed();
     error_code := 0;
     select s.* into sp from sharequeue.share_partitions s
     where s.group_id = p_group_id and s.topic = p_topic and s.partition = p_partition for update;
@@ -3418,6 +3491,7 @@ declare
     v_name text;
     v_made date[] := '{}';
 begin
+    perform sharequeue.require_read_committed();
     for v_day in select d::date from generate_series(v_today, v_today + p_ahead, interval '1 day') as d loop
         v_name := 'journal_' || to_char(v_day, 'YYYYMMDD');
         continue when to_regclass('sharequeue.' || v_name) is not null;
@@ -3459,6 +3533,15 @@ CREATE FUNCTION sharequeue.next_available(p_share_partition_id bigint, p_from bi
     where share_partition_id = p_share_partition_id and state = 0 and first_offset >= p_from
         and (not_before is null or not_before <= p_at)
     order by share_partition_id, state, first_offset limit 1
+$$;
+
+-- FUNCTION next_delivery(smallint, bigint, integer)
+
+CREATE FUNCTION sharequeue.next_delivery(p_delivery_count smallint, p_isolate bigint, p_limit integer) RETURNS smallint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+    select case when p_isolate is not null and p_delivery_count >= p_limit then p_delivery_count
+        else p_delivery_count + 1 end::smallint
 $$;
 
 -- FUNCTION note_attempts(bigint, bigint[], int8multirange)
@@ -3631,6 +3714,7 @@ declare
     v_redriven sharequeue.redriven;
     v_taken int8multirange;
 begin
+    perform sharequeue.require_read_committed();
     insert into sharequeue.redriven (dead_letter_topic, topic_id, partition) values (p_topic, p_topic_id, p_partition)
     on conflict on constraint redriven_pkey do nothing;
     select r.* into v_redriven from sharequeue.redriven r
@@ -3777,6 +3861,7 @@ declare
     v_hash text := sharequeue.metadata_hash(p_group_id);
     v_epoch integer;
 begin
+    perform sharequeue.require_read_committed();
     update sharequeue.share_groups g
     set group_epoch = g.group_epoch + 1, metadata_hash = v_hash
     where g.group_id = p_group_id and (
@@ -3932,29 +4017,29 @@ CREATE FUNCTION sharequeue.records(p_offsets int8multirange) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (SELECT (COALESCE(sum((upper(ranges.r) - lower(ranges.r))), (0)::numeric))::bigint AS "coalesce" FROM (SELECT unnest(records.p_offsets) AS r) ranges);
 
--- FUNCTION redeliver(bigint, bigint, bigint, bigint, sharequeue.taken_offsets)
+-- FUNCTION redeliver(bigint, bigint, bigint, bigint, sharequeue.taken_offsets, integer)
 
-CREATE FUNCTION sharequeue.redeliver(p_id bigint, p_first bigint, p_last bigint, p_lease_id bigint, p_got sharequeue.taken_offsets) RETURNS void
+CREATE FUNCTION sharequeue.redeliver(p_id bigint, p_first bigint, p_last bigint, p_lease_id bigint, p_got sharequeue.taken_offsets, p_limit integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
     v_part record;
 begin
     for v_part in
-        select f.part, f.delivery_count,
+        select f.part, t.delivery_count,
             sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) * t.offsets as offsets
         from sharequeue.in_flight_batches f
         join (
             select c.delivery_count, range_agg(int8range(c.first, c.last + 1)) as offsets
             from unnest(p_got.firsts, p_got.lasts, p_got.delivery_counts) as c (first, last, delivery_count)
             group by c.delivery_count
-        ) as t on t.delivery_count = f.delivery_count + 1
+        ) as t on t.delivery_count = sharequeue.next_delivery(f.delivery_count, f.isolate, p_limit)
             and sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) && t.offsets
         where f.share_partition_id = p_id and f.first_offset = p_first and f.state = 0
     loop
         perform sharequeue.take(p_id, p_first, v_part.part, v_part.offsets);
-        perform sharequeue.place(p_id, p_first, p_last, 1::smallint, (v_part.delivery_count + 1)::smallint,
-            v_part.offsets, p_lease_id);
+        perform sharequeue.place(p_id, p_first, p_last, 1::smallint, v_part.delivery_count, v_part.offsets,
+            p_lease_id);
     end loop;
 end
 $$;
@@ -4039,13 +4124,13 @@ $$;
 
 -- FUNCTION remember(uuid, text, jsonb)
 
-CREATE FUNCTION sharequeue.remember(p_request_id uuid, p_operation text, p_answer jsonb) RETURNS void
+CREATE FUNCTION sharequeue.remember(p_request_key uuid, p_operation text, p_answer jsonb) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
-    if p_request_id is not null then
-        insert into sharequeue.requests (request_id, operation, answer, answered_at)
-        values (p_request_id, p_operation, p_answer, sharequeue.clock());
+    if p_request_key is not null then
+        insert into sharequeue.requests (request_key, operation, answer, answered_at)
+        values (p_request_key, p_operation, p_answer, sharequeue.clock());
     end if;
 end
 $$;
@@ -4371,6 +4456,29 @@ CREATE FUNCTION sharequeue.replay_share_partition(p_share_partition_id bigint, p
     from image i left join fetched f on true where i.kind <> 'deleted'
 $$;
 
+-- FUNCTION request_key(bigint, text, text, uuid)
+
+CREATE FUNCTION sharequeue.request_key(p_share_partition_id bigint, p_operation text, p_member_id text, p_request_id uuid) RETURNS uuid
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+    select encode(substr(sha256(convert_to(
+        p_share_partition_id || ' ' || p_operation || ' ' || p_request_id || ' ' || p_member_id, 'UTF8')), 1, 16),
+        'hex')::uuid
+$$;
+
+-- FUNCTION require_read_committed()
+
+CREATE FUNCTION sharequeue.require_read_committed() RETURNS void
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    if pg_catalog.current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'this transaction is %, and share-partition state changes at READ COMMITTED only: begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED',
+            pg_catalog.upper(pg_catalog.current_setting('transaction_isolation')) using errcode = 'SQ042';
+    end if;
+end
+$$;
+
 -- FUNCTION reset_offsets(text, text[], integer[], text[], bigint[], boolean)
 
 CREATE FUNCTION sharequeue.reset_offsets(p_group_id text, p_topics text[], p_partitions integer[], p_topic_ids text[], p_start_offsets bigint[], p_execute boolean) RETURNS SETOF sharequeue.reset
@@ -4446,6 +4554,7 @@ CREATE FUNCTION sharequeue.roll_up_due_days() RETURNS date[]
 declare
     v_day date;
 begin
+    perform sharequeue.require_read_committed();
     select p.day into v_day from sharequeue.journal_partitions() as p
     where p.day < sharequeue.clock()::date
         and not exists (select from sharequeue.journal_rolled_up r where r.day = p.day)
@@ -4468,6 +4577,7 @@ CREATE FUNCTION sharequeue.roll_up_journal(p_day date) RETURNS integer
 declare
     v_rows integer;
 begin
+    perform sharequeue.require_read_committed();
     with changes as (
         select j.share_partition_id as id, j.journal_id, j.kind, j.delivery_complete_count, j.state_epoch,
             j.accepted_first, j.lost_records, coalesce(j.delivery_count, 1::smallint) as delivery_count, j.group_id,
@@ -4578,11 +4688,14 @@ $$;
 -- FUNCTION set_clock_offset(interval)
 
 CREATE FUNCTION sharequeue.set_clock_offset(p_amount interval) RETURNS void
-    LANGUAGE sql
+    LANGUAGE plpgsql
     SET search_path TO 'pg_catalog'
     AS $$
+begin
+    perform sharequeue.require_read_committed();
     insert into sharequeue.clock_offset (amount) values (p_amount)
-    on conflict on constraint clock_offset_pkey do update set amount = excluded.amount
+    on conflict on constraint clock_offset_pkey do update set amount = excluded.amount;
+end
 $$;
 
 -- FUNCTION set_service_configs(jsonb)
@@ -4699,6 +4812,7 @@ declare
     v_id bigint;
     v_settled record;
 begin
+    perform sharequeue.require_read_committed();
     leases := 0;
     records := 0;
     for v_id in
@@ -4785,7 +4899,8 @@ begin
     end if;
     v_got.by_offset := true;
     for v_run in
-        select f.part, f.delivery_count, lower(r) as first, upper(r) - lower(r) as records
+        select f.part, f.delivery_count, lower(r) as first, upper(r) - lower(r) as records,
+            sharequeue.next_delivery(f.delivery_count, f.isolate, p_limit) as delivery
         from sharequeue.in_flight_batches f,
             unnest(v_read * sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets)) as r
         where f.share_partition_id = p_id and f.first_offset = p_first and f.state = 0
@@ -4793,8 +4908,8 @@ begin
         order by lower(r)
     loop
         v_take := v_run.records;
-        -- The last attempt goes alone (R-TH-5).
-        if p_limit > 2 and v_run.delivery_count = p_limit - 1 then
+        -- The last attempt goes alone (R-TH-5); so does one more for a suspect that shared its last.
+        if (p_limit > 2 and v_run.delivery_count = p_limit - 1) or v_run.delivery = v_run.delivery_count then
             exit when v_got.records > 0;
             v_take := 1;
             v_stop := true;
@@ -4815,11 +4930,11 @@ begin
         end if;
         v_got.firsts := v_got.firsts || v_run.first;
         v_got.lasts := v_got.lasts || (v_run.first + v_take - 1);
-        v_got.delivery_counts := v_got.delivery_counts || (v_run.delivery_count + 1)::smallint;
+        v_got.delivery_counts := v_got.delivery_counts || v_run.delivery;
         v_got.records := v_got.records + v_take;
         exit when v_stop;
     end loop;
-    perform sharequeue.redeliver(p_id, p_first, v_batch.last_offset, p_lease_id, v_got);
+    perform sharequeue.redeliver(p_id, p_first, v_batch.last_offset, p_lease_id, v_got, p_limit);
     return v_got;
 end
 $$;
@@ -5097,6 +5212,7 @@ declare
     v_rows bigint;
     v_written bigint := 1;
 begin
+    perform sharequeue.require_read_committed();
     if p_wait then
         select * into v_sp from sharequeue.share_partitions
         where share_partition_id = p_share_partition_id for no key update;
@@ -5150,6 +5266,7 @@ declare
     v_id bigint;
     v_taken integer := 0;
 begin
+    perform sharequeue.require_read_committed();
     select journal_id into v_counted from sharequeue.journal_counted for update skip locked;
     if not found then
         return 0;
@@ -5194,12 +5311,15 @@ $$;
 -- FUNCTION trim_redrive(text, text, integer, bigint, int8multirange)
 
 CREATE FUNCTION sharequeue.trim_redrive(p_topic text, p_topic_id text, p_partition integer, p_sequence bigint, p_offsets int8multirange) RETURNS void
-    LANGUAGE sql SECURITY DEFINER
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+begin
+    perform sharequeue.require_read_committed();
     update sharequeue.redrive_batches b set offsets = b.offsets * p_offsets
     where b.dead_letter_topic = p_topic and b.topic_id = p_topic_id and b.partition = p_partition
-        and b.sequence = p_sequence and b.sent_at is null
+        and b.sequence = p_sequence and b.sent_at is null;
+end
 $$;
 
 -- FUNCTION unfold(bigint)
@@ -6090,7 +6210,7 @@ CREATE TABLE sharequeue.redrives (
 -- TABLE requests
 
 CREATE TABLE sharequeue.requests (
-    request_id uuid NOT NULL,
+    request_key uuid CONSTRAINT requests_request_id_not_null NOT NULL,
     operation text NOT NULL,
     answer jsonb,
     answered_at timestamp with time zone NOT NULL,
@@ -6443,7 +6563,7 @@ ALTER TABLE ONLY sharequeue.redrives
 -- CONSTRAINT requests requests_pkey
 
 ALTER TABLE ONLY sharequeue.requests
-    ADD CONSTRAINT requests_pkey PRIMARY KEY (request_id);
+    ADD CONSTRAINT requests_pkey PRIMARY KEY (request_key);
 
 -- CONSTRAINT roles roles_pkey
 
