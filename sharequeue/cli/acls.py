@@ -60,7 +60,8 @@ def list_acls(home: Path | None, output: str, **chosen: Any) -> None:
 
 @acls.command()
 @_resource
-def add(home: Path | None, output: str, **chosen: Any) -> None:
+@click.option("--dry-run", is_flag=True, help="Only say what would be added.")
+def add(home: Path | None, output: str, dry_run: bool, **chosen: Any) -> None:
     """Add ACLs: every principal × operation × group that is named."""
     filters = [each for each in _filters(**chosen) if each.permission is not None and each.resource_name]
     if not filters:
@@ -76,9 +77,13 @@ def add(home: Path | None, output: str, **chosen: Any) -> None:
         for each in filters
     ]
     with Database.open(Settings.load(home)) as database:
-        added = [acl for acl in wanted if Acls(database).add(acl)]
+        held = Acls(database)
+        if dry_run:
+            added = sorted(set(wanted) - set(held.find(AclFilter())))
+        else:
+            added = [acl for acl in wanted if held.add(acl)]
     if output == "text":
-        say(f"{len(added)} added, {len(wanted) - len(added)} there before")
+        say(f"{len(added)} {'would be ' if dry_run else ''}added, {len(wanted) - len(added)} there before")
     _print(wanted, output)
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -27,7 +23,7 @@ from sharequeue.kafka_clients import client_config
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from tests.fix_pipelines import Assigned, Holder, Produce
-from tests.fix_stack import REPOSITORY, MakeTopic
+from tests.fix_stack import MakeTopic
 
 SHORT_LOCK_MS = 1500
 
@@ -52,30 +48,6 @@ def given_back(state: State, group: str, available: int) -> None:
     assert sum(status.available for status in statuses) == available
     assert [status.spso for status in statuses] == [0] * len(statuses)
     assert state.verify(group) == []
-
-
-def test_the_lines_of_the_documentation_do_what_it_says(
-    service: str, settings: Settings, make_topic: MakeTopic, produce: Produce, tmp_path: Path
-) -> None:
-    """The lines of docs/spark.md, as they stand, in a program of their own: a group that begins at the start, then a
-    million orders at most are leased, written, and answered by what was written."""
-    assert service
-    produce(make_topic(2, "orders"), 0, ["one order", "", "another"])
-    text = (REPOSITORY / "docs" / "spark.md").read_text()
-    once, ten_lines = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[:2]
-    assert len(ten_lines.strip().splitlines()) <= 10
-    typed = subprocess.run(
-        [sys.executable, "-c", once + ten_lines],
-        cwd=tmp_path,
-        env={**os.environ, "SHAREQUEUE_HOME": str(settings.home), "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert typed.returncode == 0, typed.stderr
-    assert typed.stdout == "2 accepted, 1 rejected, 0 to go\n"
-    assert list((tmp_path / "orders.parquet").glob("*.parquet"))
 
 
 def test_what_was_written_is_what_is_answered(

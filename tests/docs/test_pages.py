@@ -1,0 +1,194 @@
+"""Every block of every page runs as it stands; what cannot run here is named, with the test that covers it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy as sa
+
+from sharequeue.configs import alter_group_configs
+from sharequeue.database import Database
+from sharequeue.offsets import OffsetSet
+from sharequeue.settings import Settings
+from sharequeue.state import AcknowledgeType, SharePartition, State
+from sharequeue.topics import Topics
+from tests.docs.pages import PAGES, ROOT, RUN, SHOWN, Reader, blocks
+from tests.fix_deadletters import GivenUp
+from tests.fix_pipelines import Holder, Produce
+from tests.fix_stack import MakeTopic
+
+if TYPE_CHECKING:
+    pass
+
+ELSEWHERE = {
+    # Make's targets are what the build server and the end-to-end tests run.
+    "README.md": "tests/e2e/test_main_job.py",
+    # No container runs where the tests do; what each container runs is run as a process.
+    "docker/README.md": "tests/integration/test_docker.py",
+}
+HERE = {
+    "docs/dead-letters.md",
+    "docs/journal.md",
+    "docs/operations.md",
+    "docs/operations-of-the-state.md",
+    "docs/sinks.md",
+    "docs/spark.md",
+    "docs/testing.md",
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_says_what_it_is(page: str) -> None:
+    """A block is run, or only shown; a page with blocks that run has a test that runs them."""
+    found = list(blocks(page))
+    unknown = [f"{block}: {block.language!r}" for block in found if block.language not in (*RUN, *SHOWN)]
+    assert not unknown, f"name the language of these blocks: {RUN} are run, {SHOWN} are shown"
+    if any(block.language in RUN for block in found):
+        assert page in HERE or page in ELSEWHERE, f"{page} has blocks that no test runs"
+    if page in ELSEWHERE:
+        assert (ROOT / ELSEWHERE[page]).exists()
+
+
+@pytest.fixture
+def reader(private_database: Database, settings: Settings, tmp_path: Path) -> Reader:
+    """Give somebody who reads a page at the tests' servers, with a database of their own."""
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    environment = {
+        "SHAREQUEUE_HOME": str(settings.home),
+        "SHAREQUEUE_DATABASE_URL": url,
+        "SHAREQUEUE_BOOTSTRAP_SERVERS": settings.bootstrap_servers,
+        "SHAREQUEUE_OUTPUT": str(tmp_path / "output"),
+    }
+    return Reader(tmp_path, environment, private_database)
+
+
+def test_dead_letters(reader: Reader, settings: Settings, make_topic: MakeTopic) -> None:
+    """Letters are listed, shown and put back; the second time none is left to send."""
+    make_topic(1, "flights")
+    make_topic(1, "dlq.flight-delays", errors_deadletterqueue_group_enable="true")
+    case = GivenUp(settings, reader.database, "flight-delays", "flights", "dlq.flight-delays")
+    alter_group_configs(
+        reader.database,
+        case.group,
+        {
+            "share.auto.offset.reset": "earliest",
+            "errors.deadletterqueue.topic.name": case.dead_letter_topic,
+            "errors.deadletterqueue.copy.record.enable": "true",
+        },
+    )
+    case.produce(20, headers=[("kind", b"refund")])
+    case.reject()
+    case.writer().drain()
+    assert reader.reads("docs/dead-letters.md")
+    (sent,) = reader.database.rows(sa.text("select sum(sent) as sent from sharequeue.redrives"))
+    assert sent["sent"] == 20
+
+
+def test_journal(reader: Reader) -> None:
+    """What the journal says of a share-partition that was worked on."""
+    state, at = State(reader.database), SharePartition("g", "t", 0)
+    alter_group_configs(reader.database, "g", {})
+    state.initialize(at, "id", 0, 1)
+    state.observe(at, "id", 0, 100, 100)
+    lease = state.acquire(at, "member", None, 10)
+    assert lease is not None
+    state.acknowledge(lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 5))})
+    reader.names |= {"database": reader.database, "at": at}
+    assert reader.reads("docs/journal.md")
+
+
+def test_operations(reader: Reader) -> None:
+    """Roles, ACLs, upgrades, a restore: each command is taken, and a dry run changes nothing."""
+    try:
+        assert reader.reads("docs/operations.md")
+    finally:
+        with reader.database.transaction() as connection:
+            connection.exec_driver_sql("reset role")
+            connection.exec_driver_sql("drop owned by flights_job; drop role if exists flights_job")
+
+
+def test_operations_of_the_state(
+    reader: Reader, topics: Topics, make_topic: MakeTopic, produce: Produce
+) -> None:
+    """A group begins where the file says that Kafka's own tool wrote. The tool itself is not among the broker's jars:
+    a script stands for it, with a line as it prints them."""
+    topic = make_topic(1)
+    produce(topic, 0, range(5))
+    tool = reader.folder / "kafka-share-groups.sh"
+    tool.write_text(f"#!/bin/sh\necho '\"{topic}\",0,3'\n")
+    tool.chmod(0o755)
+    assert reader.reads("docs/operations-of-the-state.md")
+    (status,) = State(reader.database).describe("orders")
+    assert (status.topic, status.spso) == (topic, 3)
+
+
+def test_sinks(
+    reader: Reader,
+    settings: Settings,
+    topics: Topics,
+    spark: SparkSession,
+    make_topic: MakeTopic,
+    produce: Produce,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pipelines that the page defines run, each into its sink; then the files of one are brought together."""
+    from pipelines import run_rounds
+
+    monkeypatch.chdir(reader.folder)
+    produce(make_topic(2, "orders"), 0, ["one order", "another"])
+    with reader.database.transaction() as connection:
+        connection.exec_driver_sql("create schema sales")
+        connection.exec_driver_sql(
+            'create table sales.orders (topic text, partition integer, "offset" bigint, note text)'
+        )
+    first, *rest = [block for block in blocks("docs/sinks.md") if block.language in RUN]
+    reader.run(first)
+    state = State(reader.database)
+    own = settings.replace(
+        database_url=reader.environment["SHAREQUEUE_DATABASE_URL"], output=reader.folder / "output"
+    )
+    info = topics.describe(["orders"])["orders"]
+    alter_group_configs(reader.database, "orders", {"share.auto.offset.reset": "earliest"})
+    held = [SharePartition("orders", "orders", partition) for partition in range(info.partitions)]
+    for name in ("files", "table", "shop"):
+        for at in held:
+            state.alter_offsets(at, info.topic_id, 0)
+        job = reader.names[name]
+        report = run_rounds(own, job, membership=Holder(held), state=state, topics=topics, spark=spark)
+        assert (report.accepted, report.lag) == (2, 0), name
+    for block in rest:
+        reader.run(block)
+
+
+def test_testing(reader: Reader, spark: SparkSession, stack_home: Path, settings: Settings) -> None:
+    """A handler alone, the queue in memory, the whole stack in a folder."""
+    reader.names |= {"spark": spark, "folder": stack_home}
+    assert reader.reads("docs/testing.md")
+
+
+def test_spark(
+    service: str, settings: Settings, make_topic: MakeTopic, produce: Produce, tmp_path: Path
+) -> None:
+    """The lines of the page, as they stand, in one program: ten of them lease, write and acknowledge; a pipeline then
+    does the same in its own group."""
+    assert service
+    produce(make_topic(2, "orders"), 0, ["one order", "", "another"])
+    found = [block for block in blocks("docs/spark.md") if block.language in RUN]
+    assert len(found[1].text.strip().splitlines()) <= 10
+    typed = subprocess.run(
+        [sys.executable, "-c", "".join(block.text for block in found)],
+        cwd=tmp_path,
+        env={**os.environ, "SHAREQUEUE_HOME": str(settings.home), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert typed.returncode == 0, typed.stderr
+    assert typed.stdout == 2 * "2 accepted, 1 rejected, 0 to go\n" + "2 in the output\n"
+    assert list((tmp_path / "orders.parquet").glob("*.parquet"))
