@@ -23,7 +23,7 @@ from tests.fix_pipelines import Holder, Produce
 from tests.fix_stack import MakeTopic
 
 if TYPE_CHECKING:
-    pass
+    from pyspark.sql import SparkSession
 
 ELSEWHERE = {
     # Make's targets are what the build server and the end-to-end tests run.
