@@ -4,8 +4,9 @@ Sessions end, lapsed locks are swept, and the broker's topics are watched: new s
 start offset (kafka-semantics 2.12), logs grow and are cut, topics are deleted or made anew, and assignments
 follow. Kafka does this in the group coordinator, the share-partition leader and the share coordinator. Each
 step may be repeated and done by several coordinators at once: every decision is one transaction over locked
-rows, and only the watch is done by one at a time, to spare the broker. How an operation works is `groups`'
-and `state`'s matter.
+rows, and only the watch is done by one at a time, which holds a lease for it. Each group is a step of its own, and
+each topic: what cannot be done for one is told, tried again, and holds up no other. How an operation works is
+`groups`' and `state`'s matter.
 """
 
 from __future__ import annotations
@@ -13,26 +14,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
 from sqlalchemy import text
 
-from sharequeue.configs import GroupConfigs, ServiceConfigs, publish_service_configs
+from sharequeue.configs import ServiceConfigs, publish_service_configs
 from sharequeue.database import Database
-from sharequeue.errors import OffsetNotAvailable, explanation
-from sharequeue.groups import expire_members, extend_sessions, refresh_group
+from sharequeue.group_steps import GroupSteps
+from sharequeue.groups import expire_members_of, overdue_groups, refresh_group
 from sharequeue.journal import Journal, Kept
-from sharequeue.state import SharePartition, State
-from sharequeue.topics import TopicInfo, Topics
-from sharequeue.watched_topics import WatchedGroup, record_topics, watched_groups, watched_names
+from sharequeue.service_leases import hear_replica, replica_name
+from sharequeue.state import State
+from sharequeue.topics import Topics
+from sharequeue.watch import Watch
 
 _log = logging.getLogger(__name__)
-
-_WATCH_LOCK = 7_264_519_032_118
-"""Key of the advisory lock under which one coordinator at a time watches the broker; any constant does."""
 
 KEEP_INTERVAL_SECONDS = 10.0
 """Between two looks at what keeps the journal short; a share-partition may go past its bound meanwhile."""
@@ -66,17 +65,24 @@ class Coordinator:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._database = database
-        self._topics = topics
         self._state = State(database)
         self._configs = configs or ServiceConfigs.load()
         self._interval = interval
         self._watch_interval = watch_interval
-        self._now = now
         self._woken = threading.Event()
+        self.name = replica_name()
+        """What this coordinator is called among the replicas."""
+        self.groups = GroupSteps()
+        """Groups for which something could not be done at the last try, and why."""
+        self.watcher = Watch(database, topics, self._configs, self.groups, self.name, now)
+        """What the groups wait for, and what is wrong with their topics."""
         self.faults: dict[str, str] = {}
         """What cannot be done now, in words, by what it is that fails: `expiry and sweep`, `watch`, `journal`."""
-        self.waiting: dict[tuple[str, str], str] = {}
+
+    @property
+    def waiting(self) -> dict[tuple[str, str], str]:
         """Why a group's topic has share-partitions without a start offset, by (group, topic)."""
+        return self.watcher.waiting
 
     def wake(self) -> None:
         """Have the broker looked at now and not at the next turn: somebody waits for a topic to be
@@ -93,32 +99,33 @@ class Coordinator:
     def settle(self) -> tuple[int, int]:
         """End sessions and locks whose time is over; gives how many of each. Needs no broker."""
         self._state.beat()
-        expired = expire_members(self._database, self._configs)
-        for group_id, member_id in expired:
-            _log.warning(
-                "member %s of group %s is gone: its session expired, records released", member_id, group_id
-            )
+        hear_replica(self._database, self.name)
+        expired = 0
+        for group_id in overdue_groups(self._database):
+            with self.groups.step(group_id):
+                gone = expire_members_of(self._database, group_id)
+                for member_id in gone:
+                    _log.warning(
+                        "member %s of group %s is gone: its session expired, records released",
+                        member_id,
+                        group_id,
+                    )
+                expired += len(gone)
         swept = self._state.sweep()
         if swept.leases:
             _log.info("swept %d lapsed leases, %d records", swept.leases, swept.records)
         self._refresh_assignments()
-        return len(expired), swept.leases
+        return expired, swept.leases
 
     def watch(self) -> tuple[int, int]:
         """Look at the broker's topics; gives how many share-partitions were initialised and observed.
 
-        Does nothing while another coordinator watches. Raises `BrokerNotAvailable`.
+        Does nothing while another coordinator watches, and nothing more once another one has taken over. Raises
+        `BrokerNotAvailable`.
         """
-        with self._only_watcher() as alone:
-            if not alone:
-                return 0, 0
-            names = watched_names(self._database)
-            known = self._topics.describe(names)
-            initialized = record_topics(self._database, known, names)
-            initialized += self._initialize(known)
-            observed = self._observe(known)
+        found = self.watcher.look()
         self._refresh_assignments()
-        return initialized, observed
+        return found
 
     def keep(self) -> Kept:
         """Write the snapshots that are due, make, roll up and drop the journal's days, and give back the room of
@@ -136,9 +143,10 @@ class Coordinator:
     def run(self, stop: threading.Event) -> None:
         """Go round until `stop` is set. Loss of the database or the broker is logged once, and tried again.
 
-        At the start and after every loss of the database, sessions get a grace of two heartbeat intervals: while
-        nobody could be heard, silence says nothing. Locks that ended in a silence longer than that go on with the
-        time they had left. The service's configs are made known to the state functions then too.
+        At the start, and after every loss of the database: if no replica was at work for longer than two heartbeat
+        intervals, nobody could be heard, so sessions and locks go on with the time they had left. A replica that
+        starts beside others, or again and again, lengthens nothing. The service's configs are made known to the state
+        functions then too.
         """
         watcher = threading.Thread(
             target=self._watch_until, args=(stop,), name="sharequeue-watch", daemon=True
@@ -149,24 +157,29 @@ class Coordinator:
         )
         keeper.start()
         heartbeat = timedelta(milliseconds=int(self._configs.values["group.share.heartbeat.interval.ms"]))
+        silence = 2 * heartbeat
         unheard = True
         while not stop.is_set():
+            began = time.monotonic()
             with self._reporting("expiry and sweep"):
                 if unheard:
-                    self._take_up(2 * heartbeat)
+                    self._take_up(silence)
                 self.settle()
-            unheard = "expiry and sweep" in self.faults
             stop.wait(self._interval)
+            # A round that took so long was one in which this process was stopped, or the database did not answer.
+            unheard = "expiry and sweep" in self.faults or time.monotonic() - began > silence.total_seconds()
         self._woken.set()
         watcher.join(timeout=1.0)
         keeper.join(timeout=1.0)
 
-    def _take_up(self, grace: timedelta) -> None:
+    def _take_up(self, silence: timedelta) -> None:
         """Begin, or begin again after nobody could be heard: before any lock or session is ended."""
-        outage = self._state.beat(grace)
+        outage = self._state.beat(silence)
         if outage is not None:
             _log.warning("nobody was heard for %s: locks go on with the time they had left", outage)
-        extend_sessions(self._database, int(grace / timedelta(milliseconds=1)))
+        unheard = hear_replica(self._database, self.name, silence)
+        if unheard is not None:
+            _log.warning("no replica was there for %s: sessions go on with the time they had left", unheard)
         publish_service_configs(self._database, self._configs)
 
     def _watch_until(self, stop: threading.Event) -> None:
@@ -196,12 +209,6 @@ class Coordinator:
             if self.faults.pop(what, None) is not None:
                 _log.info("%s works again", what)
 
-    @contextmanager
-    def _only_watcher(self) -> Iterator[bool]:
-        with self._database.engine.connect() as connection, connection.begin():
-            locked = connection.scalar(text("select pg_try_advisory_xact_lock(:key)"), {"key": _WATCH_LOCK})
-            yield bool(locked)
-
     def _refresh_assignments(self) -> None:
         behind = self._database.rows(
             text(
@@ -215,78 +222,5 @@ class Coordinator:
             )
         )
         for row in behind:
-            refresh_group(self._database, row["group_id"], self._configs)
-
-    def _initialize(self, known: Mapping[str, TopicInfo]) -> int:
-        initialized = 0
-        waiting: dict[tuple[str, str], str] = {}
-        for group in watched_groups(self._database):
-            for topic in group.subscribed:
-                started, reason = self._initialize_topic(group, topic, known.get(topic))
-                initialized += started
-                if reason:
-                    waiting[group.group_id, topic] = reason
-        for key, reason in waiting.items():
-            if self.waiting.get(key) != reason:
-                _log.warning("group %s waits for topic %s: %s", *key, reason)
-        self.waiting = waiting
-        return initialized
-
-    def _initialize_topic(
-        self, group: WatchedGroup, topic: str, info: TopicInfo | None
-    ) -> tuple[int, str | None]:
-        """Start what can be started of a topic; gives how many share-partitions, and why the rest waits."""
-        if info is None:
-            return 0, "There is no such topic on the broker. Create it; the group then starts by itself."
-        if group.topic_ids.get(topic, info.topic_id) != info.topic_id:
-            return 0, (
-                "The topic was deleted and made again under its name: what the group has of it belongs to "
-                "the old one. Delete the group's offsets of the topic to start anew."
-            )
-        missing = sorted(set(range(info.partitions)) - group.initialized.get(topic, frozenset()))
-        # The state epoch is the group epoch at initialisation, the change of metadata included (R-EP-3).
-        epoch = refresh_group(self._database, group.group_id, self._configs) if missing else None
-        if epoch is None:
-            return 0, None
-        starts = self._start_offsets(group.group_id, topic)
-        started = 0
-        for partition in missing:
-            start = starts.get(partition)
-            if start is not None:
-                at = SharePartition(group.group_id, topic, partition)
-                started += self._state.initialize(at, info.topic_id, start, epoch)
-                _log.info("group %s starts %s at offset %d", group.group_id, at, start)
-        without = [str(partition) for partition in missing if starts.get(partition) is None]
-        if without:
-            return started, f"{explanation(OffsetNotAvailable)} Partitions: {', '.join(without)}."
-        return started, None
-
-    def _start_offsets(self, group_id: str, topic: str) -> dict[int, int | None]:
-        """Where each partition of a topic new to the group starts, by the group's reset policy (R-OR-2)."""
-        configs = GroupConfigs.load(self._database, group_id, self._configs)
-        back = configs.reset_duration
-        if back is not None:
-            since = int((self._now() - back.total_seconds()) * 1000)
-            return self._topics.offsets_for_times(topic, since)
-        logs = self._topics.offsets(topic)
-        if configs.auto_offset_reset == "earliest":
-            return {partition: log.log_start for partition, log in logs.items()}
-        return {partition: log.log_end for partition, log in logs.items()}
-
-    def _observe(self, known: Mapping[str, TopicInfo]) -> int:
-        groups = watched_groups(self._database)
-        topics = {topic for group in groups for topic in group.initialized}
-        logs = self._topics.offsets_of({t: known[t].partitions for t in topics if t in known})
-        observed = 0
-        for group in groups:
-            for topic, partitions in group.initialized.items():
-                for partition in sorted(partitions):
-                    log = logs.get((topic, partition))
-                    if log is None:
-                        continue
-                    at = SharePartition(group.group_id, topic, partition)
-                    status = self._state.observe(
-                        at, known[topic].topic_id, log.log_start, log.log_end, log.last_stable_offset
-                    )
-                    observed += status is not None
-        return observed
+            with self.groups.step(row["group_id"]):
+                refresh_group(self._database, row["group_id"], self._configs)

@@ -151,3 +151,27 @@ def assignment_of(connection: Connection, group_id: str, member_id: str) -> tupl
         {"group_id": group_id, "member_id": member_id},
     )
     return tuple(AssignedTopic(row.topic_id, row.topic, tuple(row.partitions)) for row in rows)
+
+
+def tell_assignment(
+    connection: Connection, group_id: str, member_id: str, *, always: bool
+) -> tuple[AssignedTopic, ...] | None:
+    """What to tell a member of its assignment: all of it; None when it was told the same before, unless `always`
+    (R-GR rule 8)."""
+    member = {"group_id": group_id, "member_id": member_id}
+    changed = connection.execute(
+        text(
+            "update sharequeue.members m set told_share_partition_ids = n.ids from (select coalesce("
+            " array_agg(a.share_partition_id order by a.share_partition_id), '{}') as ids"
+            " from sharequeue.assignments a join sharequeue.share_partitions sp using (share_partition_id)"
+            " join sharequeue.members k on k.group_id = a.group_id and k.member_id = a.member_id"
+            " where a.group_id = :group_id and a.member_id = :member_id"
+            " and sp.topic = any (k.subscribed_topic_names)) as n"
+            " where m.group_id = :group_id and m.member_id = :member_id"
+            " and m.told_share_partition_ids is distinct from n.ids returning m.member_id"
+        ),
+        member,
+    )
+    if changed.first() is None and not always:
+        return None
+    return assignment_of(connection, group_id, member_id)

@@ -14,6 +14,7 @@ from sqlalchemy import text
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound, InvalidGroupId
 from sharequeue.group_assignments import AssignedTopic, assignment_of
+from sharequeue.names import too_long
 
 ASSIGNOR = "simple"
 
@@ -66,9 +67,9 @@ def list_groups(database: Database) -> list[GroupSummary]:
 
 
 def describe_group(database: Database, group_id: str) -> GroupDescription:
-    """One group. Raises `InvalidGroupId` for an empty id, `GroupIdNotFound` when there is none of that
+    """One group. Raises `InvalidGroupId` for an id that cannot be one, `GroupIdNotFound` when there is none of that
     name."""
-    if not group_id:
+    if not group_id or "\x00" in group_id or too_long("group id", group_id):
         raise InvalidGroupId()
     parameters = {"group_id": group_id}
     with database.transaction() as connection:

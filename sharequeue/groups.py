@@ -12,20 +12,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy.exc import DBAPIError
 
 from sharequeue.configs import GroupConfigs, ServiceConfigs, stored_configs
 from sharequeue.database import Database
 from sharequeue.errors import (
     NONE,
+    CoordinatorNotAvailable,
     FencedMemberEpoch,
     GroupIdNotFound,
     GroupMaxSizeReached,
     InvalidGroupId,
     InvalidRequest,
+    InvalidTopic,
     ShareError,
     UnknownMemberId,
 )
-from sharequeue.group_assignments import AssignedTopic, assignment_of, settle_member, update_epochs
+from sharequeue.group_assignments import AssignedTopic, settle_member, tell_assignment, update_epochs
+from sharequeue.names import too_long, topic_name_problem
+from sharequeue.service_leases import short_transaction
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
@@ -60,9 +65,9 @@ class HeartbeatResponse:
 
 
 def ensure_group(database: Database, group_id: str) -> None:
-    """Make the group if there is none; it begins at epoch 1. Raises `InvalidGroupId` for an empty id."""
-    if not group_id:
-        raise InvalidGroupId()
+    """Make the group if there is none; it begins at epoch 1. Raises `InvalidGroupId` for an id that cannot be."""
+    if not group_id or too_long("group id", group_id):
+        raise InvalidGroupId(too_long("group id", group_id))
     with database.transaction() as connection:
         _make_group(connection, group_id)
 
@@ -77,62 +82,60 @@ def heartbeat(
     service = service or ServiceConfigs.load()
     try:
         _check_request(request)
-        with database.transaction() as connection:
+        with short_transaction(database) as connection:
             if request.member_epoch == LEAVE_EPOCH:
                 return _leave(connection, request)
             return _stay(connection, request, service)
     except ShareError as error:
         return HeartbeatResponse(error_code=error.code, error_message=error.message)
+    except DBAPIError as error:
+        if getattr(error.orig, "pgcode", None) != _LOCK_NOT_AVAILABLE:
+            raise
+        held = CoordinatorNotAvailable(_held(request.group_id))
+        return HeartbeatResponse(error_code=held.code, error_message=held.message)
 
 
-def expire_members(database: Database, service: ServiceConfigs | None = None) -> list[tuple[str, str]]:
-    """End the sessions whose time is over: the members leave, and what they hold is released unanswered.
-
-    Gives the (group, member) pairs. Kafka's coordinator only fences them and lets their locks lapse; here
-    records of a member that is known to be gone come back at once (kafka-semantics 2.20, line 6).
-    """
-    overdue = text(
-        "select distinct group_id from sharequeue.members where session_expires_at <= sharequeue.clock()"
-    )
-    expired: list[tuple[str, str]] = []
-    for row in database.rows(overdue):
-        with database.transaction() as connection:
-            group_id = str(row["group_id"])
-            if _lock_group(connection, group_id) is None:
-                continue
-            gone = connection.execute(
-                text(
-                    "delete from sharequeue.members where group_id = :group_id"
-                    " and session_expires_at <= sharequeue.clock() returning member_id"
-                ),
-                {"group_id": group_id},
-            )
-            members = sorted(str(member.member_id) for member in gone)
-            for member_id in members:
-                connection.execute(
-                    text("select sharequeue.release(:group_id, :member_id)"),
-                    {"group_id": group_id, "member_id": member_id},
-                )
-            _after_leaving(connection, group_id, len(members))
-            expired += [(group_id, member_id) for member_id in members]
-    return expired
-
-
-def extend_sessions(database: Database, grace_ms: int) -> int:
-    """Give every member at least `grace_ms` from now to be heard of; how many sessions that lengthened.
-
-    For the start of a service: while none ran, no member could reach it, and their silence says nothing.
-    (Kafka arms the timers of all members anew when a coordinator loads a group.)
-    """
+def overdue_groups(database: Database) -> list[str]:
+    """The groups with members whose session is over."""
     rows = database.rows(
         text(
-            "with at as (select sharequeue.clock() + cast(:grace as interval) as least)"
-            " update sharequeue.members m set session_expires_at = at.least from at"
-            " where m.session_expires_at < at.least returning m.member_id"
-        ),
-        grace=f"{grace_ms} milliseconds",
+            "select distinct group_id from sharequeue.members where session_expires_at <= sharequeue.clock()"
+        )
     )
-    return len(rows)
+    return [str(row["group_id"]) for row in rows]
+
+
+def expire_members_of(database: Database, group_id: str) -> list[str]:
+    """End the sessions of one group whose time is over: the members leave, and what they hold is released unanswered.
+
+    Gives the members. Kafka's coordinator only fences them and lets their locks lapse; here records of a member that
+    is known to be gone come back at once (kafka-semantics 2.20, line 6). Raises `CoordinatorNotAvailable` while
+    somebody else is at work on the group.
+    """
+    with short_transaction(database) as connection:
+        locked = connection.execute(
+            text(
+                "select from sharequeue.share_groups where group_id = :group_id for no key update skip locked"
+            ),
+            {"group_id": group_id},
+        )
+        if locked.first() is None:
+            raise CoordinatorNotAvailable(_held(group_id))
+        gone = connection.execute(
+            text(
+                "delete from sharequeue.members where group_id = :group_id"
+                " and session_expires_at <= sharequeue.clock() returning member_id"
+            ),
+            {"group_id": group_id},
+        )
+        members = sorted(str(member.member_id) for member in gone)
+        for member_id in members:
+            connection.execute(
+                text("select sharequeue.release(:group_id, :member_id)"),
+                {"group_id": group_id, "member_id": member_id},
+            )
+        _after_leaving(connection, group_id, len(members))
+    return members
 
 
 def refresh_group(database: Database, group_id: str, service: ServiceConfigs | None = None) -> int | None:
@@ -142,7 +145,7 @@ def refresh_group(database: Database, group_id: str, service: ServiceConfigs | N
     What a heartbeat does before it answers, for a group whose members are between heartbeats.
     """
     service = service or ServiceConfigs.load()
-    with database.transaction() as connection:
+    with short_transaction(database) as connection:
         if _lock_group(connection, group_id) is None:
             return None
         configs = GroupConfigs.of(group_id, stored_configs(connection, group_id), service)
@@ -150,7 +153,12 @@ def refresh_group(database: Database, group_id: str, service: ServiceConfigs | N
         return int(connection.scalar(_GROUP_EPOCH, {"group_id": group_id}) or 0)
 
 
+_LOCK_NOT_AVAILABLE = "55P03"
 _GROUP_EPOCH = text("select group_epoch from sharequeue.share_groups where group_id = :group_id")
+
+
+def _held(group_id: str) -> str:
+    return f"Group {group_id} is held by a transaction of somebody else's. Try again in a moment."
 
 
 def _check_request(request: HeartbeatRequest) -> None:
@@ -164,6 +172,10 @@ def _check_request(request: HeartbeatRequest) -> None:
         raise InvalidRequest("The group id is empty: name the share group.")
     if request.rack_id == "":
         raise InvalidRequest("The rack id is empty: name the rack, or leave it out.")
+    named = {"group id": request.group_id, "rack id": request.rack_id or "", "client id": request.client_id}
+    for what, name in named.items():
+        if problem := too_long(what, name):
+            raise InvalidRequest(problem)
     if request.member_epoch == JOIN_EPOCH and not request.subscribed_topic_names:
         raise InvalidRequest("Who joins (member epoch 0) must subscribe: give subscribed_topic_names.")
     if request.member_epoch < LEAVE_EPOCH:
@@ -171,6 +183,11 @@ def _check_request(request: HeartbeatRequest) -> None:
             f"Member epoch {request.member_epoch} is not valid: 0 joins, −1 leaves, else it is the last one "
             "answered."
         )
+    for name in request.subscribed_topic_names or ():
+        # Kafka takes any text here and never finds such a topic. Nobody can ever make one, so the member would wait
+        # for good.
+        if problem := topic_name_problem(name):
+            raise InvalidTopic(problem)
 
 
 def _make_group(connection: Connection, group_id: str) -> None:
@@ -254,13 +271,18 @@ def _stay(connection: Connection, request: HeartbeatRequest, service: ServiceCon
     subscribed = _save_member(connection, request, member, configs)
     update_epochs(connection, configs, subscription_changed=subscribed)
     epoch, moved = settle_member(connection, request.group_id, request.member_id)
-    told = request.member_epoch == JOIN_EPOCH or request.subscribed_topic_names is not None or moved
+    asked = request.member_epoch == JOIN_EPOCH or request.subscribed_topic_names is not None
+    assignment = (
+        tell_assignment(connection, request.group_id, request.member_id, always=asked)
+        if asked or moved
+        else None
+    )
     return HeartbeatResponse(
         member_id=request.member_id,
         member_epoch=epoch,
         heartbeat_interval_ms=configs.heartbeat_interval_ms,
         session_timeout_ms=configs.session_timeout_ms,
-        assignment=assignment_of(connection, request.group_id, request.member_id) if told else None,
+        assignment=assignment,
     )
 
 

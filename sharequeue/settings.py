@@ -82,6 +82,8 @@ class _Environment(BaseSettings):
     dagster_url: str | None = None
     bootstrap_servers: str | None = None
     service_url: str | None = None
+    service_allowed_hosts: str | None = None
+    service_drain_dead_letters: bool | None = None
     spark_master: str | None = None
     jars: Path | None = None
     output: Path | None = None
@@ -103,7 +105,17 @@ class Settings:
     Make one with `Settings.load()`; change one with `replace(name=value)`.
     """
 
-    __slots__ = ("_values", "home", "ivy_settings", "jars", "kafka", "output", "spark_master")
+    __slots__ = (
+        "_values",
+        "allowed_hosts",
+        "drain_dead_letters",
+        "home",
+        "ivy_settings",
+        "jars",
+        "kafka",
+        "output",
+        "spark_master",
+    )
 
     _values: Mapping[str, Any]
     home: Path
@@ -119,6 +131,12 @@ class Settings:
     kafka: Mapping[str, str]
     """Client security settings in librdkafka's names, from `SHAREQUEUE_KAFKA_<NAME>`."""
 
+    allowed_hosts: tuple[str, ...]
+    """`SHAREQUEUE_SERVICE_ALLOWED_HOSTS`, comma-separated: names by which the service may be called, beside the
+    loopback's and the address that it listens on; `*` is any."""
+    drain_dead_letters: bool
+    """`SHAREQUEUE_SERVICE_DRAIN_DEAD_LETTERS`, default true: the service writes dead letters by itself."""
+
     def __init__(self, values: Mapping[str, Any]) -> None:
         home = Path(values.get("home") or ".sharequeue").expanduser().absolute()
         database_url = normalise_database_url(str(values.get("database_url") or ""))
@@ -133,6 +151,9 @@ class Settings:
         put(self, "output", Path(values.get("output") or home / "output").expanduser().absolute())
         put(self, "ivy_settings", Path(ivy_settings).expanduser().absolute() if ivy_settings else None)
         put(self, "kafka", MappingProxyType(dict(values.get("kafka") or {})))
+        hosts = str(values.get("service_allowed_hosts") or "").split(",")
+        put(self, "allowed_hosts", tuple(host.strip() for host in hosts if host.strip()))
+        put(self, "drain_dead_letters", values.get("service_drain_dead_letters") is not False)
         addresses = {
             "database_url": database_url,
             "dagster_url": dagster_url,

@@ -27,8 +27,15 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
-from sharequeue.errors import BrokerNotAvailable, ShareError, UnknownTopicOrPartition, error_for
+from sharequeue.errors import (
+    BrokerNotAvailable,
+    InvalidTopic,
+    ShareError,
+    UnknownTopicOrPartition,
+    error_for,
+)
 from sharequeue.kafka_clients import client_config
+from sharequeue.names import topic_name_problem
 from sharequeue.nearest import nearest
 from sharequeue.settings import Settings
 
@@ -79,6 +86,15 @@ class LogOffsets:
     last_stable_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class TopicAnswers:
+    """What the broker said of some topics. Those that are in neither do not exist."""
+
+    known: Mapping[str, TopicInfo]
+    refused: Mapping[str, ShareError]
+    """Topics of which the broker, or the rule for names, said something else than whether they are there."""
+
+
 class Topics:
     """Questions to one Kafka cluster, over one client that is made when it is first needed.
 
@@ -120,20 +136,47 @@ class Topics:
         return str(described.cluster_id)
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """The topics of these names that exist; those that do not are left out. Raises
-        `BrokerNotAvailable`."""
-        wanted = sorted(set(names))
-        if not wanted:
-            return {}
-        futures = self._admin().describe_topics(TopicCollection(wanted), request_timeout=self._timeout)
-        found: dict[str, TopicInfo] = {}
-        for name, future in futures.items():
-            try:
-                described = self._answer(future)
-            except UnknownTopicOrPartition:
-                continue
-            found[name] = TopicInfo(_uuid_text(described.topic_id), len(described.partitions))
-        return found
+        """The topics of these names that exist; those that do not are left out.
+
+        Raises `BrokerNotAvailable`, and the error of the first topic of which the broker says nothing.
+        """
+        answers = self.ask(names)
+        for error in answers.refused.values():
+            raise error
+        return dict(answers.known)
+
+    def ask(self, names: Iterable[str]) -> TopicAnswers:
+        """What the broker says of each of these topics: an error of one says nothing of the others.
+
+        The broker is not asked about names that can be no topic's. Raises `BrokerNotAvailable` when it says nothing
+        of any.
+        """
+        known: dict[str, TopicInfo] = {}
+        refused: dict[str, ShareError] = {}
+        silent: BrokerNotAvailable | None = None
+        wanted: list[str] = []
+        for name in sorted(set(names)):
+            problem = topic_name_problem(name)
+            if problem:
+                refused[name] = InvalidTopic(problem)
+            else:
+                wanted.append(name)
+        if wanted:
+            futures = self._admin().describe_topics(TopicCollection(wanted), request_timeout=self._timeout)
+            for name, future in futures.items():
+                try:
+                    described = self._answer(future)
+                except UnknownTopicOrPartition:
+                    continue
+                except BrokerNotAvailable as error:
+                    refused[name] = silent = error
+                except ShareError as error:
+                    refused[name] = error
+                else:
+                    known[name] = TopicInfo(_uuid_text(described.topic_id), len(described.partitions))
+        if silent is not None and all(refused.get(name) is not None for name in wanted):
+            raise silent
+        return TopicAnswers(known, refused)
 
     def names(self) -> list[str]:
         """Return the names of the topics that the caller may see, without the broker's own. Raises
@@ -149,23 +192,28 @@ class Topics:
         known = nearest(name, self.names(), "topics")
         return UnknownTopicOrPartition(f"There is no topic {name!r}. {known} Check the name, or create it.")
 
-    def offsets(self, name: str) -> dict[int, LogOffsets]:
+    def offsets(self, name: str, patience: float | None = None) -> dict[int, LogOffsets]:
         """Log start, log end and last stable offset of every partition of a topic.
 
+        Partitions without a leader are waited for `patience` seconds (the client's own time limit), then left out.
         Raises `UnknownTopicOrPartition` without such a topic, `BrokerNotAvailable` without an answer.
         """
         info = self.describe([name]).get(name)
         if info is None:
             raise self.missing(name)
-        answered = self._until_led(lambda: self.offsets_of({name: info.partitions}), info.partitions)
+        answered = self._until_led(
+            lambda: self.offsets_of({name: info.partitions}), info.partitions, patience
+        )
         return {partition: offsets for (_, partition), offsets in answered.items()}
 
-    def offsets_of(self, partitions: Mapping[str, int]) -> dict[tuple[str, int], LogOffsets]:
+    def offsets_of(
+        self, partitions: Mapping[str, int], refused: dict[str, ShareError] | None = None
+    ) -> dict[tuple[str, int], LogOffsets]:
         """The same for many topics at once, given their numbers of partitions: three requests whatever their
         number.
 
         Partitions that have no leader for the moment are left out. Raises `BrokerNotAvailable` when none
-        answers.
+        answers; and the error of one, if all have one, unless `refused` takes them, by topic.
         """
         asked = [TopicPartition(name, p) for name, count in sorted(partitions.items()) for p in range(count)]
         if not asked:
@@ -174,7 +222,7 @@ class Topics:
         latest = self._list(asked, _LATEST, IsolationLevel.READ_UNCOMMITTED)
         stable = self._list(asked, _LATEST, IsolationLevel.READ_COMMITTED)
         # All three were sent before the first answer is waited for.
-        starts, ends, stables = (self._collect(futures) for futures in (earliest, latest, stable))
+        starts, ends, stables = (self._collect(futures, refused) for futures in (earliest, latest, stable))
         return {
             key: LogOffsets(starts[key], max(ends[key], starts[key]), stables[key])
             for key in starts
@@ -199,11 +247,13 @@ class Topics:
                 return
             time.sleep(_SETTLED_SECONDS)
 
-    def offsets_for_times(self, name: str, timestamp_ms: int) -> dict[int, int | None]:
+    def offsets_for_times(
+        self, name: str, timestamp_ms: int, patience: float | None = None
+    ) -> dict[int, int | None]:
         """Per partition the first offset whose record's timestamp is at or after `timestamp_ms` (Unix
         milliseconds).
 
-        None where there is no such record. Errors as `offsets`.
+        None where there is no such record. `patience` and errors as `offsets`.
         """
         info = self.describe([name]).get(name)
         if info is None:
@@ -211,7 +261,9 @@ class Topics:
         asked = [TopicPartition(name, partition) for partition in range(info.partitions)]
         spec = _SPEC.for_timestamp(timestamp_ms)
         found = self._until_led(
-            lambda: self._collect(self._list(asked, spec, IsolationLevel.READ_UNCOMMITTED)), info.partitions
+            lambda: self._collect(self._list(asked, spec, IsolationLevel.READ_UNCOMMITTED)),
+            info.partitions,
+            patience,
         )
         return {partition: None if offset < 0 else offset for (_, partition), offset in found.items()}
 
@@ -272,10 +324,12 @@ class Topics:
             info = self.describe([name]).get(name)
         return info
 
-    def _until_led(self, ask: Callable[[], dict[_Key, _Answer]], partitions: int) -> dict[_Key, _Answer]:
+    def _until_led(
+        self, ask: Callable[[], dict[_Key, _Answer]], partitions: int, patience: float | None
+    ) -> dict[_Key, _Answer]:
         # A topic made a moment ago has partitions whose broker does not know yet that it leads them. What has still
         # no leader after the time-out is left out, and when none has, that is the error.
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + (self._timeout if patience is None else patience)
         while True:
             try:
                 answered = ask()
@@ -299,14 +353,19 @@ class Topics:
         )
         return futures
 
-    def _collect(self, futures: Mapping[TopicPartition, Future[Any]]) -> dict[tuple[str, int], int]:
+    def _collect(
+        self, futures: Mapping[TopicPartition, Future[Any]], refused: dict[str, ShareError] | None = None
+    ) -> dict[tuple[str, int], int]:
         answered: dict[tuple[str, int], int] = {}
         failure: ShareError | None = None
         for partition, future in futures.items():
             try:
                 answered[partition.topic, partition.partition] = int(self._answer(future).offset)
             except ShareError as error:
-                failure = error
+                if refused is None or isinstance(error, BrokerNotAvailable):
+                    failure = error
+                elif not error.retriable:
+                    refused[partition.topic] = error
                 _log.debug("no offset of %s-%d: %s", partition.topic, partition.partition, error)
         if failure is not None and not answered:
             raise failure

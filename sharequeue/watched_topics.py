@@ -3,8 +3,9 @@
 The coordinator's memory of the broker, in the tables `topics` and `share_partitions`: the names worth asking
 for, what each group has of them already, and the recording of an answer. A topic that is gone stays on record
 with 0 partitions. Partitions that a topic has grown by start at 0 in every group that knows it, whatever the
-reset policy (kafka-semantics R-OR-3), in the same transaction in which the growth is recorded: what has no
-start offset later was there when the group came, and starts by the policy.
+reset policy (kafka-semantics R-OR-3): which they are is written down in the same transaction in which the growth
+is recorded, and each group starts them in a step of its own before anything else of it starts. What has no start
+offset later was there when the group came, and starts by the policy.
 """
 
 from __future__ import annotations
@@ -78,12 +79,11 @@ def watched_groups(database: Database) -> list[WatchedGroup]:
     ]
 
 
-def record_topics(database: Database, known: Mapping[str, TopicInfo], asked: Iterable[str]) -> int:
+def record_topics(database: Database, known: Mapping[str, TopicInfo], asked: Iterable[str]) -> None:
     """Write down what the broker said: `known` are those of the topics `asked` for that it has.
 
-    Gives how many share-partitions started because their topic has grown.
+    Where a topic has grown, `start_grown` is to be called for the groups that know it.
     """
-    started = 0
     with database.transaction() as connection:
         before = connection.execute(
             text("select topic, topic_id, partitions from sharequeue.topics order by topic for update")
@@ -93,7 +93,7 @@ def record_topics(database: Database, known: Mapping[str, TopicInfo], asked: Ite
             _save(connection, topic, info)
             last = recorded.get(topic)
             if last and last.topic_id == info.topic_id and 0 < last.partitions < info.partitions:
-                started += _start_at_zero(connection, topic, info, last.partitions)
+                _note_growth(connection, topic, info, last.partitions)
         gone = set(asked) & set(recorded) - set(known)
         connection.execute(
             text(
@@ -102,6 +102,51 @@ def record_topics(database: Database, known: Mapping[str, TopicInfo], asked: Ite
             ),
             {"gone": sorted(gone)},
         )
+
+
+def grown_groups(database: Database) -> list[str]:
+    """The groups that have yet to start partitions by which a topic has grown."""
+    rows = database.rows(text("select distinct group_id from sharequeue.grown_topics order by 1"))
+    return [str(row["group_id"]) for row in rows]
+
+
+def start_grown(database: Database, group_id: str) -> int:
+    """Start a group's new partitions at 0; gives how many there were. Locks the group's row."""
+    with database.transaction() as connection:
+        connection.execute(
+            text("select from sharequeue.share_groups where group_id = :group_id for no key update"),
+            {"group_id": group_id},
+        )
+        grown = connection.execute(
+            text(
+                "delete from sharequeue.grown_topics g where g.group_id = :group_id"
+                " returning g.topic, g.topic_id, g.first_new, g.partitions"
+            ),
+            {"group_id": group_id},
+        ).all()
+        # The state epoch is the group epoch, which the change of metadata has raised.
+        connection.execute(
+            text("select sharequeue.raise_group_epoch(:group_id, false)"), {"group_id": group_id}
+        )
+        started = 0
+        for row in sorted(grown):
+            # A group that was deleted since, or lost its offsets of the topic, begins by its policy.
+            started += connection.execute(
+                text(
+                    "select count(*) filter (where sharequeue.initialize("
+                    " g.group_id, :topic, p, :topic_id, 0, g.group_epoch))"
+                    " from sharequeue.share_groups g, generate_series(:first_new, :last_new) as p"
+                    " where g.group_id = :group_id and exists (select from sharequeue.share_partitions sp"
+                    " where sp.group_id = g.group_id and sp.topic = :topic and sp.topic_id = :topic_id)"
+                ),
+                {
+                    "group_id": group_id,
+                    "topic": row.topic,
+                    "topic_id": row.topic_id,
+                    "first_new": row.first_new,
+                    "last_new": row.partitions - 1,
+                },
+            ).scalar_one()
     return started
 
 
@@ -117,33 +162,14 @@ def _save(connection: Connection, topic: str, info: TopicInfo) -> None:
     )
 
 
-def _start_at_zero(connection: Connection, topic: str, info: TopicInfo, first_new: int) -> int:
-    groups = connection.execute(
+def _note_growth(connection: Connection, topic: str, info: TopicInfo, first_new: int) -> None:
+    connection.execute(
         text(
-            "select g.group_id from sharequeue.share_groups g"
-            " where exists (select from sharequeue.share_partitions sp"
-            " where sp.group_id = g.group_id and sp.topic = :topic and sp.topic_id = :topic_id)"
-            " order by g.group_id for no key update of g"
+            "insert into sharequeue.grown_topics (group_id, topic, topic_id, first_new, partitions)"
+            " select distinct sp.group_id, sp.topic, sp.topic_id, cast(:first_new as integer),"
+            " cast(:partitions as integer)"
+            " from sharequeue.share_partitions sp where sp.topic = :topic and sp.topic_id = :topic_id"
+            " on conflict do nothing"
         ),
-        {"topic": topic, "topic_id": info.topic_id},
-    ).all()
-    for (group_id,) in groups:
-        # The state epoch is the group epoch, which the change of metadata has raised.
-        connection.execute(
-            text("select sharequeue.raise_group_epoch(:group_id, false)"), {"group_id": group_id}
-        )
-        connection.execute(
-            text(
-                "select sharequeue.initialize(g.group_id, :topic, p, :topic_id, 0, g.group_epoch)"
-                " from sharequeue.share_groups g, generate_series(:first_new, :last_new) as p"
-                " where g.group_id = :group_id"
-            ),
-            {
-                "group_id": group_id,
-                "topic": topic,
-                "topic_id": info.topic_id,
-                "first_new": first_new,
-                "last_new": info.partitions - 1,
-            },
-        )
-    return len(groups) * (info.partitions - first_new)
+        {"topic": topic, "topic_id": info.topic_id, "first_new": first_new, "partitions": info.partitions},
+    )

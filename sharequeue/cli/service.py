@@ -16,11 +16,22 @@ from sharequeue.settings import Settings
 @click.option(
     "--port", default=28080, show_default=True, type=click.IntRange(1, 65535), help="The port to listen on."
 )
-def serve(home: Path | None, host: str, port: int) -> None:
+@click.option(
+    "--allow-unauthenticated",
+    is_flag=True,
+    help="Listen where others can reach it, though it asks nobody who they are.",
+)
+def serve(home: Path | None, host: str, port: int, allow_unauthenticated: bool) -> None:
     """Run the coordinator service: members, assignment, expiry, sweeps, metrics. Ends on Ctrl-C."""
     # Imported here: the web server's modules are nothing to the other commands.
     from sharequeue.service import serve as run
+    from sharequeue.service.hosts import is_loopback
 
+    if not is_loopback(host) and not allow_unauthenticated:
+        raise click.ClickException(
+            f"The service has no authentication: whoever reaches {host}:{port} could join, leave and see every group. "
+            "Listen on 127.0.0.1; or put it where only your own programs reach it, and say --allow-unauthenticated."
+        )
     run(Settings.load(home), host, port)
 
 

@@ -14,12 +14,14 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 from anyio.to_thread import run_sync
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -37,7 +39,9 @@ from sharequeue.errors import (
 )
 from sharequeue.group_descriptions import describe_group, list_groups
 from sharequeue.groups import HeartbeatRequest, HeartbeatResponse, heartbeat
+from sharequeue.names import listed
 from sharequeue.service.bodies import group_description, heartbeat_request, heartbeat_response
+from sharequeue.service.hosts import AllowedHosts
 from sharequeue.service.metrics import Metrics
 from sharequeue.settings import Settings
 from sharequeue.state import State
@@ -51,6 +55,10 @@ POOL_SIZE = 10
 
 _MAX_BODY_BYTES = 1 << 20
 _BROKER_TIMEOUT_S = 5.0
+_PROBE_TIMEOUT_S = 0.8
+"""How long `/ready` waits for the broker: a probe of Kubernetes gives up after 1 s."""
+_TURNS = 2
+"""Heartbeats of one group at a time. They wait for each other in the database anyway, and there each holds a thread."""
 
 Answer = TypeVar("Answer")
 
@@ -65,6 +73,14 @@ class Service:
         self.coordinator = Coordinator(self.database, self.topics, self.configs)
         self.metrics = Metrics(self.database)
         self._limiter: anyio.CapacityLimiter | None = None
+        self._turns: WeakValueDictionary[str, anyio.Semaphore] = WeakValueDictionary()
+
+    def turn_of(self, group_id: str) -> anyio.Semaphore:
+        """Who may heartbeat for a group now: one that is held by somebody must not take every thread."""
+        turns = self._turns.get(group_id)
+        if turns is None:
+            turns = self._turns[group_id] = anyio.Semaphore(_TURNS)
+        return turns
 
     async def in_thread(self, work: Callable[[], Answer]) -> Answer:
         """Run a synchronous call without holding up the others."""
@@ -93,12 +109,12 @@ class Service:
         if not unknown or "watch" in self.coordinator.faults:
             return
         try:
-            found = self.topics.describe(unknown)
+            found = self.topics.ask(unknown)
         except BrokerNotAvailable as error:
-            _log.warning("topics %s cannot be looked up yet: %s", ", ".join(unknown), error)
+            _log.warning("topics %s cannot be looked up yet: %s", listed(unknown), error)
             return
         # Only what is new: what changed is the watch's to record, together with what follows from it.
-        record_topics(self.database, found, ())
+        record_topics(self.database, found.known, ())
 
     def close(self) -> None:
         """Let go of the database and the broker."""
@@ -147,7 +163,9 @@ def create_app(
         Route("/ready", _route(service, _ready)),
         Route("/metrics", _route(service, _metrics)),
     ]
-    app = Starlette(routes=routes, lifespan=lifespan)
+    app = Starlette(
+        routes=routes, lifespan=lifespan, middleware=[Middleware(AllowedHosts, hosts=settings.allowed_hosts)]
+    )
     app.state.service = service
     return app
 
@@ -172,10 +190,14 @@ def _error(error: ShareError, status: int) -> JSONResponse:
 
 
 async def _heartbeat(service: Service, request: Request) -> Response:
+    # A page of another site can make a browser send any body, but not under this type without asking first.
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return _error(InvalidRequest("Send the request as `Content-Type: application/json`."), 415)
     try:
         body = await _body(request)
         asked = heartbeat_request(body, request.client.host if request.client else "")
-        response = await service.in_thread(lambda: service.heartbeat(asked))
+        async with service.turn_of(asked.group_id):
+            response = await service.in_thread(lambda: service.heartbeat(asked))
     except ShareError as error:
         response = refusal(error)
     except Exception:
@@ -213,17 +235,30 @@ async def _health(service: Service, request: Request) -> Response:
 
 
 async def _ready(service: Service, request: Request) -> Response:
+    """Whether members may be sent here: while heartbeats succeed. What else is wrong is told as degraded."""
+    found: dict[str, str] = {}
+
+    async def ask(name: str, probe: Callable[[], str]) -> None:
+        found[name] = await run_sync(probe, abandon_on_cancel=True)
+
     async with anyio.create_task_group() as tasks:
-        checks: dict[str, str] = {}
-
-        async def check(name: str, probe: Callable[[], str]) -> None:
-            checks[name] = await run_sync(probe, abandon_on_cancel=True)
-
-        tasks.start_soon(check, "database", lambda: _database_state(service))
-        tasks.start_soon(check, "broker", lambda: _broker_state(service))
-    ready = all(found == "ok" for found in checks.values())
-    answer = {"ready": ready, **dict(sorted(checks.items())), "faults": dict(service.coordinator.faults)}
-    if checks["database"] == "ok":
+        tasks.start_soon(ask, "database", lambda: _database_state(service))
+        with anyio.move_on_after(_PROBE_TIMEOUT_S):
+            await ask("broker", lambda: _broker_state(service))
+    coordinator = service.coordinator
+    broker = found.get("broker") or coordinator.faults.get("watch") or "the broker has not answered yet"
+    ready = found["database"] == "ok"
+    answer: dict[str, object] = {
+        "ready": ready,
+        "degraded": broker != "ok"
+        or bool(coordinator.faults or coordinator.watcher.faults or coordinator.groups.stuck),
+        "broker": broker,
+        "database": found["database"],
+        "faults": dict(coordinator.faults),
+        "topics": dict(coordinator.watcher.faults),
+        "stuck_groups": dict(coordinator.groups.stuck),
+    }
+    if ready:
         # Told, but no reason to send members elsewhere: any other replica has the same topic to write.
         answer["held_dead_letters"] = await service.in_thread(lambda: _held(service))
     return JSONResponse(answer, 200 if ready else 503)

@@ -21,16 +21,36 @@ _log = logging.getLogger(__name__)
 _SHUTDOWN_SECONDS = 3
 
 
+class OneLine(logging.Formatter):
+    """A log in which each message is one line, whatever the names in it hold: nobody forges a line.
+
+    The lines of a traceback are indented.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, with control characters as in a literal, and the traceback below it."""
+        first, *rest = super().format(record).splitlines()
+        if not record.exc_info:
+            return _escaped("\n".join((first, *rest)))
+        return "\n".join((_escaped(first), *(f"    {_escaped(line)}" for line in rest)))
+
+
+def _escaped(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def serve(settings: Settings, host: str, port: int) -> None:
     """Serve until SIGTERM or Ctrl-C.
 
     Exits the process with 1 when the address cannot be had. Raises what `create_app` raises.
     """
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    app = create_app(settings)
+    app = create_app(settings.replace(service_allowed_hosts=",".join((*settings.allowed_hosts, host))))
     database = make_url(settings.database_url)
     _log.info(
         "sharequeue %s on http://%s:%d, database %s at %s, Kafka at %s",

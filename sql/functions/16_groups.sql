@@ -1,14 +1,15 @@
 -- What the group coordinator asks of the tables (kafka-semantics 2.14); each expects the group's row to be locked.
 
--- Share-partitions that may be assigned: initialised, active, subscribed by somebody, and of a topic that has not
--- been seen to be gone (the coordinator then leaves 0 partitions in sharequeue.topics).
+-- Share-partitions that may be assigned: initialised, active, subscribed by somebody, and partitions that the topic has
+-- as it was last seen: under the same id, and not beyond its number of partitions (0 when it was seen to be gone).
 create or replace function sharequeue.assignable_share_partitions(p_group_id text)
 returns table (topic text, share_partition_id bigint)
 language sql stable set search_path = pg_catalog as $$
     select sp.topic, sp.share_partition_id
     from sharequeue.share_partitions sp
     left join sharequeue.topics t on t.topic = sp.topic
-    where sp.group_id = p_group_id and sp.status = 'active' and coalesce(t.partitions, 1) > 0
+    where sp.group_id = p_group_id and sp.status = 'active'
+        and (t.topic is null or (t.topic_id = sp.topic_id and sp.partition < t.partitions))
         and sp.topic in (
             select unnest(m.subscribed_topic_names) from sharequeue.members m where m.group_id = p_group_id)
 $$;

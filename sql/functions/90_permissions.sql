@@ -34,7 +34,8 @@ declare
         'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'journal_partitions',
         'make_journal_partitions',
         'open_redrive', 'raise_state_epochs', 'remove_acls', 'roll_up_due_days', 'roll_up_journal', 'set_service_configs',
-        'take_snapshot', 'take_snapshots', 'trim_redrive'];
+        'take_snapshot', 'take_snapshots', 'trim_redrive',
+        'end_service_lease', 'hear_replica', 'hold_service_lease', 'take_service_lease'];
     v_reader constant text[] := array[
         'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'snapshots', 'verify',
         'verify_journal'];
@@ -43,7 +44,7 @@ declare
     v_coordinator constant text[] := array[
         'assignable_share_partitions', 'metadata_hash', 'raise_group_epoch', 'require_read_committed'];
     v_coordinator_tables constant text[] := array[
-        'assignments', 'group_configs', 'members', 'redrives', 'share_groups', 'topics'];
+        'assignments', 'group_configs', 'grown_topics', 'members', 'redrives', 'share_groups', 'topics'];
     v_all constant text[] := v_worker || v_service || v_reader || v_everybody || v_coordinator;
     v_roles text[] := '{}';
     v_purpose text;

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from sharequeue.configs import GroupConfigs, ServiceConfigs, alter_group_configs
 from sharequeue.database import Database
-from sharequeue.errors import GroupIdNotFound, InvalidConfig, InvalidGroupId
+from sharequeue.errors import CoordinatorNotAvailable, GroupIdNotFound, InvalidConfig, InvalidGroupId
 from sharequeue.group_descriptions import describe_group, list_groups
 from sharequeue.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     ensure_group,
-    expire_members,
-    extend_sessions,
+    expire_members_of,
     heartbeat,
 )
+from sharequeue.service_leases import hear_replica
 from sharequeue.state import SharePartition, State
 from sharequeue.topics import TopicInfo
-from sharequeue.watched_topics import record_topics
+from sharequeue.watched_topics import record_topics, start_grown
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 JOIN = HeartbeatRequest("g", "m1", 0, subscribed_topic_names=("t",))
@@ -182,6 +185,54 @@ def test_the_assignment_is_told_when_there_is_news(queue: Database) -> None:
     assert beat(queue, "m1", 3, ["t"]).assignment
 
 
+def test_the_assignment_is_told_once(queue: Database) -> None:
+    """Rule 8: a new epoch with the same share-partitions is told without them; a changed set, a join or a
+    subscription with them."""
+    beat(queue, "m1", 0, ["t"])
+    initialize(queue)
+    told = beat(queue, "m1", 2)
+    assert told.assignment is not None
+    # Another member of another topic: the group's epoch rises, what m1 has does not change.
+    beat(queue, "m2", 0, ["other"])
+    again = beat(queue, "m1", told.member_epoch)
+    assert again.member_epoch > told.member_epoch
+    assert again.assignment is None
+    assert beat(queue, "m1", again.member_epoch, ["t"]).assignment == told.assignment
+    assert beat(queue, "m1", 0, ["t"]).assignment == told.assignment
+    record_topics(queue, {"t": TopicInfo(TOPIC_ID, 0)}, ["t"])
+    assert beat(queue, "m1", again.member_epoch).assignment == ()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a\nb", "ä", "a/b", "x" * 250])
+def test_a_name_that_is_no_topics(queue: Database, name: str) -> None:
+    """A name that can be no topic's is INVALID_TOPIC_EXCEPTION, by Kafka's rule alone, and nobody has joined."""
+    answer = heartbeat(queue, replace(JOIN, subscribed_topic_names=("t", name)))
+    assert answer.error_code == 17
+    assert "not legal" in (answer.error_message or "")
+    assert describe_group(queue, "g").members == ()
+
+
+@pytest.mark.parametrize("field", ["group_id", "client_id", "rack_id"])
+def test_names_have_an_end(queue: Database, field: Any) -> None:
+    """Group, client and rack ids have 249 characters at most; more is INVALID_REQUEST, no failure of the database."""
+    assert heartbeat(queue, replace(JOIN, **{field: "n" * 249})).error_code == 0
+    answer = heartbeat(queue, replace(JOIN, **{field: "n" * 250}))
+    assert answer.error_code == INVALID_REQUEST
+    assert "250 characters" in (answer.error_message or "")
+
+
+def test_a_held_group_answers_soon(queue: Database) -> None:
+    """While somebody else's transaction holds a group, its members are told to come again; nobody waits for long."""
+    beat(queue, "m1", 0, ["t"])
+    with queue.transaction() as connection:
+        connection.execute(text("select from sharequeue.share_groups where group_id = 'g' for update"))
+        began = time.monotonic()
+        answer = beat(queue, "m1", 2)
+    assert answer.error_code == CoordinatorNotAvailable.code
+    assert "held by a transaction" in (answer.error_message or "")
+    assert time.monotonic() - began < 10
+
+
 def test_a_changed_subscription(queue: Database) -> None:
     """Another subscription is another epoch; what is no longer subscribed is taken, an empty list takes
     all."""
@@ -228,7 +279,8 @@ def test_grown_metadata_raises_the_epoch(queue: Database) -> None:
     beat(queue, "m1", 0, ["t"])
     initialize(queue)
     beat(queue, "m1", 2)
-    assert record_topics(queue, {"t": TopicInfo(TOPIC_ID, 6)}, ["t"]) == 2
+    record_topics(queue, {"t": TopicInfo(TOPIC_ID, 6)}, ["t"])
+    assert start_grown(queue, "g") == 2
     by_partition = {status.partition: status for status in State(queue).describe("g")}
     assert [(by_partition[p].spso, by_partition[p].state_epoch) for p in (4, 5)] == [(0, 4), (0, 4)]
     grown = beat(queue, "m1", 3)
@@ -258,10 +310,10 @@ def test_silence_ends_a_session(queue: Database) -> None:
     lease = state.acquire(at, "m1", epoch, 10, lock_duration_ms=600_000)
     assert lease is not None
     pass_time(queue, 44)
-    assert expire_members(queue) == []
+    assert expire_members_of(queue, "g") == []
     beat(queue, "m2", 0, ["t"])
     pass_time(queue, 46)
-    assert expire_members(queue) == [("g", "m1")]
+    assert expire_members_of(queue, "g") == ["m1"]
     assert beat(queue, "m1", epoch).error_code == UNKNOWN_MEMBER_ID
     assert state.leases("g") == []
     assert [status.available for status in state.describe("g") if status.partition == 0] == [10]
@@ -281,14 +333,34 @@ def test_leaving_keeps_the_locks(queue: Database) -> None:
 
 
 def test_an_outage_ends_no_session(queue: Database) -> None:
-    """Sessions that ran out while nobody could be heard get a grace, and only as long as that."""
+    """While no replica was there to hear anybody, a session's time stands still; it goes on with what was left."""
+    silence = timedelta(seconds=10)
     beat(queue, "m1", 0, ["t"])
-    pass_time(queue, 300)
-    assert extend_sessions(queue, 10_000) == 1
-    assert expire_members(queue) == []
-    assert extend_sessions(queue, 5000) == 0
-    pass_time(queue, 311)
-    assert expire_members(queue) == [("g", "m1")]
+    assert hear_replica(queue, "a", silence) is None
+    pass_time(queue, 15)
+    hear_replica(queue, "a")
+    pass_time(queue, 315)
+    assert hear_replica(queue, "b", silence) is not None
+    assert hear_replica(queue, "c", silence) is None
+    pass_time(queue, 343)
+    assert expire_members_of(queue, "g") == []
+    pass_time(queue, 346)
+    assert expire_members_of(queue, "g") == ["m1"]
+
+
+def test_a_replica_beside_others_lengthens_nothing(queue: Database) -> None:
+    """A replica that starts again and again beside another one keeps no silent member alive; nor does one alone that
+    is back at once."""
+    beat(queue, "m1", 0, ["t"])
+    for second in range(5, 45, 5):
+        pass_time(queue, second)
+        hear_replica(queue, "steady")
+        hear_replica(queue, f"crashing {second}", timedelta(seconds=10))
+        assert expire_members_of(queue, "g") == []
+    for second in range(45, 50, 3):
+        pass_time(queue, second)
+        hear_replica(queue, f"crashing {second}", timedelta(seconds=10))
+    assert expire_members_of(queue, "g") == ["m1"]
 
 
 def test_many_members_join_at_once(queue: Database) -> None:

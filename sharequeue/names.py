@@ -1,0 +1,49 @@
+"""Which names of groups, topics and clients can be, whatever the broker or the database knows of them?
+
+Kafka's own rule for topics (`Topic.validate`). Kafka bounds group ids and client ids by the protocol only (32,767
+bytes); here they end where topic names do, for they are keys in Postgres and labels of metrics.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+LONGEST_NAME = 249
+"""Characters; Kafka's bound for topic names."""
+
+_LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_SHOWN = 60
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether a topic may be called so: 1 to 249 letters, digits, dots, underscores and hyphens; not `.` or `..`."""
+    return _LEGAL_TOPIC.fullmatch(name) is not None and name not in (".", "..")
+
+
+def topic_name_problem(name: str) -> str | None:
+    """What is wrong with the name of a topic, and what would be right; None when nothing is."""
+    if is_topic_name(name):
+        return None
+    return (
+        f"The topic name {shown(name)} is not legal: use 1 to {LONGEST_NAME} letters, digits, dots, underscores "
+        'and hyphens, and not "." or "..".'
+    )
+
+
+def too_long(what: str, name: str) -> str | None:
+    """What is wrong with the length of a group id or client id; None when nothing is."""
+    if len(name) <= LONGEST_NAME:
+        return None
+    return f"The {what} has {len(name)} characters: give {LONGEST_NAME} at most."
+
+
+def shown(name: str) -> str:
+    """A name as a message quotes it: on one line, and not longer than a line."""
+    return repr(name if len(name) <= _SHOWN else name[:_SHOWN] + "…")
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """The first few of many names, and how many more there are."""
+    first = ", ".join(names[:most])
+    return first if len(names) <= most else f"{first} and {len(names) - most:,} more"

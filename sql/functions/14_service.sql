@@ -1,0 +1,81 @@
+-- Several replicas of the service: what one does alone, and what their silence means to members.
+
+-- Take a task for p_seconds, or hold on to it when the token is the one that has it. False while another one has it.
+create or replace function sharequeue.take_service_lease(
+    p_task text, p_holder text, p_token uuid, p_seconds double precision
+) returns boolean
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    perform sharequeue.authorise_cluster();
+    if p_task is null or p_holder is null or p_token is null or not coalesce(p_seconds between 1 and 3600, false) then
+        raise exception 'a task is taken by a holder under a token for 1 to 3600 seconds, not for %', p_seconds
+            using errcode = 'SQ042';
+    end if;
+    insert into sharequeue.service_leases as l (task, holder, token, expires_at)
+    values (p_task, p_holder, p_token, sharequeue.clock() + make_interval(secs => p_seconds))
+    on conflict on constraint service_leases_pkey do update
+        set holder = excluded.holder, token = excluded.token, expires_at = excluded.expires_at
+        where l.token = p_token or l.expires_at <= sharequeue.clock();
+    return found;
+end
+$$;
+
+-- The fence: whoever was overtaken is refused here, inside the transaction in which it would have written. Nobody takes
+-- the task over before that transaction ends.
+create or replace function sharequeue.hold_service_lease(p_task text, p_token uuid) returns void
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    perform sharequeue.authorise_cluster();
+    perform from sharequeue.service_leases where task = p_task and token = p_token for share;
+    if not found then
+        raise exception 'another replica does "%" now', p_task using errcode = 'SQ016';
+    end if;
+end
+$$;
+
+-- The task is done; anybody may take it. Nothing happens when another one has it.
+create or replace function sharequeue.end_service_lease(p_task text, p_token uuid) returns void
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    perform sharequeue.authorise_cluster();
+    delete from sharequeue.service_leases where task = p_task and token = p_token;
+end
+$$;
+
+-- A replica is at work. With p_silence, at its start and after it could not work: if no replica was heard for longer,
+-- members had nobody to be heard by, so their sessions go on with the time that they had left. Answers how long the
+-- silence was, null when there was none. A session whose row somebody holds is just being kept, and is left alone.
+create or replace function sharequeue.hear_replica(p_replica_id text, p_silence interval default null) returns interval
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_at timestamptz;
+    v_heard timestamptz;
+    v_silence interval;
+begin
+    perform sharequeue.authorise_cluster();
+    if p_replica_id is null or p_silence < interval '0' then
+        raise exception 'a replica has a name, and a silence is not negative: %', p_silence using errcode = 'SQ042';
+    end if;
+    if p_silence is not null then
+        -- Two that start together must not both lengthen the sessions.
+        perform pg_advisory_xact_lock(7264519032119);
+        v_at := sharequeue.clock();
+        select max(heard_at) into v_heard from sharequeue.service_replicas;
+        if v_heard is null or v_at - v_heard > p_silence then
+            v_silence := v_at - v_heard;
+            update sharequeue.members m
+            set session_expires_at = case when v_heard is null then greatest(m.session_expires_at, v_at + p_silence)
+                else m.session_expires_at + v_silence end
+            where (m.group_id, m.member_id) in (
+                select k.group_id, k.member_id from sharequeue.members k
+                where v_heard is null or k.session_expires_at > v_heard
+                order by k.group_id, k.member_id for update skip locked);
+        end if;
+        delete from sharequeue.service_replicas where heard_at < v_at - interval '1 day';
+        delete from sharequeue.service_leases where expires_at < v_at - interval '1 day';
+    end if;
+    insert into sharequeue.service_replicas as r (replica_id, heard_at) values (p_replica_id, sharequeue.clock())
+    on conflict on constraint service_replicas_pkey do update set heard_at = excluded.heard_at;
+    return v_silence;
+end
+$$;

@@ -1,0 +1,344 @@
+"""What goes wrong for one topic, one group or one replica holds up no other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from sqlalchemy import text
+
+from sharequeue.configs import alter_group_configs
+from sharequeue.coordinator import Coordinator
+from sharequeue.database import Database
+from sharequeue.errors import UnknownTopicId
+from sharequeue.group_descriptions import describe_group
+from sharequeue.groups import HeartbeatRequest, heartbeat
+from sharequeue.settings import Settings
+from sharequeue.state import SharePartition, State
+from sharequeue.topics import Topics
+
+REPOSITORY = Path(__file__).parents[2]
+MakeTopic = Callable[..., str]
+
+
+def join(database: Database, group: str, *topics: str) -> None:
+    alter_group_configs(
+        database, group, {"share.auto.offset.reset": "earliest", "share.assignment.interval.ms": 0}
+    )
+    answer = heartbeat(database, HeartbeatRequest(group, "m1", 0, subscribed_topic_names=topics))
+    assert answer.error_code == 0
+
+
+def starts(database: Database, group: str) -> dict[int, int]:
+    return {status.partition: status.spso for status in State(database).describe(group)}
+
+
+def members(database: Database, group: str) -> list[str]:
+    return [member.member_id for member in describe_group(database, group).members]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait for a condition, and fail when it does not come."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come"
+        time.sleep(0.02)
+
+
+@contextmanager
+def running(coordinator: Coordinator) -> Iterator[None]:
+    stop = threading.Event()
+    thread = threading.Thread(target=coordinator.run, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(20)
+
+
+@contextmanager
+def held(database: Database, statement: str) -> Iterator[None]:
+    """Keep a transaction open that has locked something."""
+    with database.engine.connect() as connection, connection.begin():
+        connection.execute(text(statement))
+        yield
+
+
+def test_an_illegal_topic_name_stops_nobody(
+    private_database: Database, topics: Topics, make_topic: MakeTopic
+) -> None:
+    """Names that can be no topic's, left by an earlier release, wait with the reason; every other topic starts."""
+    topic = make_topic()
+    join(private_database, "g", topic)
+    join(private_database, "old", "stands-in")
+    private_database.rows(
+        text(
+            "update sharequeue.members set subscribed_topic_names = '{a b,\"\",..}' where group_id = 'old'"
+            " returning 1"
+        )
+    )
+    coordinator = Coordinator(private_database, topics)
+    coordinator.step()
+    assert starts(private_database, "g") == {0: 0}
+    assert {topic for _, topic in coordinator.waiting} == {"a b", "", ".."}
+    assert "not legal" in coordinator.waiting["old", "a b"]
+
+
+class Refusing:
+    """A broker that refuses to speak of one topic, as after a revoked ACL."""
+
+    def __init__(self, admin: Any, topic: str) -> None:
+        self._admin = admin
+        self._topic = topic
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._admin, name)
+
+    def describe_topics(self, *arguments: Any, **named: Any) -> Any:
+        answers = self._admin.describe_topics(*arguments, **named)
+        refused: Future[Any] = Future()
+        refused.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+        return {topic: refused if topic == self._topic else answers[topic] for topic in answers}
+
+
+def test_a_refused_topic_stops_nobody(
+    private_database: Database,
+    topics: Topics,
+    make_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A topic that the service may not see any more keeps its state, and says so; the others go on."""
+    revoked, other = make_topic(), make_topic()
+    join(private_database, "r", revoked)
+    coordinator = Coordinator(private_database, topics)
+    coordinator.step()
+    monkeypatch.setattr(topics, "_client", Refusing(topics._admin(), revoked))
+    join(private_database, "g", other)
+    coordinator.step()
+    assert starts(private_database, "g") == {0: 0}
+    assert starts(private_database, "r") == {0: 0}
+    assert "TOPIC_AUTHORIZATION_FAILED" in coordinator.watcher.faults[revoked]
+    assert caplog.text.count("TOPIC_AUTHORIZATION_FAILED") == 1
+    coordinator.step()
+    assert caplog.text.count("TOPIC_AUTHORIZATION_FAILED") == 1
+    # Still assigned: it was not seen to be gone.
+    assert [t.topic_name for t in describe_group(private_database, "r").members[0].assignment] == [revoked]
+
+
+def test_many_missing_topics_are_one_warning(
+    private_database: Database, topics: Topics, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A subscription to thousands of topics that are not there is told in one line, which names some."""
+    join(private_database, "g", *(f"missing-{number:04}" for number in range(2000)))
+    coordinator = Coordinator(private_database, topics)
+    coordinator.step()
+    coordinator.step()
+    told = [record.getMessage() for record in caplog.records if "no such topic" in record.getMessage()]
+    assert len(told) == 1
+    assert "missing-0000, missing-0001, missing-0002 and 1,997 more" in told[0]
+    assert len(coordinator.waiting) == 2000
+
+
+@pytest.mark.parametrize(
+    "held_row",
+    [
+        "select from sharequeue.share_groups where group_id = 'held' for update",
+        "select from sharequeue.members where group_id = 'held' for update",
+        "select from sharequeue.share_partitions where group_id = 'held' for update",
+    ],
+)
+def test_a_held_row_holds_up_its_group_only(
+    private_database: Database, topics: Topics, make_topic: MakeTopic, held_row: str
+) -> None:
+    """While somebody's transaction holds a row of one group, the sessions of the others end, nobody's gets longer,
+    and their topics start and grow."""
+    topic = make_topic()
+    join(private_database, "held", topic)
+    join(private_database, "other", topic)
+    coordinator = Coordinator(private_database, topics, interval=0.1, watch_interval=0.1)
+    coordinator.step()
+    at = SharePartition("held", topic, 0)
+    with private_database.transaction() as connection:
+        connection.execute(text("update sharequeue.share_partitions set log_end = 5, last_stable_offset = 5"))
+    assert State(private_database).acquire(at, "m1", None, 5) is not None
+    with running(coordinator):
+        wait_until(lambda: coordinator.faults == {})
+        with held(private_database, held_row):
+            topics.add_partitions(topic, 2)
+            private_database.rows(text("select sharequeue.set_clock_offset(interval '1 min')"))
+            wait_until(lambda: members(private_database, "other") == [], 15)
+            wait_until(lambda: starts(private_database, "other") == {0: 0, 1: 0}, 15)
+            wait_until(lambda: "held" in coordinator.groups.stuck, 15)
+            assert "expiry and sweep" not in coordinator.faults
+            assert members(private_database, "held") == ["m1"]
+        wait_until(lambda: members(private_database, "held") == [])
+        wait_until(lambda: starts(private_database, "held") == {0: 0, 1: 0})
+        wait_until(lambda: coordinator.groups.stuck == {})
+
+
+def test_a_topic_made_again_with_fewer_partitions(
+    private_database: Database, topics: Topics, make_topic: MakeTopic
+) -> None:
+    """Partitions that the topic no longer has are assigned to nobody and leased to nobody; the message says what to
+    do, and that does it."""
+    topic = make_topic(3)
+    join(private_database, "g", topic)
+    coordinator = Coordinator(private_database, topics)
+    coordinator.step()
+    state = State(private_database)
+    with private_database.transaction() as connection:
+        connection.execute(text("update sharequeue.share_partitions set log_end = 9, last_stable_offset = 9"))
+    topics.delete(topic)
+    coordinator.step()
+    assert "deleted" in coordinator.waiting["g", topic]
+    assert "offsets delete" in coordinator.waiting["g", topic]
+    make_topic(1, topic)
+    coordinator.step()
+    assert "made again" in coordinator.waiting["g", topic]
+    assert [member.assignment for member in describe_group(private_database, "g").members] == [()]
+    for partition in range(3):
+        with pytest.raises(UnknownTopicId):
+            state.acquire(SharePartition("g", topic, partition), "m1", None, 5)
+    heartbeat(private_database, HeartbeatRequest("g", "m1", -1))
+    state.delete_offsets("g", topic)
+    join(private_database, "g", topic)
+    coordinator.step()
+    assert starts(private_database, "g") == {0: 0}
+    assert coordinator.waiting == {}
+    [assigned] = describe_group(private_database, "g").members[0].assignment
+    assert (assigned.topic_id, assigned.partitions) == (topics.describe([topic])[topic].topic_id, (0,))
+
+
+REPLICA = """
+import os, signal, sys, threading
+from sharequeue.coordinator import Coordinator
+from sharequeue.database import Database
+from sharequeue.settings import Settings
+from sharequeue.topics import Topics
+
+place, ask = sys.argv[1], sys.argv[2]
+settings = Settings.load()
+
+class Stopping(Topics):
+    "Stops its own process, once, where a broker's answer has just come."
+    stopped = False
+
+    def stop(self):
+        if not self.stopped and os.path.exists(ask):
+            type(self).stopped = True
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def describe(self, names):
+        answer = super().describe(names)
+        if place == "describe":
+            self.stop()
+        return answer
+
+    def ask(self, names):
+        answer = super().ask(names)
+        if place == "describe":
+            self.stop()
+        return answer
+
+    def offsets_of(self, *arguments):
+        answer = super().offsets_of(*arguments)
+        if place == "offsets_of":
+            self.stop()
+        return answer
+
+Coordinator(Database.open(settings), Stopping(settings), interval=0.1, watch_interval=0.1).run(threading.Event())
+"""
+
+
+@pytest.fixture
+def replica(
+    settings: Settings, private_database: Database, tmp_path: Path
+) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Give a function that starts a replica, as a process, which stops itself at a place of the watch once the file
+    `stop` is there."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(place: str) -> subprocess.Popen[str]:
+        environment = {
+            **os.environ,
+            "SHAREQUEUE_DATABASE_URL": private_database.engine.url.render_as_string(hide_password=False),
+            "SHAREQUEUE_BOOTSTRAP_SERVERS": settings.bootstrap_servers,
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-c", REPLICA, place, str(tmp_path / "stop")],
+            cwd=REPOSITORY,
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def is_stopped(process: subprocess.Popen[str]) -> bool:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.parametrize("place", ["describe", "offsets_of"])
+def test_a_replica_stopped_inside_the_watch(
+    private_database: Database,
+    topics: Topics,
+    make_topic: MakeTopic,
+    tmp_path: Path,
+    replica: Callable[[str], subprocess.Popen[str]],
+    place: str,
+) -> None:
+    """A replica that is stopped between a broker's answer and its writing loses the watch within seconds. What it
+    wants to write when it wakes is old, and is refused."""
+    old, new = make_topic(2), make_topic()
+    join(private_database, "g", old)
+    stopped = replica(place)
+    wait_until(lambda: len(starts(private_database, "g")) == 2, 60)
+    (tmp_path / "stop").touch()
+    wait_until(lambda: is_stopped(stopped), 60)
+    # What the stopped one knows of the topic is not true any more.
+    topics.delete(old)
+    make_topic(1, old)
+    join(private_database, "other", new)
+    coordinator = Coordinator(private_database, topics, interval=0.1, watch_interval=0.1)
+    with running(coordinator):
+        began = time.monotonic()
+        wait_until(lambda: starts(private_database, "other") == {0: 0}, 40)
+        took = time.monotonic() - began
+        wait_until(lambda: {s.status for s in State(private_database).describe("g")} == {"topic_recreated"})
+    assert took < 20, f"nobody watched for {took:.1f} s"
+    known = topics.describe([old])[old].topic_id
+
+    def recorded() -> set[str]:
+        rows = private_database.rows(text("select topic_id from sharequeue.topics where topic = :t"), t=old)
+        seen.update({status.status for status in State(private_database).describe("g")})
+        return {row["topic_id"] for row in rows}
+
+    seen: set[str] = set()
+    os.kill(stopped.pid, signal.SIGCONT)
+    turns_of = text(
+        "select (select count(*) from sharequeue.service_replicas where heard_at > sharequeue.clock()"
+        " - interval '500 ms') as awake"
+    )
+    wait_until(lambda: recorded() == {known} and private_database.rows(turns_of)[0]["awake"] > 0)
+    for _ in range(20):
+        assert recorded() == {known}
+    assert seen == {"topic_recreated"}
