@@ -23,10 +23,12 @@ from sqlalchemy import text
 
 from sharequeue.configs import ServiceConfigs, publish_service_configs
 from sharequeue.database import Database
+from sharequeue.deadletter_drainer import DeadLetterDrainer
 from sharequeue.group_steps import GroupSteps
 from sharequeue.groups import expire_members_of, overdue_groups, refresh_group
 from sharequeue.journal import Journal, Kept
 from sharequeue.service_leases import hear_replica, replica_name
+from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.topics import Topics
 from sharequeue.watch import Watch
@@ -51,7 +53,8 @@ class Coordinator:
     """Everything that must happen by itself, for all groups of a database.
 
     `interval` is the time between two rounds of expiry and sweep, `watch_interval` between two looks at the
-    broker, in seconds. `now` gives Unix time in seconds, by which `by_duration` counts back.
+    broker, in seconds. `now` gives Unix time in seconds, by which `by_duration` counts back. With the settings of the
+    broker as `dead_letters` they are written by itself.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Coordinator:
         interval: float = 1.0,
         watch_interval: float = 2.0,
         now: Callable[[], float] = time.time,
+        dead_letters: Settings | None = None,
     ) -> None:
         self._database = database
         self._state = State(database)
@@ -76,8 +80,14 @@ class Coordinator:
         """Groups for which something could not be done at the last try, and why."""
         self.watcher = Watch(database, topics, self._configs, self.groups, self.name, now)
         """What the groups wait for, and what is wrong with their topics."""
+        self._drainer = (
+            None
+            if dead_letters is None
+            else DeadLetterDrainer(dead_letters, database, self._configs, self.name)
+        )
         self.faults: dict[str, str] = {}
-        """What cannot be done now, in words, by what it is that fails: `expiry and sweep`, `watch`, `journal`."""
+        """What cannot be done now, in words, by what it is that fails: `expiry and sweep`, `watch`, `journal`, `dead
+        letters`."""
 
     @property
     def waiting(self) -> dict[tuple[str, str], str]:
@@ -156,6 +166,14 @@ class Coordinator:
             target=self._keep_until, args=(stop,), name="sharequeue-journal", daemon=True
         )
         keeper.start()
+        if self._drainer is not None:
+            drainer = threading.Thread(
+                target=self._drainer.run,
+                args=(stop, self._reported("dead letters")),
+                name="sharequeue-dead-letters",
+                daemon=True,
+            )
+            drainer.start()
         heartbeat = timedelta(milliseconds=int(self._configs.values["group.share.heartbeat.interval.ms"]))
         silence = 2 * heartbeat
         unheard = True
@@ -194,6 +212,13 @@ class Coordinator:
             with self._reporting("journal"):
                 self.keep()
             stop.wait(KEEP_INTERVAL_SECONDS)
+
+    def _reported(self, what: str) -> Callable[[Callable[[], None]], None]:
+        def do(work: Callable[[], None]) -> None:
+            with self._reporting(what):
+                work()
+
+        return do
 
     @contextmanager
     def _reporting(self, what: str) -> Iterator[None]:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from sharequeue.configs import GroupConfigs, ServiceConfigs
 from sharequeue.deadletter_batches import BatchBounds, BatchDone, BatchWriter, OnStep
@@ -106,14 +106,15 @@ class _Drain:
     say: Progress
     topic: tuple[DeadLetterTopic | None, CannotWrite | None]
     """The topic, or why it cannot be written now."""
-    stopped: threading.Event = field(default_factory=threading.Event)
+    stopped: threading.Event
 
 
 class DeadLetterWriter:
     """Writes a share group's dead letters. Several may run at once: the broker lets one at a time.
 
     `batch_records` bounds a batch, and `transaction_bytes` one transaction of copies; `parallel` share-partitions are
-    written at a time, `on_step` is told each step.
+    written at a time, `on_step` is told each step. `only` these share-partitions are drained, all without it; each
+    ends with the batch at which it is once `stop` is set, and is begun again after so many `takeovers` at most.
     """
 
     def __init__(
@@ -128,6 +129,9 @@ class DeadLetterWriter:
         transaction_bytes: int = TRANSACTION_BYTES,
         parallel: int = PARALLEL,
         on_step: OnStep | None = None,
+        only: Container[SharePartition] | None = None,
+        stop: threading.Event | None = None,
+        takeovers: int = TAKEOVERS,
     ) -> None:
         self._settings = settings
         self._state = state
@@ -136,6 +140,9 @@ class DeadLetterWriter:
         self._bounds = BatchBounds(batch_records, transaction_bytes)
         self._parallel = parallel
         self._on_step: OnStep = on_step or (lambda step, source: None)
+        self._only = only
+        self._stop = stop
+        self._takeovers = takeovers
 
     def drain(self, progress: Progress | None = None) -> DeadLetterReport:
         """Write everything that waits; `progress` gets a line for every batch.
@@ -151,7 +158,9 @@ class DeadLetterWriter:
             Markers(self._settings, self._group_id) as markers,
             ThreadPoolExecutor(min(self._parallel, len(waiting)), "dead-letters") as pool,
         ):
-            drain = _Drain(markers, progress or (lambda line: None), self._topic())
+            drain = _Drain(
+                markers, progress or (lambda line: None), self._topic(), self._stop or threading.Event()
+            )
             try:
                 outcomes = dict(zip(waiting, pool.map(lambda at: self._one(at, drain), waiting), strict=True))
             finally:
@@ -200,7 +209,7 @@ class DeadLetterWriter:
         return {
             status.share_partition: status.archiving
             for status in self._state.describe(self._group_id)
-            if status.archiving
+            if status.archiving and (self._only is None or status.share_partition in self._only)
         }
 
     def _held(self, problems: dict[SharePartition, CannotWrite]) -> tuple[Held, ...]:
@@ -226,7 +235,7 @@ class DeadLetterWriter:
             bounds=self._bounds,
             on_step=self._on_step,
         )
-        while report.takeovers <= TAKEOVERS:
+        while report.takeovers <= self._takeovers:
             try:
                 for done in writer.write():
                     report = _with(report, done.written, done.resumed)
@@ -236,7 +245,7 @@ class DeadLetterWriter:
                 return report, None
             except Fenced:
                 report = replace(report, takeovers=report.takeovers + 1)
-                if not self._give_way(source):
+                if self._takeovers == 0 or not self._give_way(source):
                     return report, None
             except CannotWrite as problem:
                 return report, problem

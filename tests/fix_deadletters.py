@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
@@ -115,7 +115,7 @@ class GivenUp:
         auto_create: bool = False,
         on_step: OnStep | None = None,
         batch_records: int = 5000,
-        **bounds: int,
+        **bounds: Any,
     ) -> DeadLetterWriter:
         """A writer for the group as it is configured now."""
         service = ServiceConfigs.of(

@@ -73,6 +73,11 @@ class Home:
         return self.path / "dagster"
 
     @property
+    def output(self) -> Path:
+        """What pipelines write, unless `SHAREQUEUE_OUTPUT` is elsewhere."""
+        return self.path / "output"
+
+    @property
     def job_lock(self) -> Path:
         """Held by whoever runs a job on this folder, for as long as its run lives."""
         return self.path / "job.lock"
@@ -90,15 +95,24 @@ class Home:
         return False
 
     def create(self) -> None:
-        """Make the folder and its fixed subfolders; harmless when they are there."""
+        """Make the folder and its fixed subfolders, each its owner's alone; harmless when they are there."""
         try:
-            for folder in (self.path, self.logs, self.run, self.postgres, self.kafka, self.dagster):
-                folder.mkdir(parents=True, exist_ok=True)
+            self._make()
+            for folder in (self.logs, self.run, self.postgres, self.kafka, self.dagster, self.output):
+                folder.mkdir(exist_ok=True)
+                # Also what an earlier release made.
+                folder.chmod(0o700)
         except OSError as error:
             raise StackError(
                 f"{error.filename} cannot be made ({error.strerror}): "
                 "set SHAREQUEUE_HOME to a folder of your own."
             ) from error
+
+    def _make(self) -> None:
+        # A folder that somebody made is left as it is. Root's Postgres runs as another user, who must get through.
+        if not self.path.exists():
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.chmod(0o711 if os.geteuid() == 0 else 0o700)
 
     @property
     def exists(self) -> bool:
@@ -108,7 +122,7 @@ class Home:
     @contextmanager
     def lock(self, progress: Progress) -> Iterator[None]:
         """Hold the folder for one command; a second one says so and waits. The lock dies with its process."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        self._make()
         with file_lock(
             self.path / "lock", lambda: progress(f"another command is at work in {self.path}: waiting")
         ):

@@ -176,5 +176,15 @@ def _format(home: Home, java: Java, jars: Path, port: int, controller: int) -> N
 
 
 def _write_settings(path: Path, data: Path, port: int, controller: int) -> Path:
-    path.write_text(_SETTINGS.format(host=ports.LOOPBACK, port=port, controller_port=controller, data=data))
+    settings = _SETTINGS.format(
+        host=ports.LOOPBACK, port=port, controller_port=controller, data=_in_properties(str(data))
+    )
+    path.write_text(settings, encoding="ascii")
     return path
+
+
+def _in_properties(text: str) -> str:
+    """A value as Java's properties have it: they are read as ISO 8859-1, whatever the locale."""
+    units = text.replace("\\", "\\\\").encode("utf-16-be")
+    codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
+    return "".join(chr(code) if code < 128 else f"\\u{code:04x}" for code in codes)

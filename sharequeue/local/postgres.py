@@ -58,6 +58,8 @@ def find(home: Home) -> tuple[Running, int] | None:
 
 def ensure(home: Home, progress: Progress) -> int:
     """Make Postgres run and give its port; quick when it does already. The caller holds the home's lock."""
+    if os.geteuid() == 0:
+        os.chown(home.postgres, *_unprivileged(home))
     found = find(home)
     if found is not None:
         running, port = found

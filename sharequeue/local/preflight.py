@@ -37,8 +37,15 @@ class Java:
     major: int
 
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Give `base` (default: this process's environment) with `JAVA_HOME` pointing here."""
-        return {**(os.environ if base is None else base), "JAVA_HOME": str(self.home)}
+        """Give `base` (default: this process's environment) with `JAVA_HOME` pointing here.
+
+        Java takes the encoding of file names from the locale: under `C` it reads others than ASCII's wrongly.
+        """
+        return {
+            **(os.environ if base is None else base),
+            "JAVA_HOME": str(self.home),
+            "LC_ALL": "C.UTF-8",
+        }
 
 
 def parse_java_version(text: str) -> tuple[str, int] | None:

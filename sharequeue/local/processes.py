@@ -111,6 +111,8 @@ def start(home: Home, how: Start) -> Running:
         log.replace(log.with_suffix(".log.1"))
     environment = {**how.environment, MARK: _mark(home, how.name)}
     user, group = how.user or (None, None)
+    log.touch(mode=0o600)
+    log.chmod(0o600)
     with log.open("ab") as output:
         # Where this start's lines begin, should it have to be shown.
         output.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} starting {how.name}\n".encode())

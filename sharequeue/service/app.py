@@ -58,7 +58,7 @@ _BROKER_TIMEOUT_S = 5.0
 _PROBE_TIMEOUT_S = 0.8
 """How long `/ready` waits for the broker: a probe of Kubernetes gives up after 1 s."""
 _TURNS = 2
-"""Heartbeats of one group at a time. They wait for each other in the database anyway, and there each holds a thread."""
+"""Heartbeats of one group at a time: they wait for each other in the database anyway, each holding a thread."""
 
 Answer = TypeVar("Answer")
 
@@ -68,9 +68,15 @@ class Service:
 
     def __init__(self, settings: Settings, configs: ServiceConfigs | None = None) -> None:
         self.configs = configs or ServiceConfigs.load()
+        self.bootstrap_servers = settings.bootstrap_servers
         self.database = Database.open(settings, pool_size=POOL_SIZE)
         self.topics = Topics(settings, timeout=_BROKER_TIMEOUT_S)
-        self.coordinator = Coordinator(self.database, self.topics, self.configs)
+        self.coordinator = Coordinator(
+            self.database,
+            self.topics,
+            self.configs,
+            dead_letters=settings if settings.drain_dead_letters else None,
+        )
         self.metrics = Metrics(self.database)
         self._limiter: anyio.CapacityLimiter | None = None
         self._turns: WeakValueDictionary[str, anyio.Semaphore] = WeakValueDictionary()
@@ -246,7 +252,9 @@ async def _ready(service: Service, request: Request) -> Response:
         with anyio.move_on_after(_PROBE_TIMEOUT_S):
             await ask("broker", lambda: _broker_state(service))
     coordinator = service.coordinator
-    broker = found.get("broker") or coordinator.faults.get("watch") or "the broker has not answered yet"
+    broker = found.get("broker") or (
+        f"Kafka at {service.bootstrap_servers} does not answer within {_PROBE_TIMEOUT_S} s."
+    )
     ready = found["database"] == "ok"
     answer: dict[str, object] = {
         "ready": ready,

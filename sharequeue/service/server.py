@@ -29,9 +29,10 @@ class OneLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, with control characters as in a literal, and the traceback below it."""
-        first, *rest = super().format(record).splitlines()
+        text = super().format(record)
         if not record.exc_info:
-            return _escaped("\n".join((first, *rest)))
+            return _escaped(text)
+        first, *rest = text.split("\n")
         return "\n".join((_escaped(first), *(f"    {_escaped(line)}" for line in rest)))
 
 

@@ -39,7 +39,7 @@ def client(held: GivenUp, settings: Settings) -> Iterator[httpx.Client]:
     """Give a client of the service, which runs over that database in a thread."""
     place = held.database.engine.url.render_as_string(hide_password=False)
     with (
-        serving(settings.replace(database_url=place)) as url,
+        serving(settings.replace(database_url=place, service_drain_dead_letters=False)) as url,
         httpx.Client(base_url=url, trust_env=False, timeout=20) as client,
     ):
         yield client

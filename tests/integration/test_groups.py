@@ -213,10 +213,15 @@ def test_a_name_that_is_no_topics(queue: Database, name: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["group_id", "client_id", "rack_id"])
-def test_names_have_an_end(queue: Database, field: Any) -> None:
+def test_names_have_an_end(queue: Database, field: str) -> None:
     """Group, client and rack ids have 249 characters at most; more is INVALID_REQUEST, no failure of the database."""
-    assert heartbeat(queue, replace(JOIN, **{field: "n" * 249})).error_code == 0
-    answer = heartbeat(queue, replace(JOIN, **{field: "n" * 250}))
+
+    def named(length: int) -> HeartbeatRequest:
+        changes: dict[str, Any] = {field: "n" * length}
+        return replace(JOIN, **changes)
+
+    assert heartbeat(queue, named(249)).error_code == 0
+    answer = heartbeat(queue, named(250))
     assert answer.error_code == INVALID_REQUEST
     assert "250 characters" in (answer.error_message or "")
 

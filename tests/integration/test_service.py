@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
 import uvicorn
+from click.testing import CliRunner
 from sqlalchemy import text
 
 from sharequeue import __version__
+from sharequeue.cli import command
 from sharequeue.configs import alter_group_configs
 from sharequeue.database import Database
 from sharequeue.errors import CoordinatorNotAvailable, InvalidRequest
 from sharequeue.group_descriptions import describe_group
 from sharequeue.membership import Membership
 from sharequeue.service import create_app
+from sharequeue.service.server import OneLine
 from sharequeue.settings import Settings
 from sharequeue.state import SharePartition, State
 
@@ -117,9 +123,116 @@ def test_a_heartbeat_as_json(client: httpx.Client, make_topic: MakeTopic) -> Non
 )
 def test_a_malformed_body(client: httpx.Client, body: bytes, says: str) -> None:
     """What is wrong with a body is INVALID_REQUEST in an ordinary answer, with the field's name."""
-    reply = client.post(PATH, content=body)
+    reply = client.post(PATH, content=body, headers={"Content-Type": "application/json"})
     assert (reply.status_code, reply.json()["error_code"]) == (200, 42)
     assert says in reply.json()["error_message"]
+
+
+@pytest.mark.parametrize(
+    "kind", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonp"]
+)
+def test_only_json_is_taken(client: httpx.Client, kind: str | None) -> None:
+    """What a page of another site can make a browser send without asking is refused with 415."""
+    body = b'{"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["t"]}'
+    reply = client.post(PATH, content=body, headers={"Content-Type": kind} if kind else {})
+    assert reply.status_code == 415
+    assert client.get("/v1/groups").json() == {"groups": []}
+    json = client.post(PATH, content=body, headers={"Content-Type": "Application/JSON; charset=utf-8"})
+    assert json.json()["error_code"] == 0
+
+
+def test_only_our_own_names_are_answered(here: Settings) -> None:
+    """A request names a host that is ours: the loopback's names and those of the setting, at any port."""
+    with (
+        serving(here.replace(service_allowed_hosts="queue.example, service")) as url,
+        httpx.Client(base_url=url, trust_env=False, timeout=20) as client,
+    ):
+        for host in ("localhost", "127.0.0.1:80", "[::1]:80", "Queue.Example:1", "service"):
+            assert client.get("/health", headers={"Host": host}).status_code == 200
+        for host in ("evil.example", "service.evil.example", ""):
+            refused = client.get("/health", headers={"Host": host})
+            assert (refused.status_code, refused.json()["error_code"]) == (400, 42)
+
+
+@pytest.mark.parametrize("group", ["%00", "a%00b", "g" * 3200])
+def test_a_group_that_can_be_none(client: httpx.Client, group: str) -> None:
+    """An id that no group can have is INVALID_GROUP_ID, not a failure of the service."""
+    reply = client.get(f"/v1/groups/{group}")
+    assert (reply.status_code, reply.json()["error_code"]) == (404, 24)
+
+
+def test_a_probe_while_kafka_is_away(here: Settings) -> None:
+    """With Kafka away heartbeats succeed, so members may be sent here: ready, and degraded told apart, within the
+    second that a probe waits."""
+    with (
+        serving(here.replace(bootstrap_servers="127.0.0.1:1")) as url,
+        httpx.Client(base_url=url, trust_env=False, timeout=20) as client,
+    ):
+        body = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["t"]}
+        assert client.post(PATH, json=body).json()["error_code"] == 0
+        began = time.monotonic()
+        ready = client.get("/ready")
+        took = time.monotonic() - began
+        assert ready.status_code == 200
+        assert (ready.json()["ready"], ready.json()["degraded"]) == (True, True)
+        assert ready.json()["broker"] != "ok"
+        assert took < 3
+        wait_until(lambda: "127.0.0.1:1" in client.get("/ready").json()["broker"])
+
+
+def test_a_topic_that_is_refused_is_told_by_the_probe(
+    client: httpx.Client, private_database: Database
+) -> None:
+    """What is wrong with one topic leaves the service ready, and is told."""
+    body = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["t"]}
+    assert client.post(PATH, json=body).json()["error_code"] == 0
+    private_database.rows(text("update sharequeue.members set subscribed_topic_names = '{a b}' returning 1"))
+    wait_until(lambda: "a b" in client.get("/ready").json().get("topics", {}))
+    assert client.get("/ready").json()["ready"] is True
+    wait_until(lambda: "not legal" in client.get("/v1/groups/g").json()["waiting"].get("a b", ""))
+
+
+def test_a_held_group_leaves_the_others_their_threads(
+    client: httpx.Client, private_database: Database
+) -> None:
+    """However many members ask for a group that somebody's transaction holds, another group's are answered."""
+    join = {"group_id": "held", "member_epoch": 0, "subscribed_topic_names": ["t"]}
+    assert client.post(PATH, json={**join, "member_id": "m"}).json()["error_code"] == 0
+    with private_database.transaction() as connection, ThreadPoolExecutor(20) as pool:
+        connection.execute(text("select from sharequeue.share_groups where group_id = 'held' for update"))
+        asked = [
+            pool.submit(client.post, PATH, json={**join, "member_id": f"m{number}"}) for number in range(20)
+        ]
+        began = time.monotonic()
+        other = client.post(PATH, json={**join, "group_id": "free", "member_id": "m"})
+        took = time.monotonic() - began
+        assert other.json()["error_code"] == 0
+        connection.rollback()
+        codes = {each.result().json()["error_code"] for each in asked}
+    assert took < 2
+    assert codes <= {0, CoordinatorNotAvailable.code}
+
+
+def test_nobody_forges_a_line_of_the_log() -> None:
+    """Line breaks in names are shown as in a literal; a traceback is indented."""
+    log = OneLine("%(levelname)s %(message)s")
+    record = logging.LogRecord(
+        "n", logging.INFO, "p", 1, "group %s", ("g\nWARNING all\u2028is lost\x1b[2J",), None
+    )
+    assert log.format(record) == "INFO group g\\nWARNING all\\u2028is lost\\x1b[2J"
+    try:
+        raise ValueError("a\nWARNING b")
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    assert all(line.startswith(("INFO ", "    ")) for line in log.format(record).splitlines())
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "service.example"])  # noqa: S104
+def test_beyond_this_machine_only_when_told(host: str) -> None:
+    """`serve` refuses an address that others can reach, unless it is told that nobody is asked who they are."""
+    refused = CliRunner().invoke(command, ["serve", "--host", host])
+    assert refused.exit_code == 1
+    assert "--allow-unauthenticated" in refused.output
 
 
 def test_a_group_to_look_at(client: httpx.Client, make_topic: MakeTopic) -> None:

@@ -26,6 +26,8 @@ from sharequeue.local.home import Home, file_lock, read_json
 from sharequeue.local.preflight import StackError
 from sharequeue.local.stack import StackInfo, down, reset, status, up
 from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.topics import Topics
 from tests.fix_stack import REPOSITORY, jars_folder
 
 SERVERS = ("postgres", "kafka")
@@ -94,6 +96,26 @@ def test_stack_file_and_password_are_the_owners_alone(stack_home: Path) -> None:
         "bootstrap_servers",
         "jars",
     }
+
+
+def test_a_home_of_any_name_is_its_owners_alone(stack_home: Path) -> None:
+    """A folder with letters of any script holds all of the stack, under a locale that knows none of them; nobody else
+    can list or read what is in it."""
+    folder = stack_home / "Größe 数据" / "home"
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("LC_ALL", "C")
+        try:
+            info = up(folder, quiet, service=False)
+            with Topics(Settings.load(folder)) as topics:
+                topics.create("kept", 1)
+            wait_until((folder / "kafka" / "data" / "kept-0").is_dir)
+            assert State(Database(info.database_url)).describe() == []
+        finally:
+            down(folder, quiet)
+    assert [path.name for path in stack_home.iterdir() if path.is_dir()] == ["Größe 数据"]
+    for path in (folder, *folder.iterdir(), *(folder / "logs").iterdir()):
+        if path.is_dir() or path.suffix == ".log":
+            assert path.stat().st_mode & 0o066 == 0, path
 
 
 def test_after_kill_9_of_a_component_it_is_said_and_up_goes_on(stack_home: Path) -> None:
