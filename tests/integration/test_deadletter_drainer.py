@@ -67,7 +67,7 @@ def archiving(case: GivenUp) -> int:
 
 
 def is_written(case: GivenUp) -> bool:
-    """Whether all of it is closed, and readers see it: a broker answers a commit before it has told the partitions."""
+    """Whether all of it is closed, and readers see it: a broker answers a commit before its partitions know of it."""
     return archiving(case) == 0 and len(case.letters()) >= sum(case.expected.values())
 
 
