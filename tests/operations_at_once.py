@@ -27,18 +27,19 @@ from sharequeue.errors import ShareError
 from sharequeue.groups import (
     HeartbeatRequest,
     ensure_group,
-    expire_members,
-    extend_sessions,
+    expire_members_of,
     heartbeat,
+    overdue_groups,
     refresh_group,
 )
 from sharequeue.journal import Journal
 from sharequeue.leases import AcknowledgeType, Lease, LeaseOutput, SharePartition
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.reports import Reports
+from sharequeue.service_leases import hear_replica
 from sharequeue.state import AcquireMode, Redelivery, State
 from sharequeue.topics import TopicInfo
-from sharequeue.watched_topics import record_topics
+from sharequeue.watched_topics import grown_groups, record_topics, start_grown
 
 GROUPS, TOPICS, PARTITIONS = ("g0", "g1"), ("t0", "t1"), (0, 1, 2)
 REDELIVERIES: tuple[Redelivery, ...] = ("kafka", "fan_out")
@@ -332,15 +333,18 @@ class Actor:
                     ),
                     {"m": self.member},
                 )
-            expire_members(self.database)
+            for overdue in overdue_groups(self.database):
+                expire_members_of(self.database, overdue)
         elif act < 0.8:
-            extend_sessions(self.database, 10)
+            hear_replica(self.database, self.member, timedelta(0))
         else:
             refresh_group(self.database, group)
 
     def topics(self) -> None:
         known = {t: TopicInfo(f"id-{t}", self.roll.randint(1, 4)) for t in self.roll.sample(TOPICS, 2)}
         record_topics(self.database, known, TOPICS)
+        for group in grown_groups(self.database):
+            start_grown(self.database, group)
 
     def journal(self) -> None:
         Journal(self.database).keep(updates_per_snapshot=self.roll.choice((1, 50)))
