@@ -1208,7 +1208,8 @@ declare
         'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'journal_partitions',
         'make_journal_partitions',
         'open_redrive', 'raise_state_epochs', 'remove_acls', 'roll_up_due_days', 'roll_up_journal', 'set_service_configs',
-        'take_snapshot', 'take_snapshots', 'trim_redrive'];
+        'take_snapshot', 'take_snapshots', 'trim_redrive',
+        'end_service_lease', 'hear_replica', 'hold_service_lease', 'take_service_lease'];
     v_reader constant text[] := array[
         'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'snapshots', 'verify',
         'verify_journal'];
@@ -1217,7 +1218,7 @@ declare
     v_coordinator constant text[] := array[
         'assignable_share_partitions', 'metadata_hash', 'raise_group_epoch', 'require_read_committed'];
     v_coordinator_tables constant text[] := array[
-        'assignments', 'group_configs', 'members', 'redrives', 'share_groups', 'topics'];
+        'assignments', 'group_configs', 'grown_topics', 'members', 'redrives', 'share_groups', 'topics'];
     v_all constant text[] := v_worker || v_service || v_reader || v_everybody || v_coordinator;
     v_roles text[] := '{}';
     v_purpose text;
@@ -1331,7 +1332,8 @@ CREATE FUNCTION sharequeue.assignable_share_partitions(p_group_id text) RETURNS 
     select sp.topic, sp.share_partition_id
     from sharequeue.share_partitions sp
     left join sharequeue.topics t on t.topic = sp.topic
-    where sp.group_id = p_group_id and sp.status = 'active' and coalesce(t.partitions, 1) > 0
+    where sp.group_id = p_group_id and sp.status = 'active'
+        and (t.topic is null or (t.topic_id = sp.topic_id and sp.partition < t.partitions))
         and sp.topic in (
             select unnest(m.subscribed_topic_names) from sharequeue.members m where m.group_id = p_group_id)
 $$;
@@ -2321,6 +2323,18 @@ begin
 end
 $$;
 
+-- FUNCTION end_service_lease(text, uuid)
+
+CREATE FUNCTION sharequeue.end_service_lease(p_task text, p_token uuid) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform sharequeue.authorise_cluster();
+    delete from sharequeue.service_leases where task = p_task and token = p_token;
+end
+$$;
+
 -- FUNCTION end_unanswered(bigint, bigint)
 
 CREATE FUNCTION sharequeue.end_unanswered(p_share_partition_id bigint, p_lease_id bigint, OUT held bigint, OUT completed bigint) RETURNS record
@@ -2946,6 +2960,45 @@ CREATE FUNCTION sharequeue.groups_of_topics(p_topics text[]) RETURNS TABLE(group
     select distinct sp.group_id, sp.topic from sharequeue.share_partitions sp where sp.topic = any (p_topics)
 $$;
 
+-- FUNCTION hear_replica(text, interval)
+
+CREATE FUNCTION sharequeue.hear_replica(p_replica_id text, p_silence interval DEFAULT NULL::interval) RETURNS interval
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_at timestamptz;
+    v_heard timestamptz;
+    v_silence interval;
+begin
+    perform sharequeue.authorise_cluster();
+    if p_replica_id is null or p_silence < interval '0' then
+        raise exception 'a replica has a name, and a silence is not negative: %', p_silence using errcode = 'SQ042';
+    end if;
+    if p_silence is not null then
+        -- Two that start together must not both lengthen the sessions.
+        perform pg_advisory_xact_lock(7264519032119);
+        v_at := sharequeue.clock();
+        select max(heard_at) into v_heard from sharequeue.service_replicas;
+        if v_heard is null or v_at - v_heard > p_silence then
+            v_silence := v_at - v_heard;
+            update sharequeue.members m
+            set session_expires_at = case when v_heard is null then greatest(m.session_expires_at, v_at + p_silence)
+                else m.session_expires_at + v_silence end
+            where (m.group_id, m.member_id) in (
+                select k.group_id, k.member_id from sharequeue.members k
+                where v_heard is null or k.session_expires_at > v_heard
+                order by k.group_id, k.member_id for update skip locked);
+        end if;
+        delete from sharequeue.service_replicas where heard_at < v_at - interval '1 day';
+        delete from sharequeue.service_leases where expires_at < v_at - interval '1 day';
+    end if;
+    insert into sharequeue.service_replicas as r (replica_id, heard_at) values (p_replica_id, sharequeue.clock())
+    on conflict on constraint service_replicas_pkey do update set heard_at = excluded.heard_at;
+    return v_silence;
+end
+$$;
+
 -- FUNCTION held(bigint, bigint, bigint, text, uuid)
 
 CREATE FUNCTION sharequeue.held(p_id bigint, p_first bigint, p_last bigint, p_member_id text, p_token uuid) RETURNS int8multirange
@@ -2982,6 +3035,21 @@ begin
         insert into sharequeue.held_dead_letters as h (share_partition_id, reason, since)
         values (v_id, p_reason, sharequeue.clock())
         on conflict on constraint held_dead_letters_pkey do update set reason = excluded.reason;
+    end if;
+end
+$$;
+
+-- FUNCTION hold_service_lease(text, uuid)
+
+CREATE FUNCTION sharequeue.hold_service_lease(p_task text, p_token uuid) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform sharequeue.authorise_cluster();
+    perform from sharequeue.service_leases where task = p_task and token = p_token for share;
+    if not found then
+        raise exception 'another replica does "%" now', p_task using errcode = 'SQ016';
     end if;
 end
 $$;
@@ -5199,6 +5267,27 @@ begin
 end
 $$;
 
+-- FUNCTION take_service_lease(text, text, uuid, double precision)
+
+CREATE FUNCTION sharequeue.take_service_lease(p_task text, p_holder text, p_token uuid, p_seconds double precision) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform sharequeue.authorise_cluster();
+    if p_task is null or p_holder is null or p_token is null or not coalesce(p_seconds between 1 and 3600, false) then
+        raise exception 'a task is taken by a holder under a token for 1 to 3600 seconds, not for %', p_seconds
+            using errcode = 'SQ042';
+    end if;
+    insert into sharequeue.service_leases as l (task, holder, token, expires_at)
+    values (p_task, p_holder, p_token, sharequeue.clock() + make_interval(secs => p_seconds))
+    on conflict on constraint service_leases_pkey do update
+        set holder = excluded.holder, token = excluded.token, expires_at = excluded.expires_at
+        where l.token = p_token or l.expires_at <= sharequeue.clock();
+    return found;
+end
+$$;
+
 -- FUNCTION take_snapshot(bigint, boolean)
 
 CREATE FUNCTION sharequeue.take_snapshot(p_share_partition_id bigint, p_wait boolean DEFAULT true) RETURNS bigint
@@ -5949,6 +6038,7 @@ CREATE TABLE sharequeue.members (
     joined_at timestamp with time zone NOT NULL,
     heartbeat_at timestamp with time zone NOT NULL,
     session_expires_at timestamp with time zone NOT NULL,
+    told_share_partition_ids bigint[],
     CONSTRAINT members_member_id_length CHECK (((length(member_id) >= 1) AND (length(member_id) <= 36)))
 );
 
@@ -5976,6 +6066,16 @@ CREATE VIEW sharequeue.group_list AS
    FROM (sharequeue.share_groups g
      LEFT JOIN sharequeue.members m USING (group_id))
   GROUP BY g.group_id;
+
+-- TABLE grown_topics
+
+CREATE TABLE sharequeue.grown_topics (
+    group_id text NOT NULL,
+    topic text NOT NULL,
+    topic_id text NOT NULL,
+    first_new integer NOT NULL,
+    partitions integer NOT NULL
+);
 
 -- VIEW held_leases
 
@@ -6253,6 +6353,23 @@ CREATE TABLE sharequeue.service_configs (
     value text NOT NULL
 );
 
+-- TABLE service_leases
+
+CREATE TABLE sharequeue.service_leases (
+    task text NOT NULL,
+    holder text NOT NULL,
+    token uuid NOT NULL,
+    expires_at timestamp with time zone NOT NULL
+);
+
+-- TABLE service_replicas
+
+CREATE TABLE sharequeue.service_replicas (
+    replica_id text NOT NULL,
+    heard_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
 -- TABLE share_partition_history
 
 CREATE TABLE sharequeue.share_partition_history (
@@ -6485,6 +6602,11 @@ ALTER TABLE ONLY sharequeue.group_configs
 ALTER TABLE ONLY sharequeue.group_settings
     ADD CONSTRAINT group_settings_pkey PRIMARY KEY (group_id);
 
+-- CONSTRAINT grown_topics grown_topics_pkey
+
+ALTER TABLE ONLY sharequeue.grown_topics
+    ADD CONSTRAINT grown_topics_pkey PRIMARY KEY (group_id, topic, topic_id, first_new);
+
 -- CONSTRAINT held_dead_letters held_dead_letters_pkey
 
 ALTER TABLE ONLY sharequeue.held_dead_letters
@@ -6584,6 +6706,16 @@ ALTER TABLE ONLY sharequeue.service_beat
 
 ALTER TABLE ONLY sharequeue.service_configs
     ADD CONSTRAINT service_configs_pkey PRIMARY KEY (name);
+
+-- CONSTRAINT service_leases service_leases_pkey
+
+ALTER TABLE ONLY sharequeue.service_leases
+    ADD CONSTRAINT service_leases_pkey PRIMARY KEY (task);
+
+-- CONSTRAINT service_replicas service_replicas_pkey
+
+ALTER TABLE ONLY sharequeue.service_replicas
+    ADD CONSTRAINT service_replicas_pkey PRIMARY KEY (replica_id);
 
 -- CONSTRAINT share_groups share_groups_pkey
 
