@@ -31,6 +31,11 @@ trip of two."""
 _NOT_THERE = frozenset(("42883", "42P01", "42703", "42704", "3F000"))
 """SQLSTATEs for a function, table, column, type or schema that does not exist."""
 
+_DEADLOCK = "40P01"
+_DEADLOCKS = 2
+"""How often one call is repeated for deadlocks. There are none among our own operations, which take their locks in
+one order; a transaction of the user's own may take others."""
+
 _ERROR_STATE = "SQ"
 """SQLSTATEs of our own begin so; Kafka's error number follows."""
 
@@ -52,6 +57,7 @@ class Database:
     ) -> None:
         options = options or DatabaseOptions()
         size = pool_size or options.pool_size
+        self.lock_timeout_ms = options.lock_timeout_ms
         self.engine = sa.create_engine(
             url,
             pool_size=size,
@@ -82,7 +88,19 @@ class Database:
 
     def rows(self, query: sa.TextClause, **parameters: Any) -> list[sa.RowMapping]:
         """The rows of one statement in a transaction of its own. For calls that are harmless to repeat or
-        read only."""
+        read only.
+
+        Done again where Postgres ended it as one of several that waited for each other: it has done nothing then.
+        """
+        for _ in range(_DEADLOCKS):
+            try:
+                return self._rows(query, parameters)
+            except DBAPIError as error:
+                if getattr(error.orig, "pgcode", None) != _DEADLOCK:
+                    raise
+        return self._rows(query, parameters)
+
+    def _rows(self, query: sa.TextClause, parameters: dict[str, Any]) -> list[sa.RowMapping]:
         # One round trip: sent outside a transaction, together with its settings, which makes the message one
         # transaction of its own. By the driver's own switch: SQLAlchemy's isolation level AUTOCOMMIT sends a SET for
         # the session each time it is given back.

@@ -18,11 +18,21 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from sharequeue.settings import RoleNames
+from sharequeue.upgrades import SchemaBusy, Upgrade, patiently
 
 if TYPE_CHECKING:
     from sharequeue.database import Database
 
-__all__ = ["Migration", "SchemaOutdated", "migrate", "migrations", "pending", "schema_mismatch", "sql_root"]
+__all__ = [
+    "Migration",
+    "SchemaBusy",
+    "SchemaOutdated",
+    "migrate",
+    "migrations",
+    "pending",
+    "schema_mismatch",
+    "sql_root",
+]
 
 _MIGRATION_LOCK = 7_264_519_032_117
 """Key of the advisory lock under which one process at a time migrates; any constant does."""
@@ -93,31 +103,36 @@ def migrate(database: Database, *, dry_run: bool = False, roles: RoleNames | Non
     With ``dry_run`` nothing changes and the names say what would be applied. With ``roles`` the roles of those
     names are made where they are missing, the schema is handed to the owner's, and the others are granted what is
     theirs. Raises SchemaOutdated when an applied numbered migration has another text now, or the database has one
-    that this code does not know (a newer release).
+    that this code does not know (a newer release), and SchemaBusy when others were in the way for the database's
+    lock time-out: workers go on meanwhile.
     """
-    with database.engine.begin() as connection:
-        # Moving a large table takes as long as it takes; waiting for one does not.
-        connection.exec_driver_sql("set local statement_timeout = 0")
-        connection.execute(sa.text("select pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
-        if roles is not None and not dry_run:
-            _make_roles(connection, roles)
-            _hand_over(connection, roles.owner)
-        _become_owner(connection)
-        todo = _pending(connection)
-        if dry_run:
-            return [migration.name for migration in todo]
-        if todo:
-            _prepare(connection)
-            for migration in todo:
-                _apply(connection, migration)
-            # Files that are gone; what they made was dropped by a numbered migration.
-            connection.execute(
-                sa.text("delete from sharequeue.schema_migrations where not name = any(:names)"),
-                {"names": [f.name for f in migrations()]},
-            )
-        if roles is not None:
-            _name_roles(connection, roles)
+    return patiently(database, lambda upgrade: _migrate(upgrade, dry_run, roles))
+
+
+def _migrate(upgrade: Upgrade, dry_run: bool, roles: RoleNames | None) -> list[str]:
+    connection = upgrade.connection
+    # Moving a large table takes as long as it takes; waiting for one does not.
+    connection.exec_driver_sql("set local statement_timeout = 0")
+    connection.execute(sa.text("select pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+    if roles is not None and not dry_run:
+        _make_roles(connection, roles)
+        _hand_over(upgrade, roles.owner)
+    _become_owner(connection)
+    todo = _pending(connection)
+    if dry_run:
         return [migration.name for migration in todo]
+    if todo:
+        _prepare(connection)
+        for migration in todo:
+            _apply(upgrade, migration)
+        # Files that are gone; what they made was dropped by a numbered migration.
+        connection.execute(
+            sa.text("delete from sharequeue.schema_migrations where not name = any(:names)"),
+            {"names": [f.name for f in migrations()]},
+        )
+    if roles is not None:
+        _name_roles(connection, roles)
+    return [migration.name for migration in todo]
 
 
 def schema_mismatch(connection: sa.Connection) -> str | None:
@@ -200,18 +215,13 @@ def _prepare(connection: sa.Connection) -> None:
     )
 
 
-def _apply(connection: sa.Connection, migration: Migration) -> None:
-    cursor = connection.connection.cursor()
+def _apply(upgrade: Upgrade, migration: Migration) -> None:
     try:
-        # Straight to the driver, without parameters, so that a percent sign or a colon in a file is just
-        # text.
-        cursor.execute(migration.text)
+        upgrade.run(migration.text, repeatable=migration.repeatable)
     except Exception as error:
         error.add_note(f"while applying {migration.name}; nothing was changed")
         raise
-    finally:
-        cursor.close()
-    connection.execute(
+    upgrade.connection.execute(
         sa.text(
             "insert into sharequeue.schema_migrations (name, checksum) values (:name, :checksum)"
             " on conflict (name) do update set checksum = excluded.checksum, applied_at = clock_timestamp()"
@@ -242,8 +252,9 @@ def _make_roles(connection: sa.Connection, roles: RoleNames) -> None:
             connection.exec_driver_sql(f"create role {quoted} nologin")
 
 
-def _hand_over(connection: sa.Connection, owner: str) -> None:
+def _hand_over(upgrade: Upgrade, owner: str) -> None:
     """Makes ``owner`` the owner of the schema and all that is in it."""
+    connection = upgrade.connection
     quoted = connection.scalar(sa.text("select quote_ident(:name)"), {"name": owner})
     if not connection.scalar(sa.text("select pg_has_role(to_regrole(:r), 'USAGE')"), {"r": quoted}):
         connection.exec_driver_sql(f"grant {quoted} to current_user")
@@ -257,7 +268,10 @@ def _hand_over(connection: sa.Connection, owner: str) -> None:
         connection.exec_driver_sql(f"create schema sharequeue authorization {quoted}")
         return
     connection.exec_driver_sql(f"alter schema sharequeue owner to {quoted}")
-    for statement in connection.scalars(_OWNED, {"owner": owner}).all():
+    statements = connection.scalars(_OWNED, {"owner": owner}).all()
+    if statements:
+        upgrade.lock()
+    for statement in statements:
         connection.exec_driver_sql(statement)
 
 

@@ -27,6 +27,7 @@ from sharequeue.cli import (
 from sharequeue.database import SchemaOutdated
 from sharequeue.errors import ShareError
 from sharequeue.local.preflight import StackError
+from sharequeue.migrations import SchemaBusy
 from sharequeue.settings import SettingMissing
 
 __all__ = ["command", "main"]
@@ -57,7 +58,7 @@ def main() -> None:
         _fail(error.format_message(), 1)
     except ShareError as error:
         _fail(f"{error.name}: {error}", 1)
-    except (StackError, SettingMissing, SchemaOutdated) as error:
+    except (StackError, SettingMissing, SchemaOutdated, SchemaBusy) as error:
         _fail(str(error), 1)
     except OperationalError as error:
         reason = str(error.orig).strip().splitlines()[0]

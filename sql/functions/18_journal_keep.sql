@@ -58,7 +58,7 @@ $$;
 -- Makes the partitions of today and the next p_ahead days (UTC). Made apart and then attached, which holds up nobody;
 -- what the day has left in the partition of all other times moves over. Answers the days made.
 create or replace function sharequeue.make_journal_partitions(p_ahead integer default 2) returns date[]
-language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' set lock_timeout = '1s' as $$
+language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' set lock_timeout = '250ms' as $$
 declare
     v_today date := sharequeue.clock()::date;
     v_day date;
