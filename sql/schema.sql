@@ -3551,7 +3551,7 @@ CREATE FUNCTION sharequeue.make_journal_partitions(p_ahead integer DEFAULT 2) RE
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET "TimeZone" TO 'UTC'
-    SET lock_timeout TO '1s'
+    SET lock_timeout TO '250ms'
     AS $$
 declare
     v_today date := sharequeue.clock()::date;
