@@ -230,8 +230,9 @@ _SERVICE = (
         "share.coordinator.snapshot.update.records.per.snapshot",
         "int",
         500,
-        "Changes in a share-partition's journal before a snapshot is written.",
-        0,
+        "Changes in a share-partition's journal before a snapshot is written. Kafka's 0, a snapshot "
+        "with each change, is not to be had: they are written every ten seconds at most.",
+        1,
         MAX_INT,
     ),
     ConfigKey(

@@ -12,7 +12,7 @@ return (select coalesce(sum(upper(r) - lower(r)), 0)::bigint from (select unnest
 -- The lowest p_count offsets of a set; all of it when it holds fewer.
 create or replace function sharequeue.first_records(p_offsets int8multirange, p_count bigint) returns int8multirange
 language sql immutable parallel safe set search_path = pg_catalog as $$
-    select coalesce(range_agg(int8range(first, least(past, first + p_count - before))), '{}'::int8multirange)
+    select coalesce(range_agg(int8range(first, first + least(past - first, p_count - before))), '{}'::int8multirange)
     from (
         select
             lower(r) as first,

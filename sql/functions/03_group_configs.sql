@@ -72,6 +72,30 @@ language sql volatile set search_path = pg_catalog as $$
         refund_cancelled = excluded.refund_cancelled
 $$;
 
+-- Refuses what cannot be configs of a service: texts by name, whole numbers where the state functions read numbers. What is
+-- in bounds is sharequeue/configs.py's matter.
+create or replace function sharequeue.check_service_configs(p_configs jsonb) returns void
+language plpgsql immutable as $$
+declare
+    v_config record;
+begin
+    if p_configs is null or jsonb_typeof(p_configs) <> 'object' then
+        raise exception 'service configs are one object of names and values' using errcode = 'SQ040';
+    end if;
+    for v_config in select key, value, p_configs->>key as text from jsonb_each(p_configs) loop
+        if v_config.key !~ '^(group\.share|share\.coordinator|errors\.deadletterqueue|journal|deleted\.topics)\.[a-z.]{1,200}$' then
+            raise exception 'there is no service config %', left(v_config.key, 300) using errcode = 'SQ040';
+        elsif jsonb_typeof(v_config.value) <> 'string' then
+            raise exception 'service config % must be a text', v_config.key using errcode = 'SQ040';
+        elsif v_config.key ~ '\.(ms|limit|locks|size|minutes|snapshot)$' and not (v_config.text ~ '^[0-9]{1,10}$'
+                and (v_config.text)::bigint <= 2147483647) then
+            raise exception 'service config % must be a whole number, 2147483647 at most', v_config.key
+                using errcode = 'SQ040';
+        end if;
+    end loop;
+end
+$$;
+
 -- What the service is configured to, all of it at once; names and values are checked by sharequeue/configs.py. Groups
 -- follow when something has changed.
 create or replace function sharequeue.set_service_configs(p_configs jsonb) returns boolean
@@ -80,6 +104,7 @@ declare
     v_before jsonb;
 begin
     perform sharequeue.authorise_cluster();
+    perform sharequeue.check_service_configs(p_configs);
     lock table sharequeue.service_configs in share row exclusive mode;
     select coalesce(jsonb_object_agg(name, value), '{}') into v_before from sharequeue.service_configs;
     if v_before = p_configs then

@@ -7,9 +7,8 @@ language plpgsql volatile set search_path = pg_catalog as $$
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
     perform sharequeue.check_start(p_topic, p_partition, p_topic_id, p_start_offset);
-    if p_state_epoch is null or p_state_epoch < 0 then
-        raise exception 'a state epoch is 0 or more, not %', p_state_epoch using errcode = 'SQ042';
-    elsif not sharequeue.lock_group(p_group_id) then
+    perform sharequeue.check_between('the state epoch', p_state_epoch, 0, 1073741824);
+    if not sharequeue.lock_group(p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;
     insert into sharequeue.share_partitions
@@ -27,10 +26,13 @@ create or replace function sharequeue.check_start(
 ) returns void
 language plpgsql immutable as $$
 begin
-    if p_topic is null or p_topic = '' or p_topic_id is null or p_partition is null or p_partition < 0 then
-        raise exception 'a share-partition has a topic, its id and a partition from 0 on, not %-% of id %',
-            p_topic, p_partition, p_topic_id using errcode = 'SQ042';
-    elsif p_start_offset is null or p_start_offset not between 0 and 9223372036854775806 then
+    if not coalesce(p_topic ~ '^[a-zA-Z0-9._-]{1,249}$' and p_topic_id <> '' and p_partition >= 0, false) then
+        raise exception 'a share-partition has a topic (1 to 249 letters, digits, dots, underscores and hyphens), its id and a '
+            'partition from 0 on, not %-% of id %', left(p_topic, 300), p_partition, left(p_topic_id, 300)
+            using errcode = 'SQ042';
+    end if;
+    perform sharequeue.check_name('the topic id', p_topic_id);
+    if p_start_offset is null or p_start_offset not between 0 and 9223372036854775806 then
         raise exception 'a start offset lies between 0 and 2^63 - 2, not at %', p_start_offset using errcode = 'SQ042';
     end if;
 end

@@ -12,6 +12,9 @@ declare
     v_sp sharequeue.share_partitions;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
+        sharequeue.check_present('the partition', p_partition);
+    perform sharequeue.check_name('the topic id', p_topic_id);
     if not coalesce(p_topic_id is not null and p_log_start >= 0 and p_last_stable_offset >= 0
             and p_log_end between p_log_start and 9223372036854775807, false) then
         raise exception 'a log that starts at %, is stable to % and ends at % (topic id %) cannot be', p_log_start,
@@ -33,7 +36,8 @@ begin
         perform sharequeue.advance_log_start(v_sp, p_log_start);
     end if;
     update sharequeue.share_partitions
-    set log_start = p_log_start, log_end = p_log_end, last_stable_offset = p_last_stable_offset,
+    set log_start = p_log_start, log_end = p_log_end,
+        last_stable_offset = least(p_last_stable_offset, p_log_end),
         observed_at = sharequeue.clock()
     where share_partition_id = v_sp.share_partition_id;
     return 'active';

@@ -38,6 +38,10 @@ begin
         select * into v_error, v_message from sharequeue.check_acquire(v_found.sp, v_found.settings, p_member_id,
             p_member_epoch, p_max_records, p_lock_duration_ms, p_redelivery, p_mode, p_log_firsts, p_log_lasts);
     end if;
+    if v_error = 0 then
+        v_message := sharequeue.fetch_fault(p_batch_size, p_log_firsts, p_log_lasts, p_aborted);
+        v_error := case when v_message is null then 0 else 42 end;
+    end if;
     if v_error <> 0 then
         return next row(v_error, v_message, null, null, null, null, null, null, null)::sharequeue.acquired;
         return;
@@ -97,6 +101,25 @@ begin
         select m.error_code, m.error_message into error_code, error_message
         from sharequeue.check_member(p_sp.group_id, p_member_id, p_member_epoch) as m;
     end if;
+end
+$$;
+
+-- What may be wrong with what a fetch says of the log, beyond the order of its batches; null where nothing is.
+create or replace function sharequeue.fetch_fault(
+    p_batch_size bigint, p_log_firsts bigint[], p_log_lasts bigint[], p_aborted int8multirange
+) returns text
+language plpgsql immutable as $$
+begin
+    if p_batch_size < 1 then
+        return 'a batch size is 1 or more; leave it out for the number of records asked for';
+    elsif (p_log_firsts is null) <> (p_log_lasts is null) then
+        return 'log batches are pairs of first and last offset: give both lists or neither';
+    elsif 9223372036854775807 = any (p_log_lasts) then
+        return 'offsets lie between 0 and 2^63 - 2';
+    elsif p_aborted is null then
+        return 'the offsets of aborted transactions must be given; none are {}';
+    end if;
+    return sharequeue.offsets_fault(p_aborted);
 end
 $$;
 

@@ -69,8 +69,9 @@ begin
             v_budget := 0;
         end if;
     end if;
-    v_fresh_to := least(p_read_end, p_sp.speo + v_budget,
-        p_sp.speo + p_settings.max_record_locks - sharequeue.in_flight_span(p_sp, p_at));
+    -- Numbers of records are compared, not offsets: near 2^63 a sum would overflow.
+    v_fresh_to := p_sp.speo + least(p_read_end - p_sp.speo, v_budget,
+        p_settings.max_record_locks - sharequeue.in_flight_span(p_sp, p_at));
     if v_fresh_to > p_sp.speo then
         insert into sharequeue.in_flight_batches
             (share_partition_id, first_offset, last_offset, state, delivery_count, lease_id)

@@ -30,6 +30,11 @@ begin
         select * into v_answer.error_code, v_answer.error_message
         from sharequeue.check_member(p_group_id, p_member_id, p_member_epoch);
     end if;
+    if v_answer.error_code = 0 then
+        v_answer.error_message := case when p_renew_allowed is null then 'whether renewals are allowed must be given'
+            else sharequeue.not_before_fault(p_not_before) end;
+        v_answer.error_code := case when v_answer.error_message is null then 0 else 42 end;
+    end if;
     if v_answer.error_code <> 0 then
         return v_answer;
     end if;

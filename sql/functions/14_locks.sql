@@ -62,6 +62,8 @@ declare
     v_released bigint := 0;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the member id', p_member_id),
+        sharequeue.check_present('whether the run was cancelled', p_cancelled);
     for v_id in
         -- Not exists: that was made a hash of all leases of all groups.
         select share_partition_id from sharequeue.share_partitions
@@ -163,6 +165,7 @@ declare
     v_settled record;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_between('the limit of leases', p_limit, 1, 2147483647);
     leases := 0;
     records := 0;
     for v_id in

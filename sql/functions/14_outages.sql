@@ -17,6 +17,7 @@ create or replace function sharequeue.beat(p_longer_than interval default null) 
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
     perform sharequeue.authorise_cluster();
+    perform sharequeue.check_span('the longest silence', coalesce(p_longer_than, interval '0'));
     insert into sharequeue.service_beat as b (beat_at, server_started_at)
     values (sharequeue.clock(), pg_postmaster_start_time()) on conflict on constraint service_beat_pkey do nothing;
     if found then
@@ -78,9 +79,7 @@ declare
     v_extended bigint;
 begin
     perform sharequeue.authorise_cluster();
-    if p_amount is null or p_amount < interval '0' then
-        raise exception 'locks are extended by a positive amount of time, not by %', p_amount using errcode = 'SQ042';
-    end if;
+    perform sharequeue.check_span('the time by which locks are extended', p_amount);
     v_ids := sharequeue.lock_in_order(null, false, true);
     perform sharequeue.unfold(share_partition_id)
     from sharequeue.share_partitions where share_partition_id = any (v_ids) and folded_lease_id is not null;

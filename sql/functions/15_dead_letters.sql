@@ -11,6 +11,9 @@ declare
     v_taken int8multirange;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
+        sharequeue.check_present('the partition', p_partition);
+    perform sharequeue.check_between('the number of records', p_max_records, 1, 4611686018427387904);
     select * into v_sp from sharequeue.share_partitions sp
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition for update;
     if not exists (
@@ -60,6 +63,9 @@ declare
     v_completed bigint := 0;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
+        sharequeue.check_present('the partition', p_partition);
+    perform sharequeue.check_present('the sequence', p_sequence), sharequeue.check_present('whether they were dropped', p_dropped);
     select * into v_sp from sharequeue.share_partitions sp
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition for update;
     update sharequeue.dead_letter_batches set written_at = sharequeue.clock(), dropped = p_dropped
@@ -112,6 +118,9 @@ declare
     v_offsets int8multirange;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
+        sharequeue.check_present('the partition', p_partition);
+    perform sharequeue.check_present('the sequence', p_sequence);
     select sp.share_partition_id, range_agg(r.offsets) into v_id, v_offsets
     from sharequeue.share_partitions sp join sharequeue.dead_letter_runs r using (share_partition_id)
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition and r.sequence = p_sequence
@@ -135,6 +144,11 @@ declare
     v_id bigint;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
+        sharequeue.check_present('the partition', p_partition);
+    if p_reason is not null then
+        perform sharequeue.check_text('the reason', p_reason, 10000);
+    end if;
     select share_partition_id into v_id from sharequeue.share_partitions
     where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
     if p_reason is null then

@@ -11,6 +11,13 @@ declare
     v_taken int8multirange;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_name('the topic', p_topic), sharequeue.check_name('the topic id', p_topic_id),
+        sharequeue.check_between('the partition', p_partition, 0, 2147483647);
+    perform sharequeue.check_offsets(p_wanted), sharequeue.check_between('the number of letters', p_max_records, 1,
+        4611686018427387904);
+    if not exists (select from sharequeue.redrives r where r.redrive_id = p_redrive_id) then
+        raise exception 'there is no redrive %', p_redrive_id using errcode = 'SQ042';
+    end if;
     insert into sharequeue.redriven (dead_letter_topic, topic_id, partition) values (p_topic, p_topic_id, p_partition)
     on conflict on constraint redriven_pkey do nothing;
     select r.* into v_redriven from sharequeue.redriven r
@@ -42,6 +49,9 @@ create or replace function sharequeue.trim_redrive(
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_name('the topic', p_topic), sharequeue.check_name('the topic id', p_topic_id),
+        sharequeue.check_between('the partition', p_partition, 0, 2147483647);
+    perform sharequeue.check_present('the sequence', p_sequence), sharequeue.check_offsets(p_offsets);
     update sharequeue.redrive_batches b set offsets = b.offsets * p_offsets
     where b.dead_letter_topic = p_topic and b.topic_id = p_topic_id and b.partition = p_partition
         and b.sequence = p_sequence and b.sent_at is null;
@@ -58,6 +68,9 @@ declare
     v_sent bigint;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_name('the topic', p_topic), sharequeue.check_name('the topic id', p_topic_id),
+        sharequeue.check_between('the partition', p_partition, 0, 2147483647);
+    perform sharequeue.check_present('the sequence', p_sequence);
     perform from sharequeue.redriven r
     where r.dead_letter_topic = p_topic and r.topic_id = p_topic_id and r.partition = p_partition for update;
     update sharequeue.redrive_batches b set sent_at = sharequeue.clock()

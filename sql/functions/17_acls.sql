@@ -1,6 +1,22 @@
 -- ACLs are changed here, by super users, and every change is written down. Adding one that is there already, or removing
 -- one that is not, changes nothing.
 
+-- What an ACL may say, as the table's constraints have it.
+create or replace function sharequeue.check_acl(
+    p_principal text, p_operation text, p_permission text, p_pattern_type text
+) returns void
+language plpgsql immutable as $$
+begin
+    if not coalesce(p_principal like 'User:_%' and sharequeue.check_name('the principal', p_principal) is not null
+            and p_operation in ('ALL', 'READ', 'DESCRIBE', 'ALTER', 'DELETE', 'ALTER_CONFIGS', 'DESCRIBE_CONFIGS')
+            and p_permission in ('ALLOW', 'DENY') and p_pattern_type in ('LITERAL', 'PREFIXED'), false) then
+        raise exception 'no such ACL: a principal is User:<name>, an operation ALL, READ, DESCRIBE, ALTER, DELETE, '
+            'ALTER_CONFIGS or DESCRIBE_CONFIGS, a permission ALLOW or DENY, a pattern type LITERAL or PREFIXED'
+            using errcode = 'SQ042';
+    end if;
+end
+$$;
+
 -- Answers whether it was new.
 create or replace function sharequeue.add_acl(
     p_principal text, p_operation text, p_permission text, p_pattern_type text, p_resource_name text
@@ -8,6 +24,8 @@ create or replace function sharequeue.add_acl(
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
     perform sharequeue.authorise_cluster();
+    perform sharequeue.check_acl(p_principal, p_operation, p_permission, p_pattern_type),
+        sharequeue.check_name('the resource name', p_resource_name);
     lock table sharequeue.acls in share row exclusive mode;
     insert into sharequeue.acls (principal, operation, permission, pattern_type, resource_name)
     values (p_principal, p_operation, p_permission, p_pattern_type, p_resource_name)
@@ -33,6 +51,7 @@ declare
     v_acls sharequeue.acls[];
 begin
     perform sharequeue.authorise_cluster();
+    perform sharequeue.check_present('whether it is a dry run', p_dry_run);
     if not p_dry_run then
         lock table sharequeue.acls in share row exclusive mode;
     end if;
@@ -58,6 +77,7 @@ declare
     v_before boolean := coalesce((select allow_everyone_if_no_acl_found from sharequeue.authorizer), true);
 begin
     perform sharequeue.authorise_cluster();
+    perform sharequeue.check_present('whether to allow everyone', p_allow);
     lock table sharequeue.acls in share row exclusive mode;
     insert into sharequeue.authorizer (allow_everyone_if_no_acl_found) values (p_allow)
     on conflict on constraint authorizer_pkey do update

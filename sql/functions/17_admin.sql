@@ -33,6 +33,9 @@ declare
     v_epoch integer;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    if p_state_epoch is not null then
+        perform sharequeue.check_between('the state epoch', p_state_epoch, 0, 1073741824);
+    end if;
     perform sharequeue.check_start(p_topic, p_partition, p_topic_id, p_start_offset);
     if not sharequeue.lock_empty_group(p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
@@ -68,6 +71,23 @@ begin
 end
 $$;
 
+-- Raises the epoch of a group that nobody is in, and makes the group if there is none; there is nothing to assign at the
+-- new epoch.
+create or replace function sharequeue.next_epoch_of_empty_group(p_group_id text) returns integer
+language plpgsql volatile as $$
+declare
+    v_epoch integer;
+begin
+    insert into sharequeue.share_groups (group_id, group_epoch) values (p_group_id, 0)
+    on conflict on constraint share_groups_pkey do nothing;
+    -- Somebody else may have made it meanwhile, and joined it.
+    perform sharequeue.lock_empty_group(p_group_id);
+    update sharequeue.share_groups set group_epoch = group_epoch + 1, assignment_epoch = group_epoch + 1
+    where group_id = p_group_id returning group_epoch into v_epoch;
+    return v_epoch;
+end
+$$;
+
 -- Kafka's AlterShareGroupOffsets: many share-partitions at once, the group made if there is none, its epoch raised. A
 -- partition that is refused does not stop the others. Without p_execute it says what would be done, and does nothing.
 create or replace function sharequeue.reset_offsets(
@@ -81,24 +101,13 @@ declare
     v_row sharequeue.reset;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
-    if coalesce(p_group_id, '') = '' then
-        raise exception 'the group id is empty: name the share group' using errcode = 'SQ024';
-    elsif p_topics is null or p_execute is null
+    perform sharequeue.check_group_id(p_group_id);
+    if p_topics is null or p_execute is null
             or (cardinality(p_partitions), cardinality(p_topic_ids), cardinality(p_start_offsets))
             is distinct from (cardinality(p_topics), cardinality(p_topics), cardinality(p_topics)) then
         raise exception 'every topic needs a partition, a topic id and a start offset' using errcode = 'SQ042';
     end if;
-    if not sharequeue.lock_empty_group(p_group_id) and p_execute then
-        insert into sharequeue.share_groups (group_id, group_epoch) values (p_group_id, 0)
-        on conflict on constraint share_groups_pkey do nothing;
-        -- Somebody else may have made it meanwhile, and joined it.
-        perform sharequeue.lock_empty_group(p_group_id);
-    end if;
-    if p_execute then
-        -- Nobody is in the group: there is nothing to assign at the new epoch.
-        update sharequeue.share_groups set group_epoch = group_epoch + 1, assignment_epoch = group_epoch + 1
-        where group_id = p_group_id returning group_epoch into v_epoch;
-    end if;
+    perform sharequeue.lock_empty_group(p_group_id);
     -- In the order of ids, which is that of all who lock several share-partitions.
     for v_named in
         select n.topic, n.partition, n.topic_id, n.start_offset, n.number, sp.spso
@@ -111,14 +120,17 @@ begin
         v_row := row(0, null, v_named.topic, v_named.partition, v_named.spso, v_named.start_offset, null);
         begin
             perform sharequeue.check_start(v_named.topic, v_named.partition, v_named.topic_id, v_named.start_offset);
-            if p_execute then
-                v_row.state_epoch := sharequeue.alter_offsets(p_group_id, v_named.topic, v_named.partition,
-                    v_named.topic_id, v_named.start_offset, v_epoch);
-            end if;
         exception when sqlstate 'SQ042' then
             v_row.error_code := 42;
             v_row.error_message := sqlerrm;
         end;
+        if v_row.error_code = 0 and p_execute then
+            if v_epoch is null then
+                v_epoch := sharequeue.next_epoch_of_empty_group(p_group_id);
+            end if;
+            v_row.state_epoch := sharequeue.alter_offsets(p_group_id, v_named.topic, v_named.partition,
+                v_named.topic_id, v_named.start_offset, v_epoch);
+        end if;
         return next v_row;
     end loop;
 end
@@ -132,6 +144,7 @@ declare
     v_deleted jsonb;
 begin
     perform sharequeue.authorise(p_group_id, 'DELETE');
+    perform sharequeue.check_present('the topic', p_topic);
     if not sharequeue.lock_empty_group(p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;
@@ -157,6 +170,7 @@ declare
     v_before jsonb;
 begin
     perform sharequeue.authorise(p_group_id, 'DELETE');
+    perform sharequeue.check_present('the group id', p_group_id);
     if not sharequeue.lock_empty_group(p_group_id) then
         return false;
     end if;
@@ -183,6 +197,9 @@ declare
     v_paused integer;
 begin
     perform sharequeue.authorise(p_group_id, 'ALTER');
+    if p_reason is not null then
+        perform sharequeue.check_text('the reason', p_reason, 10000);
+    end if;
     if p_reason = '' or (p_topic is null and p_partition is not null) then
         raise exception 'a pause has a reason, and a partition has a topic' using errcode = 'SQ042';
     elsif not exists (select from sharequeue.share_groups where group_id = p_group_id) then

@@ -8,6 +8,12 @@ create or replace function sharequeue.begin_compaction(
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_present('the compaction id', p_compaction_id), sharequeue.check_name('the sink', p_sink),
+        sharequeue.check_text('the location', p_location, 4096);
+    perform from sharequeue.share_groups where group_id = p_group_id for key share;
+    if not found then
+        raise exception 'there is no share group %', left(p_group_id, 300) using errcode = 'SQ069';
+    end if;
     insert into sharequeue.compactions (compaction_id, group_id, sink, location, began_at)
     values (p_compaction_id, p_group_id, p_sink, p_location, sharequeue.clock())
     on conflict on constraint compactions_pkey do nothing;
@@ -33,6 +39,8 @@ begin
             using errcode = 'SQ042';
     end if;
     perform sharequeue.authorise(v_compaction.group_id, 'READ');
+    perform sharequeue.check_present('the folders replaced', p_replaced),
+        sharequeue.check_present('the number of records', p_records);
     if v_compaction.committed_at is null then
         perform from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
         where sp.group_id = v_compaction.group_id and o.sink = v_compaction.sink and o.location = any (p_replaced)
@@ -65,9 +73,12 @@ returns table (compaction_id uuid, folders text[])
 language plpgsql volatile set search_path = pg_catalog as $$
 #variable_conflict use_column
 declare
-    v_before timestamptz := sharequeue.clock() - p_grace;
+    v_before timestamptz;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the sink', p_sink),
+        sharequeue.check_span('the grace', p_grace);
+    v_before := sharequeue.clock() - p_grace;
     perform from sharequeue.share_groups where group_id = p_group_id for key share;
     update sharequeue.compactions c set abandoned_at = sharequeue.clock()
     where c.group_id = p_group_id and c.sink = p_sink and c.committed_at is null and c.abandoned_at is null
@@ -92,6 +103,7 @@ declare
     v_compaction sharequeue.compactions;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_present('the compaction id', p_compaction_id);
     select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id for update;
     if not found or (v_compaction.committed_at is null and v_compaction.abandoned_at is null) then
         return false;

@@ -24,9 +24,9 @@ begin
     v_row.error_code := v_found.error_code;
     v_row.error_message := v_found.error_message;
     if v_row.error_code = 0 and (p_execute is null or p_act is null or p_act not in ('release', 'dead_letter')
-            or p_offsets is null or isempty(p_offsets) or lower(p_offsets) is null or upper(p_offsets) is null) then
+            or isempty(p_offsets) or sharequeue.offsets_fault(p_offsets) is not null) then
         v_row.error_code := 42;
-        v_row.error_message := 'release or dead_letter needs a set of offsets that has a first and a last one';
+        v_row.error_message := 'release or dead_letter needs a set of offsets between 0 and 2^63 - 2';
     end if;
     if v_row.error_code <> 0 then
         return next v_row;

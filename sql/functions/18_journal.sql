@@ -162,6 +162,8 @@ declare
     v_written bigint := 1;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_present('the share-partition id', p_share_partition_id),
+        sharequeue.check_present('whether to wait', p_wait);
     if p_wait then
         select * into v_sp from sharequeue.share_partitions
         where share_partition_id = p_share_partition_id for no key update;

@@ -15,6 +15,8 @@ declare
     v_taken integer := 0;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_between('the number of updates', p_updates, 1, 2147483647),
+        sharequeue.check_between('the limit of snapshots', p_limit, 1, 2147483647);
     select journal_id into v_counted from sharequeue.journal_counted for update skip locked;
     if not found then
         return 0;
@@ -32,7 +34,7 @@ begin
         update sharequeue.journal_counted set journal_id = v_last;
     end if;
     for v_id in
-        select g.share_partition_id from sharequeue.journal_growth g where g.updates >= greatest(p_updates, 1)
+        select g.share_partition_id from sharequeue.journal_growth g where g.updates >= p_updates
         order by g.updates desc limit p_limit
     loop
         if sharequeue.take_snapshot(v_id, false) is not null then
@@ -66,6 +68,7 @@ declare
     v_made date[] := '{}';
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_between('the number of days ahead', p_ahead, 0, 366);
     for v_day in select d::date from generate_series(v_today, v_today + p_ahead, interval '1 day') as d loop
         v_name := 'journal_' || to_char(v_day, 'YYYYMMDD');
         continue when to_regclass('sharequeue.' || v_name) is not null;
@@ -96,6 +99,8 @@ declare
     v_id bigint;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_span('the retention', p_retention),
+        sharequeue.check_between('the limit of snapshots', p_limit, 1, 2147483647);
     select p.day, p.name into v_day, v_name from sharequeue.journal_partitions() as p limit 1;
     v_end := (v_day + 1)::timestamptz;
     if v_day is null or v_end > sharequeue.clock() - p_retention then
@@ -133,6 +138,8 @@ declare
     v_gone bigint;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_span('the retention', p_retention),
+        sharequeue.check_between('the limit of rows', p_limit, 1, 2147483647);
     delete from sharequeue.journal_other where ctid in (
         select o.ctid from sharequeue.journal_other o
         where o.at < sharequeue.clock() - p_retention and exists (
@@ -156,6 +163,9 @@ declare
     v_rows integer;
 begin
     perform sharequeue.require_read_committed();
+    if not coalesce(p_day between date '2000-01-01' and date '9999-12-31', false) then
+        raise exception 'no journal is kept of %: give a day between 2000 and 9999', p_day using errcode = 'SQ042';
+    end if;
     with changes as (
         select j.share_partition_id as id, j.journal_id, j.kind, j.delivery_complete_count, j.state_epoch,
             j.accepted_first, j.lost_records, coalesce(j.delivery_count, 1::smallint) as delivery_count, j.group_id,

@@ -15,6 +15,8 @@ declare
     v_width double precision;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_between('the least size in bytes', p_least, 0, 9223372036854775807),
+        sharequeue.check_between('the factor', p_factor, 2, 1000000);
     for v_table in
         select c.relname as name, pg_relation_size(c.oid) as bytes, k.relname as key,
             pg_stat_get_live_tuples(c.oid) as live, pg_stat_get_dead_tuples(c.oid) as dead,

@@ -5,6 +5,7 @@ declare
     v_at timestamptz := sharequeue.clock();
 begin
     perform sharequeue.authorise(p_group_id, 'DESCRIBE');
+    perform sharequeue.check_present('the group id', p_group_id);
     insert into sharequeue.share_partition_history
     select v_at, share_partition_id, spso, speo, log_start, log_end, lag, acquired, available, archiving,
         delivery_complete_count

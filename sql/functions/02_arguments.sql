@@ -1,0 +1,151 @@
+-- What the operations ask of their arguments before they touch anything. Each check raises INVALID_REQUEST (SQ042; a group
+-- id INVALID_GROUP_ID, SQ024) with what was given and what is expected, and otherwise gives the value back. The hot
+-- operations answer the same in their rows, by functions of their own.
+
+-- Something has to be given.
+create or replace function sharequeue.check_present(p_what text, p_value anyelement) returns anyelement
+language plpgsql immutable parallel safe as $$
+begin
+    if p_value is null then
+        raise exception '% is missing: give one', p_what using errcode = 'SQ042';
+    end if;
+    return p_value;
+end
+$$;
+
+-- Text for people to read: of some length, not of any.
+create or replace function sharequeue.check_text(p_what text, p_value text, p_longest integer) returns text
+language plpgsql immutable parallel safe as $$
+begin
+    if p_value is null or length(p_value) not between 1 and p_longest then
+        raise exception '% has % characters: give 1 to %', p_what, coalesce(length(p_value), 0), p_longest
+            using errcode = 'SQ042';
+    end if;
+    return p_value;
+end
+$$;
+
+-- A name: 1 to 249 characters, Kafka's longest for a topic, none of them a control character, which would forge lines of a
+-- log.
+create or replace function sharequeue.check_name(p_what text, p_value text) returns text
+language plpgsql immutable parallel safe as $$
+begin
+    perform sharequeue.check_text(p_what, p_value, 249);
+    if p_value ~ '[\x01-\x1f\x7f]' then
+        raise exception '% has a control character in it: leave it out', p_what using errcode = 'SQ042';
+    end if;
+    return p_value;
+end
+$$;
+
+-- The same for the id of a group that is to be made; Kafka's word for it is another. Asked by a trigger of share_groups,
+-- so by every way to make one.
+create or replace function sharequeue.check_group_id(p_group_id text) returns text
+language plpgsql immutable parallel safe as $$
+begin
+    return sharequeue.check_name('the group id', p_group_id);
+exception when sqlstate 'SQ042' then
+    raise exception '%', sqlerrm using errcode = 'SQ024';
+end
+$$;
+
+create or replace function sharequeue.share_group_named() returns trigger
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    perform sharequeue.check_group_id(new.group_id);
+    return new;
+end
+$$;
+create or replace trigger share_groups_named before insert on sharequeue.share_groups
+    for each row execute function sharequeue.share_group_named();
+
+-- A whole number within bounds.
+create or replace function sharequeue.check_between(p_what text, p_value bigint, p_least bigint, p_most bigint)
+returns bigint
+language plpgsql immutable parallel safe as $$
+begin
+    if p_value is null or p_value not between p_least and p_most then
+        raise exception '% is %: give a number between % and %', p_what, coalesce(p_value::text, 'missing'), p_least,
+            p_most using errcode = 'SQ042';
+    end if;
+    return p_value;
+end
+$$;
+
+-- A time span that is not negative, and short enough to be added to a time.
+create or replace function sharequeue.check_span(p_what text, p_value interval) returns interval
+language plpgsql immutable parallel safe as $$
+begin
+    if p_value is null or p_value not between interval '0' and interval '100 years' then
+        raise exception '% is %: give a time span between 0 and 100 years', p_what, coalesce(p_value::text, 'missing')
+            using errcode = 'SQ042';
+    end if;
+    return p_value;
+end
+$$;
+
+-- Why something cannot be a set of offsets; null where it can.
+create or replace function sharequeue.offsets_fault(p_offsets int8multirange) returns text
+language plpgsql immutable parallel safe as $$
+begin
+    if p_offsets is null or lower_inf(p_offsets) or upper_inf(p_offsets) or lower(p_offsets) < 0
+            or upper(p_offsets) > 9223372036854775807 then
+        return 'a set of offsets lies between 0 and 2^63 - 2 and has both ends';
+    end if;
+    return null;
+end
+$$;
+
+create or replace function sharequeue.check_offsets(p_offsets int8multirange) returns int8multirange
+language plpgsql immutable parallel safe as $$
+begin
+    if sharequeue.offsets_fault(p_offsets) is not null then
+        raise exception '%', sharequeue.offsets_fault(p_offsets) using errcode = 'SQ042';
+    end if;
+    return p_offsets;
+end
+$$;
+
+-- Why something cannot be the time before which a released record is not delivered; null where it can. A time that has
+-- passed is as good as none.
+create or replace function sharequeue.not_before_fault(p_not_before timestamptz) returns text
+language plpgsql stable as $$
+begin
+    if p_not_before = 'infinity' or p_not_before > sharequeue.clock() + interval '100 years' then
+        return 'records wait for 100 years at most: to keep them for good, reject them';
+    end if;
+    return null;
+end
+$$;
+
+-- Why something cannot be a list of outputs; null where it can: [{"sink": …, "location": …, "records": …}, …], each sink
+-- once.
+create or replace function sharequeue.outputs_fault(p_outputs jsonb) returns text
+language plpgsql immutable parallel safe as $$
+declare
+    v_output jsonb;
+    v_sinks text[] := '{}';
+begin
+    if p_outputs = '[]' then
+        return null;
+    elsif p_outputs is null or jsonb_typeof(p_outputs) <> 'array' then
+        return 'outputs are a list of objects with sink, location and records';
+    end if;
+    for v_output in select * from jsonb_array_elements(p_outputs) loop
+        if jsonb_typeof(v_output) <> 'object' or jsonb_typeof(v_output->'sink') is distinct from 'string'
+                or jsonb_typeof(v_output->'location') is distinct from 'string'
+                or jsonb_typeof(v_output->'records') is distinct from 'number' then
+            return 'an output has a sink and a location in words, and its number of records';
+        elsif length(v_output->>'sink') not between 1 and 249 or length(v_output->>'location') not between 1 and 4096 then
+            return 'the name of a sink has 1 to 249 characters, a location 1 to 4,096';
+        elsif (v_output->>'records')::numeric not between 0 and 9223372036854775807
+                or (v_output->>'records')::numeric <> trunc((v_output->>'records')::numeric) then
+            return 'an output has a whole number of records, 0 or more';
+        elsif v_output->>'sink' = any (v_sinks) then
+            return format('sink %s is named twice', v_output->>'sink');
+        end if;
+        v_sinks := v_sinks || (v_output->>'sink');
+    end loop;
+    return null;
+end
+$$;

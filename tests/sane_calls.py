@@ -1,0 +1,183 @@
+"""One sane call of every function that anybody but the owner may call, against one small state.
+
+For the test that changes one argument of each after another to what nobody should send. Whoever adds a function to
+``sql/functions`` and grants it adds its call here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from sharequeue.configs import alter_group_configs
+from sharequeue.database import Database
+from sharequeue.groups import ensure_group
+from sharequeue.offsets import OffsetSet
+from sharequeue.state import AcknowledgeType, LeaseOutput, SharePartition, State
+
+HELD = SharePartition("g", "t", 0)
+"""Member m holds [0,10) of 1,000 records and everything is as usual."""
+LETTERS = SharePartition("g", "t", 1)
+"""Two records are on their way to the dead-letter topic, in the open batch 1."""
+COMPACTION = UUID(int=1)
+REDRIVE = UUID(int=2)
+
+Calls = Mapping[str, Mapping[str, Any]]
+
+
+def prepare(database: Database) -> Calls:
+    """Make the state; gives the calls by the functions' names. ``p_…`` that have a default are left out where the
+    default is what most callers want."""
+    state = State(database)
+    for group in ("g", "empty"):
+        ensure_group(database, group)
+    alter_group_configs(database, "g", {"errors.deadletterqueue.topic.name": "dlq.g"})
+    for at in (HELD, LETTERS, SharePartition("empty", "t", 0)):
+        state.initialize(at, "id", 0, 1)
+        state.observe(at, "id", 0, 1000, 1000)
+    lease = state.acquire(HELD, "m", None, 10)
+    written = state.acquire(LETTERS, "m", None, 4)
+    assert lease is not None
+    assert written is not None
+    state.acknowledge(
+        written,
+        {AcknowledgeType.ACCEPT: OffsetSet.of((2, 4))},
+        outputs=[LeaseOutput("sink", "/lease", 2)],
+    )
+    state.acknowledge(written, {AcknowledgeType.REJECT: OffsetSet.of((0, 2))})
+    assert state.open_dead_letters(LETTERS, 10) is not None
+    state.begin_compaction(COMPACTION, "g", "sink", "/compacted")
+    with database.transaction() as connection:
+        connection.execute(
+            sa.text(
+                "insert into sharequeue.redrives (redrive_id, dead_letter_topic, topic_id, selection, requested_at)"
+                " values (:id, 'dlq.g', 'dlq-id', 'all', sharequeue.clock())"
+            ),
+            {"id": str(REDRIVE)},
+        )
+        connection.execute(
+            sa.text(
+                "select * from sharequeue.open_redrive('dlq.g', 'dlq-id', 0, cast(:id as uuid), '{[0,5)}', 5)"
+            ),
+            {"id": str(REDRIVE)},
+        )
+    [ids] = database.rows(
+        sa.text(
+            "select sp.share_partition_id as id, s.journal_id as snapshot from sharequeue.share_partitions sp"
+            " join sharequeue.journal_snapshots s using (share_partition_id)"
+            " where sp.group_id = 'g' and sp.partition = 0"
+        )
+    )
+    held = {"p_group_id": "g", "p_topic": "t", "p_partition": 0}
+    letters = {**held, "p_partition": 1}
+    holder = {**held, "p_state_epoch": 1, "p_member_id": "m", "p_member_epoch": None}
+    holds = {**holder, "p_token": str(lease.token), "p_request_id": str(UUID(int=7))}
+    batch = {"p_firsts": [0], "p_lasts": [2], "p_types": [1]}
+    dead = {"p_topic": "dlq.g", "p_topic_id": "dlq-id", "p_partition": 0}
+    acl = {
+        "p_principal": "User:somebody",
+        "p_operation": "READ",
+        "p_permission": "ALLOW",
+        "p_pattern_type": "LITERAL",
+        "p_resource_name": "g",
+    }
+    replay = {"p_share_partition_id": ids["id"], "p_snapshot_id": ids["snapshot"]}
+    return {
+        # Leases and what becomes of them.
+        "acquire": {**holder, "p_max_records": 5, "p_request_id": str(UUID(int=8))},
+        "acknowledge": {
+            **holds,
+            "p_accept": "{[0,3)}",
+            "p_release": "{[3,4)}",
+            "p_reject": "{[4,5)}",
+            "p_gap": "{[5,6)}",
+            "p_outputs": '[{"sink": "s", "location": "l", "records": 3}]',
+        },
+        "acknowledge_batches": {**holds, **batch},
+        "acknowledge_and_acquire": {**holds, **batch, "p_max_records": 5, "p_redelivery": "kafka"},
+        "acknowledge_and_fetch": {**holds, **batch, "p_type_counts": None, "p_max_records": 5},
+        "renew": {**holder, "p_token": str(lease.token)},
+        "release": {"p_group_id": "g", "p_member_id": "m"},
+        "sweep": {"p_limit": 10},
+        # Share-partitions.
+        "initialize": {**held, "p_partition": 7, "p_topic_id": "id", "p_start_offset": 0, "p_state_epoch": 1},
+        "observe": {
+            **held,
+            "p_topic_id": "id",
+            "p_log_start": 0,
+            "p_log_end": 1000,
+            "p_last_stable_offset": 1000,
+        },
+        "alter_offsets": {**held, "p_topic_id": "id", "p_start_offset": 3},
+        "reset_offsets": {
+            "p_group_id": "empty",
+            "p_topics": ["t"],
+            "p_partitions": [0],
+            "p_topic_ids": ["id"],
+            "p_start_offsets": [3],
+            "p_execute": True,
+        },
+        "delete_offsets": {"p_group_id": "empty", "p_topic": "t"},
+        "delete_group": {"p_group_id": "empty"},
+        "pause": {"p_group_id": "g", "p_reason": "a test"},
+        "force": {**held, "p_offsets": "{[0,3)}", "p_act": "release", "p_execute": True},
+        "record_report": {"p_group_id": "g"},
+        # Dead letters.
+        "open_dead_letters": {**letters, "p_max_records": 10},
+        "close_dead_letters": {**letters, "p_sequence": 1},
+        "dead_letter_attempts": {**letters, "p_sequence": 1},
+        "hold_dead_letters": {**letters, "p_reason": "a test"},
+        "open_redrive": {**dead, "p_redrive_id": str(REDRIVE), "p_wanted": "{[0,9)}", "p_max_records": 5},
+        "trim_redrive": {**dead, "p_sequence": 1, "p_offsets": "{[0,3)}"},
+        "close_redrive": {**dead, "p_sequence": 1},
+        # Compaction.
+        "begin_compaction": {
+            "p_compaction_id": str(UUID(int=9)),
+            "p_group_id": "g",
+            "p_sink": "sink",
+            "p_location": "/other",
+        },
+        "commit_compaction": {"p_compaction_id": str(COMPACTION), "p_replaced": ["/lease"], "p_records": 2},
+        "removable_outputs": {"p_group_id": "g", "p_sink": "sink", "p_grace": "1 hour"},
+        "forget_compaction": {"p_compaction_id": str(COMPACTION)},
+        # The service.
+        "add_acl": acl,
+        "remove_acls": acl,
+        "allow_everyone_if_no_acl_found": {"p_allow": True},
+        "beat": {"p_longer_than": "10 seconds"},
+        "extend_locks": {"p_amount": "10 minutes"},
+        "raise_state_epochs": {},
+        "set_service_configs": {"p_configs": '{"group.share.delivery.count.limit": "6"}'},
+        "take_snapshot": {"p_share_partition_id": ids["id"]},
+        "take_snapshots": {"p_updates": 500},
+        "make_journal_partitions": {},
+        "drop_journal_partition": {"p_retention": "7 days"},
+        "clear_other_journal": {"p_retention": "7 days"},
+        "journal_partitions": {},
+        "roll_up_journal": {"p_day": "2020-01-01"},
+        "roll_up_due_days": {},
+        "give_back_room": {},
+        "assignable_share_partitions": {"p_group_id": "g"},
+        "metadata_hash": {"p_group_id": "g"},
+        "raise_group_epoch": {"p_group_id": "g", "p_subscription_changed": True},
+        # Readers.
+        "replay_batches": replay,
+        "replay_leases": replay,
+        "replay_outcomes": replay,
+        "replay_share_partition": replay,
+        "snapshots": {"p_share_partition_id": ids["id"]},
+        "verify": {"p_group_id": "g"},
+        "verify_journal": {"p_group_id": "g"},
+        "clock": {},
+        "principal": {},
+        "schema_version": {},
+        # What views are made of.
+        "records": {"p_offsets": "{[0,3)}"},
+        "offsets_of": {"p_first": 0, "p_last": 9, "p_offsets": None},
+        "groups_of_topics": {"p_topics": ["t"]},
+        "topics_redriven_for_others": {"p_group_id": "g"},
+        "worker_group_configs": {"p_group_id": "g"},
+    }
