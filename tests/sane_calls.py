@@ -173,6 +173,7 @@ def prepare(database: Database) -> Calls:
         "verify_journal": {"p_group_id": "g"},
         "clock": {},
         "principal": {},
+        "require_read_committed": {},
         "schema_version": {},
         # What views are made of.
         "records": {"p_offsets": "{[0,3)}"},

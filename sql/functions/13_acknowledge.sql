@@ -39,7 +39,6 @@ begin
     v_answer.error_message := v_found.error_message;
     if v_answer.error_code = 0 then
         v_answer.error_message := coalesce(sharequeue.answers_fault(v_answers), sharequeue.outputs_fault(p_outputs),
-            case when p_token is null and p_outputs <> '[]' then 'outputs are of a lease: give its token' end,
             sharequeue.not_before_fault(p_not_before));
         v_answer.error_code := case when v_answer.error_message is null then 0 else 42 end;
     end if;

@@ -57,7 +57,6 @@ MEANT: Mapping[str, Meant] = {
     "*.p_gap": (("empty",), "no gaps"),
     "*.p_renew": (("empty",), "nothing to renew"),
     "*.p_outputs": (("a list",), "no output"),
-    "acknowledge.p_lease_id": (("null", *NUMBERS), "the lease is the token's, whatever is said"),
     "*.p_renew_allowed": (EITHER, "either"),
     "*.p_execute": (EITHER, "either"),
     "*.p_cancelled": (EITHER, "either"),
