@@ -70,62 +70,10 @@ begin
 end
 $$;
 
--- A batch that is terminal throughout and of one kind is one row again, and one with its neighbours of the same kind:
--- behind a pinned head a window of any length then costs what its exceptions cost.
-create or replace function sharequeue.join_terminal(p_share_partition_id bigint, p_first bigint) returns void
-language plpgsql volatile as $$
-declare
-    v_batch record;
-    v_next record;
-    v_before record;
-begin
-    select last_offset, state, delivery_count, cause, part, offsets,
-        (select count(*) from sharequeue.in_flight_batches o
-            where o.share_partition_id = f.share_partition_id and o.first_offset = f.first_offset) as parts
-    into v_batch
-    from sharequeue.in_flight_batches f
-    where share_partition_id = p_share_partition_id and first_offset = p_first limit 1;
-    if not found or v_batch.parts > 1 or v_batch.state not in (2, 4) then
-        return;
-    end if;
-    if v_batch.offsets is not null then
-        if v_batch.offsets <> int8multirange(int8range(p_first, v_batch.last_offset + 1)) then
-            return;
-        end if;
-        update sharequeue.in_flight_batches set offsets = null, part = 0
-        where share_partition_id = p_share_partition_id and first_offset = p_first;
-    end if;
-    select first_offset, last_offset, state, delivery_count, cause, offsets into v_next
-    from sharequeue.in_flight_batches
-    where share_partition_id = p_share_partition_id and first_offset > p_first
-    order by first_offset limit 1;
-    if found and v_next.first_offset = v_batch.last_offset + 1 and v_next.offsets is null
-            and (v_next.state, v_next.delivery_count) = (v_batch.state, v_batch.delivery_count)
-            and v_next.cause is not distinct from v_batch.cause then
-        delete from sharequeue.in_flight_batches
-        where share_partition_id = p_share_partition_id and first_offset = v_next.first_offset;
-        update sharequeue.in_flight_batches set last_offset = v_next.last_offset
-        where share_partition_id = p_share_partition_id and first_offset = p_first;
-        v_batch.last_offset := v_next.last_offset;
-    end if;
-    select first_offset, last_offset, state, delivery_count, cause, offsets into v_before
-    from sharequeue.in_flight_batches
-    where share_partition_id = p_share_partition_id and first_offset < p_first
-    order by first_offset desc limit 1;
-    if found and v_before.last_offset = p_first - 1 and v_before.offsets is null
-            and (v_before.state, v_before.delivery_count) = (v_batch.state, v_batch.delivery_count)
-            and v_before.cause is not distinct from v_batch.cause then
-        delete from sharequeue.in_flight_batches
-        where share_partition_id = p_share_partition_id and first_offset = p_first;
-        update sharequeue.in_flight_batches set last_offset = v_batch.last_offset
-        where share_partition_id = p_share_partition_id and first_offset = v_before.first_offset;
-    end if;
-end
-$$;
-
--- The same for all batches from the one at or before p_first up to p_last, in one pass: what an answer to many batches leaves
--- behind. 10,000 batches one by one took 0.7 s; together 25 ms.
-create or replace function sharequeue.join_all_terminal(p_share_partition_id bigint, p_first bigint, p_last bigint)
+-- Batches that are terminal throughout and of one kind are one row each again, and one with their neighbours of the same
+-- kind: behind a pinned head a window of any length then costs what its exceptions cost. All batches from p_first up to
+-- p_last, with their neighbours on both sides, in one pass: 10,000 one by one took 0.7 s; together 25 ms.
+create or replace function sharequeue.join_terminal(p_share_partition_id bigint, p_first bigint, p_last bigint)
 returns void
 -- By ctid, and no table whole: as in end_leases_at.
 language plpgsql volatile set enable_seqscan = off as $$

@@ -116,7 +116,7 @@ begin
             case when v_part.state = 0 then p_not_before end);
     end loop;
     if v_ended.first_archived is not null then
-        perform sharequeue.join_all_terminal(
+        perform sharequeue.join_terminal(
             p_share_partition_id, v_ended.first_archived, v_ended.last_archived);
     end if;
     if v_ended.again then

@@ -1,24 +1,5 @@
 -- What an acknowledgement changes, once it is known to be allowed.
 
--- One part of a batch, or a piece of it, goes to its next state (R-AK-12).
-create or replace function sharequeue.answer_part(
-    p_id bigint, p_first bigint, p_last bigint, p_part integer, p_delivery_count smallint, p_whole boolean,
-    p_offsets int8multirange, p_state smallint, p_cause text, p_not_before timestamptz
-) returns void
-language plpgsql volatile as $$
-begin
-    if p_whole then
-        update sharequeue.in_flight_batches
-        set state = p_state, lease_id = null, cause = p_cause, not_before = p_not_before
-        where share_partition_id = p_id and first_offset = p_first;
-    else
-        perform sharequeue.take(p_id, p_first, p_part, p_offsets);
-        perform sharequeue.place(
-            p_id, p_first, p_last, p_state, p_delivery_count, p_offsets, null, p_cause, null, p_not_before);
-    end if;
-end
-$$;
-
 -- Answers all parts of all batches that begin between p_from and p_last and are under these leases, in one pass: each
 -- run of an answer finds its batch by binary search, each batch meets only the runs that touch it, and what becomes of
 -- its parts is one delete, one update and one insert. Part by part 10,000 batches and 100,000 runs took 27 s, because
@@ -141,7 +122,7 @@ begin
         ), added as (
             insert into sharequeue.in_flight_batches
                 (share_partition_id, first_offset, last_offset, part, state, delivery_count, cause, not_before, offsets)
-            select p_id, t.first_offset, t.last_offset, row_number() over (partition by t.first_offset) + (
+            select p_id, t.first_offset, t.last_offset, row_number() over (partition by t.first_offset order by lower(t.offsets)) + (
                     select max(f.part) from sharequeue.in_flight_batches f
                     where f.share_partition_id = p_id and f.first_offset = t.first_offset),
                 t.state, t.delivery_count, t.cause, t.not_before, t.offsets
@@ -149,56 +130,6 @@ begin
         )
         select p.outcome, p.state, p.delivery_count, sum(p.records)::bigint
         from pieces p group by p.outcome, p.state, p.delivery_count;
-end
-$$;
-
--- The same, part by part: dearer a part, without the one pass's 200 µs to begin with. For one or two parts.
-create or replace function sharequeue.answer_few_parts(
-    p_id bigint, p_settings sharequeue.group_settings, p_leases bigint[], p_from bigint, p_last bigint,
-    p_answers sharequeue.answers, p_not_before timestamptz
-) returns table (outcome text, state smallint, delivery_count smallint, records bigint)
-language plpgsql volatile as $$
-#variable_conflict use_column
-declare
-    v_part record;
-    v_set record;
-    v_dead smallint := case when p_settings.dead_letters then 3 else 4 end;
-    v_exhausted boolean;
-begin
-    for v_part in
-        select f.first_offset, f.last_offset, f.part, f.delivery_count, f.offsets is null as uniform,
-            sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) as offsets
-        from sharequeue.in_flight_batches f
-        where f.share_partition_id = p_id and f.state = 1 and f.first_offset between p_from and p_last
-            and f.lease_id = any (p_leases)
-        order by f.first_offset
-    loop
-        delivery_count := v_part.delivery_count;
-        v_exhausted := v_part.delivery_count >= p_settings.delivery_count_limit;
-        for v_set in
-            select a.state, a.cause, a.outcome, v_part.offsets * a.offsets as offsets
-            from (values
-                (2::smallint, null, 'accepted', (p_answers).accept),
-                (case when v_exhausted then v_dead else 0::smallint end,
-                    case when v_exhausted then 'exceeded' end, 'exceeded', (p_answers).release),
-                (v_dead, 'rejected', 'rejected', (p_answers).reject),
-                (4::smallint, 'gap', 'gap', (p_answers).gap)) as a (state, cause, outcome, offsets)
-            where not isempty(a.offsets)
-        loop
-            continue when isempty(v_set.offsets);
-            outcome := v_set.outcome;
-            state := v_set.state;
-            if v_part.uniform and v_set.offsets = v_part.offsets then
-                records := upper(v_set.offsets) - lower(v_set.offsets);
-            else
-                records := sharequeue.records(v_set.offsets);
-            end if;
-            perform sharequeue.answer_part(p_id, v_part.first_offset, v_part.last_offset, v_part.part,
-                v_part.delivery_count, v_part.uniform and v_set.offsets = v_part.offsets, v_set.offsets, v_set.state,
-                v_set.cause, case when v_set.state = 0 then p_not_before end);
-            return next;
-        end loop;
-    end loop;
 end
 $$;
 
@@ -217,9 +148,6 @@ declare
     v_from bigint;
     v_last bigint := upper(p_asked) - 1;
     v_ended record;
-    v_few boolean := true;
-    v_batches bigint[] := '{}';
-    v_first bigint;
     v_leases bigint[] := '{}';
     v_completed bigint := 0;
     v_accepted_first bigint := 0;
@@ -243,17 +171,9 @@ begin
         if p_settings.dead_letters and not (isempty((v_answers).release) and isempty((v_answers).reject)) then
             perform sharequeue.note_attempts(v_id, v_leases, (v_answers).release + (v_answers).reject);
         end if;
-        v_batches := array(select first_offset from sharequeue.in_flight_batches
-            where share_partition_id = v_id and state = 1 and first_offset between v_from and v_last limit 3);
-        v_few := cardinality(v_batches) < 3 and pg_column_size(v_answers) < 20000;
         for v_ended in
-            select * from sharequeue.answer_few_parts(v_id, p_settings, v_leases, v_from, v_last, v_answers,
-                case when v_not_before > p_at then v_not_before end)
-            where v_few
-            union all
             select * from sharequeue.answer_parts(v_id, p_settings, v_leases, v_from, v_last, v_answers,
                 case when v_not_before > p_at then v_not_before end)
-            where not v_few
         loop
             case v_ended.outcome
                 when 'accepted' then
@@ -292,12 +212,8 @@ begin
     end if;
     perform sharequeue.advance_spso(v_id, v_completed, v_accepted_first);
     -- Last, when SPSO has taken along what it passes.
-    if not v_few then
-        perform sharequeue.join_all_terminal(v_id, v_from, v_last);
-    else
-        foreach v_first in array v_batches loop
-            perform sharequeue.join_terminal(v_id, v_first);
-        end loop;
+    if v_last is not null then
+        perform sharequeue.join_terminal(v_id, v_from, v_last);
     end if;
     select spso, greatest(0, log_end - spso - delivery_complete_count) into v_answer.spso, v_answer.lag
     from sharequeue.share_partitions where share_partition_id = v_id;

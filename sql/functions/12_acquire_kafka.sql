@@ -354,7 +354,7 @@ begin
         perform sharequeue.place(p_id, v_part.first_offset, v_part.last_offset, 4::smallint, v_part.delivery_count,
             v_part.offsets, null, 'gap');
         perform sharequeue.count_outcome(p_id, 'gap', v_part.delivery_count, sharequeue.records(v_part.offsets));
-        perform sharequeue.join_terminal(p_id, v_part.first_offset);
+        perform sharequeue.join_terminal(p_id, v_part.first_offset, v_part.first_offset);
         v_archived := v_archived + sharequeue.records(v_part.offsets);
     end loop;
     update sharequeue.share_partitions set delivery_complete_count = delivery_complete_count + v_archived, advance_due = true
@@ -388,7 +388,7 @@ begin
         perform sharequeue.place(p_id, v_part.first_offset, v_part.last_offset, 4::smallint, v_part.delivery_count,
             v_part.offsets, null, 'gap');
         perform sharequeue.count_outcome(p_id, 'gap', v_part.delivery_count, sharequeue.records(v_part.offsets));
-        perform sharequeue.join_terminal(p_id, v_part.first_offset);
+        perform sharequeue.join_terminal(p_id, v_part.first_offset, v_part.first_offset);
         v_archived := v_archived + sharequeue.records(v_part.offsets);
     end loop;
     update sharequeue.share_partitions set delivery_complete_count = delivery_complete_count + v_archived, advance_due = true

@@ -143,7 +143,7 @@ begin
         perform sharequeue.place(p_share_partition_id, v_part.first_offset, v_part.last_offset, v_state,
             v_part.delivery_count, v_offsets, null, v_cause, v_isolate);
         if v_state = 4 then
-            perform sharequeue.join_terminal(p_share_partition_id, v_part.first_offset);
+            perform sharequeue.join_terminal(p_share_partition_id, v_part.first_offset, v_part.first_offset);
             completed := completed + sharequeue.records(v_offsets);
             perform sharequeue.count_outcome(
                 p_share_partition_id, 'exceeded', v_part.delivery_count, sharequeue.records(v_offsets));

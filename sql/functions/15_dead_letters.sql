@@ -91,7 +91,7 @@ begin
             v_part.offsets := v_part.offsets * int8multirange(int8range(v_sp.spso, null));
             perform sharequeue.place(v_sp.share_partition_id, v_part.first_offset, v_part.last_offset, 4::smallint,
                 v_run.delivery_count, v_part.offsets, null, v_run.cause);
-            perform sharequeue.join_terminal(v_sp.share_partition_id, v_part.first_offset);
+            perform sharequeue.join_terminal(v_sp.share_partition_id, v_part.first_offset, v_part.first_offset);
             v_completed := v_completed + sharequeue.records(v_part.offsets);
         end loop;
         v_records := sharequeue.records(v_run.offsets);

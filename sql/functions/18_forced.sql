@@ -130,7 +130,7 @@ begin
         return 0;
     end if;
     perform sharequeue.place(p_id, p_first, p_last, 4::smallint, p_delivery_count, p_offsets, null, 'rejected');
-    perform sharequeue.join_terminal(p_id, p_first);
+    perform sharequeue.join_terminal(p_id, p_first, p_first);
     perform sharequeue.count_outcome(p_id, 'rejected', p_delivery_count, sharequeue.records(p_offsets));
     return sharequeue.records(p_offsets);
 end

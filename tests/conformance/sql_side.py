@@ -124,6 +124,15 @@ def freeze_clock(cursor: Any) -> datetime:
         " return timestamptz @moment + coalesce((select amount from sharequeue.clock_offset),"
         " pg_catalog.make_interval()); end $$".replace("@moment", f"'{moment.isoformat()}'")
     )
+    # Where it is written out, because a call would be dear.
+    for function in ("acknowledge_and_acquire", "fetch_whole_batch"):
+        cursor.execute(
+            "select pg_get_functiondef(cast(%s as regproc))",
+            (f"sharequeue.{function}",),
+        )
+        text = cursor.fetchone()[0]
+        assert "clock_timestamp()" in text, function
+        cursor.execute(text.replace("clock_timestamp()", f"timestamptz '{moment.isoformat()}'"))
     return moment
 
 

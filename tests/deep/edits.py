@@ -82,12 +82,6 @@ HISTORY_EDITS = (
     ),
     Edit(
         "the delivery limit at a release",
-        "answer_few_parts",
-        "v_exhausted := v_part.delivery_count >= p_settings.delivery_count_limit",
-        "v_exhausted := false",
-    ),
-    Edit(
-        "the delivery limit at a release of many parts",
         "answer_parts",
         "v_limit integer := p_settings.delivery_count_limit;",
         "v_limit integer := 1000000;",
@@ -230,9 +224,9 @@ HISTORY_EDITS = (
 RULE_EDITS = {
     "R-ST": Edit(
         "exhausted records are given up",
-        "answer_few_parts",
-        "v_exhausted := v_part.delivery_count >= p_settings.delivery_count_limit",
-        "v_exhausted := false",
+        "answer_parts",
+        "v_limit integer := p_settings.delivery_count_limit;",
+        "v_limit integer := 1000000;",
     ),
     "R-IN": Edit(
         "a second initialisation changes nothing",
@@ -302,7 +296,7 @@ RULE_EDITS = {
     ),
     "R-DL": Edit(
         "rejected records wait for their dead letter",
-        "answer_few_parts",
+        "answer_parts",
         "case when p_settings.dead_letters then 3 else 4 end",
         "4",
     ),

@@ -16,7 +16,6 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.state import SharePartition, State
-from tests.conformance.histories import run_histories
 
 TABLES = "in_flight_batches", "leases"
 AT = SharePartition("g", "t", 0)
@@ -201,24 +200,3 @@ def test_a_sweep_reads_and_writes_by_its_limit(private_database: Database, state
     # The 950 batches still lapsed and their leases, one record split off, one lease: an operation settles all.
     assert touched.written <= 2 * 950 + 4, touched
     assert not state.verify("g")
-
-
-def test_answers_in_one_pass_are_those_of_answers_part_by_part(private_database: Database) -> None:
-    """Random histories against the engine in memory, with every acknowledgement made to take the one pass."""
-    with private_database.transaction() as connection:
-        for function, found, instead in (
-            ("apply_answers", "cardinality(v_batches) < 3", "cardinality(v_batches) < 0"),
-            # The histories' clock stands still, which a folded share-partition does not ask.
-            ("fetch_side_by_side", "v_alone := ", "v_alone := false and "),
-        ):
-            text = connection.execute(
-                sa.text("select pg_get_functiondef(cast(:name as regproc))"),
-                {"name": f"sharequeue.{function}"},
-            ).scalar_one()
-            assert found in text
-            connection.exec_driver_sql(text.replace(found, instead).replace("%", "%%"))
-    url = private_database.engine.url.render_as_string(hide_password=False)
-    run = run_histories(url, 7, 40)
-    if run.difference is not None:
-        raise run.difference
-    assert run.tally.steps > 1_000
