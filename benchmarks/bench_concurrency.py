@@ -1,9 +1,9 @@
 """P5: what do eight connections do that one does not?
 
 One call (acknowledge a batch of 500 and lease the next) by one process, by eight on one share-partition, by eight
-on eight. The bare prototype of ``bare_fetch.sql`` beside it: two statements, no rules. Goals: 0.8 of one connection
-on one share-partition, where the row lock is held over each commit's flush; twice it on eight. Every client is a
-process.
+on eight. The bare prototype of ``bare_fetch.sql`` beside it: two statements, no rules. Goals: on one share-partition,
+where the row lock is held over each commit's flush, 0.6 of eight of the bare prototype; on eight, twice one
+connection. Every client is a process.
 
     .venv/bin/python benchmarks/bench_concurrency.py [--full]
 """
@@ -122,13 +122,24 @@ def main() -> None:
         rows = []
         for at, side in enumerate(("acknowledge_and_acquire", "bare prototype")):
             alone = measured[at * 3]
-            for (name, _), figures in zip(shapes, measured[at * 3 :], strict=False):
-                ratio = median([f / a for f, a in zip(figures, alone, strict=True)])
-                rows.append((side, name, f"{median(figures):,.0f}", spread(figures), f"{ratio:.2f}"))
+            for shape, (name, _) in enumerate(shapes):
+                figures, bare = measured[at * 3 + shape], measured[3 + shape]
+                of_one, of_bare = (
+                    f"{median([f / p for f, p in zip(figures, peer, strict=True)]):.2f}"
+                    for peer in (alone, bare)
+                )
+                rows.append((side, name, f"{median(figures):,.0f}", spread(figures), of_one, of_bare))
         report(
             url,
-            f"P5: calls of {BATCH} records a second (goals: 0.80 on one share-partition, 2.00 on eight)",
-            ("side", "connections", f"calls/s, median of {ROUNDS}", "calls/s, range", "of one"),
+            f"P5: calls of {BATCH} records a second (goals: eight on one 0.60 of bare, eight on eight 2.00 of one)",
+            (
+                "side",
+                "connections",
+                f"calls/s, median of {ROUNDS}",
+                "calls/s, range",
+                "of one",
+                "of the bare",
+            ),
             rows,
         )
 

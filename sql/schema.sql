@@ -106,40 +106,6 @@ CREATE TYPE sharequeue.taken_offsets AS (
 	throttled boolean
 );
 
--- FUNCTION accept_behind_head(bigint, bigint, bigint)
-
-CREATE FUNCTION sharequeue.accept_behind_head(p_id bigint, p_first bigint, p_last bigint) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-declare
-    v_before record;
-    v_next record;
-    v_last bigint := p_last;
-begin
-    select first_offset, last_offset, state = 2 and delivery_count = 1 and offsets is null as accepted into v_before
-    from sharequeue.in_flight_batches
-    where share_partition_id = p_id and first_offset < p_first
-    order by share_partition_id desc, first_offset desc limit 1;
-    select first_offset, last_offset, state = 2 and delivery_count = 1 and offsets is null as accepted into v_next
-    from sharequeue.in_flight_batches
-    where share_partition_id = p_id and first_offset > p_first
-    order by share_partition_id, first_offset limit 1;
-    if v_next.accepted and v_next.first_offset = p_last + 1 then
-        delete from sharequeue.in_flight_batches
-        where share_partition_id = p_id and first_offset = v_next.first_offset;
-        v_last := v_next.last_offset;
-    end if;
-    if v_before.accepted and v_before.last_offset = p_first - 1 then
-        update sharequeue.in_flight_batches set last_offset = v_last
-        where share_partition_id = p_id and first_offset = v_before.first_offset;
-        return true;
-    end if;
-    update sharequeue.in_flight_batches set state = 2, lease_id = null, last_offset = v_last
-    where share_partition_id = p_id and first_offset = p_first;
-    return false;
-end
-$$;
-
 -- FUNCTION acknowledge(text, text, integer, integer, text, integer, uuid, uuid, int8multirange, int8multirange, int8multirange, int8multirange, jsonb, int8multirange, timestamp with time zone)
 
 CREATE FUNCTION sharequeue.acknowledge(p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer, p_token uuid, p_request_id uuid, p_accept int8multirange, p_release int8multirange, p_reject int8multirange, p_gap int8multirange, p_outputs jsonb DEFAULT '[]'::jsonb, p_renew int8multirange DEFAULT '{}'::int8multirange, p_not_before timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS sharequeue.acknowledged
@@ -171,8 +137,7 @@ begin
     v_answer.error_code := v_found.error_code;
     v_answer.error_message := v_found.error_message;
     if v_answer.error_code = 0 then
-        v_answer.error_message := coalesce(sharequeue.answers_fault(v_answers), sharequeue.outputs_fault(p_outputs),
-            sharequeue.not_before_fault(p_not_before));
+        v_answer.error_message := sharequeue.answers_fault(v_answers);
         v_answer.error_code := case when v_answer.error_message is null then 0 else 42 end;
     end if;
     if v_answer.error_code = 0 then
@@ -230,12 +195,11 @@ CREATE FUNCTION sharequeue.acknowledge_and_acquire(p_group_id text, p_topic text
 declare
     v_refused smallint := 0;
     v_sp record;
-    v_stored record;
     v_row sharequeue.acknowledged_and_acquired;
 begin
     perform sharequeue.require_read_committed();
-    -- A call that names its token and is known by a request id need not be looked up here, nor on the second way: had it
-    -- been answered before, nothing would be held under that token any more.
+    -- A call that names its token and is known by a request id need not be looked up here: had it been answered
+    -- before, nothing would be held under that token any more.
     if p_types = '{1}' and array_length(p_firsts, 1) = 1 and array_length(p_lasts, 1) = 1
             and p_max_records between 1 and 2147483647 and p_redelivery in ('kafka', 'fan_out')
             and (p_token is not null or p_request_id is null) then
@@ -257,7 +221,7 @@ begin
                 folded_member_epoch = coalesce(p_member_epoch, -1), folded_fan_out = p_redelivery = 'fan_out'
             where group_id = p_group_id and topic = p_topic and partition = p_partition and folded_token = p_token
                 and folded_member_id = p_member_id and spso = p_firsts[1] and speo = p_lasts[1] + 1
-                and state_epoch = coalesce(p_state_epoch, state_epoch)
+                and state_epoch = coalesce(p_state_epoch, state_epoch) and paused_reason is null and status = 'active'
                 and case when folded_read_committed then last_stable_offset else log_end end > speo
                 and folded_acquired_at + folded_lock_duration_ms * interval '1 millisecond'
                     > clock_timestamp() + folded_clock_offset
@@ -277,7 +241,7 @@ begin
                     int8multirange(int8range(v_sp.spso, v_sp.speo)))::sharequeue.acknowledged_and_acquired;
                 return;
             end if;
-            v_row := sharequeue.fetch_side_by_side(p_group_id, p_topic, p_partition, p_state_epoch, p_member_id,
+            v_row := sharequeue.fetch_whole_batch(p_group_id, p_topic, p_partition, p_state_epoch, p_member_id,
                 p_member_epoch, p_token, p_request_id, p_firsts[1], p_lasts[1], p_max_records, p_redelivery);
             if v_row.acknowledge_error_code = 0 then
                 return next v_row;
@@ -385,11 +349,6 @@ begin
     if v_answer.error_code = 0 then
         select * into v_answer.error_code, v_answer.error_message
         from sharequeue.check_member(p_group_id, p_member_id, p_member_epoch);
-    end if;
-    if v_answer.error_code = 0 then
-        v_answer.error_message := case when p_renew_allowed is null then 'whether renewals are allowed must be given'
-            else sharequeue.not_before_fault(p_not_before) end;
-        v_answer.error_code := case when v_answer.error_message is null then 0 else 42 end;
     end if;
     if v_answer.error_code <> 0 then
         return v_answer;
@@ -559,10 +518,6 @@ begin
         select * into v_error, v_message from sharequeue.check_acquire(v_found.sp, v_found.settings, p_member_id,
             p_member_epoch, p_max_records, p_lock_duration_ms, p_redelivery, p_mode, p_log_firsts, p_log_lasts);
     end if;
-    if v_error = 0 then
-        v_message := sharequeue.fetch_fault(p_batch_size, p_log_firsts, p_log_lasts, p_aborted);
-        v_error := case when v_message is null then 0 else 42 end;
-    end if;
     if v_error <> 0 then
         return next row(v_error, v_message, null, null, null, null, null, null, null)::sharequeue.acquired;
         return;
@@ -647,8 +602,6 @@ CREATE FUNCTION sharequeue.add_acl(p_principal text, p_operation text, p_permiss
     AS $$
 begin
     perform sharequeue.authorise_cluster();
-    perform sharequeue.check_acl(p_principal, p_operation, p_permission, p_pattern_type),
-        sharequeue.check_name('the resource name', p_resource_name);
     lock table sharequeue.acls in share row exclusive mode;
     insert into sharequeue.acls (principal, operation, permission, pattern_type, resource_name)
     values (p_principal, p_operation, p_permission, p_pattern_type, p_resource_name)
@@ -760,7 +713,6 @@ declare
     v_before boolean := coalesce((select allow_everyone_if_no_acl_found from sharequeue.authorizer), true);
 begin
     perform sharequeue.authorise_cluster();
-    perform sharequeue.check_present('whether to allow everyone', p_allow);
     lock table sharequeue.acls in share row exclusive mode;
     insert into sharequeue.authorizer (allow_everyone_if_no_acl_found) values (p_allow)
     on conflict on constraint authorizer_pkey do update
@@ -783,9 +735,6 @@ declare
     v_epoch integer;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
-    if p_state_epoch is not null then
-        perform sharequeue.check_between('the state epoch', p_state_epoch, 0, 1073741824);
-    end if;
     perform sharequeue.check_start(p_topic, p_partition, p_topic_id, p_start_offset);
     if not sharequeue.lock_empty_group(p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
@@ -818,73 +767,6 @@ begin
         jsonb_build_object('topic', p_topic, 'partition', p_partition, 'topic_id', p_topic_id,
             'start_offset', p_start_offset, 'state_epoch', v_epoch));
     return v_epoch;
-end
-$$;
-
--- FUNCTION answer_few_parts(bigint, sharequeue.group_settings, bigint[], bigint, bigint, sharequeue.answers, timestamp with time zone)
-
-CREATE FUNCTION sharequeue.answer_few_parts(p_id bigint, p_settings sharequeue.group_settings, p_leases bigint[], p_from bigint, p_last bigint, p_answers sharequeue.answers, p_not_before timestamp with time zone) RETURNS TABLE(outcome text, state smallint, delivery_count smallint, records bigint)
-    LANGUAGE plpgsql
-    AS $$
-#variable_conflict use_column
-declare
-    v_part record;
-    v_set record;
-    v_dead smallint := case when p_settings.dead_letters then 3 else 4 end;
-    v_exhausted boolean;
-begin
-    for v_part in
-        select f.first_offset, f.last_offset, f.part, f.delivery_count, f.offsets is null as uniform,
-            sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) as offsets
-        from sharequeue.in_flight_batches f
-        where f.share_partition_id = p_id and f.state = 1 and f.first_offset between p_from and p_last
-            and f.lease_id = any (p_leases)
-        order by f.first_offset
-    loop
-        delivery_count := v_part.delivery_count;
-        v_exhausted := v_part.delivery_count >= p_settings.delivery_count_limit;
-        for v_set in
-            select a.state, a.cause, a.outcome, v_part.offsets * a.offsets as offsets
-            from (values
-                (2::smallint, null, 'accepted', (p_answers).accept),
-                (case when v_exhausted then v_dead else 0::smallint end,
-                    case when v_exhausted then 'exceeded' end, 'exceeded', (p_answers).release),
-                (v_dead, 'rejected', 'rejected', (p_answers).reject),
-                (4::smallint, 'gap', 'gap', (p_answers).gap)) as a (state, cause, outcome, offsets)
-            where not isempty(a.offsets)
-        loop
-            continue when isempty(v_set.offsets);
-            outcome := v_set.outcome;
-            state := v_set.state;
-            if v_part.uniform and v_set.offsets = v_part.offsets then
-                records := upper(v_set.offsets) - lower(v_set.offsets);
-            else
-                records := sharequeue.records(v_set.offsets);
-            end if;
-            perform sharequeue.answer_part(p_id, v_part.first_offset, v_part.last_offset, v_part.part,
-                v_part.delivery_count, v_part.uniform and v_set.offsets = v_part.offsets, v_set.offsets, v_set.state,
-                v_set.cause, case when v_set.state = 0 then p_not_before end);
-            return next;
-        end loop;
-    end loop;
-end
-$$;
-
--- FUNCTION answer_part(bigint, bigint, bigint, integer, smallint, boolean, int8multirange, smallint, text, timestamp with time zone)
-
-CREATE FUNCTION sharequeue.answer_part(p_id bigint, p_first bigint, p_last bigint, p_part integer, p_delivery_count smallint, p_whole boolean, p_offsets int8multirange, p_state smallint, p_cause text, p_not_before timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-    if p_whole then
-        update sharequeue.in_flight_batches
-        set state = p_state, lease_id = null, cause = p_cause, not_before = p_not_before
-        where share_partition_id = p_id and first_offset = p_first;
-    else
-        perform sharequeue.take(p_id, p_first, p_part, p_offsets);
-        perform sharequeue.place(
-            p_id, p_first, p_last, p_state, p_delivery_count, p_offsets, null, p_cause, null, p_not_before);
-    end if;
 end
 $$;
 
@@ -1005,7 +887,7 @@ begin
         ), added as (
             insert into sharequeue.in_flight_batches
                 (share_partition_id, first_offset, last_offset, part, state, delivery_count, cause, not_before, offsets)
-            select p_id, t.first_offset, t.last_offset, row_number() over (partition by t.first_offset) + (
+            select p_id, t.first_offset, t.last_offset, row_number() over (partition by t.first_offset order by lower(t.offsets)) + (
                     select max(f.part) from sharequeue.in_flight_batches f
                     where f.share_partition_id = p_id and f.first_offset = t.first_offset),
                 t.state, t.delivery_count, t.cause, t.not_before, t.offsets
@@ -1118,9 +1000,6 @@ declare
     v_from bigint;
     v_last bigint := upper(p_asked) - 1;
     v_ended record;
-    v_few boolean := true;
-    v_batches bigint[] := '{}';
-    v_first bigint;
     v_leases bigint[] := '{}';
     v_completed bigint := 0;
     v_accepted_first bigint := 0;
@@ -1144,17 +1023,9 @@ begin
         if p_settings.dead_letters and not (isempty((v_answers).release) and isempty((v_answers).reject)) then
             perform sharequeue.note_attempts(v_id, v_leases, (v_answers).release + (v_answers).reject);
         end if;
-        v_batches := array(select first_offset from sharequeue.in_flight_batches
-            where share_partition_id = v_id and state = 1 and first_offset between v_from and v_last limit 3);
-        v_few := cardinality(v_batches) < 3 and pg_column_size(v_answers) < 20000;
         for v_ended in
-            select * from sharequeue.answer_few_parts(v_id, p_settings, v_leases, v_from, v_last, v_answers,
-                case when v_not_before > p_at then v_not_before end)
-            where v_few
-            union all
             select * from sharequeue.answer_parts(v_id, p_settings, v_leases, v_from, v_last, v_answers,
                 case when v_not_before > p_at then v_not_before end)
-            where not v_few
         loop
             case v_ended.outcome
                 when 'accepted' then
@@ -1193,12 +1064,8 @@ begin
     end if;
     perform sharequeue.advance_spso(v_id, v_completed, v_accepted_first);
     -- Last, when SPSO has taken along what it passes.
-    if not v_few then
-        perform sharequeue.join_all_terminal(v_id, v_from, v_last);
-    else
-        foreach v_first in array v_batches loop
-            perform sharequeue.join_terminal(v_id, v_first);
-        end loop;
+    if v_last is not null then
+        perform sharequeue.join_terminal(v_id, v_from, v_last);
     end if;
     select spso, greatest(0, log_end - spso - delivery_complete_count) into v_answer.spso, v_answer.lag
     from sharequeue.share_partitions where share_partition_id = v_id;
@@ -1224,8 +1091,7 @@ declare
         'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'journal_partitions',
         'make_journal_partitions',
         'open_redrive', 'raise_state_epochs', 'remove_acls', 'roll_up_due_days', 'roll_up_journal', 'set_service_configs',
-        'take_snapshot', 'take_snapshots', 'trim_redrive',
-        'end_service_lease', 'hear_replica', 'hold_service_lease', 'take_service_lease'];
+        'take_snapshot', 'take_snapshots', 'trim_redrive'];
     v_reader constant text[] := array[
         'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'snapshots', 'verify',
         'verify_journal'];
@@ -1234,7 +1100,7 @@ declare
     v_coordinator constant text[] := array[
         'assignable_share_partitions', 'metadata_hash', 'raise_group_epoch', 'require_read_committed'];
     v_coordinator_tables constant text[] := array[
-        'assignments', 'group_configs', 'grown_topics', 'members', 'redrives', 'share_groups', 'topics'];
+        'assignments', 'group_configs', 'members', 'redrives', 'share_groups', 'topics'];
     v_all constant text[] := v_worker || v_service || v_reader || v_everybody || v_coordinator;
     v_roles text[] := '{}';
     v_purpose text;
@@ -1330,7 +1196,7 @@ begin
         perform sharequeue.place(p_id, v_part.first_offset, v_part.last_offset, 4::smallint, v_part.delivery_count,
             v_part.offsets, null, 'gap');
         perform sharequeue.count_outcome(p_id, 'gap', v_part.delivery_count, sharequeue.records(v_part.offsets));
-        perform sharequeue.join_terminal(p_id, v_part.first_offset);
+        perform sharequeue.join_terminal(p_id, v_part.first_offset, v_part.first_offset);
         v_archived := v_archived + sharequeue.records(v_part.offsets);
     end loop;
     update sharequeue.share_partitions set delivery_complete_count = delivery_complete_count + v_archived, advance_due = true
@@ -1348,8 +1214,7 @@ CREATE FUNCTION sharequeue.assignable_share_partitions(p_group_id text) RETURNS 
     select sp.topic, sp.share_partition_id
     from sharequeue.share_partitions sp
     left join sharequeue.topics t on t.topic = sp.topic
-    where sp.group_id = p_group_id and sp.status = 'active'
-        and (t.topic is null or (t.topic_id = sp.topic_id and sp.partition < t.partitions))
+    where sp.group_id = p_group_id and sp.status = 'active' and coalesce(t.partitions, 1) > 0
         and sp.topic in (
             select unnest(m.subscribed_topic_names) from sharequeue.members m where m.group_id = p_group_id)
 $$;
@@ -1495,7 +1360,6 @@ CREATE FUNCTION sharequeue.beat(p_longer_than interval DEFAULT NULL::interval) R
     AS $$
 begin
     perform sharequeue.authorise_cluster();
-    perform sharequeue.check_span('the longest silence', coalesce(p_longer_than, interval '0'));
     insert into sharequeue.service_beat as b (beat_at, server_started_at)
     values (sharequeue.clock(), pg_postmaster_start_time()) on conflict on constraint service_beat_pkey do nothing;
     if found then
@@ -1513,12 +1377,6 @@ CREATE FUNCTION sharequeue.begin_compaction(p_compaction_id uuid, p_group_id tex
     AS $$
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_present('the compaction id', p_compaction_id), sharequeue.check_name('the sink', p_sink),
-        sharequeue.check_text('the location', p_location, 4096);
-    perform from sharequeue.share_groups where group_id = p_group_id for key share;
-    if not found then
-        raise exception 'there is no share group %', left(p_group_id, 300) using errcode = 'SQ069';
-    end if;
     insert into sharequeue.compactions (compaction_id, group_id, sink, location, began_at)
     values (p_compaction_id, p_group_id, p_sink, p_location, sharequeue.clock())
     on conflict on constraint compactions_pkey do nothing;
@@ -1549,22 +1407,6 @@ declare
 begin
     return (select coalesce(range_agg(int8range(first_offset, last_offset + 1)), '{}')
         from sharequeue.in_flight_batches where share_partition_id = p_id and first_offset between v_from and p_last);
-end
-$$;
-
--- FUNCTION check_acl(text, text, text, text)
-
-CREATE FUNCTION sharequeue.check_acl(p_principal text, p_operation text, p_permission text, p_pattern_type text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-    if not coalesce(p_principal like 'User:_%' and sharequeue.check_name('the principal', p_principal) is not null
-            and p_operation in ('ALL', 'READ', 'DESCRIBE', 'ALTER', 'DELETE', 'ALTER_CONFIGS', 'DESCRIBE_CONFIGS')
-            and p_permission in ('ALLOW', 'DENY') and p_pattern_type in ('LITERAL', 'PREFIXED'), false) then
-        raise exception 'no such ACL: a principal is User:<name>, an operation ALL, READ, DESCRIBE, ALTER, DELETE, '
-            'ALTER_CONFIGS or DESCRIBE_CONFIGS, a permission ALLOW or DENY, a pattern type LITERAL or PREFIXED'
-            using errcode = 'SQ042';
-    end if;
 end
 $$;
 
@@ -1607,32 +1449,6 @@ begin
 end
 $$;
 
--- FUNCTION check_between(text, bigint, bigint, bigint)
-
-CREATE FUNCTION sharequeue.check_between(p_what text, p_value bigint, p_least bigint, p_most bigint) RETURNS bigint
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $$
-begin
-    if p_value is null or p_value not between p_least and p_most then
-        raise exception '% is %: give a number between % and %', p_what, coalesce(p_value::text, 'missing'), p_least,
-            p_most using errcode = 'SQ042';
-    end if;
-    return p_value;
-end
-$$;
-
--- FUNCTION check_group_id(text)
-
-CREATE FUNCTION sharequeue.check_group_id(p_group_id text) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $$
-begin
-    return sharequeue.check_name('the group id', p_group_id);
-exception when sqlstate 'SQ042' then
-    raise exception '%', sqlerrm using errcode = 'SQ024';
-end
-$$;
-
 -- FUNCTION check_member(text, text, integer)
 
 CREATE FUNCTION sharequeue.check_member(p_group_id text, p_member_id text, p_member_epoch integer, OUT error_code smallint, OUT error_message text) RETURNS record
@@ -1659,33 +1475,6 @@ begin
         error_code := 110;
         error_message := format('member epoch %s is not the present one, %s', p_member_epoch, v_member.member_epoch);
     end if;
-end
-$$;
-
--- FUNCTION check_name(text, text)
-
-CREATE FUNCTION sharequeue.check_name(p_what text, p_value text) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $$
-begin
-    perform sharequeue.check_text(p_what, p_value, 249);
-    if p_value ~ '[\x01-\x1f\x7f]' then
-        raise exception '% has a control character in it: leave it out', p_what using errcode = 'SQ042';
-    end if;
-    return p_value;
-end
-$$;
-
--- FUNCTION check_offsets(int8multirange)
-
-CREATE FUNCTION sharequeue.check_offsets(p_offsets int8multirange) RETURNS int8multirange
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $$
-begin
-    if sharequeue.offsets_fault(p_offsets) is not null then
-        raise exception '%', sharequeue.offsets_fault(p_offsets) using errcode = 'SQ042';
-    end if;
-    return p_offsets;
 end
 $$;
 
@@ -1728,87 +1517,18 @@ begin
 end
 $$;
 
--- FUNCTION check_present(text, anyelement)
-
-CREATE FUNCTION sharequeue.check_present(p_what text, p_value anyelement) RETURNS anyelement
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $$
-begin
-    if p_value is null then
-        raise exception '% is missing: give one', p_what using errcode = 'SQ042';
-    end if;
-    return p_value;
-end
-$$;
-
--- FUNCTION check_service_configs(jsonb)
-
-CREATE FUNCTION sharequeue.check_service_configs(p_configs jsonb) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE
-    AS $_$
-declare
-    v_config record;
-begin
-    if p_configs is null or jsonb_typeof(p_configs) <> 'object' then
-        raise exception 'service configs are one object of names and values' using errcode = 'SQ040';
-    end if;
-    for v_config in select key, value, p_configs->>key as text from jsonb_each(p_configs) loop
-        if v_config.key !~ '^(group\.share|share\.coordinator|errors\.deadletterqueue|journal|deleted\.topics)\.[a-z.]{1,200}$' then
-            raise exception 'there is no service config %', left(v_config.key, 300) using errcode = 'SQ040';
-        elsif jsonb_typeof(v_config.value) <> 'string' then
-            raise exception 'service config % must be a text', v_config.key using errcode = 'SQ040';
-        elsif v_config.key ~ '\.(ms|limit|locks|size|minutes|snapshot)$' and not (v_config.text ~ '^[0-9]{1,10}$'
-                and (v_config.text)::bigint <= 2147483647) then
-            raise exception 'service config % must be a whole number, 2147483647 at most', v_config.key
-                using errcode = 'SQ040';
-        end if;
-    end loop;
-end
-$_$;
-
--- FUNCTION check_span(text, interval)
-
-CREATE FUNCTION sharequeue.check_span(p_what text, p_value interval) RETURNS interval
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $$
-begin
-    if p_value is null or p_value not between interval '0' and interval '100 years' then
-        raise exception '% is %: give a time span between 0 and 100 years', p_what, coalesce(p_value::text, 'missing')
-            using errcode = 'SQ042';
-    end if;
-    return p_value;
-end
-$$;
-
 -- FUNCTION check_start(text, integer, text, bigint)
 
 CREATE FUNCTION sharequeue.check_start(p_topic text, p_partition integer, p_topic_id text, p_start_offset bigint) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
-    AS $_$
-begin
-    if not coalesce(p_topic ~ '^[a-zA-Z0-9._-]{1,249}$' and p_topic_id <> '' and p_partition >= 0, false) then
-        raise exception 'a share-partition has a topic (1 to 249 letters, digits, dots, underscores and hyphens), its id and a '
-            'partition from 0 on, not %-% of id %', left(p_topic, 300), p_partition, left(p_topic_id, 300)
-            using errcode = 'SQ042';
-    end if;
-    perform sharequeue.check_name('the topic id', p_topic_id);
-    if p_start_offset is null or p_start_offset not between 0 and 9223372036854775806 then
-        raise exception 'a start offset lies between 0 and 2^63 - 2, not at %', p_start_offset using errcode = 'SQ042';
-    end if;
-end
-$_$;
-
--- FUNCTION check_text(text, text, integer)
-
-CREATE FUNCTION sharequeue.check_text(p_what text, p_value text, p_longest integer) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $$
 begin
-    if p_value is null or length(p_value) not between 1 and p_longest then
-        raise exception '% has % characters: give 1 to %', p_what, coalesce(length(p_value), 0), p_longest
-            using errcode = 'SQ042';
+    if p_topic is null or p_topic = '' or p_topic_id is null or p_partition is null or p_partition < 0 then
+        raise exception 'a share-partition has a topic, its id and a partition from 0 on, not %-% of id %',
+            p_topic, p_partition, p_topic_id using errcode = 'SQ042';
+    elsif p_start_offset is null or p_start_offset not between 0 and 9223372036854775806 then
+        raise exception 'a start offset lies between 0 and 2^63 - 2, not at %', p_start_offset using errcode = 'SQ042';
     end if;
-    return p_value;
 end
 $$;
 
@@ -1953,8 +1673,6 @@ declare
     v_gone bigint;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_span('the retention', p_retention),
-        sharequeue.check_between('the limit of rows', p_limit, 1, 2147483647);
     delete from sharequeue.journal_other where ctid in (
         select o.ctid from sharequeue.journal_other o
         where o.at < sharequeue.clock() - p_retention and exists (
@@ -2015,9 +1733,6 @@ declare
     v_completed bigint := 0;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
-        sharequeue.check_present('the partition', p_partition);
-    perform sharequeue.check_present('the sequence', p_sequence), sharequeue.check_present('whether they were dropped', p_dropped);
     select * into v_sp from sharequeue.share_partitions sp
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition for update;
     update sharequeue.dead_letter_batches set written_at = sharequeue.clock(), dropped = p_dropped
@@ -2043,7 +1758,7 @@ begin
             v_part.offsets := v_part.offsets * int8multirange(int8range(v_sp.spso, null));
             perform sharequeue.place(v_sp.share_partition_id, v_part.first_offset, v_part.last_offset, 4::smallint,
                 v_run.delivery_count, v_part.offsets, null, v_run.cause);
-            perform sharequeue.join_terminal(v_sp.share_partition_id, v_part.first_offset);
+            perform sharequeue.join_terminal(v_sp.share_partition_id, v_part.first_offset, v_part.first_offset);
             v_completed := v_completed + sharequeue.records(v_part.offsets);
         end loop;
         v_records := sharequeue.records(v_run.offsets);
@@ -2069,9 +1784,6 @@ declare
     v_sent bigint;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_name('the topic', p_topic), sharequeue.check_name('the topic id', p_topic_id),
-        sharequeue.check_between('the partition', p_partition, 0, 2147483647);
-    perform sharequeue.check_present('the sequence', p_sequence);
     perform from sharequeue.redriven r
     where r.dead_letter_topic = p_topic and r.topic_id = p_topic_id and r.partition = p_partition for update;
     update sharequeue.redrive_batches b set sent_at = sharequeue.clock()
@@ -2109,8 +1821,6 @@ begin
             using errcode = 'SQ042';
     end if;
     perform sharequeue.authorise(v_compaction.group_id, 'READ');
-    perform sharequeue.check_present('the folders replaced', p_replaced),
-        sharequeue.check_present('the number of records', p_records);
     if v_compaction.committed_at is null then
         perform from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
         where sp.group_id = v_compaction.group_id and o.sink = v_compaction.sink and o.location = any (p_replaced)
@@ -2142,6 +1852,8 @@ CREATE FUNCTION sharequeue.compile_group_settings(p_group_id text) RETURNS void
     LANGUAGE sql
     SET search_path TO 'pg_catalog'
     AS $$
+    -- First, so that what another transaction is just setting is waited for, and then read.
+    select from sharequeue.group_settings where group_id = p_group_id for no key update;
     insert into sharequeue.group_settings as s (group_id, delivery_count_limit, lock_duration_ms, min_lock_duration_ms,
         max_lock_duration_ms, max_record_locks, read_committed, renew_enabled, dead_letters, breaker_percent,
         breaker_min_records, breaker_window_records, breaker_probe_records, breaker_open_ms, refund_cancelled)
@@ -2208,9 +1920,6 @@ declare
     v_offsets int8multirange;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
-        sharequeue.check_present('the partition', p_partition);
-    perform sharequeue.check_present('the sequence', p_sequence);
     select sp.share_partition_id, range_agg(r.offsets) into v_id, v_offsets
     from sharequeue.share_partitions sp join sharequeue.dead_letter_runs r using (share_partition_id)
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition and r.sequence = p_sequence
@@ -2235,7 +1944,6 @@ declare
     v_before jsonb;
 begin
     perform sharequeue.authorise(p_group_id, 'DELETE');
-    perform sharequeue.check_present('the group id', p_group_id);
     if not sharequeue.lock_empty_group(p_group_id) then
         return false;
     end if;
@@ -2260,7 +1968,6 @@ declare
     v_deleted jsonb;
 begin
     perform sharequeue.authorise(p_group_id, 'DELETE');
-    perform sharequeue.check_present('the topic', p_topic);
     if not sharequeue.lock_empty_group(p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;
@@ -2294,8 +2001,6 @@ declare
     v_id bigint;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_span('the retention', p_retention),
-        sharequeue.check_between('the limit of snapshots', p_limit, 1, 2147483647);
     select p.day, p.name into v_day, v_name from sharequeue.journal_partitions() as p limit 1;
     v_end := (v_day + 1)::timestamptz;
     if v_day is null or v_end > sharequeue.clock() - p_retention then
@@ -2371,7 +2076,7 @@ begin
         perform sharequeue.place(p_share_partition_id, v_part.first_offset, v_part.last_offset, v_state,
             v_part.delivery_count, v_offsets, null, v_cause, v_isolate);
         if v_state = 4 then
-            perform sharequeue.join_terminal(p_share_partition_id, v_part.first_offset);
+            perform sharequeue.join_terminal(p_share_partition_id, v_part.first_offset, v_part.first_offset);
             completed := completed + sharequeue.records(v_offsets);
             perform sharequeue.count_outcome(
                 p_share_partition_id, 'exceeded', v_part.delivery_count, sharequeue.records(v_offsets));
@@ -2491,25 +2196,13 @@ begin
             case when v_part.state = 0 then p_not_before end);
     end loop;
     if v_ended.first_archived is not null then
-        perform sharequeue.join_all_terminal(
+        perform sharequeue.join_terminal(
             p_share_partition_id, v_ended.first_archived, v_ended.last_archived);
     end if;
     if v_ended.again then
         update sharequeue.share_partitions set redeliverable = true
         where share_partition_id = p_share_partition_id and not redeliverable;
     end if;
-end
-$$;
-
--- FUNCTION end_service_lease(text, uuid)
-
-CREATE FUNCTION sharequeue.end_service_lease(p_task text, p_token uuid) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    perform sharequeue.authorise_cluster();
-    delete from sharequeue.service_leases where task = p_task and token = p_token;
 end
 $$;
 
@@ -2532,7 +2225,9 @@ declare
     v_extended bigint;
 begin
     perform sharequeue.authorise_cluster();
-    perform sharequeue.check_span('the time by which locks are extended', p_amount);
+    if p_amount is null or p_amount < interval '0' then
+        raise exception 'locks are extended by a positive amount of time, not by %', p_amount using errcode = 'SQ042';
+    end if;
     v_ids := sharequeue.lock_in_order(null, false, true);
     perform sharequeue.unfold(share_partition_id)
     from sharequeue.share_partitions where share_partition_id = any (v_ids) and folded_lease_id is not null;
@@ -2546,146 +2241,90 @@ begin
 end
 $$;
 
--- FUNCTION fetch_fault(bigint, bigint[], bigint[], int8multirange)
+-- FUNCTION fetch_whole_batch(text, text, integer, integer, text, integer, uuid, uuid, bigint, bigint, bigint, text)
 
-CREATE FUNCTION sharequeue.fetch_fault(p_batch_size bigint, p_log_firsts bigint[], p_log_lasts bigint[], p_aborted int8multirange) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-    if p_batch_size < 1 then
-        return 'a batch size is 1 or more; leave it out for the number of records asked for';
-    elsif (p_log_firsts is null) <> (p_log_lasts is null) then
-        return 'log batches are pairs of first and last offset: give both lists or neither';
-    elsif 9223372036854775807 = any (p_log_lasts) then
-        return 'offsets lie between 0 and 2^63 - 2';
-    elsif p_aborted is null then
-        return 'the offsets of aborted transactions must be given; none are {}';
-    end if;
-    return sharequeue.offsets_fault(p_aborted);
-end
-$$;
-
--- FUNCTION fetch_side_by_side(text, text, integer, integer, text, integer, uuid, uuid, bigint, bigint, bigint, text)
-
-CREATE FUNCTION sharequeue.fetch_side_by_side(p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer, p_token uuid, p_request_id uuid, p_first bigint, p_last bigint, p_max_records bigint, p_redelivery text) RETURNS sharequeue.acknowledged_and_acquired
+CREATE FUNCTION sharequeue.fetch_whole_batch(p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer, p_token uuid, p_request_id uuid, p_first bigint, p_last bigint, p_max_records bigint, p_redelivery text) RETURNS sharequeue.acknowledged_and_acquired
     LANGUAGE plpgsql
     AS $$
 declare
     v_sp record;
-    v_at timestamptz;
+    v_settings record;
     v_lease record;
     v_row sharequeue.acknowledged_and_acquired;
-    v_settings record;
-    v_next record;
-    v_held boolean;
-    v_reused boolean := true;
-    v_alone boolean;
-    v_spso bigint;
-    v_complete bigint;
+    v_reused boolean;
     v_past bigint;
 begin
     -- A queue before the row. Whoever waits for a row lock waits for one version of the row, and finds it gone when its
     -- turn comes: eight connections on one share-partition did 977 calls a second, with the queue 1,470. Not for who may
-    -- hold the row already, and a transaction with an id may: the update of the first way locks the row it waited for
+    -- hold the row already, and a transaction with an id may: the update before this locks the row it waited for
     -- even where the row no longer meets its conditions. In the queue it would wait for one that waits for the row.
     if pg_current_xact_id_if_assigned() is null then
         perform pg_advisory_xact_lock(-1, hashtext(p_group_id || '/' || p_topic || '/' || p_partition));
     end if;
     -- Two statements: joined with the settings it took 13 µs, apart 4 and 2; and settings read behind the lock are those
     -- of now. Where ACLs apply to the group, the long way asks them.
-    select share_partition_id, spso, speo, log_end, last_stable_offset, delivery_complete_count, state_epoch,
-        next_expiry, accepted_first, redeliverable or advance_due as redeliverable, status, paused_reason,
-        folded_lease_id is not null as folded
+    select share_partition_id as id, spso, speo, log_end, last_stable_offset, delivery_complete_count, state_epoch,
+        next_expiry, accepted_first, folded_lease_id is not null as folded,
+        not redeliverable and not advance_due and p_first >= spso and status = 'active' and paused_reason is null
+            and log_end < 9223372032559808512 as usual
     into v_sp from sharequeue.share_partitions
     where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
-    v_at := sharequeue.clock();
     if v_sp.folded then
-        perform sharequeue.unfold(v_sp.share_partition_id);
+        perform sharequeue.unfold(v_sp.id);
     end if;
-    if not coalesce(v_sp.next_expiry > v_at and not v_sp.redeliverable and p_first >= v_sp.spso
-            and (p_state_epoch is null or p_state_epoch = v_sp.state_epoch)
-            and v_sp.status = 'active' and v_sp.paused_reason is null and v_sp.log_end < 9223372032559808512, false) then
-        return null;
-    end if;
-    select lock_duration_ms, max_record_locks, read_committed,
-        paused_reason is null and breaker_percent = 0 and not acls_apply as usual
+    select lock_duration_ms, max_record_locks, xmin as version,
+        case when read_committed then v_sp.last_stable_offset else v_sp.log_end end as read_end,
+        paused_reason is null and breaker_percent = 0 and not acls_apply as usual,
+        clock_timestamp() + coalesce((select amount from sharequeue.clock_offset), interval '0') as at
     into v_settings from sharequeue.group_settings where group_id = p_group_id;
-    -- The batch, if it is whole, uniform, delivered once, held by this member, and all of its lease. By primary key,
-    -- step by step: as one delete with a join, planned while the tables were small, it walked the dead entries of
-    -- leases_by_member, 300 µs.
-    select lease_id, last_offset = p_last and state = 1 and delivery_count = 1 and offsets is null as whole
-    into v_lease from sharequeue.in_flight_batches
-    where share_partition_id = v_sp.share_partition_id and first_offset = p_first and part = 0;
-    if not coalesce(v_settings.usual and v_lease.whole, false) then
+    if not coalesce(v_sp.usual and v_settings.usual and v_sp.next_expiry > v_settings.at
+            and (p_state_epoch is null or p_state_epoch = v_sp.state_epoch), false) then
         return null;
     end if;
-    select member_id = p_member_id and (p_token is null or token = p_token) and 1 = (
-        select count(*) from (
-            select from sharequeue.in_flight_batches f where f.lease_id = v_lease.lease_id limit 2) as f)
-    into v_held from sharequeue.leases where lease_id = v_lease.lease_id;
-    if not coalesce(v_held, false) then
-        return null;
-    end if;
-    v_spso := v_sp.spso;
     v_past := p_last + 1;
-    v_complete := v_sp.delivery_complete_count;
-    if p_first = v_spso and v_past = v_sp.speo then
-        v_spso := v_past;
-    elsif p_first = v_spso then
-        -- The head: SPSO moves to the next batch, or past that too where it was finished before.
-        select first_offset, last_offset, state, offsets is null as uniform
-        into v_next from sharequeue.in_flight_batches
-        where share_partition_id = v_sp.share_partition_id and first_offset >= v_past
-        order by share_partition_id, first_offset limit 1;
-        if found and v_next.uniform and v_next.state = 2 then
-            delete from sharequeue.in_flight_batches
-            where share_partition_id = v_sp.share_partition_id and first_offset = v_next.first_offset;
-            v_complete := v_complete - (v_next.last_offset - v_next.first_offset + 1);
-            select first_offset, state, offsets is null as uniform
-            into v_next from sharequeue.in_flight_batches
-            where share_partition_id = v_sp.share_partition_id and first_offset > v_next.first_offset
-            order by share_partition_id, first_offset limit 1;
-        end if;
-        v_reused := not found or (v_next.uniform and v_next.state not in (2, 4));
-        v_spso := coalesce(v_next.first_offset, v_sp.speo);
+    -- The batch, if it is whole, uniform, delivered once, held by this member, and all of its lease; and whether SPSO would
+    -- come to stand right behind it. By primary key, step by step.
+    select l.lease_id, p_first = v_sp.spso and (v_past = v_sp.speo or exists (
+            select from sharequeue.in_flight_batches n
+            where n.share_partition_id = v_sp.id and n.first_offset = v_past and n.part = 0 and n.offsets is null
+                and n.state not in (2, 4))) as next_is_head
+    into v_lease
+    from sharequeue.in_flight_batches f cross join lateral (
+        select lease_id from sharequeue.leases
+        where lease_id = f.lease_id and member_id = p_member_id and (p_token is null or token = p_token) offset 0) as l
+    where f.share_partition_id = v_sp.id and f.first_offset = p_first and f.part = 0 and f.last_offset = p_last
+        and f.state = 1 and f.delivery_count = 1 and f.offsets is null
+        and 1 = (select count(*) from (
+            select from sharequeue.in_flight_batches o where o.lease_id = f.lease_id limit 2) as o);
+    if not found then
+        return null;
+    end if;
+    -- Where SPSO goes no further, and there is something fresh, the batch's row becomes the next one's: less than a delete
+    -- and an insert.
+    v_reused := v_lease.next_is_head
+        and least(v_settings.read_end, v_past + v_settings.max_record_locks) > v_sp.speo;
+    if v_reused then
+        v_sp.spso := v_past;
+        v_sp.accepted_first := v_sp.accepted_first + v_past - p_first;
     else
-        -- Behind the head, which is not finished: SPSO stays.
-        v_complete := v_complete + v_past - p_first;
-        v_reused := sharequeue.accept_behind_head(v_sp.share_partition_id, p_first, p_last);
-    end if;
-    v_alone := v_reused and v_past = v_sp.speo and p_token is not null and v_complete = 0
-        and v_sp.speo < 4611686018427387904 and 1 = (select count(*) from (select from sharequeue.in_flight_batches f
-            where f.share_partition_id = v_sp.share_partition_id limit 2) as f);
-    if v_complete <> v_sp.delivery_complete_count then
-        update sharequeue.share_partitions set delivery_complete_count = v_complete
-        where share_partition_id = v_sp.share_partition_id;
-    end if;
-    if p_first = v_sp.spso and not v_reused then
-        -- More may be passed now than was looked at.
         update sharequeue.in_flight_batches set state = 2, lease_id = null
-        where share_partition_id = v_sp.share_partition_id and first_offset = p_first and part = 0;
-        perform sharequeue.join_terminal(v_sp.share_partition_id, p_first);
-        perform sharequeue.advance_spso(v_sp.share_partition_id, v_past - p_first);
-        select spso, delivery_complete_count into v_spso, v_complete from sharequeue.share_partitions
-        where share_partition_id = v_sp.share_partition_id;
+        where share_partition_id = v_sp.id and first_offset = p_first and part = 0;
+        perform sharequeue.advance_spso(v_sp.id, v_past - p_first, v_past - p_first);
+        perform sharequeue.join_terminal(v_sp.id, p_first, p_first);
+        select spso, delivery_complete_count, accepted_first
+        into v_sp.spso, v_sp.delivery_complete_count, v_sp.accepted_first
+        from sharequeue.share_partitions where share_partition_id = v_sp.id;
     end if;
-    v_past := least(v_sp.speo + p_max_records, v_spso + v_settings.max_record_locks,
-        case when v_settings.read_committed then v_sp.last_stable_offset else v_sp.log_end end);
-    v_sp.accepted_first := v_sp.accepted_first + p_last - p_first + 1;
     v_row.acknowledge_error_code := 0;
-    v_row.spso := v_spso;
-    v_row.lag := greatest(0, v_sp.log_end - v_spso - v_complete);
+    v_row.spso := v_sp.spso;
+    v_row.lag := greatest(0, v_sp.log_end - v_sp.spso - v_sp.delivery_complete_count);
+    v_past := least(v_sp.speo + p_max_records, v_sp.spso + v_settings.max_record_locks, v_settings.read_end);
     if v_past <= v_sp.speo then
         delete from sharequeue.leases where lease_id = v_lease.lease_id;
-        delete from sharequeue.in_flight_batches
-        where v_reused and share_partition_id = v_sp.share_partition_id and first_offset = p_first and part = 0;
-        update sharequeue.share_partitions
-        set spso = v_spso, accepted_first = v_sp.accepted_first, redeliverable = redeliverable
-        where share_partition_id = v_sp.share_partition_id;
         if p_request_id is not null then
             insert into sharequeue.requests (request_key, operation, answered_at, fetched)
-            values (sharequeue.request_key(v_sp.share_partition_id, 'acknowledge_and_acquire', p_member_id,
-                p_request_id), 'acknowledge_and_acquire', v_at, v_row);
+            values (sharequeue.request_key(v_sp.id, 'acknowledge_and_acquire', p_member_id, p_request_id),
+                'acknowledge_and_acquire', v_settings.at, v_row);
         end if;
         return v_row;
     end if;
@@ -2694,53 +2333,52 @@ begin
     v_row.token := coalesce(p_request_id, gen_random_uuid());
     v_row.state_epoch := v_sp.state_epoch;
     v_row.lock_duration_ms := v_settings.lock_duration_ms;
-    v_row.expires_at := v_at + v_settings.lock_duration_ms * interval '1 millisecond';
+    v_row.expires_at := v_settings.at + v_settings.lock_duration_ms * interval '1 millisecond';
     v_row.delivery_count := 1;
     v_row.offsets := int8multirange(int8range(v_sp.speo, v_past));
     v_row.lease_id := nextval('sharequeue.leases_lease_id_seq');
     if v_row.expires_at < v_sp.next_expiry then
-        v_sp.next_expiry := v_row.expires_at;
-        update sharequeue.share_partitions set next_expiry = v_row.expires_at
-        where share_partition_id = v_sp.share_partition_id;
+        update sharequeue.share_partitions set next_expiry = v_row.expires_at where share_partition_id = v_sp.id;
     end if;
-    if v_alone then
+    if v_reused and v_sp.spso = v_sp.speo and p_token is not null and v_sp.speo < 4611686018427387904
+            and sharequeue.may_fold(p_group_id, v_settings.version, v_sp.id) then
         delete from sharequeue.leases where lease_id = v_lease.lease_id;
         delete from sharequeue.in_flight_batches
-        where share_partition_id = v_sp.share_partition_id and first_offset = p_first and part = 0;
-        update sharequeue.share_partitions set folded_lease_id = v_row.lease_id, folded_acquired_at = v_at,
-            folded_lag = v_row.lag, folded_max_record_locks = v_settings.max_record_locks,
-            folded_clock_offset = coalesce((select amount from sharequeue.clock_offset), interval '0'), folded_token = v_row.token,
-            folded_request_id = p_request_id, folded_lock_duration_ms = v_row.lock_duration_ms,
-            folded_member_epoch = coalesce(p_member_epoch, -1), folded_read_committed = v_settings.read_committed,
-            folded_fan_out = p_redelivery = 'fan_out', folded_member_id = p_member_id
-        where share_partition_id = v_sp.share_partition_id;
+        where share_partition_id = v_sp.id and first_offset = p_first and part = 0;
+        update sharequeue.share_partitions sp set folded_lease_id = v_row.lease_id, folded_acquired_at = v_settings.at,
+            folded_lag = v_row.lag, folded_max_record_locks = s.max_record_locks, folded_token = v_row.token,
+            folded_request_id = p_request_id, folded_lock_duration_ms = s.lock_duration_ms,
+            folded_member_epoch = coalesce(p_member_epoch, -1), folded_read_committed = s.read_committed,
+            folded_fan_out = p_redelivery = 'fan_out', folded_member_id = p_member_id, folded_clock_offset = c.amount
+        from sharequeue.group_settings s, sharequeue.clock_offset c
+        where sp.share_partition_id = v_sp.id and s.group_id = p_group_id;
     elsif v_reused then
-        -- The old row becomes the new one: less than a delete and an insert.
         update sharequeue.in_flight_batches set first_offset = v_sp.speo, last_offset = v_past - 1,
             lease_id = v_row.lease_id, journalled = not journalled
-        where share_partition_id = v_sp.share_partition_id and first_offset = p_first and part = 0;
+        where share_partition_id = v_sp.id and first_offset = p_first and part = 0;
     else
         insert into sharequeue.in_flight_batches
             (share_partition_id, first_offset, last_offset, state, delivery_count, lease_id, journalled)
-        values (v_sp.share_partition_id, v_sp.speo, v_past - 1, 1, 1, v_row.lease_id, true);
+        values (v_sp.id, v_sp.speo, v_past - 1, 1, 1, v_row.lease_id, true);
     end if;
     -- One statement over three tables; three apart cost the same. The lease keeps the answer for a repeated call.
     with held as (
         update sharequeue.leases set lease_id = v_row.lease_id, token = v_row.token,
             member_epoch = coalesce(p_member_epoch, -1), lock_duration_ms = v_row.lock_duration_ms,
-            acquired_at = v_at, expires_at = v_row.expires_at, fan_out = p_redelivery = 'fan_out',
+            acquired_at = v_settings.at, expires_at = v_row.expires_at, fan_out = p_redelivery = 'fan_out',
             own_lock_duration = false, request_id = p_request_id,
             fetched = case when p_request_id is not null then v_row end, journalled = not journalled
         where lease_id = v_lease.lease_id
     ), written as (
         insert into sharequeue.journal (share_partition_id, at, kind, first_offset, last_offset, gone_first, lease_id,
             gone_lease_id, member_id, member_epoch, token, lock_duration_ms, fan_out, spso, accepted_first)
-        values (v_sp.share_partition_id, v_at, 'fetch', v_sp.speo, v_past - 1, case when v_reused then p_first end,
+        values (v_sp.id, v_settings.at, 'fetch', v_sp.speo, v_past - 1, case when v_reused then p_first end,
             v_row.lease_id, v_lease.lease_id, p_member_id, coalesce(p_member_epoch, -1), v_row.token,
-            v_row.lock_duration_ms, p_redelivery = 'fan_out', v_spso, v_sp.accepted_first)
+            v_row.lock_duration_ms, p_redelivery = 'fan_out', v_sp.spso, v_sp.accepted_first)
     )
-    update sharequeue.share_partitions set spso = v_spso, speo = v_past, accepted_first = v_sp.accepted_first
-    where share_partition_id = v_sp.share_partition_id;
+    update sharequeue.share_partitions
+    set spso = v_sp.spso, speo = v_past, accepted_first = v_sp.accepted_first
+    where share_partition_id = v_sp.id;
     return v_row;
 end
 $$;
@@ -2807,7 +2445,7 @@ CREATE FUNCTION sharequeue.first_records(p_offsets int8multirange, p_count bigin
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     SET search_path TO 'pg_catalog'
     AS $$
-    select coalesce(range_agg(int8range(first, first + least(past - first, p_count - before))), '{}'::int8multirange)
+    select coalesce(range_agg(int8range(first, least(past, first + p_count - before))), '{}'::int8multirange)
     from (
         select
             lower(r) as first,
@@ -2861,9 +2499,9 @@ begin
     v_row.error_code := v_found.error_code;
     v_row.error_message := v_found.error_message;
     if v_row.error_code = 0 and (p_execute is null or p_act is null or p_act not in ('release', 'dead_letter')
-            or isempty(p_offsets) or sharequeue.offsets_fault(p_offsets) is not null) then
+            or p_offsets is null or isempty(p_offsets) or lower(p_offsets) is null or upper(p_offsets) is null) then
         v_row.error_code := 42;
-        v_row.error_message := 'release or dead_letter needs a set of offsets between 0 and 2^63 - 2';
+        v_row.error_message := 'release or dead_letter needs a set of offsets that has a first and a last one';
     end if;
     if v_row.error_code <> 0 then
         return next v_row;
@@ -2932,7 +2570,7 @@ begin
         return 0;
     end if;
     perform sharequeue.place(p_id, p_first, p_last, 4::smallint, p_delivery_count, p_offsets, null, 'rejected');
-    perform sharequeue.join_terminal(p_id, p_first);
+    perform sharequeue.join_terminal(p_id, p_first, p_first);
     perform sharequeue.count_outcome(p_id, 'rejected', p_delivery_count, sharequeue.records(p_offsets));
     return sharequeue.records(p_offsets);
 end
@@ -2981,7 +2619,6 @@ declare
     v_compaction sharequeue.compactions;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_present('the compaction id', p_compaction_id);
     select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id for update;
     if not found or (v_compaction.committed_at is null and v_compaction.abandoned_at is null) then
         return false;
@@ -3005,8 +2642,6 @@ declare
     v_width double precision;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_between('the least size in bytes', p_least, 0, 9223372036854775807),
-        sharequeue.check_between('the factor', p_factor, 2, 1000000);
     for v_table in
         select c.relname as name, pg_relation_size(c.oid) as bytes, k.relname as key,
             pg_stat_get_live_tuples(c.oid) as live, pg_stat_get_dead_tuples(c.oid) as dead,
@@ -3123,7 +2758,9 @@ declare
 begin
     for v_id in
         select share_partition_id from sharequeue.share_partitions
-        where group_id = new.group_id and folded_lease_id is not null order by share_partition_id for no key update
+        where folded_lease_id is not null and group_id in (
+            select n.group_id from settings_now n join settings_before b using (group_id) where n.* is distinct from b.*)
+        order by share_partition_id for no key update
     loop
         perform sharequeue.unfold(v_id);
     end loop;
@@ -3158,45 +2795,6 @@ CREATE FUNCTION sharequeue.groups_of_topics(p_topics text[]) RETURNS TABLE(group
     select distinct sp.group_id, sp.topic from sharequeue.share_partitions sp where sp.topic = any (p_topics)
 $$;
 
--- FUNCTION hear_replica(text, interval)
-
-CREATE FUNCTION sharequeue.hear_replica(p_replica_id text, p_silence interval DEFAULT NULL::interval) RETURNS interval
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-    v_at timestamptz;
-    v_heard timestamptz;
-    v_silence interval;
-begin
-    perform sharequeue.authorise_cluster();
-    if p_replica_id is null or p_silence < interval '0' then
-        raise exception 'a replica has a name, and a silence is not negative: %', p_silence using errcode = 'SQ042';
-    end if;
-    if p_silence is not null then
-        -- Two that start together must not both lengthen the sessions.
-        perform pg_advisory_xact_lock(7264519032119);
-        v_at := sharequeue.clock();
-        select max(heard_at) into v_heard from sharequeue.service_replicas;
-        if v_heard is null or v_at - v_heard > p_silence then
-            v_silence := v_at - v_heard;
-            update sharequeue.members m
-            set session_expires_at = case when v_heard is null then greatest(m.session_expires_at, v_at + p_silence)
-                else m.session_expires_at + v_silence end
-            where (m.group_id, m.member_id) in (
-                select k.group_id, k.member_id from sharequeue.members k
-                where v_heard is null or k.session_expires_at > v_heard
-                order by k.group_id, k.member_id for update skip locked);
-        end if;
-        delete from sharequeue.service_replicas where heard_at < v_at - interval '1 day';
-        delete from sharequeue.service_leases where expires_at < v_at - interval '1 day';
-    end if;
-    insert into sharequeue.service_replicas as r (replica_id, heard_at) values (p_replica_id, sharequeue.clock())
-    on conflict on constraint service_replicas_pkey do update set heard_at = excluded.heard_at;
-    return v_silence;
-end
-$$;
-
 -- FUNCTION held(bigint, bigint, bigint, text, uuid)
 
 CREATE FUNCTION sharequeue.held(p_id bigint, p_first bigint, p_last bigint, p_member_id text, p_token uuid) RETURNS int8multirange
@@ -3225,11 +2823,6 @@ declare
     v_id bigint;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
-        sharequeue.check_present('the partition', p_partition);
-    if p_reason is not null then
-        perform sharequeue.check_text('the reason', p_reason, 10000);
-    end if;
     select share_partition_id into v_id from sharequeue.share_partitions
     where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
     if p_reason is null then
@@ -3238,21 +2831,6 @@ begin
         insert into sharequeue.held_dead_letters as h (share_partition_id, reason, since)
         values (v_id, p_reason, sharequeue.clock())
         on conflict on constraint held_dead_letters_pkey do update set reason = excluded.reason;
-    end if;
-end
-$$;
-
--- FUNCTION hold_service_lease(text, uuid)
-
-CREATE FUNCTION sharequeue.hold_service_lease(p_task text, p_token uuid) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    perform sharequeue.authorise_cluster();
-    perform from sharequeue.service_leases where task = p_task and token = p_token for share;
-    if not found then
-        raise exception 'another replica does "%" now', p_task using errcode = 'SQ016';
     end if;
 end
 $$;
@@ -3282,8 +2860,9 @@ CREATE FUNCTION sharequeue.initialize(p_group_id text, p_topic text, p_partition
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
     perform sharequeue.check_start(p_topic, p_partition, p_topic_id, p_start_offset);
-    perform sharequeue.check_between('the state epoch', p_state_epoch, 0, 1073741824);
-    if not sharequeue.lock_group(p_group_id) then
+    if p_state_epoch is null or p_state_epoch < 0 then
+        raise exception 'a state epoch is 0 or more, not %', p_state_epoch using errcode = 'SQ042';
+    elsif not sharequeue.lock_group(p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;
     insert into sharequeue.share_partitions
@@ -3349,9 +2928,9 @@ begin
 end
 $$;
 
--- FUNCTION join_all_terminal(bigint, bigint, bigint)
+-- FUNCTION join_terminal(bigint, bigint, bigint)
 
-CREATE FUNCTION sharequeue.join_all_terminal(p_share_partition_id bigint, p_first bigint, p_last bigint) RETURNS void
+CREATE FUNCTION sharequeue.join_terminal(p_share_partition_id bigint, p_first bigint, p_last bigint) RETURNS void
     LANGUAGE plpgsql
     SET enable_seqscan TO 'off'
     AS $$
@@ -3389,60 +2968,6 @@ begin
     )
     update sharequeue.in_flight_batches f set last_offset = w.last_offset, offsets = null, part = 0
     from wanted w where f.ctid = w.at;
-end
-$$;
-
--- FUNCTION join_terminal(bigint, bigint)
-
-CREATE FUNCTION sharequeue.join_terminal(p_share_partition_id bigint, p_first bigint) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-    v_batch record;
-    v_next record;
-    v_before record;
-begin
-    select last_offset, state, delivery_count, cause, part, offsets,
-        (select count(*) from sharequeue.in_flight_batches o
-            where o.share_partition_id = f.share_partition_id and o.first_offset = f.first_offset) as parts
-    into v_batch
-    from sharequeue.in_flight_batches f
-    where share_partition_id = p_share_partition_id and first_offset = p_first limit 1;
-    if not found or v_batch.parts > 1 or v_batch.state not in (2, 4) then
-        return;
-    end if;
-    if v_batch.offsets is not null then
-        if v_batch.offsets <> int8multirange(int8range(p_first, v_batch.last_offset + 1)) then
-            return;
-        end if;
-        update sharequeue.in_flight_batches set offsets = null, part = 0
-        where share_partition_id = p_share_partition_id and first_offset = p_first;
-    end if;
-    select first_offset, last_offset, state, delivery_count, cause, offsets into v_next
-    from sharequeue.in_flight_batches
-    where share_partition_id = p_share_partition_id and first_offset > p_first
-    order by first_offset limit 1;
-    if found and v_next.first_offset = v_batch.last_offset + 1 and v_next.offsets is null
-            and (v_next.state, v_next.delivery_count) = (v_batch.state, v_batch.delivery_count)
-            and v_next.cause is not distinct from v_batch.cause then
-        delete from sharequeue.in_flight_batches
-        where share_partition_id = p_share_partition_id and first_offset = v_next.first_offset;
-        update sharequeue.in_flight_batches set last_offset = v_next.last_offset
-        where share_partition_id = p_share_partition_id and first_offset = p_first;
-        v_batch.last_offset := v_next.last_offset;
-    end if;
-    select first_offset, last_offset, state, delivery_count, cause, offsets into v_before
-    from sharequeue.in_flight_batches
-    where share_partition_id = p_share_partition_id and first_offset < p_first
-    order by first_offset desc limit 1;
-    if found and v_before.last_offset = p_first - 1 and v_before.offsets is null
-            and (v_before.state, v_before.delivery_count) = (v_batch.state, v_batch.delivery_count)
-            and v_before.cause is not distinct from v_batch.cause then
-        delete from sharequeue.in_flight_batches
-        where share_partition_id = p_share_partition_id and first_offset = p_first;
-        update sharequeue.in_flight_batches set last_offset = v_batch.last_offset
-        where share_partition_id = p_share_partition_id and first_offset = v_before.first_offset;
-    end if;
 end
 $$;
 
@@ -3753,7 +3278,7 @@ CREATE FUNCTION sharequeue.make_journal_partitions(p_ahead integer DEFAULT 2) RE
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET "TimeZone" TO 'UTC'
-    SET lock_timeout TO '250ms'
+    SET lock_timeout TO '1s'
     AS $$
 declare
     v_today date := sharequeue.clock()::date;
@@ -3762,7 +3287,6 @@ declare
     v_made date[] := '{}';
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_between('the number of days ahead', p_ahead, 0, 366);
     for v_day in select d::date from generate_series(v_today, v_today + p_ahead, interval '1 day') as d loop
         v_name := 'journal_' || to_char(v_day, 'YYYYMMDD');
         continue when to_regclass('sharequeue.' || v_name) is not null;
@@ -3782,6 +3306,19 @@ $$;
 CREATE FUNCTION sharequeue.max_runs() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select 2000000 $$;
+
+-- FUNCTION may_fold(text, xid, bigint)
+
+CREATE FUNCTION sharequeue.may_fold(p_group_id text, p_version xid, p_share_partition_id bigint) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+begin
+    perform from sharequeue.group_settings s, sharequeue.clock_offset c
+    where s.group_id = p_group_id and s.xmin = p_version for share skip locked;
+    return found and 1 = (select count(*) from (
+        select from sharequeue.in_flight_batches where share_partition_id = p_share_partition_id limit 2) as f);
+end
+$$;
 
 -- FUNCTION metadata_hash(text)
 
@@ -3813,37 +3350,6 @@ CREATE FUNCTION sharequeue.next_delivery(p_delivery_count smallint, p_isolate bi
     AS $$
     select case when p_isolate is not null and p_delivery_count >= p_limit then p_delivery_count
         else p_delivery_count + 1 end::smallint
-$$;
-
--- FUNCTION next_epoch_of_empty_group(text)
-
-CREATE FUNCTION sharequeue.next_epoch_of_empty_group(p_group_id text) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-    v_epoch integer;
-begin
-    insert into sharequeue.share_groups (group_id, group_epoch) values (p_group_id, 0)
-    on conflict on constraint share_groups_pkey do nothing;
-    -- Somebody else may have made it meanwhile, and joined it.
-    perform sharequeue.lock_empty_group(p_group_id);
-    update sharequeue.share_groups set group_epoch = group_epoch + 1, assignment_epoch = group_epoch + 1
-    where group_id = p_group_id returning group_epoch into v_epoch;
-    return v_epoch;
-end
-$$;
-
--- FUNCTION not_before_fault(timestamp with time zone)
-
-CREATE FUNCTION sharequeue.not_before_fault(p_not_before timestamp with time zone) RETURNS text
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-    if p_not_before = 'infinity' or p_not_before > sharequeue.clock() + interval '100 years' then
-        return 'records wait for 100 years at most: to keep them for good, reject them';
-    end if;
-    return null;
-end
 $$;
 
 -- FUNCTION note_attempts(bigint, bigint[], int8multirange)
@@ -3907,9 +3413,6 @@ declare
     v_sp sharequeue.share_partitions;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
-        sharequeue.check_present('the partition', p_partition);
-    perform sharequeue.check_name('the topic id', p_topic_id);
     if not coalesce(p_topic_id is not null and p_log_start >= 0 and p_last_stable_offset >= 0
             and p_log_end between p_log_start and 9223372036854775807, false) then
         raise exception 'a log that starts at %, is stable to % and ends at % (topic id %) cannot be', p_log_start,
@@ -3931,25 +3434,10 @@ begin
         perform sharequeue.advance_log_start(v_sp, p_log_start);
     end if;
     update sharequeue.share_partitions
-    set log_start = p_log_start, log_end = p_log_end,
-        last_stable_offset = least(p_last_stable_offset, p_log_end),
+    set log_start = p_log_start, log_end = p_log_end, last_stable_offset = p_last_stable_offset,
         observed_at = sharequeue.clock()
     where share_partition_id = v_sp.share_partition_id;
     return 'active';
-end
-$$;
-
--- FUNCTION offsets_fault(int8multirange)
-
-CREATE FUNCTION sharequeue.offsets_fault(p_offsets int8multirange) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $$
-begin
-    if p_offsets is null or lower_inf(p_offsets) or upper_inf(p_offsets) or lower(p_offsets) < 0
-            or upper(p_offsets) > 9223372036854775807 then
-        return 'a set of offsets lies between 0 and 2^63 - 2 and has both ends';
-    end if;
-    return null;
 end
 $$;
 
@@ -3990,9 +3478,6 @@ declare
     v_taken int8multirange;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
-        sharequeue.check_present('the partition', p_partition);
-    perform sharequeue.check_between('the number of records', p_max_records, 1, 4611686018427387904);
     select * into v_sp from sharequeue.share_partitions sp
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition for update;
     if not exists (
@@ -4038,13 +3523,6 @@ declare
     v_taken int8multirange;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_name('the topic', p_topic), sharequeue.check_name('the topic id', p_topic_id),
-        sharequeue.check_between('the partition', p_partition, 0, 2147483647);
-    perform sharequeue.check_offsets(p_wanted), sharequeue.check_between('the number of letters', p_max_records, 1,
-        4611686018427387904);
-    if not exists (select from sharequeue.redrives r where r.redrive_id = p_redrive_id) then
-        raise exception 'there is no redrive %', p_redrive_id using errcode = 'SQ042';
-    end if;
     insert into sharequeue.redriven (dead_letter_topic, topic_id, partition) values (p_topic, p_topic_id, p_partition)
     on conflict on constraint redriven_pkey do nothing;
     select r.* into v_redriven from sharequeue.redriven r
@@ -4098,39 +3576,6 @@ begin
 end
 $$;
 
--- FUNCTION outputs_fault(jsonb)
-
-CREATE FUNCTION sharequeue.outputs_fault(p_outputs jsonb) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $$
-declare
-    v_output jsonb;
-    v_sinks text[] := '{}';
-begin
-    if p_outputs = '[]' then
-        return null;
-    elsif p_outputs is null or jsonb_typeof(p_outputs) <> 'array' then
-        return 'outputs are a list of objects with sink, location and records';
-    end if;
-    for v_output in select * from jsonb_array_elements(p_outputs) loop
-        if jsonb_typeof(v_output) <> 'object' or jsonb_typeof(v_output->'sink') is distinct from 'string'
-                or jsonb_typeof(v_output->'location') is distinct from 'string'
-                or jsonb_typeof(v_output->'records') is distinct from 'number' then
-            return 'an output has a sink and a location in words, and its number of records';
-        elsif length(v_output->>'sink') not between 1 and 249 or length(v_output->>'location') not between 1 and 4096 then
-            return 'the name of a sink has 1 to 249 characters, a location 1 to 4,096';
-        elsif (v_output->>'records')::numeric not between 0 and 9223372036854775807
-                or (v_output->>'records')::numeric <> trunc((v_output->>'records')::numeric) then
-            return 'an output has a whole number of records, 0 or more';
-        elsif v_output->>'sink' = any (v_sinks) then
-            return format('sink %s is named twice', v_output->>'sink');
-        end if;
-        v_sinks := v_sinks || (v_output->>'sink');
-    end loop;
-    return null;
-end
-$$;
-
 -- FUNCTION pause(text, text, text, integer)
 
 CREATE FUNCTION sharequeue.pause(p_group_id text, p_reason text, p_topic text DEFAULT NULL::text, p_partition integer DEFAULT NULL::integer) RETURNS integer
@@ -4143,9 +3588,6 @@ declare
     v_paused integer;
 begin
     perform sharequeue.authorise(p_group_id, 'ALTER');
-    if p_reason is not null then
-        perform sharequeue.check_text('the reason', p_reason, 10000);
-    end if;
     if p_reason = '' or (p_topic is null and p_partition is not null) then
         raise exception 'a pause has a reason, and a partition has a topic' using errcode = 'SQ042';
     elsif not exists (select from sharequeue.share_groups where group_id = p_group_id) then
@@ -4365,7 +3807,6 @@ declare
     v_at timestamptz := sharequeue.clock();
 begin
     perform sharequeue.authorise(p_group_id, 'DESCRIBE');
-    perform sharequeue.check_present('the group id', p_group_id);
     insert into sharequeue.share_partition_history
     select v_at, share_partition_id, spso, speo, log_start, log_end, lag, acquired, available, archiving,
         delivery_complete_count
@@ -4458,8 +3899,6 @@ declare
     v_released bigint := 0;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the member id', p_member_id),
-        sharequeue.check_present('whether the run was cancelled', p_cancelled);
     for v_id in
         -- Not exists: that was made a hash of all leases of all groups.
         select share_partition_id from sharequeue.share_partitions
@@ -4512,12 +3951,9 @@ CREATE FUNCTION sharequeue.removable_outputs(p_group_id text, p_sink text, p_gra
     AS $$
 #variable_conflict use_column
 declare
-    v_before timestamptz;
+    v_before timestamptz := sharequeue.clock() - p_grace;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the sink', p_sink),
-        sharequeue.check_span('the grace', p_grace);
-    v_before := sharequeue.clock() - p_grace;
     perform from sharequeue.share_groups where group_id = p_group_id for key share;
     update sharequeue.compactions c set abandoned_at = sharequeue.clock()
     where c.group_id = p_group_id and c.sink = p_sink and c.committed_at is null and c.abandoned_at is null
@@ -4560,7 +3996,6 @@ declare
     v_acls sharequeue.acls[];
 begin
     perform sharequeue.authorise_cluster();
-    perform sharequeue.check_present('whether it is a dry run', p_dry_run);
     if not p_dry_run then
         lock table sharequeue.acls in share row exclusive mode;
     end if;
@@ -4864,13 +4299,24 @@ declare
     v_row sharequeue.reset;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_group_id(p_group_id);
-    if p_topics is null or p_execute is null
+    if coalesce(p_group_id, '') = '' then
+        raise exception 'the group id is empty: name the share group' using errcode = 'SQ024';
+    elsif p_topics is null or p_execute is null
             or (cardinality(p_partitions), cardinality(p_topic_ids), cardinality(p_start_offsets))
             is distinct from (cardinality(p_topics), cardinality(p_topics), cardinality(p_topics)) then
         raise exception 'every topic needs a partition, a topic id and a start offset' using errcode = 'SQ042';
     end if;
-    perform sharequeue.lock_empty_group(p_group_id);
+    if not sharequeue.lock_empty_group(p_group_id) and p_execute then
+        insert into sharequeue.share_groups (group_id, group_epoch) values (p_group_id, 0)
+        on conflict on constraint share_groups_pkey do nothing;
+        -- Somebody else may have made it meanwhile, and joined it.
+        perform sharequeue.lock_empty_group(p_group_id);
+    end if;
+    if p_execute then
+        -- Nobody is in the group: there is nothing to assign at the new epoch.
+        update sharequeue.share_groups set group_epoch = group_epoch + 1, assignment_epoch = group_epoch + 1
+        where group_id = p_group_id returning group_epoch into v_epoch;
+    end if;
     -- In the order of ids, which is that of all who lock several share-partitions.
     for v_named in
         select n.topic, n.partition, n.topic_id, n.start_offset, n.number, sp.spso
@@ -4883,17 +4329,14 @@ begin
         v_row := row(0, null, v_named.topic, v_named.partition, v_named.spso, v_named.start_offset, null);
         begin
             perform sharequeue.check_start(v_named.topic, v_named.partition, v_named.topic_id, v_named.start_offset);
+            if p_execute then
+                v_row.state_epoch := sharequeue.alter_offsets(p_group_id, v_named.topic, v_named.partition,
+                    v_named.topic_id, v_named.start_offset, v_epoch);
+            end if;
         exception when sqlstate 'SQ042' then
             v_row.error_code := 42;
             v_row.error_message := sqlerrm;
         end;
-        if v_row.error_code = 0 and p_execute then
-            if v_epoch is null then
-                v_epoch := sharequeue.next_epoch_of_empty_group(p_group_id);
-            end if;
-            v_row.state_epoch := sharequeue.alter_offsets(p_group_id, v_named.topic, v_named.partition,
-                v_named.topic_id, v_named.start_offset, v_epoch);
-        end if;
         return next v_row;
     end loop;
 end
@@ -4943,9 +4386,6 @@ declare
     v_rows integer;
 begin
     perform sharequeue.require_read_committed();
-    if not coalesce(p_day between date '2000-01-01' and date '9999-12-31', false) then
-        raise exception 'no journal is kept of %: give a day between 2000 and 9999', p_day using errcode = 'SQ042';
-    end if;
     with changes as (
         select j.share_partition_id as id, j.journal_id, j.kind, j.delivery_complete_count, j.state_epoch,
             j.accepted_first, j.lost_records, coalesce(j.delivery_count, 1::smallint) as delivery_count, j.group_id,
@@ -5076,7 +4516,6 @@ declare
     v_before jsonb;
 begin
     perform sharequeue.authorise_cluster();
-    perform sharequeue.check_service_configs(p_configs);
     lock table sharequeue.service_configs in share row exclusive mode;
     select coalesce(jsonb_object_agg(name, value), '{}') into v_before from sharequeue.service_configs;
     if v_before = p_configs then
@@ -5122,18 +4561,6 @@ begin
 end
 $$;
 
--- FUNCTION share_group_named()
-
-CREATE FUNCTION sharequeue.share_group_named() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    perform sharequeue.check_group_id(new.group_id);
-    return new;
-end
-$$;
-
 -- FUNCTION share_partition_gone()
 
 CREATE FUNCTION sharequeue.share_partition_gone() RETURNS trigger
@@ -5143,17 +4570,6 @@ CREATE FUNCTION sharequeue.share_partition_gone() RETURNS trigger
 begin
     delete from sharequeue.in_flight_batches where share_partition_id = old.share_partition_id;
     delete from sharequeue.leases where share_partition_id = old.share_partition_id;
-    return null;
-end
-$$;
-
--- FUNCTION share_partition_unfold()
-
-CREATE FUNCTION sharequeue.share_partition_unfold() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
-begin
-    perform sharequeue.unfold(new.share_partition_id);
     return null;
 end
 $$;
@@ -5194,7 +4610,6 @@ declare
     v_settled record;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_between('the limit of leases', p_limit, 1, 2147483647);
     leases := 0;
     records := 0;
     for v_id in
@@ -5389,9 +4804,8 @@ begin
             v_budget := 0;
         end if;
     end if;
-    -- Numbers of records are compared, not offsets: near 2^63 a sum would overflow.
-    v_fresh_to := p_sp.speo + least(p_read_end - p_sp.speo, v_budget,
-        p_settings.max_record_locks - sharequeue.in_flight_span(p_sp, p_at));
+    v_fresh_to := least(p_read_end, p_sp.speo + v_budget,
+        p_sp.speo + p_settings.max_record_locks - sharequeue.in_flight_span(p_sp, p_at));
     if v_fresh_to > p_sp.speo then
         insert into sharequeue.in_flight_batches
             (share_partition_id, first_offset, last_offset, state, delivery_count, lease_id)
@@ -5582,27 +4996,6 @@ begin
 end
 $$;
 
--- FUNCTION take_service_lease(text, text, uuid, double precision)
-
-CREATE FUNCTION sharequeue.take_service_lease(p_task text, p_holder text, p_token uuid, p_seconds double precision) RETURNS boolean
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    perform sharequeue.authorise_cluster();
-    if p_task is null or p_holder is null or p_token is null or not coalesce(p_seconds between 1 and 3600, false) then
-        raise exception 'a task is taken by a holder under a token for 1 to 3600 seconds, not for %', p_seconds
-            using errcode = 'SQ042';
-    end if;
-    insert into sharequeue.service_leases as l (task, holder, token, expires_at)
-    values (p_task, p_holder, p_token, sharequeue.clock() + make_interval(secs => p_seconds))
-    on conflict on constraint service_leases_pkey do update
-        set holder = excluded.holder, token = excluded.token, expires_at = excluded.expires_at
-        where l.token = p_token or l.expires_at <= sharequeue.clock();
-    return found;
-end
-$$;
-
 -- FUNCTION take_snapshot(bigint, boolean)
 
 CREATE FUNCTION sharequeue.take_snapshot(p_share_partition_id bigint, p_wait boolean DEFAULT true) RETURNS bigint
@@ -5617,8 +5010,6 @@ declare
     v_written bigint := 1;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_present('the share-partition id', p_share_partition_id),
-        sharequeue.check_present('whether to wait', p_wait);
     if p_wait then
         select * into v_sp from sharequeue.share_partitions
         where share_partition_id = p_share_partition_id for no key update;
@@ -5673,8 +5064,6 @@ declare
     v_taken integer := 0;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_between('the number of updates', p_updates, 1, 2147483647),
-        sharequeue.check_between('the limit of snapshots', p_limit, 1, 2147483647);
     select journal_id into v_counted from sharequeue.journal_counted for update skip locked;
     if not found then
         return 0;
@@ -5692,7 +5081,7 @@ begin
         update sharequeue.journal_counted set journal_id = v_last;
     end if;
     for v_id in
-        select g.share_partition_id from sharequeue.journal_growth g where g.updates >= p_updates
+        select g.share_partition_id from sharequeue.journal_growth g where g.updates >= greatest(p_updates, 1)
         order by g.updates desc limit p_limit
     loop
         if sharequeue.take_snapshot(v_id, false) is not null then
@@ -5724,9 +5113,6 @@ CREATE FUNCTION sharequeue.trim_redrive(p_topic text, p_topic_id text, p_partiti
     AS $$
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_name('the topic', p_topic), sharequeue.check_name('the topic id', p_topic_id),
-        sharequeue.check_between('the partition', p_partition, 0, 2147483647);
-    perform sharequeue.check_present('the sequence', p_sequence), sharequeue.check_offsets(p_offsets);
     update sharequeue.redrive_batches b set offsets = b.offsets * p_offsets
     where b.dead_letter_topic = p_topic and b.topic_id = p_topic_id and b.partition = p_partition
         and b.sequence = p_sequence and b.sent_at is null;
@@ -5868,8 +5254,7 @@ CREATE FUNCTION sharequeue.verify_journal(p_group_id text DEFAULT NULL::text, p_
         from sharequeue.share_partitions sp
         left join lateral (
             select s.journal_id from sharequeue.journal_snapshots s where s.share_partition_id = sp.share_partition_id
-            order by s.journal_id desc
-            limit sharequeue.check_between('the number of snapshots', p_snapshots, 1, 2147483647)) as s on true
+            order by s.journal_id desc limit p_snapshots) as s on true
         where p_group_id is null or sp.group_id = p_group_id
     )
     select s.group_id, s.topic, s.partition, s.journal_id, d.differs
@@ -5942,7 +5327,7 @@ begin
         perform sharequeue.place(p_id, v_part.first_offset, v_part.last_offset, 4::smallint, v_part.delivery_count,
             v_part.offsets, null, 'gap');
         perform sharequeue.count_outcome(p_id, 'gap', v_part.delivery_count, sharequeue.records(v_part.offsets));
-        perform sharequeue.join_terminal(p_id, v_part.first_offset);
+        perform sharequeue.join_terminal(p_id, v_part.first_offset, v_part.first_offset);
         v_archived := v_archived + sharequeue.records(v_part.offsets);
     end loop;
     update sharequeue.share_partitions set delivery_complete_count = delivery_complete_count + v_archived, advance_due = true
@@ -6361,7 +5746,6 @@ CREATE TABLE sharequeue.members (
     joined_at timestamp with time zone NOT NULL,
     heartbeat_at timestamp with time zone NOT NULL,
     session_expires_at timestamp with time zone NOT NULL,
-    told_share_partition_ids bigint[],
     CONSTRAINT members_member_id_length CHECK (((length(member_id) >= 1) AND (length(member_id) <= 36)))
 );
 
@@ -6389,16 +5773,6 @@ CREATE VIEW sharequeue.group_list AS
    FROM (sharequeue.share_groups g
      LEFT JOIN sharequeue.members m USING (group_id))
   GROUP BY g.group_id;
-
--- TABLE grown_topics
-
-CREATE TABLE sharequeue.grown_topics (
-    group_id text NOT NULL,
-    topic text NOT NULL,
-    topic_id text NOT NULL,
-    first_new integer NOT NULL,
-    partitions integer NOT NULL
-);
 
 -- VIEW held_leases
 
@@ -6676,23 +6050,6 @@ CREATE TABLE sharequeue.service_configs (
     value text NOT NULL
 );
 
--- TABLE service_leases
-
-CREATE TABLE sharequeue.service_leases (
-    task text NOT NULL,
-    holder text NOT NULL,
-    token uuid NOT NULL,
-    expires_at timestamp with time zone NOT NULL
-);
-
--- TABLE service_replicas
-
-CREATE TABLE sharequeue.service_replicas (
-    replica_id text NOT NULL,
-    heard_at timestamp with time zone NOT NULL
-)
-WITH (fillfactor='50');
-
 -- TABLE share_partition_history
 
 CREATE TABLE sharequeue.share_partition_history (
@@ -6925,11 +6282,6 @@ ALTER TABLE ONLY sharequeue.group_configs
 ALTER TABLE ONLY sharequeue.group_settings
     ADD CONSTRAINT group_settings_pkey PRIMARY KEY (group_id);
 
--- CONSTRAINT grown_topics grown_topics_pkey
-
-ALTER TABLE ONLY sharequeue.grown_topics
-    ADD CONSTRAINT grown_topics_pkey PRIMARY KEY (group_id, topic, topic_id, first_new);
-
 -- CONSTRAINT held_dead_letters held_dead_letters_pkey
 
 ALTER TABLE ONLY sharequeue.held_dead_letters
@@ -7029,16 +6381,6 @@ ALTER TABLE ONLY sharequeue.service_beat
 
 ALTER TABLE ONLY sharequeue.service_configs
     ADD CONSTRAINT service_configs_pkey PRIMARY KEY (name);
-
--- CONSTRAINT service_leases service_leases_pkey
-
-ALTER TABLE ONLY sharequeue.service_leases
-    ADD CONSTRAINT service_leases_pkey PRIMARY KEY (task);
-
--- CONSTRAINT service_replicas service_replicas_pkey
-
-ALTER TABLE ONLY sharequeue.service_replicas
-    ADD CONSTRAINT service_replicas_pkey PRIMARY KEY (replica_id);
 
 -- CONSTRAINT share_groups share_groups_pkey
 
@@ -7191,7 +6533,7 @@ CREATE TRIGGER group_settings_journal_pause AFTER UPDATE OF paused_reason ON sha
 
 -- TRIGGER group_settings group_settings_unfold
 
-CREATE TRIGGER group_settings_unfold AFTER UPDATE ON sharequeue.group_settings FOR EACH ROW WHEN ((old.* IS DISTINCT FROM new.*)) EXECUTE FUNCTION sharequeue.group_settings_unfold();
+CREATE TRIGGER group_settings_unfold AFTER UPDATE ON sharequeue.group_settings REFERENCING OLD TABLE AS settings_before NEW TABLE AS settings_now FOR EACH STATEMENT EXECUTE FUNCTION sharequeue.group_settings_unfold();
 
 -- TRIGGER in_flight_batches in_flight_batches_journal
 
@@ -7217,10 +6559,6 @@ CREATE TRIGGER leases_journal_delete AFTER DELETE ON sharequeue.leases FOR EACH 
 
 CREATE TRIGGER leases_journal_update AFTER UPDATE ON sharequeue.leases FOR EACH ROW WHEN ((old.journalled = new.journalled)) EXECUTE FUNCTION sharequeue.journal_lease();
 
--- TRIGGER share_groups share_groups_named
-
-CREATE TRIGGER share_groups_named BEFORE INSERT ON sharequeue.share_groups FOR EACH ROW EXECUTE FUNCTION sharequeue.share_group_named();
-
 -- TRIGGER share_groups share_groups_settings
 
 CREATE TRIGGER share_groups_settings AFTER INSERT ON sharequeue.share_groups FOR EACH ROW EXECUTE FUNCTION sharequeue.group_settings_follow();
@@ -7240,10 +6578,6 @@ CREATE TRIGGER share_partitions_journal_status AFTER UPDATE OF status ON sharequ
 -- TRIGGER share_partitions share_partitions_journal_update
 
 CREATE TRIGGER share_partitions_journal_update AFTER UPDATE OF delivery_complete_count, lost_records, dead_letter_sequence, next_expiry, state_epoch, redeliverable, advance_due, paused_reason, topic_id ON sharequeue.share_partitions FOR EACH ROW EXECUTE FUNCTION sharequeue.journal_share_partition_change();
-
--- TRIGGER share_partitions share_partitions_unfold
-
-CREATE TRIGGER share_partitions_unfold AFTER UPDATE OF paused_reason, status ON sharequeue.share_partitions FOR EACH ROW WHEN (((new.folded_lease_id IS NOT NULL) AND ((new.paused_reason IS NOT NULL) OR (new.status <> 'active'::text)))) EXECUTE FUNCTION sharequeue.share_partition_unfold();
 
 -- FK CONSTRAINT assignments assignments_member_fkey
 

@@ -1,7 +1,8 @@
 """A pause, an ACL or a config that has been set holds from its commit on, for a worker in the steady state too.
 
-A worker that has a share-partition to itself is served from the share-partition's own row, where settings are not asked
-(`sql/functions/13_acknowledge_and_acquire.sql`): whatever changes them must have ended that, whenever the two meet.
+A worker that has a share-partition to itself is served from the share-partition's own row, where settings are not
+asked (`sql/functions/13_acknowledge_and_acquire.sql`): whatever changes them must have ended that, whenever the two
+meet.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ FETCH = sa.text(
 
 
 class Worker:
-    """One connection of principal `User:eve`, for whom there is no ACL; it answers what it holds and leases the next."""
+    """One connection of `User:eve`, for whom there is no ACL: answers what it holds and leases the next."""
 
     def __init__(self, connection: sa.Connection, group_id: str) -> None:
         self.connection, self.group_id = connection, group_id
@@ -71,24 +72,19 @@ def begin(database: Database, groups: int) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", ["pause", "config"])
 def test_a_change_that_was_open_while_the_steady_state_began_holds_when_it_is_committed(
     private_database: Database, change: str
 ) -> None:
-    """The change has looked for whom to tell; then a fetch begins the steady state under what was set before; then the
-    change commits."""
+    """The change has looked for whom to tell; then a fetch begins the steady state under what was set before; then
+    the change commits. (A pause of a share-partition and an ACL lock the row itself, so that the fetch waits.)"""
     (group_id,) = begin(private_database, 1)
     engine = private_database.engine.execution_options(isolation_level="AUTOCOMMIT")
     with engine.connect() as connection, private_database.engine.connect() as changing:
         worker = Worker(connection, group_id)
-        if change == "pause of a share-partition":
-            # That takes the worker's own row: it can only come before the steady state, or wait.
-            worker.fetch()
-        else:
-            connection.exec_driver_sql("set lock_timeout = '5s'")
+        connection.exec_driver_sql("set lock_timeout = '5s'")
         changing.execute(sa.text(CHANGES[change]), {"group_id": group_id})
-        if change != "pause of a share-partition":
-            assert worker.fetch()["lease_id"] is not None, "an open change stops nobody"
+        assert worker.fetch()["lease_id"] is not None, "an open change stops nobody"
         changing.commit()
         assert honoured(change, worker.fetch())
     assert State(private_database).verify() == []
