@@ -137,7 +137,8 @@ begin
     v_answer.error_code := v_found.error_code;
     v_answer.error_message := v_found.error_message;
     if v_answer.error_code = 0 then
-        v_answer.error_message := sharequeue.answers_fault(v_answers);
+        v_answer.error_message := coalesce(sharequeue.answers_fault(v_answers), sharequeue.outputs_fault(p_outputs),
+            sharequeue.not_before_fault(p_not_before));
         v_answer.error_code := case when v_answer.error_message is null then 0 else 42 end;
     end if;
     if v_answer.error_code = 0 then
@@ -350,6 +351,11 @@ begin
         select * into v_answer.error_code, v_answer.error_message
         from sharequeue.check_member(p_group_id, p_member_id, p_member_epoch);
     end if;
+    if v_answer.error_code = 0 then
+        v_answer.error_message := case when p_renew_allowed is null then 'whether renewals are allowed must be given'
+            else sharequeue.not_before_fault(p_not_before) end;
+        v_answer.error_code := case when v_answer.error_message is null then 0 else 42 end;
+    end if;
     if v_answer.error_code <> 0 then
         return v_answer;
     end if;
@@ -518,6 +524,10 @@ begin
         select * into v_error, v_message from sharequeue.check_acquire(v_found.sp, v_found.settings, p_member_id,
             p_member_epoch, p_max_records, p_lock_duration_ms, p_redelivery, p_mode, p_log_firsts, p_log_lasts);
     end if;
+    if v_error = 0 then
+        v_message := sharequeue.fetch_fault(p_batch_size, p_log_firsts, p_log_lasts, p_aborted);
+        v_error := case when v_message is null then 0 else 42 end;
+    end if;
     if v_error <> 0 then
         return next row(v_error, v_message, null, null, null, null, null, null, null)::sharequeue.acquired;
         return;
@@ -602,6 +612,8 @@ CREATE FUNCTION sharequeue.add_acl(p_principal text, p_operation text, p_permiss
     AS $$
 begin
     perform sharequeue.authorise_cluster();
+    perform sharequeue.check_acl(p_principal, p_operation, p_permission, p_pattern_type),
+        sharequeue.check_name('the resource name', p_resource_name);
     lock table sharequeue.acls in share row exclusive mode;
     insert into sharequeue.acls (principal, operation, permission, pattern_type, resource_name)
     values (p_principal, p_operation, p_permission, p_pattern_type, p_resource_name)
@@ -713,6 +725,7 @@ declare
     v_before boolean := coalesce((select allow_everyone_if_no_acl_found from sharequeue.authorizer), true);
 begin
     perform sharequeue.authorise_cluster();
+    perform sharequeue.check_present('whether to allow everyone', p_allow);
     lock table sharequeue.acls in share row exclusive mode;
     insert into sharequeue.authorizer (allow_everyone_if_no_acl_found) values (p_allow)
     on conflict on constraint authorizer_pkey do update
@@ -735,6 +748,9 @@ declare
     v_epoch integer;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    if p_state_epoch is not null then
+        perform sharequeue.check_between('the state epoch', p_state_epoch, 0, 1073741824);
+    end if;
     perform sharequeue.check_start(p_topic, p_partition, p_topic_id, p_start_offset);
     if not sharequeue.lock_empty_group(p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
@@ -1091,7 +1107,8 @@ declare
         'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'journal_partitions',
         'make_journal_partitions',
         'open_redrive', 'raise_state_epochs', 'remove_acls', 'roll_up_due_days', 'roll_up_journal', 'set_service_configs',
-        'take_snapshot', 'take_snapshots', 'trim_redrive'];
+        'take_snapshot', 'take_snapshots', 'trim_redrive',
+        'end_service_lease', 'hear_replica', 'hold_service_lease', 'take_service_lease'];
     v_reader constant text[] := array[
         'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'snapshots', 'verify',
         'verify_journal'];
@@ -1100,7 +1117,7 @@ declare
     v_coordinator constant text[] := array[
         'assignable_share_partitions', 'metadata_hash', 'raise_group_epoch', 'require_read_committed'];
     v_coordinator_tables constant text[] := array[
-        'assignments', 'group_configs', 'members', 'redrives', 'share_groups', 'topics'];
+        'assignments', 'group_configs', 'grown_topics', 'members', 'redrives', 'share_groups', 'topics'];
     v_all constant text[] := v_worker || v_service || v_reader || v_everybody || v_coordinator;
     v_roles text[] := '{}';
     v_purpose text;
@@ -1214,7 +1231,8 @@ CREATE FUNCTION sharequeue.assignable_share_partitions(p_group_id text) RETURNS 
     select sp.topic, sp.share_partition_id
     from sharequeue.share_partitions sp
     left join sharequeue.topics t on t.topic = sp.topic
-    where sp.group_id = p_group_id and sp.status = 'active' and coalesce(t.partitions, 1) > 0
+    where sp.group_id = p_group_id and sp.status = 'active'
+        and (t.topic is null or (t.topic_id = sp.topic_id and sp.partition < t.partitions))
         and sp.topic in (
             select unnest(m.subscribed_topic_names) from sharequeue.members m where m.group_id = p_group_id)
 $$;
@@ -1360,6 +1378,7 @@ CREATE FUNCTION sharequeue.beat(p_longer_than interval DEFAULT NULL::interval) R
     AS $$
 begin
     perform sharequeue.authorise_cluster();
+    perform sharequeue.check_span('the longest silence', coalesce(p_longer_than, interval '0'));
     insert into sharequeue.service_beat as b (beat_at, server_started_at)
     values (sharequeue.clock(), pg_postmaster_start_time()) on conflict on constraint service_beat_pkey do nothing;
     if found then
@@ -1377,6 +1396,12 @@ CREATE FUNCTION sharequeue.begin_compaction(p_compaction_id uuid, p_group_id tex
     AS $$
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_present('the compaction id', p_compaction_id), sharequeue.check_name('the sink', p_sink),
+        sharequeue.check_text('the location', p_location, 4096);
+    perform from sharequeue.share_groups where group_id = p_group_id for key share;
+    if not found then
+        raise exception 'there is no share group %', left(p_group_id, 300) using errcode = 'SQ069';
+    end if;
     insert into sharequeue.compactions (compaction_id, group_id, sink, location, began_at)
     values (p_compaction_id, p_group_id, p_sink, p_location, sharequeue.clock())
     on conflict on constraint compactions_pkey do nothing;
@@ -1407,6 +1432,22 @@ declare
 begin
     return (select coalesce(range_agg(int8range(first_offset, last_offset + 1)), '{}')
         from sharequeue.in_flight_batches where share_partition_id = p_id and first_offset between v_from and p_last);
+end
+$$;
+
+-- FUNCTION check_acl(text, text, text, text)
+
+CREATE FUNCTION sharequeue.check_acl(p_principal text, p_operation text, p_permission text, p_pattern_type text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+    if not coalesce(p_principal like 'User:_%' and sharequeue.check_name('the principal', p_principal) is not null
+            and p_operation in ('ALL', 'READ', 'DESCRIBE', 'ALTER', 'DELETE', 'ALTER_CONFIGS', 'DESCRIBE_CONFIGS')
+            and p_permission in ('ALLOW', 'DENY') and p_pattern_type in ('LITERAL', 'PREFIXED'), false) then
+        raise exception 'no such ACL: a principal is User:<name>, an operation ALL, READ, DESCRIBE, ALTER, DELETE, '
+            'ALTER_CONFIGS or DESCRIBE_CONFIGS, a permission ALLOW or DENY, a pattern type LITERAL or PREFIXED'
+            using errcode = 'SQ042';
+    end if;
 end
 $$;
 
@@ -1449,6 +1490,32 @@ begin
 end
 $$;
 
+-- FUNCTION check_between(text, bigint, bigint, bigint)
+
+CREATE FUNCTION sharequeue.check_between(p_what text, p_value bigint, p_least bigint, p_most bigint) RETURNS bigint
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $$
+begin
+    if p_value is null or p_value not between p_least and p_most then
+        raise exception '% is %: give a number between % and %', p_what, coalesce(p_value::text, 'missing'), p_least,
+            p_most using errcode = 'SQ042';
+    end if;
+    return p_value;
+end
+$$;
+
+-- FUNCTION check_group_id(text)
+
+CREATE FUNCTION sharequeue.check_group_id(p_group_id text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $$
+begin
+    return sharequeue.check_name('the group id', p_group_id);
+exception when sqlstate 'SQ042' then
+    raise exception '%', sqlerrm using errcode = 'SQ024';
+end
+$$;
+
 -- FUNCTION check_member(text, text, integer)
 
 CREATE FUNCTION sharequeue.check_member(p_group_id text, p_member_id text, p_member_epoch integer, OUT error_code smallint, OUT error_message text) RETURNS record
@@ -1475,6 +1542,33 @@ begin
         error_code := 110;
         error_message := format('member epoch %s is not the present one, %s', p_member_epoch, v_member.member_epoch);
     end if;
+end
+$$;
+
+-- FUNCTION check_name(text, text)
+
+CREATE FUNCTION sharequeue.check_name(p_what text, p_value text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $$
+begin
+    perform sharequeue.check_text(p_what, p_value, 249);
+    if p_value ~ '[\x01-\x1f\x7f]' then
+        raise exception '% has a control character in it: leave it out', p_what using errcode = 'SQ042';
+    end if;
+    return p_value;
+end
+$$;
+
+-- FUNCTION check_offsets(int8multirange)
+
+CREATE FUNCTION sharequeue.check_offsets(p_offsets int8multirange) RETURNS int8multirange
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $$
+begin
+    if sharequeue.offsets_fault(p_offsets) is not null then
+        raise exception '%', sharequeue.offsets_fault(p_offsets) using errcode = 'SQ042';
+    end if;
+    return p_offsets;
 end
 $$;
 
@@ -1517,18 +1611,87 @@ begin
 end
 $$;
 
+-- FUNCTION check_present(text, anyelement)
+
+CREATE FUNCTION sharequeue.check_present(p_what text, p_value anyelement) RETURNS anyelement
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $$
+begin
+    if p_value is null then
+        raise exception '% is missing: give one', p_what using errcode = 'SQ042';
+    end if;
+    return p_value;
+end
+$$;
+
+-- FUNCTION check_service_configs(jsonb)
+
+CREATE FUNCTION sharequeue.check_service_configs(p_configs jsonb) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $_$
+declare
+    v_config record;
+begin
+    if p_configs is null or jsonb_typeof(p_configs) <> 'object' then
+        raise exception 'service configs are one object of names and values' using errcode = 'SQ040';
+    end if;
+    for v_config in select key, value, p_configs->>key as text from jsonb_each(p_configs) loop
+        if v_config.key !~ '^(group\.share|share\.coordinator|errors\.deadletterqueue|journal|deleted\.topics)\.[a-z.]{1,200}$' then
+            raise exception 'there is no service config %', left(v_config.key, 300) using errcode = 'SQ040';
+        elsif jsonb_typeof(v_config.value) <> 'string' then
+            raise exception 'service config % must be a text', v_config.key using errcode = 'SQ040';
+        elsif v_config.key ~ '\.(ms|limit|locks|size|minutes|snapshot)$' and not (v_config.text ~ '^[0-9]{1,10}$'
+                and (v_config.text)::bigint <= 2147483647) then
+            raise exception 'service config % must be a whole number, 2147483647 at most', v_config.key
+                using errcode = 'SQ040';
+        end if;
+    end loop;
+end
+$_$;
+
+-- FUNCTION check_span(text, interval)
+
+CREATE FUNCTION sharequeue.check_span(p_what text, p_value interval) RETURNS interval
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $$
+begin
+    if p_value is null or p_value not between interval '0' and interval '100 years' then
+        raise exception '% is %: give a time span between 0 and 100 years', p_what, coalesce(p_value::text, 'missing')
+            using errcode = 'SQ042';
+    end if;
+    return p_value;
+end
+$$;
+
 -- FUNCTION check_start(text, integer, text, bigint)
 
 CREATE FUNCTION sharequeue.check_start(p_topic text, p_partition integer, p_topic_id text, p_start_offset bigint) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
-    AS $$
+    AS $_$
 begin
-    if p_topic is null or p_topic = '' or p_topic_id is null or p_partition is null or p_partition < 0 then
-        raise exception 'a share-partition has a topic, its id and a partition from 0 on, not %-% of id %',
-            p_topic, p_partition, p_topic_id using errcode = 'SQ042';
-    elsif p_start_offset is null or p_start_offset not between 0 and 9223372036854775806 then
+    if not coalesce(p_topic ~ '^[a-zA-Z0-9._-]{1,249}$' and p_topic_id <> '' and p_partition >= 0, false) then
+        raise exception 'a share-partition has a topic (1 to 249 letters, digits, dots, underscores and hyphens), its id and a '
+            'partition from 0 on, not %-% of id %', left(p_topic, 300), p_partition, left(p_topic_id, 300)
+            using errcode = 'SQ042';
+    end if;
+    perform sharequeue.check_name('the topic id', p_topic_id);
+    if p_start_offset is null or p_start_offset not between 0 and 9223372036854775806 then
         raise exception 'a start offset lies between 0 and 2^63 - 2, not at %', p_start_offset using errcode = 'SQ042';
     end if;
+end
+$_$;
+
+-- FUNCTION check_text(text, text, integer)
+
+CREATE FUNCTION sharequeue.check_text(p_what text, p_value text, p_longest integer) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $$
+begin
+    if p_value is null or length(p_value) not between 1 and p_longest then
+        raise exception '% has % characters: give 1 to %', p_what, coalesce(length(p_value), 0), p_longest
+            using errcode = 'SQ042';
+    end if;
+    return p_value;
 end
 $$;
 
@@ -1673,6 +1836,8 @@ declare
     v_gone bigint;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_span('the retention', p_retention),
+        sharequeue.check_between('the limit of rows', p_limit, 1, 2147483647);
     delete from sharequeue.journal_other where ctid in (
         select o.ctid from sharequeue.journal_other o
         where o.at < sharequeue.clock() - p_retention and exists (
@@ -1733,6 +1898,9 @@ declare
     v_completed bigint := 0;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
+        sharequeue.check_present('the partition', p_partition);
+    perform sharequeue.check_present('the sequence', p_sequence), sharequeue.check_present('whether they were dropped', p_dropped);
     select * into v_sp from sharequeue.share_partitions sp
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition for update;
     update sharequeue.dead_letter_batches set written_at = sharequeue.clock(), dropped = p_dropped
@@ -1784,6 +1952,9 @@ declare
     v_sent bigint;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_name('the topic', p_topic), sharequeue.check_name('the topic id', p_topic_id),
+        sharequeue.check_between('the partition', p_partition, 0, 2147483647);
+    perform sharequeue.check_present('the sequence', p_sequence);
     perform from sharequeue.redriven r
     where r.dead_letter_topic = p_topic and r.topic_id = p_topic_id and r.partition = p_partition for update;
     update sharequeue.redrive_batches b set sent_at = sharequeue.clock()
@@ -1821,6 +1992,8 @@ begin
             using errcode = 'SQ042';
     end if;
     perform sharequeue.authorise(v_compaction.group_id, 'READ');
+    perform sharequeue.check_present('the folders replaced', p_replaced),
+        sharequeue.check_present('the number of records', p_records);
     if v_compaction.committed_at is null then
         perform from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
         where sp.group_id = v_compaction.group_id and o.sink = v_compaction.sink and o.location = any (p_replaced)
@@ -1920,6 +2093,9 @@ declare
     v_offsets int8multirange;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
+        sharequeue.check_present('the partition', p_partition);
+    perform sharequeue.check_present('the sequence', p_sequence);
     select sp.share_partition_id, range_agg(r.offsets) into v_id, v_offsets
     from sharequeue.share_partitions sp join sharequeue.dead_letter_runs r using (share_partition_id)
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition and r.sequence = p_sequence
@@ -1944,6 +2120,7 @@ declare
     v_before jsonb;
 begin
     perform sharequeue.authorise(p_group_id, 'DELETE');
+    perform sharequeue.check_present('the group id', p_group_id);
     if not sharequeue.lock_empty_group(p_group_id) then
         return false;
     end if;
@@ -1968,6 +2145,7 @@ declare
     v_deleted jsonb;
 begin
     perform sharequeue.authorise(p_group_id, 'DELETE');
+    perform sharequeue.check_present('the topic', p_topic);
     if not sharequeue.lock_empty_group(p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;
@@ -2001,6 +2179,8 @@ declare
     v_id bigint;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_span('the retention', p_retention),
+        sharequeue.check_between('the limit of snapshots', p_limit, 1, 2147483647);
     select p.day, p.name into v_day, v_name from sharequeue.journal_partitions() as p limit 1;
     v_end := (v_day + 1)::timestamptz;
     if v_day is null or v_end > sharequeue.clock() - p_retention then
@@ -2206,6 +2386,18 @@ begin
 end
 $$;
 
+-- FUNCTION end_service_lease(text, uuid)
+
+CREATE FUNCTION sharequeue.end_service_lease(p_task text, p_token uuid) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform sharequeue.authorise_cluster();
+    delete from sharequeue.service_leases where task = p_task and token = p_token;
+end
+$$;
+
 -- FUNCTION end_unanswered(bigint, bigint)
 
 CREATE FUNCTION sharequeue.end_unanswered(p_share_partition_id bigint, p_lease_id bigint, OUT held bigint, OUT completed bigint) RETURNS record
@@ -2225,9 +2417,7 @@ declare
     v_extended bigint;
 begin
     perform sharequeue.authorise_cluster();
-    if p_amount is null or p_amount < interval '0' then
-        raise exception 'locks are extended by a positive amount of time, not by %', p_amount using errcode = 'SQ042';
-    end if;
+    perform sharequeue.check_span('the time by which locks are extended', p_amount);
     v_ids := sharequeue.lock_in_order(null, false, true);
     perform sharequeue.unfold(share_partition_id)
     from sharequeue.share_partitions where share_partition_id = any (v_ids) and folded_lease_id is not null;
@@ -2238,6 +2428,25 @@ begin
     perform sharequeue.audit('extend_locks', null, null,
         jsonb_build_object('amount', p_amount::text, 'leases', v_extended));
     return v_extended;
+end
+$$;
+
+-- FUNCTION fetch_fault(bigint, bigint[], bigint[], int8multirange)
+
+CREATE FUNCTION sharequeue.fetch_fault(p_batch_size bigint, p_log_firsts bigint[], p_log_lasts bigint[], p_aborted int8multirange) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+    if p_batch_size < 1 then
+        return 'a batch size is 1 or more; leave it out for the number of records asked for';
+    elsif (p_log_firsts is null) <> (p_log_lasts is null) then
+        return 'log batches are pairs of first and last offset: give both lists or neither';
+    elsif 9223372036854775807 = any (p_log_lasts) then
+        return 'offsets lie between 0 and 2^63 - 2';
+    elsif p_aborted is null then
+        return 'the offsets of aborted transactions must be given; none are {}';
+    end if;
+    return sharequeue.offsets_fault(p_aborted);
 end
 $$;
 
@@ -2445,7 +2654,7 @@ CREATE FUNCTION sharequeue.first_records(p_offsets int8multirange, p_count bigin
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     SET search_path TO 'pg_catalog'
     AS $$
-    select coalesce(range_agg(int8range(first, least(past, first + p_count - before))), '{}'::int8multirange)
+    select coalesce(range_agg(int8range(first, first + least(past - first, p_count - before))), '{}'::int8multirange)
     from (
         select
             lower(r) as first,
@@ -2499,9 +2708,9 @@ begin
     v_row.error_code := v_found.error_code;
     v_row.error_message := v_found.error_message;
     if v_row.error_code = 0 and (p_execute is null or p_act is null or p_act not in ('release', 'dead_letter')
-            or p_offsets is null or isempty(p_offsets) or lower(p_offsets) is null or upper(p_offsets) is null) then
+            or isempty(p_offsets) or sharequeue.offsets_fault(p_offsets) is not null) then
         v_row.error_code := 42;
-        v_row.error_message := 'release or dead_letter needs a set of offsets that has a first and a last one';
+        v_row.error_message := 'release or dead_letter needs a set of offsets between 0 and 2^63 - 2';
     end if;
     if v_row.error_code <> 0 then
         return next v_row;
@@ -2619,6 +2828,7 @@ declare
     v_compaction sharequeue.compactions;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_present('the compaction id', p_compaction_id);
     select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id for update;
     if not found or (v_compaction.committed_at is null and v_compaction.abandoned_at is null) then
         return false;
@@ -2642,6 +2852,8 @@ declare
     v_width double precision;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_between('the least size in bytes', p_least, 0, 9223372036854775807),
+        sharequeue.check_between('the factor', p_factor, 2, 1000000);
     for v_table in
         select c.relname as name, pg_relation_size(c.oid) as bytes, k.relname as key,
             pg_stat_get_live_tuples(c.oid) as live, pg_stat_get_dead_tuples(c.oid) as dead,
@@ -2795,6 +3007,45 @@ CREATE FUNCTION sharequeue.groups_of_topics(p_topics text[]) RETURNS TABLE(group
     select distinct sp.group_id, sp.topic from sharequeue.share_partitions sp where sp.topic = any (p_topics)
 $$;
 
+-- FUNCTION hear_replica(text, interval)
+
+CREATE FUNCTION sharequeue.hear_replica(p_replica_id text, p_silence interval DEFAULT NULL::interval) RETURNS interval
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_at timestamptz;
+    v_heard timestamptz;
+    v_silence interval;
+begin
+    perform sharequeue.authorise_cluster();
+    if p_replica_id is null or p_silence < interval '0' then
+        raise exception 'a replica has a name, and a silence is not negative: %', p_silence using errcode = 'SQ042';
+    end if;
+    if p_silence is not null then
+        -- Two that start together must not both lengthen the sessions.
+        perform pg_advisory_xact_lock(7264519032119);
+        v_at := sharequeue.clock();
+        select max(heard_at) into v_heard from sharequeue.service_replicas;
+        if v_heard is null or v_at - v_heard > p_silence then
+            v_silence := v_at - v_heard;
+            update sharequeue.members m
+            set session_expires_at = case when v_heard is null then greatest(m.session_expires_at, v_at + p_silence)
+                else m.session_expires_at + v_silence end
+            where (m.group_id, m.member_id) in (
+                select k.group_id, k.member_id from sharequeue.members k
+                where v_heard is null or k.session_expires_at > v_heard
+                order by k.group_id, k.member_id for update skip locked);
+        end if;
+        delete from sharequeue.service_replicas where heard_at < v_at - interval '1 day';
+        delete from sharequeue.service_leases where expires_at < v_at - interval '1 day';
+    end if;
+    insert into sharequeue.service_replicas as r (replica_id, heard_at) values (p_replica_id, sharequeue.clock())
+    on conflict on constraint service_replicas_pkey do update set heard_at = excluded.heard_at;
+    return v_silence;
+end
+$$;
+
 -- FUNCTION held(bigint, bigint, bigint, text, uuid)
 
 CREATE FUNCTION sharequeue.held(p_id bigint, p_first bigint, p_last bigint, p_member_id text, p_token uuid) RETURNS int8multirange
@@ -2823,6 +3074,11 @@ declare
     v_id bigint;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
+        sharequeue.check_present('the partition', p_partition);
+    if p_reason is not null then
+        perform sharequeue.check_text('the reason', p_reason, 10000);
+    end if;
     select share_partition_id into v_id from sharequeue.share_partitions
     where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
     if p_reason is null then
@@ -2831,6 +3087,21 @@ begin
         insert into sharequeue.held_dead_letters as h (share_partition_id, reason, since)
         values (v_id, p_reason, sharequeue.clock())
         on conflict on constraint held_dead_letters_pkey do update set reason = excluded.reason;
+    end if;
+end
+$$;
+
+-- FUNCTION hold_service_lease(text, uuid)
+
+CREATE FUNCTION sharequeue.hold_service_lease(p_task text, p_token uuid) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform sharequeue.authorise_cluster();
+    perform from sharequeue.service_leases where task = p_task and token = p_token for share;
+    if not found then
+        raise exception 'another replica does "%" now', p_task using errcode = 'SQ016';
     end if;
 end
 $$;
@@ -2860,9 +3131,8 @@ CREATE FUNCTION sharequeue.initialize(p_group_id text, p_topic text, p_partition
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
     perform sharequeue.check_start(p_topic, p_partition, p_topic_id, p_start_offset);
-    if p_state_epoch is null or p_state_epoch < 0 then
-        raise exception 'a state epoch is 0 or more, not %', p_state_epoch using errcode = 'SQ042';
-    elsif not sharequeue.lock_group(p_group_id) then
+    perform sharequeue.check_between('the state epoch', p_state_epoch, 0, 1073741824);
+    if not sharequeue.lock_group(p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;
     insert into sharequeue.share_partitions
@@ -3278,7 +3548,7 @@ CREATE FUNCTION sharequeue.make_journal_partitions(p_ahead integer DEFAULT 2) RE
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET "TimeZone" TO 'UTC'
-    SET lock_timeout TO '1s'
+    SET lock_timeout TO '250ms'
     AS $$
 declare
     v_today date := sharequeue.clock()::date;
@@ -3287,6 +3557,7 @@ declare
     v_made date[] := '{}';
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_between('the number of days ahead', p_ahead, 0, 366);
     for v_day in select d::date from generate_series(v_today, v_today + p_ahead, interval '1 day') as d loop
         v_name := 'journal_' || to_char(v_day, 'YYYYMMDD');
         continue when to_regclass('sharequeue.' || v_name) is not null;
@@ -3352,6 +3623,37 @@ CREATE FUNCTION sharequeue.next_delivery(p_delivery_count smallint, p_isolate bi
         else p_delivery_count + 1 end::smallint
 $$;
 
+-- FUNCTION next_epoch_of_empty_group(text)
+
+CREATE FUNCTION sharequeue.next_epoch_of_empty_group(p_group_id text) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_epoch integer;
+begin
+    insert into sharequeue.share_groups (group_id, group_epoch) values (p_group_id, 0)
+    on conflict on constraint share_groups_pkey do nothing;
+    -- Somebody else may have made it meanwhile, and joined it.
+    perform sharequeue.lock_empty_group(p_group_id);
+    update sharequeue.share_groups set group_epoch = group_epoch + 1, assignment_epoch = group_epoch + 1
+    where group_id = p_group_id returning group_epoch into v_epoch;
+    return v_epoch;
+end
+$$;
+
+-- FUNCTION not_before_fault(timestamp with time zone)
+
+CREATE FUNCTION sharequeue.not_before_fault(p_not_before timestamp with time zone) RETURNS text
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    if p_not_before = 'infinity' or p_not_before > sharequeue.clock() + interval '100 years' then
+        return 'records wait for 100 years at most: to keep them for good, reject them';
+    end if;
+    return null;
+end
+$$;
+
 -- FUNCTION note_attempts(bigint, bigint[], int8multirange)
 
 CREATE FUNCTION sharequeue.note_attempts(p_id bigint, p_lease_ids bigint[], p_offsets int8multirange DEFAULT NULL::int8multirange) RETURNS void
@@ -3413,6 +3715,9 @@ declare
     v_sp sharequeue.share_partitions;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
+        sharequeue.check_present('the partition', p_partition);
+    perform sharequeue.check_name('the topic id', p_topic_id);
     if not coalesce(p_topic_id is not null and p_log_start >= 0 and p_last_stable_offset >= 0
             and p_log_end between p_log_start and 9223372036854775807, false) then
         raise exception 'a log that starts at %, is stable to % and ends at % (topic id %) cannot be', p_log_start,
@@ -3434,10 +3739,25 @@ begin
         perform sharequeue.advance_log_start(v_sp, p_log_start);
     end if;
     update sharequeue.share_partitions
-    set log_start = p_log_start, log_end = p_log_end, last_stable_offset = p_last_stable_offset,
+    set log_start = p_log_start, log_end = p_log_end,
+        last_stable_offset = least(p_last_stable_offset, p_log_end),
         observed_at = sharequeue.clock()
     where share_partition_id = v_sp.share_partition_id;
     return 'active';
+end
+$$;
+
+-- FUNCTION offsets_fault(int8multirange)
+
+CREATE FUNCTION sharequeue.offsets_fault(p_offsets int8multirange) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $$
+begin
+    if p_offsets is null or lower_inf(p_offsets) or upper_inf(p_offsets) or lower(p_offsets) < 0
+            or upper(p_offsets) > 9223372036854775807 then
+        return 'a set of offsets lies between 0 and 2^63 - 2 and has both ends';
+    end if;
+    return null;
 end
 $$;
 
@@ -3478,6 +3798,9 @@ declare
     v_taken int8multirange;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
+        sharequeue.check_present('the partition', p_partition);
+    perform sharequeue.check_between('the number of records', p_max_records, 1, 4611686018427387904);
     select * into v_sp from sharequeue.share_partitions sp
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition for update;
     if not exists (
@@ -3523,6 +3846,13 @@ declare
     v_taken int8multirange;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_name('the topic', p_topic), sharequeue.check_name('the topic id', p_topic_id),
+        sharequeue.check_between('the partition', p_partition, 0, 2147483647);
+    perform sharequeue.check_offsets(p_wanted), sharequeue.check_between('the number of letters', p_max_records, 1,
+        4611686018427387904);
+    if not exists (select from sharequeue.redrives r where r.redrive_id = p_redrive_id) then
+        raise exception 'there is no redrive %', p_redrive_id using errcode = 'SQ042';
+    end if;
     insert into sharequeue.redriven (dead_letter_topic, topic_id, partition) values (p_topic, p_topic_id, p_partition)
     on conflict on constraint redriven_pkey do nothing;
     select r.* into v_redriven from sharequeue.redriven r
@@ -3576,6 +3906,39 @@ begin
 end
 $$;
 
+-- FUNCTION outputs_fault(jsonb)
+
+CREATE FUNCTION sharequeue.outputs_fault(p_outputs jsonb) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $$
+declare
+    v_output jsonb;
+    v_sinks text[] := '{}';
+begin
+    if p_outputs = '[]' then
+        return null;
+    elsif p_outputs is null or jsonb_typeof(p_outputs) <> 'array' then
+        return 'outputs are a list of objects with sink, location and records';
+    end if;
+    for v_output in select * from jsonb_array_elements(p_outputs) loop
+        if jsonb_typeof(v_output) <> 'object' or jsonb_typeof(v_output->'sink') is distinct from 'string'
+                or jsonb_typeof(v_output->'location') is distinct from 'string'
+                or jsonb_typeof(v_output->'records') is distinct from 'number' then
+            return 'an output has a sink and a location in words, and its number of records';
+        elsif length(v_output->>'sink') not between 1 and 249 or length(v_output->>'location') not between 1 and 4096 then
+            return 'the name of a sink has 1 to 249 characters, a location 1 to 4,096';
+        elsif (v_output->>'records')::numeric not between 0 and 9223372036854775807
+                or (v_output->>'records')::numeric <> trunc((v_output->>'records')::numeric) then
+            return 'an output has a whole number of records, 0 or more';
+        elsif v_output->>'sink' = any (v_sinks) then
+            return format('sink %s is named twice', v_output->>'sink');
+        end if;
+        v_sinks := v_sinks || (v_output->>'sink');
+    end loop;
+    return null;
+end
+$$;
+
 -- FUNCTION pause(text, text, text, integer)
 
 CREATE FUNCTION sharequeue.pause(p_group_id text, p_reason text, p_topic text DEFAULT NULL::text, p_partition integer DEFAULT NULL::integer) RETURNS integer
@@ -3588,6 +3951,9 @@ declare
     v_paused integer;
 begin
     perform sharequeue.authorise(p_group_id, 'ALTER');
+    if p_reason is not null then
+        perform sharequeue.check_text('the reason', p_reason, 10000);
+    end if;
     if p_reason = '' or (p_topic is null and p_partition is not null) then
         raise exception 'a pause has a reason, and a partition has a topic' using errcode = 'SQ042';
     elsif not exists (select from sharequeue.share_groups where group_id = p_group_id) then
@@ -3807,6 +4173,7 @@ declare
     v_at timestamptz := sharequeue.clock();
 begin
     perform sharequeue.authorise(p_group_id, 'DESCRIBE');
+    perform sharequeue.check_present('the group id', p_group_id);
     insert into sharequeue.share_partition_history
     select v_at, share_partition_id, spso, speo, log_start, log_end, lag, acquired, available, archiving,
         delivery_complete_count
@@ -3899,6 +4266,8 @@ declare
     v_released bigint := 0;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the member id', p_member_id),
+        sharequeue.check_present('whether the run was cancelled', p_cancelled);
     for v_id in
         -- Not exists: that was made a hash of all leases of all groups.
         select share_partition_id from sharequeue.share_partitions
@@ -3951,9 +4320,12 @@ CREATE FUNCTION sharequeue.removable_outputs(p_group_id text, p_sink text, p_gra
     AS $$
 #variable_conflict use_column
 declare
-    v_before timestamptz := sharequeue.clock() - p_grace;
+    v_before timestamptz;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the sink', p_sink),
+        sharequeue.check_span('the grace', p_grace);
+    v_before := sharequeue.clock() - p_grace;
     perform from sharequeue.share_groups where group_id = p_group_id for key share;
     update sharequeue.compactions c set abandoned_at = sharequeue.clock()
     where c.group_id = p_group_id and c.sink = p_sink and c.committed_at is null and c.abandoned_at is null
@@ -3996,6 +4368,7 @@ declare
     v_acls sharequeue.acls[];
 begin
     perform sharequeue.authorise_cluster();
+    perform sharequeue.check_present('whether it is a dry run', p_dry_run);
     if not p_dry_run then
         lock table sharequeue.acls in share row exclusive mode;
     end if;
@@ -4299,24 +4672,13 @@ declare
     v_row sharequeue.reset;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
-    if coalesce(p_group_id, '') = '' then
-        raise exception 'the group id is empty: name the share group' using errcode = 'SQ024';
-    elsif p_topics is null or p_execute is null
+    perform sharequeue.check_group_id(p_group_id);
+    if p_topics is null or p_execute is null
             or (cardinality(p_partitions), cardinality(p_topic_ids), cardinality(p_start_offsets))
             is distinct from (cardinality(p_topics), cardinality(p_topics), cardinality(p_topics)) then
         raise exception 'every topic needs a partition, a topic id and a start offset' using errcode = 'SQ042';
     end if;
-    if not sharequeue.lock_empty_group(p_group_id) and p_execute then
-        insert into sharequeue.share_groups (group_id, group_epoch) values (p_group_id, 0)
-        on conflict on constraint share_groups_pkey do nothing;
-        -- Somebody else may have made it meanwhile, and joined it.
-        perform sharequeue.lock_empty_group(p_group_id);
-    end if;
-    if p_execute then
-        -- Nobody is in the group: there is nothing to assign at the new epoch.
-        update sharequeue.share_groups set group_epoch = group_epoch + 1, assignment_epoch = group_epoch + 1
-        where group_id = p_group_id returning group_epoch into v_epoch;
-    end if;
+    perform sharequeue.lock_empty_group(p_group_id);
     -- In the order of ids, which is that of all who lock several share-partitions.
     for v_named in
         select n.topic, n.partition, n.topic_id, n.start_offset, n.number, sp.spso
@@ -4329,14 +4691,17 @@ begin
         v_row := row(0, null, v_named.topic, v_named.partition, v_named.spso, v_named.start_offset, null);
         begin
             perform sharequeue.check_start(v_named.topic, v_named.partition, v_named.topic_id, v_named.start_offset);
-            if p_execute then
-                v_row.state_epoch := sharequeue.alter_offsets(p_group_id, v_named.topic, v_named.partition,
-                    v_named.topic_id, v_named.start_offset, v_epoch);
-            end if;
         exception when sqlstate 'SQ042' then
             v_row.error_code := 42;
             v_row.error_message := sqlerrm;
         end;
+        if v_row.error_code = 0 and p_execute then
+            if v_epoch is null then
+                v_epoch := sharequeue.next_epoch_of_empty_group(p_group_id);
+            end if;
+            v_row.state_epoch := sharequeue.alter_offsets(p_group_id, v_named.topic, v_named.partition,
+                v_named.topic_id, v_named.start_offset, v_epoch);
+        end if;
         return next v_row;
     end loop;
 end
@@ -4386,6 +4751,9 @@ declare
     v_rows integer;
 begin
     perform sharequeue.require_read_committed();
+    if not coalesce(p_day between date '2000-01-01' and date '9999-12-31', false) then
+        raise exception 'no journal is kept of %: give a day between 2000 and 9999', p_day using errcode = 'SQ042';
+    end if;
     with changes as (
         select j.share_partition_id as id, j.journal_id, j.kind, j.delivery_complete_count, j.state_epoch,
             j.accepted_first, j.lost_records, coalesce(j.delivery_count, 1::smallint) as delivery_count, j.group_id,
@@ -4516,6 +4884,7 @@ declare
     v_before jsonb;
 begin
     perform sharequeue.authorise_cluster();
+    perform sharequeue.check_service_configs(p_configs);
     lock table sharequeue.service_configs in share row exclusive mode;
     select coalesce(jsonb_object_agg(name, value), '{}') into v_before from sharequeue.service_configs;
     if v_before = p_configs then
@@ -4558,6 +4927,18 @@ begin
         perform sharequeue.advance_spso(p_share_partition_id, v_completed);
     end if;
     perform sharequeue.renew_next_expiry(p_share_partition_id);
+end
+$$;
+
+-- FUNCTION share_group_named()
+
+CREATE FUNCTION sharequeue.share_group_named() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform sharequeue.check_group_id(new.group_id);
+    return new;
 end
 $$;
 
@@ -4610,6 +4991,7 @@ declare
     v_settled record;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_between('the limit of leases', p_limit, 1, 2147483647);
     leases := 0;
     records := 0;
     for v_id in
@@ -4804,8 +5186,9 @@ begin
             v_budget := 0;
         end if;
     end if;
-    v_fresh_to := least(p_read_end, p_sp.speo + v_budget,
-        p_sp.speo + p_settings.max_record_locks - sharequeue.in_flight_span(p_sp, p_at));
+    -- Numbers of records are compared, not offsets: near 2^63 a sum would overflow.
+    v_fresh_to := p_sp.speo + least(p_read_end - p_sp.speo, v_budget,
+        p_settings.max_record_locks - sharequeue.in_flight_span(p_sp, p_at));
     if v_fresh_to > p_sp.speo then
         insert into sharequeue.in_flight_batches
             (share_partition_id, first_offset, last_offset, state, delivery_count, lease_id)
@@ -4996,6 +5379,27 @@ begin
 end
 $$;
 
+-- FUNCTION take_service_lease(text, text, uuid, double precision)
+
+CREATE FUNCTION sharequeue.take_service_lease(p_task text, p_holder text, p_token uuid, p_seconds double precision) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform sharequeue.authorise_cluster();
+    if p_task is null or p_holder is null or p_token is null or not coalesce(p_seconds between 1 and 3600, false) then
+        raise exception 'a task is taken by a holder under a token for 1 to 3600 seconds, not for %', p_seconds
+            using errcode = 'SQ042';
+    end if;
+    insert into sharequeue.service_leases as l (task, holder, token, expires_at)
+    values (p_task, p_holder, p_token, sharequeue.clock() + make_interval(secs => p_seconds))
+    on conflict on constraint service_leases_pkey do update
+        set holder = excluded.holder, token = excluded.token, expires_at = excluded.expires_at
+        where l.token = p_token or l.expires_at <= sharequeue.clock();
+    return found;
+end
+$$;
+
 -- FUNCTION take_snapshot(bigint, boolean)
 
 CREATE FUNCTION sharequeue.take_snapshot(p_share_partition_id bigint, p_wait boolean DEFAULT true) RETURNS bigint
@@ -5010,6 +5414,8 @@ declare
     v_written bigint := 1;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_present('the share-partition id', p_share_partition_id),
+        sharequeue.check_present('whether to wait', p_wait);
     if p_wait then
         select * into v_sp from sharequeue.share_partitions
         where share_partition_id = p_share_partition_id for no key update;
@@ -5064,6 +5470,8 @@ declare
     v_taken integer := 0;
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_between('the number of updates', p_updates, 1, 2147483647),
+        sharequeue.check_between('the limit of snapshots', p_limit, 1, 2147483647);
     select journal_id into v_counted from sharequeue.journal_counted for update skip locked;
     if not found then
         return 0;
@@ -5081,7 +5489,7 @@ begin
         update sharequeue.journal_counted set journal_id = v_last;
     end if;
     for v_id in
-        select g.share_partition_id from sharequeue.journal_growth g where g.updates >= greatest(p_updates, 1)
+        select g.share_partition_id from sharequeue.journal_growth g where g.updates >= p_updates
         order by g.updates desc limit p_limit
     loop
         if sharequeue.take_snapshot(v_id, false) is not null then
@@ -5113,6 +5521,9 @@ CREATE FUNCTION sharequeue.trim_redrive(p_topic text, p_topic_id text, p_partiti
     AS $$
 begin
     perform sharequeue.require_read_committed();
+    perform sharequeue.check_name('the topic', p_topic), sharequeue.check_name('the topic id', p_topic_id),
+        sharequeue.check_between('the partition', p_partition, 0, 2147483647);
+    perform sharequeue.check_present('the sequence', p_sequence), sharequeue.check_offsets(p_offsets);
     update sharequeue.redrive_batches b set offsets = b.offsets * p_offsets
     where b.dead_letter_topic = p_topic and b.topic_id = p_topic_id and b.partition = p_partition
         and b.sequence = p_sequence and b.sent_at is null;
@@ -5254,7 +5665,8 @@ CREATE FUNCTION sharequeue.verify_journal(p_group_id text DEFAULT NULL::text, p_
         from sharequeue.share_partitions sp
         left join lateral (
             select s.journal_id from sharequeue.journal_snapshots s where s.share_partition_id = sp.share_partition_id
-            order by s.journal_id desc limit p_snapshots) as s on true
+            order by s.journal_id desc
+            limit sharequeue.check_between('the number of snapshots', p_snapshots, 1, 2147483647)) as s on true
         where p_group_id is null or sp.group_id = p_group_id
     )
     select s.group_id, s.topic, s.partition, s.journal_id, d.differs
@@ -5746,6 +6158,7 @@ CREATE TABLE sharequeue.members (
     joined_at timestamp with time zone NOT NULL,
     heartbeat_at timestamp with time zone NOT NULL,
     session_expires_at timestamp with time zone NOT NULL,
+    told_share_partition_ids bigint[],
     CONSTRAINT members_member_id_length CHECK (((length(member_id) >= 1) AND (length(member_id) <= 36)))
 );
 
@@ -5773,6 +6186,16 @@ CREATE VIEW sharequeue.group_list AS
    FROM (sharequeue.share_groups g
      LEFT JOIN sharequeue.members m USING (group_id))
   GROUP BY g.group_id;
+
+-- TABLE grown_topics
+
+CREATE TABLE sharequeue.grown_topics (
+    group_id text NOT NULL,
+    topic text NOT NULL,
+    topic_id text NOT NULL,
+    first_new integer NOT NULL,
+    partitions integer NOT NULL
+);
 
 -- VIEW held_leases
 
@@ -6050,6 +6473,23 @@ CREATE TABLE sharequeue.service_configs (
     value text NOT NULL
 );
 
+-- TABLE service_leases
+
+CREATE TABLE sharequeue.service_leases (
+    task text NOT NULL,
+    holder text NOT NULL,
+    token uuid NOT NULL,
+    expires_at timestamp with time zone NOT NULL
+);
+
+-- TABLE service_replicas
+
+CREATE TABLE sharequeue.service_replicas (
+    replica_id text NOT NULL,
+    heard_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
 -- TABLE share_partition_history
 
 CREATE TABLE sharequeue.share_partition_history (
@@ -6282,6 +6722,11 @@ ALTER TABLE ONLY sharequeue.group_configs
 ALTER TABLE ONLY sharequeue.group_settings
     ADD CONSTRAINT group_settings_pkey PRIMARY KEY (group_id);
 
+-- CONSTRAINT grown_topics grown_topics_pkey
+
+ALTER TABLE ONLY sharequeue.grown_topics
+    ADD CONSTRAINT grown_topics_pkey PRIMARY KEY (group_id, topic, topic_id, first_new);
+
 -- CONSTRAINT held_dead_letters held_dead_letters_pkey
 
 ALTER TABLE ONLY sharequeue.held_dead_letters
@@ -6381,6 +6826,16 @@ ALTER TABLE ONLY sharequeue.service_beat
 
 ALTER TABLE ONLY sharequeue.service_configs
     ADD CONSTRAINT service_configs_pkey PRIMARY KEY (name);
+
+-- CONSTRAINT service_leases service_leases_pkey
+
+ALTER TABLE ONLY sharequeue.service_leases
+    ADD CONSTRAINT service_leases_pkey PRIMARY KEY (task);
+
+-- CONSTRAINT service_replicas service_replicas_pkey
+
+ALTER TABLE ONLY sharequeue.service_replicas
+    ADD CONSTRAINT service_replicas_pkey PRIMARY KEY (replica_id);
 
 -- CONSTRAINT share_groups share_groups_pkey
 
@@ -6558,6 +7013,10 @@ CREATE TRIGGER leases_journal_delete AFTER DELETE ON sharequeue.leases FOR EACH 
 -- TRIGGER leases leases_journal_update
 
 CREATE TRIGGER leases_journal_update AFTER UPDATE ON sharequeue.leases FOR EACH ROW WHEN ((old.journalled = new.journalled)) EXECUTE FUNCTION sharequeue.journal_lease();
+
+-- TRIGGER share_groups share_groups_named
+
+CREATE TRIGGER share_groups_named BEFORE INSERT ON sharequeue.share_groups FOR EACH ROW EXECUTE FUNCTION sharequeue.share_group_named();
 
 -- TRIGGER share_groups share_groups_settings
 
