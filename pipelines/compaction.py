@@ -21,10 +21,14 @@ from uuid import UUID, uuid4
 
 import click
 import sqlalchemy as sa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
 
-from pipelines.files import Files
+from pipelines.files import Files, literal
+from pipelines.job import ACCEPT
 from pipelines.session import spark_session
+from pipelines.sharing import Counted, all_read_back, refuse_unshared
+from pipelines.stored import read_parquet
 from pipelines.write import STAGING, read_manifest, sink_root
 from sharequeue.cli.names import require_group
 from sharequeue.database import Database
@@ -39,7 +43,7 @@ TARGET_BYTES = 128 * 2**20
 """Size of a file aimed at: Spark reads that much in one task."""
 MOST_FOLDERS = 1000
 """Folders brought together by one compaction; more take several."""
-_OURS = re.compile(r"/(lease=\d+|compact(ed|ing)=[0-9a-f-]{36})$")
+_OURS = re.compile(r"/(lease=([0-9a-f-]{36}-)?\d+|compact(ed|ing)=[0-9a-f-]{36})$")
 GRACE = timedelta(hours=1)
 """How long a reader may take, and a compaction."""
 
@@ -75,7 +79,7 @@ def compact(
     small. With `dry_run` nothing is written. Raises NotFiles for a sink that is no folder, CompactionFailed,
     and InvalidRequest when another compaction was quicker: nothing has changed for readers then.
     """
-    files = Files(spark, str(settings.output))
+    files = Files(spark, settings.output)
     counted: dict[str, int] = {}
     folders = set(read_manifest(state, group, sink))
     for row in state.outputs(group, sink):
@@ -108,7 +112,7 @@ def sweep_compactions(
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> list[str]:
     """Remove what was replaced longer ago than the grace, and what killed compactions left; answers what."""
-    files = Files(spark, str(settings.output))
+    files = Files(spark, settings.output)
     removed: list[str] = []
     for compaction_id, folders in state.removable_outputs(group, sink, grace).items():
         for folder in (*folders, _staging(settings, sink, compaction_id)):
@@ -131,17 +135,19 @@ def _replace(
     file_count: int,
     on_step: Callable[[Step], None],
 ) -> None:
-    files = Files(spark, str(settings.output))
+    files = Files(spark, settings.output)
     state.begin_compaction(wanted.compaction_id, group, sink, wanted.location)
     on_step("begun")
     staging = _staging(settings, sink, wanted.compaction_id)
-    rows = spark.read.option("mergeSchema", "true").parquet(*wanted.replaced)
-    rows.coalesce(max(1, file_count)).write.mode("overwrite").parquet(staging)
+    counted = Counted(read_parquet(spark, wanted.replaced).coalesce(max(1, file_count)))
+    counted.records.write.mode("overwrite").parquet(staging)
     on_step("written")
-    written = spark.read.parquet(staging).count()
-    if written != wanted.records:
+    all_read_back(sink, counted.rows, files.rows(staging))
+    written = spark.read.parquet(literal(staging))
+    found = _records_in(written)
+    if found is not None and found != wanted.records:
         raise CompactionFailed(
-            f"{len(wanted.replaced)} folders of {sink} count {wanted.records} records, and {written} were read from "
+            f"{len(wanted.replaced)} folders of {sink} count {wanted.records} records, and {found} were read from "
             "them: were files removed or added by hand? They count as before."
         )
     files.replace(staging, wanted.location)
@@ -149,6 +155,18 @@ def _replace(
     on_step("placed")
     state.commit_compaction(wanted.compaction_id, wanted.replaced, wanted.records)
     on_step("committed")
+
+
+def _records_in(written: DataFrame) -> int | None:
+    """How many records a manifest counts for these rows: accepted ones by row, others by offset, for a handler may
+    make several rows of one. None for a summary, whose rows are sums and whose manifest counts what they are sums of.
+    """
+    if not {"outcome", "lease_id", "offset"} <= set(written.columns):
+        return None
+    accepted = fn.count_if(fn.col("outcome") == ACCEPT)
+    others = fn.count_distinct(fn.when(fn.col("outcome") != ACCEPT, fn.struct("lease_id", "offset")))
+    (row,) = written.select((accepted + others).alias("records")).collect()
+    return int(row["records"])
 
 
 def _staging(settings: Settings, sink: str, compaction_id: UUID) -> str:
@@ -197,6 +215,7 @@ def main(
     with Database.open(settings) as database:
         _require_sink(database, group, sink)
         state, spark = State(database), spark_session(settings, "compaction")
+        refuse_unshared(spark, settings, settings.output)
         if not sweep_only:
             for done in compact(
                 spark, settings, state, group, sink, target_bytes=target_bytes, dry_run=dry_run

@@ -8,11 +8,19 @@ and the flush to disk that a local file system does not do by itself.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import SparkSession
+
+_GLOB = re.compile(r"([\\{}\[\]*?])")
+
+
+def literal(path: str) -> str:
+    """A path for Spark's readers, which take `[`, `{`, `*` and `?` in it for a pattern."""
+    return _GLOB.sub(r"\\\1", path)
 
 
 class Files:
@@ -24,7 +32,8 @@ class Files:
         self._alone = str(spark.sparkContext.master).startswith("local")
         path = jvm.org.apache.hadoop.fs.Path(root)
         session: Any = spark._jsparkSession
-        self._fs: Any = path.getFileSystem(session.sessionState().newHadoopConf())
+        self._conf: Any = session.sessionState().newHadoopConf()
+        self._fs: Any = path.getFileSystem(self._conf)
 
     def exists(self, path: str) -> bool:
         """Whether there is such a file or folder."""
@@ -88,6 +97,15 @@ class Files:
                 finally:
                     os.close(descriptor)
 
+    def rows(self, *folders: str) -> int:
+        """How many rows the Parquet files of folders have, as this process finds them."""
+        found = 0
+        for folder in folders:
+            for name in self.names(folder):
+                if not name.startswith(("_", ".")):
+                    found += self._rows_in(f"{folder}/{name}")
+        return found
+
     def here(self, *folders: str) -> list[Path] | None:
         """The data files of folders, if they lie where this process can read them and Spark works nowhere else."""
         local = [self._local(folder) for folder in folders]
@@ -95,6 +113,20 @@ class Files:
             return None
         files = (file for folder in local if folder for file in folder.iterdir())
         return sorted(file for file in files if not file.name.startswith(("_", ".")))
+
+    def is_path(self, folder: str) -> bool:
+        """Whether a folder lies on a file system of one machine, as far as its name says."""
+        return urlsplit(str(self._fs.makeQualified(self._path(folder)).toString())).scheme == "file"
+
+    def _rows_in(self, file: str) -> int:
+        parquet = self._jvm.org.apache.parquet.hadoop
+        reader = parquet.ParquetFileReader.open(
+            parquet.util.HadoopInputFile.fromPath(self._path(file), self._conf)
+        )
+        try:
+            return int(reader.getRecordCount())
+        finally:
+            reader.close()
 
     def _local(self, folder: str) -> Path | None:
         uri = urlsplit(str(self._fs.makeQualified(self._path(folder)).toString()))

@@ -10,19 +10,22 @@ before its acknowledgement has written records that come again.
 from __future__ import annotations
 
 import itertools
+import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
+from pyspark.sql.types import StringType
 
 from pipelines.answering import acknowledge
-from pipelines.files import Files
+from pipelines.files import Files, literal
 from pipelines.job import OUTCOMES, RELEASE, HandlerError
 from pipelines.outcomes import Answer, Seen, seen_in, with_outcomes
 from pipelines.plan import MAX_SCANS
@@ -30,8 +33,10 @@ from pipelines.read import RECORD_SCHEMA
 from pipelines.renewal import Budget, LeaseKeeper, Member
 from pipelines.run import MAX_RECORDS
 from pipelines.session import cancellable, spark_session
+from pipelines.sharing import refuse_unshared
 from pipelines.sizes import RecordSizes
 from pipelines.source import Source
+from pipelines.stored import read_parquet
 from sharequeue.configs import GroupConfigs
 from sharequeue.database import Database
 from sharequeue.membership import Membership
@@ -157,7 +162,7 @@ class LeasedRecords:
         spark = self._source.spark
         if isinstance(outcomes, DataFrame):
             _refuse_unwritten(outcomes)
-            folders = {file.rpartition("/")[0] for file in outcomes.inputFiles()}
+            folders = {unquote(file).rpartition("/")[0] for file in outcomes.inputFiles()}
             written = outcomes
         else:
             folder = fspath(outcomes)
@@ -165,9 +170,10 @@ class LeasedRecords:
                 raise HandlerError(
                     f"there is no folder {folder}: write the outcomes before acknowledging them"
                 )
-            written = spark.read.parquet(folder)
-            folders = {folder, *(file.rpartition("/")[0] for file in written.inputFiles())}
+            written = _outcomes_in(spark, folder)
+            folders = {folder, *(unquote(file).rpartition("/")[0] for file in written.inputFiles())}
         for folder in sorted(folders):  # which need not be of one file system
+            refuse_unshared(spark, self._source.settings, folder)
             Files(spark, folder).flush(folder)
         return written
 
@@ -178,7 +184,14 @@ class LeasedRecords:
                 f"the outcomes lack {', '.join(absent)}: expected topic, partition and offset as they were leased, "
                 f"and `outcome`, one of {', '.join(OUTCOMES)}"
             )
-        kinds = {**_WRITTEN_AS, **({"not_before": "timestamp"} if "not_before" in written.columns else {})}
+        if not isinstance(kind := written.schema["outcome"].dataType, StringType):
+            raise HandlerError(
+                f"the outcomes' `outcome` is of type {kind.simpleString()}: expected one of {', '.join(OUTCOMES)}"
+            )
+        kinds = {
+            **_WRITTEN_AS,
+            **({"not_before": "timestamp_ltz"} if "not_before" in written.columns else {}),
+        }
         columns = [fn.col(name).cast(kind).alias(name) for name, kind in kinds.items()]
         ours = [lease.lease_id for lease in self.leases]
         if "lease_id" in written.columns:
@@ -248,6 +261,7 @@ def lease(
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
         raise ValueError("there is nothing to lease from: name at least one topic")
+    process = os.getpid()
     with ExitStack() as stack:
         place = settings or Settings.load()
         session = spark or spark_session(place, f"lease of {group}")
@@ -278,7 +292,11 @@ def lease(
             means = sizes.measure(share_partitions, source.state.describe(group))
             budget = Budget(max_records, max_bytes, means)
         leases = keeper.acquire_within(budget, share_partitions, lock_duration_ms)
-        yield LeasedRecords(source, keeper, leases, infos, dropped)
+        try:
+            yield LeasedRecords(source, keeper, leases, infos, dropped)
+        finally:
+            if os.getpid() != process:
+                stack.pop_all()  # a forked child: what is open here is its parent's
 
 
 def _in_turn(member: Member, topics: Sequence[str]) -> list[SharePartition]:
@@ -288,6 +306,17 @@ def _in_turn(member: Member, topics: Sequence[str]) -> list[SharePartition]:
     assigned = sorted(sp for sp in member.assignment if sp.topic in topics)
     turn = (next(_turns) + zlib.crc32(member.member_id.encode())) % len(assigned) if assigned else 0
     return assigned[turn:] + assigned[:turn]
+
+
+def _outcomes_in(spark: SparkSession, folder: str) -> DataFrame:
+    """What a folder holds, with all columns that any of its files has: an older one may lack `not_before`."""
+    try:
+        return read_parquet(spark, [folder])
+    except Exception as error:
+        if "CANNOT_MERGE" not in str(error):
+            raise
+    # A column was widened from one file to the next.
+    return read_parquet(spark, [unquote(file) for file in spark.read.parquet(literal(folder)).inputFiles()])
 
 
 def _nameless_apart(rows: DataFrame) -> DataFrame:
@@ -305,7 +334,7 @@ def _nameless_apart(rows: DataFrame) -> DataFrame:
 def _refuse_unwritten(outcomes: DataFrame) -> None:
     """Refuse outcomes that would be computed anew, or come from memory, and so need not be what was written."""
     leaves: Any = outcomes._jdf.queryExecution().analyzed().collectLeaves()
-    written = False
+    written = leaves.size() > 0
     for at in range(leaves.size()):
         kind = _kind_of(leaves.apply(at))
         if kind in ("KafkaRelation", "KafkaTable"):
@@ -313,10 +342,11 @@ def _refuse_unwritten(outcomes: DataFrame) -> None:
                 "these outcomes are computed from the topic itself: write them, and acknowledge the folder or "
                 "a DataFrame that reads it"
             )
-        written = written or kind is not None
+        written = written and kind is not None
     if not written:
         raise HandlerError(
-            "these outcomes are in memory only: write them, and acknowledge the folder or a DataFrame that reads it"
+            "these outcomes are in memory only, or a part of them is: write them, and acknowledge the folder or a "
+            "DataFrame that reads it"
         )
 
 

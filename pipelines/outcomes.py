@@ -16,9 +16,9 @@ from itertools import combinations
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
-from pyspark.sql.types import TimestampType
+from pyspark.sql.types import DataType, IntegerType, LongType, StringType, TimestampType
 
-from pipelines.files import Files
+from pipelines.files import Files, literal
 from pipelines.job import KEPT_COLUMNS, OUTCOMES, RELEASE, HandlerError
 from pipelines.offset_sets import Told, offset_sets, offset_sets_in
 from pipelines.plan import TopicPartition, plan_scans
@@ -28,6 +28,15 @@ from sharequeue.settings import Settings
 from sharequeue.state import AcknowledgeType, Lease
 
 _READ_BACK = "lease_id long, outcome string, offset long"
+# The session may read "timestamp" as one without a zone.
+_DELAYED = f"{_READ_BACK}, not_before timestamp_ltz"
+_TYPES: Mapping[str, DataType] = {
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "lease_id": LongType(),
+    "outcome": StringType(),
+}
 # From which second on it may be delivered again, rounded up; for what is released with a time.
 _SECOND = "case when outcome = 'release' then (unix_micros(not_before) + 999999) div 1000000 end"
 
@@ -43,6 +52,8 @@ class Seen:
     accepted_rows: int
     offsets: OffsetSet
     """Every offset that has an outcome."""
+    rows: int
+    """In the files, of whatever outcome."""
     delays: Mapping[int, OffsetSet] = field(default_factory=dict)
 
     @property
@@ -72,7 +83,8 @@ def with_outcomes(handled: DataFrame) -> DataFrame:
     """A handler's result with `outcome` and `error` in order.
 
     An outcome that is none of ours releases its record and says so in `error`. Raises HandlerError when a
-    column that says which record a row is, or the outcome, is missing, and when `not_before` is no timestamp.
+    column that says which record a row is, or the outcome, is missing or of another type, and when `not_before` is no
+    timestamp.
     """
     absent = [name for name in (*KEPT_COLUMNS, "outcome") if name not in handled.columns]
     if absent:
@@ -80,12 +92,18 @@ def with_outcomes(handled: DataFrame) -> DataFrame:
             f"the handler's result lacks {', '.join(absent)}: it must pass on {', '.join(KEPT_COLUMNS)} "
             f"as it got them and add `outcome`, one of {', '.join(OUTCOMES)}"
         )
+    for name, wanted in _TYPES.items():
+        if not isinstance(kind := handled.schema[name].dataType, type(wanted)):
+            raise HandlerError(
+                f"the handler's `{name}` is of type {kind.simpleString()}: expected {wanted.simpleString()}; pass on "
+                f"{', '.join(KEPT_COLUMNS)} as they were read, and name the outcome: {', '.join(OUTCOMES)}"
+            )
     if "not_before" in handled.columns:
         kind = handled.schema["not_before"].dataType
         if not isinstance(kind, TimestampType):
             raise HandlerError(
-                f"the handler's `not_before` is of type {kind.simpleString()}: expected timestamp, the time before "
-                "which a released record is not delivered again, or null"
+                f"the handler's `not_before` is of type {kind.simpleString()}: expected timestamp (timestamp_ltz), "
+                "the time before which a released record is not delivered again, or null"
             )
     known = fn.coalesce(fn.col("outcome").isin(*OUTCOMES), fn.lit(False))
     unknown = fn.concat(
@@ -111,10 +129,10 @@ def read_back(spark: SparkSession, folders: Sequence[str], *, delays: bool = Tru
     if not folders:
         return {}
     if delays:
-        return seen_in(spark.read.schema(f"{_READ_BACK}, not_before timestamp").parquet(*folders))
+        return seen_in(spark.read.schema(_DELAYED).parquet(*map(literal, folders)))
     files = Files(spark, folders[0]).here(*folders)
     if files is None:
-        return seen_in(spark.read.schema(_READ_BACK).parquet(*folders))
+        return seen_in(spark.read.schema(_READ_BACK).parquet(*map(literal, folders)))
     return _seen(offset_sets_in(files, "lease_id", "outcome"))
 
 
@@ -149,7 +167,8 @@ def _seen_of(lease_id: int, told: Sequence[Told]) -> Seen:
     seen = OffsetSet.union(offsets for _, offsets, _ in told)
     if seen.count < sum(offsets.count for _, offsets, _ in told):
         raise _contradiction(lease_id, told)
-    return Seen({kind: OffsetSet.union(some) for kind, some in sets.items()}, accepted, seen, times)
+    rows = sum(rows for *_, rows in told)
+    return Seen({kind: OffsetSet.union(some) for kind, some in sets.items()}, accepted, seen, rows, times)
 
 
 def present(

@@ -40,7 +40,7 @@ MOST_BUCKETS = 200_000
 """Broadcast rows aimed at; where there are more ranges than that, each costs two."""
 
 RECORD_SCHEMA = (
-    "topic string, partition int, offset long, timestamp timestamp, timestamp_type int, key binary, value binary,"
+    "topic string, partition int, offset long, timestamp timestamp_ltz, timestamp_type int, key binary, value binary,"
     " headers array<struct<key:string,value:binary>>, delivery_count int, lease_id long"
 )
 """What a DataFrame of leased records looks like, in DDL."""

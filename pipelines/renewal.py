@@ -9,6 +9,7 @@ renewal goes on trying until the lock must have lapsed.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,8 +18,9 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Protocol, Self
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 
+from pipelines.sharing import OutputNotShared
 from pipelines.sizes import records_within
 from sharequeue.errors import ShareError
 from sharequeue.state import Lease, SharePartition, State
@@ -102,6 +104,7 @@ class LeaseKeeper:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stop = False
+        self._process = os.getpid()
         self._lost: str | None = None
         self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
 
@@ -112,6 +115,8 @@ class LeaseKeeper:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if os.getpid() != self._process:
+            return  # a forked child: what is held is its parent's
         try:
             if error is not None:
                 self._on_lost()
@@ -120,7 +125,10 @@ class LeaseKeeper:
             for lease in held:
                 self.drop(lease)
             # Ctrl-C, SIGTERM and Dagster's own interruption are no Exceptions: somebody stopped the run.
-            stopped = error is not None and not isinstance(error, Exception)
+            # Nor is an output that the driver does not see the fault of any record.
+            stopped = error is not None and (
+                not isinstance(error, Exception) or isinstance(error, OutputNotShared)
+            )
             release_held(self._state, held, cancelled=stopped)
             self._stop = True
             self._wake.set()
@@ -226,7 +234,10 @@ class LeaseKeeper:
             self._lose(f"the group no longer knows member {self._member.member_id}")
         if self._lost is not None:
             # Again and again: a cancellation finds only the jobs that run by now, and the next may be about to start.
-            self._on_lost()
+            try:
+                self._on_lost()
+            except Exception as error:
+                _log.warning("what is at work could not be cancelled, trying again: %s", error)
             return 0.2
         with self._lock:
             held = list(self._held.values())
@@ -248,7 +259,8 @@ class LeaseKeeper:
             # Answered a moment ago, or just now: there is nothing left to renew.
             if still_held:
                 self._lose(f"the lock on {held.lease.share_partition} (lease {held.lease.lease_id}): {error}")
-        except DBAPIError as error:
+        except Exception as error:
+            # Not only the database's own: the pool of connections has a time-out, too.
             _log.warning("lease %d could not be renewed, trying again: %s", held.lease.lease_id, error)
             if asked_at >= held.lapsed_at():
                 self._lose(
@@ -270,5 +282,5 @@ def release_held(state: State, leases: Iterable[Lease], *, cancelled: bool = Fal
     for lease in leases:
         try:
             state.release_lease(lease, cancelled=cancelled)
-        except (ShareError, DBAPIError) as error:
+        except (ShareError, SQLAlchemyError) as error:
             _log.warning("lease %d was not given back, its lock will lapse: %s", lease.lease_id, error)

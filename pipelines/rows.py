@@ -63,11 +63,12 @@ def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: st
     """Make a handler of `function`, which gets a record and returns what to write of it.
 
     The record is a dict of the columns a handler gets (`topic, partition, offset, timestamp, timestamp_type, key,
-    value, headers, delivery_count, lease_id`). What is returned has the names in `columns`, a DDL string or a
-    schema; a name left out is null. A record for which None is returned is left out, as by a filter: the job's
-    `dropped` decides. `Reject` and `Release` give the outcome of their name; any other exception gives `on_error`,
-    and so does a value that does not fit its column. Raises ValueError when `on_error` is no outcome; the handler
-    does when `columns` names one that every result has.
+    value, headers, delivery_count, lease_id`), timestamps in UTC. What is returned is a dict with names in `columns`,
+    a DDL string or a schema; a name left out is null. A record for which None is returned is left out, as by a
+    filter: the job's `dropped` decides. `Reject` and `Release` give the outcome of their name. Any other exception
+    gives `on_error`, and so does a value that does not fit its column, a result that is no dict, and a record that
+    Python cannot have (invalid UTF-8 in a text). Raises ValueError when `on_error` is no outcome; the handler does
+    when `columns` names one that every result has.
     """
     if on_error not in OUTCOMES:
         raise ValueError(f"on_error={on_error!r} is no outcome: expected one of {', '.join(OUTCOMES)}")
@@ -114,7 +115,7 @@ class _Worker:
         outcomes: list[str] = []
         errors: list[str | None] = []
         waits: list[datetime | None] = []
-        for place, record in enumerate(batch.to_pylist()):
+        for place, record in enumerate(_records(batch)):
             outcome, error, wait, row = self._outcome(record)
             if row is not None:
                 kept.append(place)
@@ -135,11 +136,18 @@ class _Worker:
         return pa.RecordBatch.from_arrays(arrays, names=names)
 
     def _outcome(
-        self, record: dict[str, Any]
+        self, record: dict[str, Any] | Exception
     ) -> tuple[str, str | None, datetime | None, Mapping[str, Any] | None]:
         try:
+            if isinstance(record, Exception):
+                raise record  # it cannot be given to the function at all
             row = self.function(record)
-            if row is not None and (strange := set(row) - set(self.columns.names)):
+            if row is None:
+                return ACCEPT, None, None, None
+            if not isinstance(row, Mapping):
+                raise TypeError(f"the function returned a {type(row).__name__}: expected a dict, or None")
+            row = dict(row)
+            if strange := set(row) - set(self.columns.names):
                 raise KeyError(f"{', '.join(sorted(map(str, strange)))} not declared among the columns")
         except Exception as error:
             # By attribute: the worker may have one `Reject` from here and another from an import of its own.
@@ -147,7 +155,8 @@ class _Worker:
             outcome = asked if asked in (REJECT, RELEASE) else self.on_error
             # Other exceptions may have a `not_before` that means something else.
             wait = getattr(error, "not_before", None) if asked == RELEASE else None
-            return outcome, _told(error), wait, {}
+            timed = isinstance(wait, datetime) and wait.utcoffset() is not None
+            return outcome, _told(error), wait if timed else None, {}
         return ACCEPT, None, None, row
 
     def _column(
@@ -161,19 +170,50 @@ class _Worker:
         values = [row.get(field.name) for row in rows]
         try:
             return pa.array(values, field.type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        except Exception:
             for place, value in enumerate(values):
                 try:
                     pa.scalar(value, field.type)
-                except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                except Exception as error:
                     values[place] = None
                     outcomes[place] = self.on_error
                     errors[place] = f"column {field.name}: {_told(error)}"[:MOST_ERROR_CHARACTERS]
             return pa.array(values, field.type)
 
 
+def _records(batch: pa.RecordBatch) -> list[dict[str, Any] | Exception]:
+    """The records of a batch; an exception in the place of one that Python cannot have, such as invalid UTF-8."""
+    names, columns = batch.schema.names, batch.columns
+    # In UTC: the session's zone need not be one that Python knows.
+    columns = [
+        column.cast(pa.timestamp(column.type.unit, "UTC"))
+        if pa.types.is_timestamp(column.type) and column.type.tz is not None
+        else column
+        for column in columns
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, names=names)
+    try:
+        return list(batch.to_pylist())
+    except Exception:
+        return [_record(batch.slice(place, 1)) for place in range(batch.num_rows)]
+
+
+def _record(batch: pa.RecordBatch) -> dict[str, Any] | Exception:
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            column.to_pylist()
+        except Exception as error:
+            return ValueError(f"column {name}: {_told(error)}")
+    return dict(batch.to_pylist()[0])
+
+
 def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:MOST_ERROR_CHARACTERS]
+    try:
+        said = f"{type(error).__name__}: {error}"
+    except Exception:
+        said = type(error).__name__
+    # A lone surrogate is no text for anybody else.
+    return said[:MOST_ERROR_CHARACTERS].encode("utf-8", "backslashreplace").decode()[:MOST_ERROR_CHARACTERS]
 
 
 # Sent along whole: executors need PyArrow for it, and neither this package nor the queue's own requirements.

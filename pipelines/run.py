@@ -16,11 +16,13 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from pipelines.files import literal
 from pipelines.job import ShareGroupJob
 from pipelines.outcomes import Answer, Seen, read_back, with_outcomes
 from pipelines.renewal import Budget, LeaseKeeper, Member
 from pipelines.report import Progress, ProgressCallback, RoundReport, RunReport
-from pipelines.session import cancellable
+from pipelines.session import cancellable, uncache
+from pipelines.sharing import all_read_back, read_where_written, refuse_unshared
 from pipelines.sinks import Accepted, ParquetByLease, Place
 from pipelines.sizes import RecordSizes
 from pipelines.source import Source
@@ -99,6 +101,7 @@ class _Run:
         sizes: RecordSizes,
         progress: ProgressCallback,
     ) -> None:
+        refuse_unshared(spark, settings, settings.output)
         self.settings = settings
         self.job = job
         self.member = member
@@ -159,11 +162,16 @@ class _Round:
             handled = with_outcomes(job.handler(run.source.records(leases)))
             run.sink.fits(handled.schema)
         with self._stage("write"):
-            written = write_leases(run.spark, run.settings, job, handled, leases)
-        with self._stage("summarise"):
+            written = write_leases(run.spark, run.settings, run.state, job, handled, leases)
+        with self._stage("summarise"), read_where_written():
             summaries = self._summarise(written, leases)
-        with self._stage("read back"), durable(run.spark, run.settings, written):
+        with (
+            self._stage("read back"),
+            read_where_written(),
+            durable(run.spark, run.settings, written),
+        ):
             seen = read_back(run.spark, written.folders, delays="not_before" in handled.columns)
+            all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in seen.values()))
             answers = run.source.answers(leases, seen, infos, job.dropped)
         if run.sink.stages:
             with self._stage("stage"):
@@ -173,6 +181,7 @@ class _Round:
                 lambda lease: self._acknowledge(lease, answers[lease.lease_id], written, seen, summaries),
                 leases,
             )
+        uncache(handled)
         run.records_done += self.leased
         return self._report(leases, answers, acknowledged)
 
@@ -198,10 +207,10 @@ class _Round:
             name = job.summary_sink(summary)
             summaries[name] = {}
             if written.accepted:
-                accepted = run.spark.read.parquet(*written.accepted.values())
+                accepted = run.spark.read.parquet(*map(literal, written.accepted.values()))
                 lease_ids = [lease.lease_id for lease in leases]
                 summaries[name] = write_summary(
-                    run.spark, run.settings, job, name, summary.partial(accepted), lease_ids
+                    run.spark, run.settings, run.state, name, summary.partial(accepted), lease_ids
                 )
         return summaries
 
@@ -229,7 +238,7 @@ class _Round:
         beside = [
             LeaseOutput(
                 job.exceptions_sink,
-                lease_folder(run.settings, job.exceptions_sink, lease.lease_id),
+                lease_folder(run.settings, run.state, job.exceptions_sink, lease.lease_id),
                 exceptions,
             ),
             *(

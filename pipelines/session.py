@@ -19,10 +19,11 @@ from typing import IO, Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.settings import Settings
 
+CONNECTOR = "kafka"
 LOG_TAIL_BYTES = 2000
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
@@ -32,13 +33,15 @@ class SparkNotReady(Exception):
 
 
 def spark_session(settings: Settings, app_name: str, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """The session of this process, made at the first call. `conf` wins over everything set here.
+    """The session of this process, made at the first call. `conf` wins over everything set here. One that is there
+    already, of whoever's making, is taken as it is.
 
     Raises SparkNotReady when the connector's jars are not there or the JVM does not start.
     """
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active
+    # The active one is this thread's alone; a builder that is told of settings would set them on the process's.
+    there = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    if there is not None and there.sparkContext._jsc is not None:
+        return there
     spark_conf = SparkConf(loadDefaults=False)
     for name, value in {**_configuration(settings, app_name), **(conf or {})}.items():
         spark_conf.set(name, value)
@@ -64,19 +67,53 @@ def connector_jars(settings: Settings) -> list[Path]:
     return jars
 
 
+def refuse_without_connector(spark: SparkSession) -> None:
+    """Raise SparkNotReady when a session, which may be the user's own, cannot read topics."""
+    jvm: Any = spark._jvm
+    session: Any = spark._jsparkSession
+    try:
+        jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
+            CONNECTOR, session.sessionState().conf()
+        )
+    except Exception as error:
+        version = spark.version
+        raise SparkNotReady(
+            f"this Spark session has no Kafka connector: make it with `pipelines.spark_session`, or with "
+            f"spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:{version}. Nothing was leased."
+        ) from error
+
+
 @contextmanager
 def cancellable(spark: SparkSession) -> Iterator[Callable[[], None]]:
     """Give a function by which another thread cancels the Spark jobs of this block, and nobody else's: they
     carry a tag.
     """
-    context = spark.sparkContext
+    context, process = spark.sparkContext, os.getpid()
     tag = f"sharequeue-{uuid.uuid4().hex[:12]}"
     context.addJobTag(tag)
     context.setInterruptOnCancel(True)
     try:
         yield lambda: context.cancelJobsWithTag(tag)
     finally:
-        context.removeJobTag(tag)
+        if os.getpid() == process:  # and no forked child, whose way to the JVM is its parent's
+            context.removeJobTag(tag)
+
+
+def uncache(frame: DataFrame) -> None:
+    """Forget what a handler has cached of the topic on the way to this DataFrame: it is of this round alone."""
+    session: Any = frame.sparkSession._jsparkSession
+    manager = session.sharedState().cacheManager()
+    if manager.isEmpty():
+        return
+    plans: list[Any] = [frame._jdf.queryExecution().analyzed()]
+    while plans:
+        plan = plans.pop()
+        if "kafka" not in str(plan.collectLeaves()).lower():
+            continue
+        if manager.lookupCachedData(session, plan).isDefined():
+            manager.uncacheQuery(session, plan, False, False)
+        children = plan.children()
+        plans += [children.apply(at) for at in range(children.size())]
 
 
 def _configuration(settings: Settings, app_name: str) -> dict[str, str]:

@@ -66,7 +66,7 @@ class Copier:
 def _csv(rows: pa.RecordBatch, attempt: str) -> io.BytesIO:
     """The rows as Postgres reads them: texts in quotes, and so an empty one is not a null."""
     names = [name for name in rows.schema.names if name != LEASE]
-    columns = [pa.repeat(pa.scalar(attempt), rows.num_rows), *(rows[name] for name in names)]
+    columns = [pa.repeat(pa.scalar(attempt), rows.num_rows), *(_in_utc(rows[name]) for name in names)]
     text = io.BytesIO()
     csv.write_csv(
         pa.RecordBatch.from_arrays(columns, names=[ATTEMPT, *names]),
@@ -75,6 +75,13 @@ def _csv(rows: pa.RecordBatch, attempt: str) -> io.BytesIO:
     )
     text.seek(0)
     return text
+
+
+def _in_utc(column: pa.Array) -> pa.Array:
+    """A time as UTC: the session's zone need not be one that Arrow knows."""
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        return column.cast(pa.timestamp(column.type.unit, "UTC"))
+    return column
 
 
 # Sent along whole: executors need PyArrow and psycopg2 for it, and neither this package nor the queue's own

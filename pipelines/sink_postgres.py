@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as fn
 
 from pipelines.answering import acknowledge
+from pipelines.files import literal
 from pipelines.job import KEPT_COLUMNS
 from pipelines.outcomes import Answer
 from pipelines.sink_copy import ATTEMPT, LEASE, RECEIPT, Copier
@@ -50,6 +51,7 @@ _SIMPLE = (
     *(types.FloatType, types.DoubleType, types.StringType, types.DateType, types.TimestampType),
     types.TimestampNTZType,
 )
+_TAKE_JSON = ("json", "jsonb", "text", "varchar", "bpchar")
 _NESTED = (types.ArrayType, types.MapType, types.StructType)
 
 
@@ -132,14 +134,34 @@ class OpenTable:
                     f"column {name} is of type {kind.simpleString()}, which cannot be copied into Postgres: cast it "
                     "in the handler, for instance to string"
                 )
+            if name in self.target.columns:
+                self._refuse_kind(name, kind, self.target.kinds[name])
         self.columns = tuple(name for name in wanted if name in self.target.columns)
+        if not self.columns:
+            raise SinkRefused(
+                f"table {self.sink.table} has no column in common with the handler's result: it has "
+                f"{', '.join(self.target.columns)}, the result {', '.join(wanted)}."
+            )
+
+    def _refuse_kind(self, name: str, kind: types.DataType, there: str) -> None:
+        """Raise SinkRefused for what Postgres would refuse while copying, or read otherwise than it was meant."""
+        if isinstance(kind, _NESTED) and there not in _TAKE_JSON:
+            raise SinkRefused(
+                f"column {name} is of type {kind.simpleString()}, which is copied as JSON, and in table "
+                f"{self.sink.table} it is {'an array' if there == '[]' else there}: make it json or jsonb there."
+            )
+        if isinstance(kind, types.TimestampNTZType) and there in ("timestamptz", "timetz"):
+            raise SinkRefused(
+                f"column {name} is a timestamp without a time zone, and in table {self.sink.table} it has one: say "
+                "in the handler which zone is meant, such as by `cast(… as timestamp_ltz)`."
+            )
 
     def stage(self, written: Written) -> None:
         """Copy a round's accepted rows into the staging tables of their leases, on the executors."""
         if not written.accepted:
             return
         copier = self.copier(written.accepted)
-        rows = self.place.spark.read.parquet(*written.accepted.values())
+        rows = self.place.spark.read.parquet(*map(literal, written.accepted.values()))
         receipts = _texts(rows, self.columns).mapInArrow(copier, RECEIPT).collect()
         self.take((row["attempt"], row["lease_id"], row["rows"]) for row in receipts)
 
@@ -256,7 +278,7 @@ def _texts(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
         if isinstance(kind, types.BinaryType):
             return fn.concat(fn.lit("\\x"), fn.hex(column)).alias(name)
         if isinstance(kind, _NESTED):
-            return fn.to_json(column).alias(name)
+            return fn.to_json(column, {"ignoreNullFields": "false"}).alias(name)
         if isinstance(kind, (types.DecimalType, types.NullType)):
             return column.cast("string").alias(name)
         return column

@@ -31,7 +31,13 @@ class Target:
 
     schema: str
     name: str
-    columns: tuple[str, ...]
+    kinds: Mapping[str, str]
+    """Its columns, with their types: the base type of a domain, `[]` for any array."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of its columns."""
+        return tuple(self.kinds)
 
 
 def staging_prefix(group: str, sink: str) -> str:
@@ -66,8 +72,10 @@ def find(cursor: Any, table: str) -> Target:
     cursor.execute(
         "select n.nspname, c.relname, has_table_privilege(c.oid, 'insert') and has_table_privilege(c.oid, 'select'),"
         " has_schema_privilege(n.oid, 'create'),"
-        " array(select a.attname::text from pg_attribute a where a.attrelid = c.oid and a.attnum > 0"
-        " and not a.attisdropped and a.attgenerated = '' order by a.attnum)"
+        " (select coalesce(json_object_agg(a.attname, case when b.typcategory = 'A' then '[]' else b.typname end"
+        " order by a.attnum), '{}') from pg_attribute a join pg_type t on t.oid = a.atttypid"
+        " join pg_type b on b.oid = case when t.typtype = 'd' then t.typbasetype else t.oid end"
+        " where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attgenerated = '')"
         " from pg_class c join pg_namespace n on n.oid = c.relnamespace"
         " where c.oid = to_regclass(%s) and c.relkind in ('r', 'p')",
         (table,),
@@ -78,7 +86,7 @@ def find(cursor: Any, table: str) -> Target:
             f"there is no table {table} in the state's database: create it first, there, for its rows are written by "
             "the transaction that acknowledges. To write elsewhere use `AtLeastOnce`."
         )
-    schema, name, may_insert, may_create, columns = row
+    schema, name, may_insert, may_create, kinds = row
     if schema == "sharequeue":
         raise SinkRefused(
             f"{table} is in the schema sharequeue, which is the queue's own: make it in another one, and name that."
@@ -90,7 +98,7 @@ def find(cursor: Any, table: str) -> Target:
             else f"create staging tables in schema {schema}"
         )
         raise SinkRefused(f"this role may not {lacking}: grant it, or run as a role that may.")
-    return Target(schema, name, tuple(columns))
+    return Target(schema, name, kinds)
 
 
 def same_database(connection: sa.Connection, route: Mapping[str, Any], table: str) -> None:

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from pipelines.answering import acknowledge
-from pipelines.files import Files
+from pipelines.files import Files, literal
 from pipelines.outcomes import Answer
 from pipelines.write import ELSEWHERE, Written, lease_folder
 from sharequeue.settings import Settings
@@ -121,10 +121,10 @@ class _OpenFiles:
     def acknowledge(
         self, accepted: Accepted, answered: Answer, outputs: Sequence[LeaseOutput]
     ) -> Acknowledged:
-        job, settings = self.place.job, self.place.settings
-        folder = lease_folder(settings, job.sink, accepted.lease.lease_id)
+        job, state = self.place.job, self.place.state
+        folder = lease_folder(self.place.settings, state, job.sink, accepted.lease.lease_id)
         output = LeaseOutput(job.sink, folder, accepted.rows)
-        return acknowledge(self.place.state, accepted.lease, answered, [output, *outputs])
+        return acknowledge(state, accepted.lease, answered, [output, *outputs])
 
 
 WriteLease = Callable[[DataFrame, Lease], None]
@@ -166,7 +166,7 @@ class _OpenWriter:
     ) -> Acknowledged:
         place = self.place
         if accepted.folder is not None:
-            self.write(place.spark.read.parquet(accepted.folder), accepted.lease)
+            self.write(place.spark.read.parquet(literal(accepted.folder)), accepted.lease)
         name = getattr(self.write, "__name__", type(self.write).__name__)
         output = LeaseOutput(place.job.sink, f"{ELSEWHERE}at least once by {name}", accepted.rows)
         answer = acknowledge(place.state, accepted.lease, answered, [output, *outputs])

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipelines.outcomes import Answer, Seen, answer, missing, present
 from pipelines.plan import MAX_SCANS, TopicPartition
 from pipelines.read import leased_records
+from pipelines.session import refuse_without_connector
 from sharequeue.errors import BrokerNotAvailable, OffsetOutOfRange, UnknownTopicId
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.settings import Settings
@@ -35,6 +36,10 @@ class Source:
     reader_options: Mapping[str, str] = field(default_factory=dict)
     headers: bool = True
     max_scans: int = MAX_SCANS
+
+    def __post_init__(self) -> None:
+        """Raise SparkNotReady, before anything is leased, when Spark cannot read topics."""
+        refuse_without_connector(self.spark)
 
     def observe(self, share_partitions: Sequence[SharePartition]) -> dict[str, TopicInfo]:
         """Have the state know where the logs end now: it leases nothing beyond. Answers the topics that

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ __all__ = ["DatabaseOptions", "RoleNames", "SettingMissing", "Settings", "normal
 KAFKA_PREFIX = "SHAREQUEUE_KAFKA_"
 STACK_FILE = "stack.json"
 _DRIVER = "postgresql+psycopg2"
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 class SettingMissing(Exception):
@@ -86,7 +88,8 @@ class _Environment(BaseSettings):
     service_drain_dead_letters: bool | None = None
     spark_master: str | None = None
     jars: Path | None = None
-    output: Path | None = None
+    output: str | None = None
+    output_shared: bool | None = None
     ivy_settings: Path | None = None
     database_pool_size: int | None = None
     database_statement_timeout_ms: int | None = None
@@ -114,6 +117,7 @@ class Settings:
         "jars",
         "kafka",
         "output",
+        "output_shared",
         "spark_master",
     )
 
@@ -124,8 +128,12 @@ class Settings:
     """`SHAREQUEUE_SPARK_MASTER`, default `local[*]`."""
     jars: Path
     """`SHAREQUEUE_JARS`, default `<home>/jars`: the folders `broker` and `spark`."""
-    output: Path
-    """`SHAREQUEUE_OUTPUT`, default `<home>/output`: where pipelines write."""
+    output: str
+    """`SHAREQUEUE_OUTPUT`, default `<home>/output`: where pipelines write. An absolute path of this machine, or a URI
+    (`hdfs://…`, `s3a://…`) as it was given.
+    """
+    output_shared: bool
+    """`SHAREQUEUE_OUTPUT_SHARED`, default false: the output is a path, and the executors of a cluster have it too."""
     ivy_settings: Path | None
     """`SHAREQUEUE_IVY_SETTINGS`: an Ivy settings file of this site's mirror."""
     kafka: Mapping[str, str]
@@ -148,7 +156,8 @@ class Settings:
         put(self, "home", home)
         put(self, "spark_master", str(values.get("spark_master") or "local[*]"))
         put(self, "jars", Path(values.get("jars") or home / "jars").expanduser().absolute())
-        put(self, "output", Path(values.get("output") or home / "output").expanduser().absolute())
+        put(self, "output", _location(str(values.get("output") or home / "output")))
+        put(self, "output_shared", bool(values.get("output_shared")))
         put(self, "ivy_settings", Path(ivy_settings).expanduser().absolute() if ivy_settings else None)
         put(self, "kafka", MappingProxyType(dict(values.get("kafka") or {})))
         hosts = str(values.get("service_allowed_hosts") or "").split(",")
@@ -182,7 +191,7 @@ class Settings:
 
     def replace(self, **changes: Any) -> Self:
         """Give a copy with these fields changed."""
-        kept = {"home", "spark_master", "jars", "output", "ivy_settings", "kafka"}
+        kept = {"home", "spark_master", "jars", "output", "output_shared", "ivy_settings", "kafka"}
         return type(self)({**self._values, **{name: getattr(self, name) for name in kept}, **changes})
 
     @property
@@ -220,6 +229,11 @@ class Settings:
         """URL of the coordinator service (`SHAREQUEUE_SERVICE_URL`), without a slash at the end."""
         return self._address("service_url", "SHAREQUEUE_SERVICE_URL", "the coordinator service")
 
+    @property
+    def local_output(self) -> Path:
+        """The output where it is a path, else `<home>/output`: for small files of this process's own."""
+        return self.home / "output" if _URI.match(self.output) else Path(self.output)
+
     def knows(self, name: str) -> bool:
         """Tell whether the address called `name` is set, without raising."""
         return bool(self._values[name])
@@ -237,12 +251,19 @@ class Settings:
         raise AttributeError(f"Settings are immutable: use replace({name}=…)")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        kept = ("home", "spark_master", "jars", "output", "ivy_settings")
+        kept = ("home", "spark_master", "jars", "output", "output_shared", "ivy_settings")
         values = {**self._values, **{name: getattr(self, name) for name in kept}, "kafka": dict(self.kafka)}
         return type(self), (values,)
 
     def __repr__(self) -> str:
         return f"Settings(home={str(self.home)!r}, bootstrap_servers={self._values['bootstrap_servers']!r})"
+
+
+def _location(output: str) -> str:
+    """A URI as it is, a path as an absolute one."""
+    if _URI.match(output):
+        return re.sub(r"(?<=[^/:])/+$", "", output)
+    return str(Path(output).expanduser().absolute())
 
 
 def _sibling_database(database_url: str) -> str:

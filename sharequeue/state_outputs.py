@@ -19,6 +19,14 @@ class StateOutputs:
     """The compacting part of ``sharequeue.state.State``."""
 
     _database: Database
+    _state_id: UUID | None = None
+
+    def state_id(self) -> UUID:
+        """Which state this is: outputs carry it in their names. Asked for once."""
+        if self._state_id is None:
+            rows = self._database.rows(sa.text("select sharequeue.state_id() as state_id"))
+            self._state_id = UUID(str(rows[0]["state_id"]))
+        return self._state_id
 
     def begin_compaction(self, compaction_id: UUID, group_id: str, sink: str, location: str) -> None:
         """Announces that a folder will be written, so that a sweep finds it whatever happens."""

@@ -169,12 +169,26 @@ def done_over(spark: SparkSession, since: int) -> dict[str, int]:
     }
 
 
+def settings_of(settings: Settings, spark: SparkSession, unshared: str | None) -> Settings:
+    """The settings, with an output that is another folder for each process: said to be shared, or not (`untold`), or
+    shared with one of the executors (`partly`).
+    """
+    if unshared is None:
+        return settings
+    if unshared == "partly":
+        application = spark.sparkContext.applicationId
+        for executor in Path().glob(f"work-localhost/{application}/*"):
+            if not (executor / "output-of-its-own").exists():
+                (executor / "output-of-its-own").symlink_to(Path("output-of-its-own").absolute())
+    return settings.replace(output="/proc/self/cwd/output-of-its-own", output_shared=unshared != "untold")
+
+
 def main() -> None:
     """Arguments: home of the stack, output folder, address of the cluster's master."""
     from tests.fix_pipelines import Holder
 
     home, output, master = sys.argv[1:]
-    settings = Settings.load(home, output=output, spark_master=master)
+    settings = Settings.load(home, output=output, output_shared=True, spark_master=master)
     spark = spark_session(settings, "tests on a cluster", CONF)
     since = 0
     for line in sys.stdin:
@@ -187,10 +201,14 @@ def main() -> None:
         job = ShareGroupJob(group, (topic,), handler, f"sink-{group}", output=sink, lock_duration_ms=lock_ms)
         holder = Holder([SharePartition(group, topic, number) for number in range(2)])
         wait_for_executors(spark, 2)
+        place = settings_of(settings, spark, given["unshared"])
         with Database.open(settings) as database, Topics(settings) as topics:
-            report = run_rounds(
-                settings, job, membership=holder, state=State(database), topics=topics, spark=spark
-            )
+            state = State(database)
+            try:
+                report = run_rounds(place, job, membership=holder, state=state, topics=topics, spark=spark)
+            except Exception as error:
+                print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+                continue
         again = done_over(spark, since)
         since = again.pop("stages")
         figures = {"accepted": report.accepted, "rounds": len(report.rounds), "lag": report.lag}

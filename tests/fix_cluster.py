@@ -48,6 +48,7 @@ class Cluster:
         shuffled: bool = False,
         lock_ms: int = 30_000,
         table: str | None = None,
+        unshared: str | None = None,
     ) -> Path:
         """Have the driver run a job, into files or a table of Postgres; gives the folder of its signals (see
         `tests.cluster_driver.Stop`).
@@ -55,20 +56,27 @@ class Cluster:
         signals = Path(tempfile.mkdtemp(dir=self.folder, prefix="signals-"))
         self._signals.append(signals)
         given = {"group": group, "topic": topic, "signals": str(signals), "held": list(held)}
-        asked = {**given, "fails": fails, "shuffled": shuffled, "lock_ms": lock_ms, "table": table}
+        asked = {
+            **given,
+            "fails": fails,
+            "shuffled": shuffled,
+            "lock_ms": lock_ms,
+            "table": table,
+            "unshared": unshared,
+        }
         driver = self.driver()
         assert driver.stdin is not None
         driver.stdin.write(json.dumps(asked) + "\n")
         driver.stdin.flush()
         return signals
 
-    def end(self) -> dict[str, int]:
-        """Wait for the job's end; gives what it reported."""
+    def end(self) -> dict[str, Any]:
+        """Wait for the job's end; gives what it reported: figures, or what it raised as `error`."""
         driver = self.driver()
         assert driver.stdout is not None
         answer = driver.stdout.readline()
         assert answer, f"the driver ended: {(self.folder / 'driver.log').read_text()[-4000:]}"
-        reported: dict[str, int] = json.loads(answer)
+        reported: dict[str, Any] = json.loads(answer)
         return reported
 
     def driver(self) -> subprocess.Popen[str]:
@@ -78,7 +86,9 @@ class Cluster:
             with (self.folder / "driver.log").open("a") as log:
                 self._driver = subprocess.Popen(
                     [*command, str(self.home), str(self.output), self.master],
-                    cwd=REPOSITORY,
+                    # Where nobody else works: a path by the working folder is another one for each process.
+                    cwd=self.folder,
+                    env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,

@@ -1,6 +1,12 @@
 -- Outputs of several leases brought together in one folder. The manifest moves from the old folders to the new one in
 -- one transaction, so that no reader of it finds a record twice or not at all.
 
+-- Which state this is. The same for as long as the database lives; a copy of it has the same one.
+create or replace function sharequeue.state_id() returns uuid
+language sql stable set search_path = pg_catalog as $$
+    select state_id from sharequeue.state_identity
+$$;
+
 -- Before anything is written. A second time changes nothing.
 create or replace function sharequeue.begin_compaction(
     p_compaction_id uuid, p_group_id text, p_sink text, p_location text

@@ -84,7 +84,7 @@ def test_delivery_counts_are_exact(drained: Drained) -> None:
 
 def test_the_summary_covers_every_accepted_flight(drained: Drained) -> None:
     """The delays per carrier and day are merged from all committed leases, each once."""
-    summary = pd.read_parquet(drained.stack.settings.output / "delay_summary.parquet")
+    summary = pd.read_parquet(drained.stack.settings.local_output / "delay_summary.parquet")
     assert summary["flights"].sum() == ACCEPTED
     assert not summary.duplicated(["carrier", "day"]).any()
 

@@ -3,6 +3,7 @@ driver, each a process of its own."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -100,6 +101,30 @@ def test_a_stage_whose_input_died_is_done_again(
     assert (report["accepted"], report["rounds"]) == (2 * RECORDS, 1)
     assert report["stages_again"] > 0
     ledger(state, group)
+
+
+@pytest.mark.parametrize(
+    ("unshared", "said"),
+    [
+        ("untold", "set SHAREQUEUE_OUTPUT_SHARED=true"),
+        ("all", f"the tasks wrote {2 * RECORDS} rows of .*, and the driver reads 0"),
+        ("partly", "does not find|the driver reads"),
+    ],
+)
+def test_an_output_that_is_not_shared_loses_nothing(
+    group: str, filled: str, cluster: Cluster, state: State, unshared: str, said: str
+) -> None:
+    """Each process has another folder under the output's name: refused at once, unless the user says otherwise, and
+    then as soon as the driver does not read what the tasks wrote. Nothing is acknowledged, and nothing
+    is suspect."""
+    (cluster.begin(group, filled, unshared=unshared) / "go").touch()
+    error = cluster.end()["error"]
+    assert error.startswith("OutputNotShared: ")
+    assert re.search(said, error)
+    statuses = state.describe(group)
+    assert [(status.spso, status.acquired, status.archiving) for status in statuses] == [(0, 0, 0)] * 2
+    assert state.outputs(group, f"sink-{group}") == state.outputs(group, f"sink-{group}-exceptions") == []
+    assert state.leases(group) == []
 
 
 @pytest.fixture

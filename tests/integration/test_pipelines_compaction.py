@@ -14,9 +14,11 @@ from typing import get_args
 
 import pytest
 from click.testing import CliRunner
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
 
 from pipelines.compaction import Step, compact, main, sweep_compactions
+from pipelines.job import Summary
 from pipelines.write import read_manifest, read_output, sweep_outputs
 from sharequeue.errors import InvalidRequest
 from sharequeue.settings import Settings
@@ -62,7 +64,7 @@ def content(spark: SparkSession, state: State, group: str, sink: str) -> Counter
 
 def folders(settings: Settings, sink: str) -> set[str]:
     """What there is in a sink's folder, staging included, marker files not."""
-    root = settings.output / sink
+    root = settings.local_output / sink
     found = [*root.glob("*=*"), *root.glob("_staging/*")]
     return {str(path) for path in found}
 
@@ -293,3 +295,34 @@ def test_the_command_says_what_it_does(
     assert done.output.count("removed ") == 4
     assert folders(output_settings, sink) == set(read_manifest(state, group, sink))
     assert content(spark, state, group, sink) == seen
+
+
+def test_summaries_and_doubled_exceptions_are_compacted(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    output_settings: Settings,
+) -> None:
+    """The rows of a summary are not the records that it counts, and a rejected record may have several rows."""
+    topic = make_topic(2)
+    for partition in range(2):
+        produce(topic, partition, range(10))
+
+    def doubled(records: DataFrame) -> DataFrame:
+        outcome = fn.when(fn.col("offset") < 3, "reject").otherwise("accept")
+        copies = fn.explode(fn.expr("array(1, 2)"))
+        return all_accepted(records).withColumns({"outcome": outcome, "copy": copies})
+
+    sums = Summary("sums", lambda rows: rows.groupBy("lease_id").agg(fn.count("*").alias("n")))
+    job = job_of(group, topic, doubled, summaries=(sums,))
+    run_job(job, assigned(topic), max_rounds=1)
+    for name, rows in ((job.sink, 28), (job.exceptions_sink, 12), (job.summary_sink(sums), 2)):
+        before = state.outputs(group, name)
+        (done,) = compact(spark, output_settings, state, group, name)
+        assert read_manifest(state, group, name) == (done.location,)
+        assert read_output(spark, state, group, name).count() == rows
+        assert [row.records for row in state.outputs(group, name)] == [row.records for row in before]

@@ -281,7 +281,7 @@ def test_killed_between_write_and_acknowledgement(
     )
     assert killed.returncode == -9, killed.stderr
     job = job_of(group, filled, all_accepted)
-    folders = sorted(str(path) for path in (output_settings.output / job.sink).glob("lease=*"))
+    folders = sorted(str(path) for path in (output_settings.local_output / job.sink).glob("lease=*"))
     assert len(folders) == 2
     assert read_manifest(state, group, job.sink) == ()
 
@@ -307,14 +307,15 @@ def test_the_sweep_leaves_what_is_held(
     state.observe(holder.assignment[0], status.topic_id, 0, 20, 20)
     lease = state.acquire(holder.assignment[0], "holder", None, 10)
     assert lease is not None
-    root = output_settings.output / job.sink
-    for folder in (f"lease={lease.lease_id}", f"_staging/leases={lease.lease_id}"):
+    root = output_settings.local_output / job.sink
+    name = f"{state.state_id()}-{lease.lease_id}"
+    for folder in (f"lease={name}", f"_staging/leases={name}"):
         (root / folder).mkdir(parents=True)
     assert sweep_outputs(spark, output_settings, state, job) == []
     state.acknowledge(
         lease, {AcknowledgeType.ACCEPT: lease.offsets}, outputs=[LeaseOutput(job.sink, str(root), 10)]
     )
-    assert sweep_outputs(spark, output_settings, state, job) == [f"{root}/_staging/leases={lease.lease_id}"]
+    assert sweep_outputs(spark, output_settings, state, job) == [f"{root}/_staging/leases={name}"]
 
 
 def _until_lapsed(state: State, holder: Holder) -> None:

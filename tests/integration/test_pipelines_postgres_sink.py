@@ -16,7 +16,7 @@ from pyspark.sql import functions as fn
 
 from pipelines.sink_copy import Copier
 from pipelines.sink_postgres import PostgresTable, StagingLost, Step
-from pipelines.sinks import SinkRefused
+from pipelines.sinks import Place, SinkRefused
 from pipelines.write import NotFiles, read_manifest, read_output, sweep_outputs
 from sharequeue.database import Database
 from sharequeue.errors import InvalidRecordState
@@ -116,7 +116,7 @@ def test_every_accepted_row_is_in_the_table_with_its_values(
     with pytest.raises(NotFiles, match=r"postgresql:.*accepted"):
         read_manifest(state, group, job.sink)
     assert sweep_outputs(spark, output_settings, state, job) == []
-    assert not list((output_settings.output / job.sink).glob("lease=*"))
+    assert not list((output_settings.local_output / job.sink).glob("lease=*"))
 
 
 def test_an_acknowledgement_that_is_refused_takes_the_rows_back(
@@ -314,4 +314,54 @@ def test_a_column_without_a_place_is_refused_before_anything_is_written(
         with pytest.raises(SinkRefused, match=said):
             run_job(job_of(group, topic, wider, output=PostgresTable(table)), holder)
     assert state.describe(group)[0].available == 3
-    assert not (output_settings.output / f"sink-{group}").exists()
+    assert not (output_settings.local_output / f"sink-{group}").exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "selected", "said"),
+    [
+        ("tags text[]", "array('a') as tags", "copied as JSON, and in table .* it is an array: make it json"),
+        (
+            "at timestamptz",
+            "timestamp_ntz'2013-07-04 05:06:07' as at",
+            "without a time zone, and .* it has one",
+        ),
+        ("other int", "'x' as outcome", "no column in common with the handler's result"),
+    ],
+)
+def test_what_postgres_would_refuse_later_is_refused_before_it_is_copied(
+    make_table: MakeTable,
+    state: State,
+    spark: SparkSession,
+    settings: Settings,
+    columns: str,
+    selected: str,
+    said: str,
+) -> None:
+    """By the types of both sides, and by name."""
+    job = job_of("any", "any", simple)
+    table = PostgresTable(make_table(columns)).open(Place(settings, state, spark, job))
+    with pytest.raises(SinkRefused, match=said):
+        table.fits(spark.sql(f"select 't' as topic, 1L as lease_id, {selected}").schema)
+
+
+def test_a_null_in_a_struct_is_a_null_in_the_json(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    make_table: MakeTable,
+    database: Database,
+) -> None:
+    """And not a field that is absent."""
+    topic, table = make_topic(1), make_table("tags jsonb")
+    produce(topic, 0, ["a"])
+
+    def nested(records: DataFrame) -> DataFrame:
+        tags = fn.struct(fn.lit(1).alias("one"), fn.lit(None).cast("int").alias("none")).alias("tags")
+        return simple(records).drop("text").select("*", tags)
+
+    assert run_job(job_of(group, topic, nested, output=PostgresTable(table)), assigned(topic)).accepted == 1
+    (row,) = database.rows(sa.text(f"select tags from {table}"))  # noqa: S608
+    assert row["tags"] == {"one": 1, "none": None}

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,7 +18,8 @@ from pipelines import outcomes
 from pipelines.job import HandlerError, ShareGroupJob, Summary, pipeline
 from pipelines.read import leased_records
 from pipelines.report import Progress
-from pipelines.write import SinkTaken, read_manifest, read_output, write_leases
+from pipelines.write import SinkTaken, lease_folder, read_manifest, read_output, sweep_outputs, write_leases
+from sharequeue.database import Database
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of
@@ -156,15 +160,15 @@ def test_a_rerun_of_the_same_lease_replaces(
     records = outcomes.with_outcomes(by_value(leased_records(spark, output_settings, [lease])))
     rejected = records.withColumn("outcome", fn.when(fn.col("offset") < 3, "reject").otherwise("accept"))
 
-    write_leases(spark, output_settings, job, rejected, [lease])
-    written = write_leases(spark, output_settings, job, records, [lease])
+    write_leases(spark, output_settings, state, job, rejected, [lease])
+    written = write_leases(spark, output_settings, state, job, records, [lease])
     assert written.exceptions == {}
     assert pq.read_table(written.accepted[lease.lease_id]).num_rows == 10
-    assert [p.name for p in (output_settings.output / job.sink).glob("lease=*")] == [
-        f"lease={lease.lease_id}"
+    assert [p.name for p in (output_settings.local_output / job.sink).glob("lease=*")] == [
+        f"lease={state.state_id()}-{lease.lease_id}"
     ]
-    assert not list((output_settings.output / job.sink / "_staging").glob("*"))
-    assert not list((output_settings.output / job.exceptions_sink).glob("lease=*"))
+    assert not list((output_settings.local_output / job.sink / "_staging").glob("*"))
+    assert not list((output_settings.local_output / job.exceptions_sink).glob("lease=*"))
     state.release_lease(lease)
 
 
@@ -244,12 +248,90 @@ def test_a_sink_belongs_to_one_group(
     """Two groups in one folder would sweep each other's output."""
     (topic,) = job.topics
     produce(topic, 0, ["accept a"])
-    owner = output_settings.output / job.sink / "_group"
+    owner = output_settings.local_output / job.sink / "_group"
     owner.parent.mkdir(parents=True)
     owner.write_text("somebody else")
     with pytest.raises(SinkTaken, match="somebody else"):
         run_job(job, assigned(topic))
     _nothing_happened(state, job.group, 1)
+
+
+@pytest.mark.parametrize(
+    ("lease_id", "told"), [("lease_id + 1000", r"lease_id \d+"), ("null", "lease_id null")]
+)
+def test_rows_under_another_lease_id_are_named(
+    job: ShareGroupJob,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    lease_id: str,
+    told: str,
+) -> None:
+    """They would be found nowhere: an error, and nothing is answered."""
+    (topic,) = job.topics
+    produce(topic, 0, ["accept a", "accept b"])
+
+    def changing(records: DataFrame) -> DataFrame:
+        changed = fn.when(fn.col("offset") == 1, fn.expr(lease_id)).otherwise(fn.col("lease_id"))
+        return by_value(records).withColumn("lease_id", changed.cast("long"))
+
+    with pytest.raises(HandlerError, match=f"rows with {told}, which this round does not have"):
+        run_job(replace(job, handler=changing), assigned(topic))
+    _nothing_happened(state, job.group, 2)
+
+
+def test_another_database_neither_writes_nor_sweeps(
+    job: ShareGroupJob,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    output_settings: Settings,
+    state: State,
+    database: Database,
+) -> None:
+    """A database made anew counts leases from 1 again. It has another id: the sink is refused; and where the sink was
+    of before there were ids, each database still has folders of its own."""
+    (topic,) = job.topics
+    produce(topic, 0, ["accept a", "accept b"])
+    holder = assigned(topic)
+    assert run_job(job, holder, max_rounds=1).accepted == 2
+    (row,) = state.outputs(job.group, job.sink)
+    anew = State(database)
+    anew._state_id = uuid4()
+    with pytest.raises(SinkTaken, match=f"of another state database.*{state.state_id()}"):
+        sweep_outputs(spark, output_settings, anew, job)
+    produce(topic, 0, ["accept c"])
+    with pytest.raises(SinkTaken, match="of another state database"):
+        run_job(job, holder, state=anew)
+    (output_settings.local_output / job.sink / "_state").unlink()
+    assert sweep_outputs(spark, output_settings, anew, job) == []
+    assert lease_folder(output_settings, anew, job.sink, row.lease_id) != row.location
+    assert read_output(spark, state, job.group, job.sink).count() == 2
+    assert State(database).state_id() == state.state_id()
+
+
+def test_what_a_handler_caches_is_gone_after_the_round(
+    job: ShareGroupJob, produce: Produce, assigned: Assigned, run_job: RunJob, spark: SparkSession
+) -> None:
+    """What it has cached of other data stays."""
+    (topic,) = job.topics
+    produce(topic, 0, ["accept a", "accept b"])
+    table = spark.range(3).cache()
+
+    def caching(records: DataFrame) -> DataFrame:
+        kept = records.where("offset < 100").cache()
+        assert kept.join(table, kept["offset"] == table["id"]).count() <= 1
+        return by_value(kept)
+
+    try:
+        assert run_job(replace(job, handler=caching), assigned(topic), max_records=1).accepted == 2
+        assert table.storageLevel.useMemory
+        persisted: Any = spark.sparkContext._jsc
+        assert len(persisted.getPersistentRDDs()) == 1
+    finally:
+        table.unpersist()
 
 
 def test_partial_sums_count_with_their_lease(

@@ -42,7 +42,7 @@ def test_environment_wins_over_stack_file_and_that_over_default(
     assert (settings.spark_master, settings.jars, settings.output) == (
         "local[*]",
         home / "jars",
-        home / "output",
+        str(home / "output"),
     )
 
 

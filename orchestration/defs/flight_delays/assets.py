@@ -101,7 +101,7 @@ def delay_summary(
         return dg.MaterializeResult(metadata={"dagster/row_count": 0, "flights_records": 0})
     partials = read_output(spark.session(NAME), queue.state, GROUP, sink)
     summary = merged_delays(partials).toPandas()
-    path = replace_parquet(summary, settings.load().output / "delay_summary.parquet")
+    path = replace_parquet(summary, settings.load().local_output / "delay_summary.parquet")
     worst = summary.nlargest(10, "mean_arrival_delay_minutes").astype({"day": "str"})
     return dg.MaterializeResult(
         metadata={
