@@ -19,6 +19,7 @@ from pipelines.leasing import _refuse_unwritten
 from pipelines.outcomes import with_outcomes
 from pipelines.rows import Release, by_row
 from pipelines.session import SparkNotReady
+from pipelines.sharing import OutputNotShared, refuse_unshared
 from pipelines.sink_copy import _csv
 from pipelines.stored import ColumnChanged, read_parquet
 from pipelines.write import read_output
@@ -146,6 +147,20 @@ def test_without_the_connector_nothing_is_leased(
         pass
     (status,) = state.describe(group)
     assert (status.highest_delivery_count, status.log_end) == (0, 0)
+
+
+def test_a_path_on_a_cluster_is_refused_unless_it_is_said_to_be_shared(
+    spark: SparkSession, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a block acknowledges, too; on one machine, and with a URI, there is nothing to say."""
+    folder = str(tmp_path)
+    refuse_unshared(spark, settings, folder)
+    monkeypatch.setattr(spark.sparkContext, "master", "spark://somewhere:7077")
+    with pytest.raises(OutputNotShared, match="set SHAREQUEUE_OUTPUT_SHARED=true"):
+        refuse_unshared(spark, settings, folder)
+    with pytest.raises(OutputNotShared):
+        refuse_unshared(spark, settings, f"file:{folder}")
+    refuse_unshared(spark, settings.replace(output_shared=True), folder)
 
 
 @pytest.mark.parametrize(

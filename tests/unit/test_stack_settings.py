@@ -65,6 +65,21 @@ def test_home_from_the_environment_is_absolute(tmp_path: Path, no_environment: p
     assert Settings.load().home == tmp_path / "data"
 
 
+def test_an_output_that_is_a_uri_stays_one(tmp_path: Path, no_environment: pytest.MonkeyPatch) -> None:
+    """A path is made absolute; small files of this process's own have a folder in any case."""
+    no_environment.chdir(tmp_path)
+    for given in ("s3a://bucket/flights", "hdfs://name:8020/flights/", "file:///srv/flights"):
+        no_environment.setenv("SHAREQUEUE_OUTPUT", given)
+        settings = pickle.loads(pickle.dumps(Settings.load()))  # noqa: S301 - our own bytes
+        assert (settings.output, settings.output_shared) == (given.rstrip("/"), False)
+        assert settings.replace(home=tmp_path).local_output == tmp_path / "output"
+    no_environment.setenv("SHAREQUEUE_OUTPUT", "flights")
+    no_environment.setenv("SHAREQUEUE_OUTPUT_SHARED", "true")
+    settings = Settings.load().replace(spark_master="spark://m:7077")
+    assert (settings.output, settings.output_shared) == (str(tmp_path / "flights"), True)
+    assert settings.local_output == tmp_path / "flights"
+
+
 def test_a_missing_address_says_what_to_set(tmp_path: Path, no_environment: pytest.MonkeyPatch) -> None:
     """Asking for an address nobody gave names the variable and the command; loading alone does not fail."""
     settings = Settings.load(tmp_path)
