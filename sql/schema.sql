@@ -1112,7 +1112,7 @@ declare
     v_reader constant text[] := array[
         'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'snapshots', 'verify',
         'verify_journal'];
-    v_everybody constant text[] := array['clock', 'principal', 'schema_version'];
+    v_everybody constant text[] := array['clock', 'principal', 'schema_version', 'state_id'];
     -- Asked by the coordinator inside its own transactions, on tables that it may read; they need no other's rights.
     v_coordinator constant text[] := array[
         'assignable_share_partitions', 'metadata_hash', 'raise_group_epoch', 'require_read_committed'];
@@ -4979,6 +4979,15 @@ CREATE FUNCTION sharequeue.span(p_answers sharequeue.answers) RETURNS int8multir
     ) as ends
 $$;
 
+-- FUNCTION state_id()
+
+CREATE FUNCTION sharequeue.state_id() RETURNS uuid
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select state_id from sharequeue.state_identity
+$$;
+
 -- FUNCTION sweep(integer)
 
 CREATE FUNCTION sharequeue.sweep(p_limit integer, OUT leases bigint, OUT records bigint) RETURNS record
@@ -6622,6 +6631,14 @@ ALTER TABLE sharequeue.share_partitions ALTER COLUMN share_partition_id ADD GENE
     CACHE 1
 );
 
+-- TABLE state_identity
+
+CREATE TABLE sharequeue.state_identity (
+    only_row boolean DEFAULT true NOT NULL,
+    state_id uuid DEFAULT gen_random_uuid() NOT NULL,
+    CONSTRAINT state_identity_one_row CHECK (only_row)
+);
+
 -- TABLE topics
 
 CREATE TABLE sharequeue.topics (
@@ -6856,6 +6873,11 @@ ALTER TABLE ONLY sharequeue.share_partitions
 
 ALTER TABLE ONLY sharequeue.share_partitions
     ADD CONSTRAINT share_partitions_pkey PRIMARY KEY (share_partition_id);
+
+-- CONSTRAINT state_identity state_identity_pkey
+
+ALTER TABLE ONLY sharequeue.state_identity
+    ADD CONSTRAINT state_identity_pkey PRIMARY KEY (only_row);
 
 -- CONSTRAINT topics topics_pkey
 
