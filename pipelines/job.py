@@ -41,6 +41,15 @@ class HandlerError(Exception):
     """A handler broke its contract; the message says what it did and what is expected."""
 
 
+def check_meanings(dropped: str | None, unknown: str | None) -> None:
+    """Raise ValueError when what these stand for is no outcome."""
+    for name, outcome in (("dropped", dropped), ("unknown", unknown)):
+        if outcome is not None and outcome not in OUTCOMES:
+            raise ValueError(
+                f"{name}={outcome!r} is no outcome: expected one of {', '.join(OUTCOMES)}, or None"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """Figures kept beside a sink: partial sums by lease, merged when they are read.
@@ -57,11 +66,14 @@ class Summary:
 class ShareGroupJob:
     """A share group's pipeline. Call it like its handler.
 
-    `dropped` is the outcome of a record that the handler returned no row for: `release` by default, so that a
-    filter written by accident does not accept what it hides. `lock_duration_ms` is the group's own when None.
-    `headers` may be switched off where they are not used, which spares decoding them. `output` says where accepted
-    rows go (`sinks.py`); None leaves them in files, by lease. `max_bytes` bounds the keys and values of a round, by
-    the mean size of the records; None takes the group config `sharequeue.fetch.max.bytes`, 0 is no bound.
+    `dropped` is the outcome of a record that the handler returned no row for, `unknown` that of a record whose
+    `outcome` is none of ours or null; None, the default, makes an error of either. `deliveries_per_run` is how often
+    one run leases a record that it has released; what has no outcome (its process died) is not counted. A run stops
+    when `failed_share` of at least `failed_records` records of a round have failed; never when None. `try_empty`
+    calls the handler on a frame without rows before anything is leased. `lock_duration_ms` is the group's own when
+    None. `headers` may be switched off where they are not used, which spares decoding them. `output` says where
+    accepted rows go (`sinks.py`); None leaves them in files, by lease. `max_bytes` bounds the keys and values of a
+    round, by the mean size of the records; None takes the group config `sharequeue.fetch.max.bytes`, 0 is no bound.
     """
 
     group: str
@@ -69,17 +81,29 @@ class ShareGroupJob:
     handler: Handler
     sink: str
     summaries: tuple[Summary, ...] = ()
-    dropped: str = RELEASE
+    dropped: str | None = None
     lock_duration_ms: int | None = None
     max_scans: int = MAX_SCANS
     headers: bool = True
     reader_options: Mapping[str, str] = field(default_factory=dict)
     output: Sink | None = None
     max_bytes: int | None = None
+    unknown: str | None = None
+    deliveries_per_run: int = 1
+    failed_share: float | None = 0.5
+    failed_records: int = 100
+    try_empty: bool = True
 
     def __post_init__(self) -> None:
-        if self.dropped not in OUTCOMES:
-            raise ValueError(f"dropped={self.dropped!r} is no outcome: expected one of {', '.join(OUTCOMES)}")
+        check_meanings(self.dropped, self.unknown)
+        if self.deliveries_per_run < 1:
+            raise ValueError(f"deliveries_per_run is {self.deliveries_per_run}: expected 1 or more")
+        if self.failed_share is not None and not 0 < self.failed_share <= 1:
+            raise ValueError(
+                f"failed_share is {self.failed_share}: expected a part of a round, above 0 and up to 1, or None"
+            )
+        if self.failed_records < 1:
+            raise ValueError(f"failed_records is {self.failed_records}: expected 1 or more")
         if self.max_bytes is not None and self.max_bytes < 0:
             raise ValueError(f"max_bytes is {self.max_bytes}: expected bytes of a round, or 0 for no bound")
         for name in (self.sink, *(summary.name for summary in self.summaries)):
@@ -106,12 +130,17 @@ def pipeline(
     topics: Sequence[str],
     sink: str | None = None,
     summaries: Sequence[Summary] = (),
-    dropped: str = RELEASE,
+    dropped: str | None = None,
     lock_duration_ms: int | None = None,
     headers: bool = True,
     reader_options: Mapping[str, str] | None = None,
     output: Sink | None = None,
     max_bytes: int | None = None,
+    unknown: str | None = None,
+    deliveries_per_run: int = 1,
+    failed_share: float | None = 0.5,
+    failed_records: int = 100,
+    try_empty: bool = True,
 ) -> Callable[[Handler], ShareGroupJob]:
     """Make a function from DataFrame to DataFrame the handler of a share group; the sink is named after it.
 
@@ -133,6 +162,11 @@ def pipeline(
             reader_options=dict(reader_options or {}),
             output=output,
             max_bytes=max_bytes,
+            unknown=unknown,
+            deliveries_per_run=deliveries_per_run,
+            failed_share=failed_share,
+            failed_records=failed_records,
+            try_empty=try_empty,
         )
 
     return mark

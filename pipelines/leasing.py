@@ -10,7 +10,9 @@ before its acknowledgement has written records that come again.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
+import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,11 +28,13 @@ from pyspark.sql.types import StringType
 
 from pipelines.answering import acknowledge
 from pipelines.files import Files, literal
-from pipelines.job import OUTCOMES, RELEASE, HandlerError
+from pipelines.job import OUTCOMES, RELEASE, HandlerError, check_meanings
+from pipelines.nothing import require_topics, why_nothing
 from pipelines.outcomes import Answer, Seen, seen_in, with_outcomes
 from pipelines.plan import MAX_SCANS
-from pipelines.read import RECORD_SCHEMA
+from pipelines.read import no_records
 from pipelines.renewal import Budget, LeaseKeeper, Member
+from pipelines.retries import Backoff
 from pipelines.run import MAX_RECORDS
 from pipelines.session import cancellable, spark_session
 from pipelines.sharing import refuse_unshared
@@ -44,11 +48,17 @@ from sharequeue.settings import Settings
 from sharequeue.state import Acknowledged, Lease, SharePartition, State
 from sharequeue.topics import TopicInfo, Topics
 
-__all__ = ["Answered", "LeasedRecords", "lease"]
+__all__ = ["Answered", "LeasedRecords", "Unacknowledged", "lease"]
+
+_log = logging.getLogger(__name__)
 
 _NO_LEASE = -1
 _WRITTEN_AS = {"topic": "string", "partition": "int", "offset": "long", "outcome": "string"}
 _turns = itertools.count()
+
+
+class Unacknowledged(UserWarning):
+    """A block of `lease` ended well and acknowledged nothing; the message says how many records come again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +89,17 @@ class LeasedRecords:
         keeper: LeaseKeeper,
         leases: Sequence[Lease],
         infos: Mapping[str, TopicInfo],
-        dropped: str,
+        dropped: str | None,
+        unknown: str | None,
+        backoff: Backoff,
+        why_nothing: str | None,
     ) -> None:
         self.leases = tuple(leases)
         """One for each share-partition that had something to lease."""
+        self.why_nothing = why_nothing
+        """Why nothing was leased although not all is done; None where there is nothing to say."""
+        self._unknown = unknown
+        self._backoff = backoff
         self._source = source
         self._keeper = keeper
         self._infos = infos
@@ -106,7 +123,7 @@ class LeasedRecords:
         """
         self._keeper.check()
         if not self.leases:
-            return self._source.spark.createDataFrame([], RECORD_SCHEMA)
+            return no_records(self._source.spark)
         return self._source.records(self.leases)
 
     def check(self) -> None:
@@ -117,15 +134,16 @@ class LeasedRecords:
         """Answer everything that is leased, by what was written: once, and for good.
 
         `outcomes` is the folder of Parquet files that the block wrote, or a DataFrame that reads what it wrote:
-        `topic, partition, offset` as they were leased, `outcome` (accept, release or reject; anything else
-        releases), and `not_before` where a released record shall wait until a time; other columns as it likes.
-        With a column `lease_id` the rows of other leases are left alone, so that one folder may be appended to. A
-        record the log has and no row names gets the outcome `dropped` of `lease`; an offset the log never had is
-        a gap.
+        `topic, partition, offset` as they were leased, `outcome` (accept, release or reject; anything else is what
+        `unknown` of `lease` says), and `not_before` where a released record shall wait until a time, else it waits
+        for the group's back-off; other columns as it likes. With a column `lease_id` the rows of other leases are
+        left alone, so that one folder may be appended to. A record the log has and no row names gets the outcome
+        `dropped` of `lease`; an offset the log never had is a gap.
 
-        Raises HandlerError for outcomes that are not read from storage, contradict themselves or name what was not
-        leased; LockLost; and what `Source.answers` and `State.acknowledge` raise. Nothing has been answered then,
-        but by `State.acknowledge`, which answers lease by lease.
+        Raises HandlerError for outcomes that are not read from storage, contradict themselves, name what was not
+        leased, are unknown, or lack a record, unless `lease` was told what these mean; LockLost; and what
+        `Source.answers` and `State.acknowledge` raise. Nothing has been answered then, but by `State.acknowledge`,
+        which answers lease by lease.
         """
         self._keeper.check()
         if self._acknowledged:
@@ -135,6 +153,8 @@ class LeasedRecords:
         seen = self._seen(self._durable(outcomes))
         answers = self._source.answers(self.leases, seen, self._infos, self._dropped)
         self._acknowledged = True
+        now = self._source.state.now()
+        answers = {at.lease_id: self._backoff.apply(at, answers[at.lease_id], now) for at in self.leases}
         given = [self._answer(lease, answers[lease.lease_id]) for lease in self.leases]
         return Answered(
             leased=self.count,
@@ -199,7 +219,7 @@ class LeasedRecords:
             rows = rows.where(fn.col("lease_id").isin(ours))
         else:
             rows = self._with_lease_ids(written.select(*columns))
-        seen = seen_in(with_outcomes(_nameless_apart(rows)))
+        seen = seen_in(with_outcomes(_nameless_apart(rows), self._unknown))
         if strange := seen.pop(_NO_LEASE, None):
             raise HandlerError(
                 f"the outcomes have {strange.offsets.count} offsets, such as {strange.offsets.first}, of partitions "
@@ -230,7 +250,8 @@ def lease(
     max_records: int = MAX_RECORDS,
     max_bytes: int = 0,
     lock_duration_ms: int | None = None,
-    dropped: str = RELEASE,
+    dropped: str | None = None,
+    unknown: str | None = None,
     isolation_level: str | None = None,
     reader_options: Mapping[str, str] | None = None,
     headers: bool = True,
@@ -243,21 +264,25 @@ def lease(
     """Lease up to `max_records` records of a group's topics for the block: redelivered ones first, then fresh ones.
 
     `max_bytes` bounds the lease further, by the mean size of the records, unless it is 0. `dropped` is the
-    outcome of a record that the outcomes do not name: release, accept or reject. Lock duration and isolation
-    level are the group's own when None. `reader_options` are those of Spark's Kafka connector and win over ours.
-    Settings, Spark session, membership and state are made when they are not given; a membership that is made here
-    joins the group through the service and leaves it at the end of the block.
+    outcome of a record that the outcomes do not name, `unknown` that of a record with another outcome or null:
+    release, accept or reject, or None, which makes an error of it. Lock duration and isolation level are the
+    group's own when None. `reader_options` are those of Spark's Kafka connector and win over ours. Settings, Spark
+    session, membership and state are made when they are not given; a membership that is made here joins the group
+    through the service and leaves it at the end of the block.
 
     The locks are renewed at a third of their duration. Once one is lost, Spark's jobs of the block are cancelled
     and nothing can be acknowledged: the block ends in LockLost. What is not acknowledged when it ends is given
-    back at once, and is suspect; after an interrupt (KeyboardInterrupt, or anything that is no Exception) it is
-    given back as by a cancelled run, which leaves no suspects.
+    back at once, with an Unacknowledged warning where the block ended well, and is suspect; after an interrupt
+    (KeyboardInterrupt, or anything that is no Exception) it is given back as by a cancelled run, which leaves no
+    suspects and gives no record up.
 
-    Raises ValueError without topics or for a `dropped` that is no outcome, SparkNotReady, SettingMissing, and the
-    errors of joining and acquiring.
+    Raises ValueError without topics, for a budget below one record or a `dropped` or `unknown` that is no outcome,
+    UnknownTopicOrPartition for a topic that is not there, SparkNotReady, SettingMissing, and the errors of joining
+    and acquiring.
     """
-    if dropped not in OUTCOMES:
-        raise ValueError(f"dropped={dropped!r} is no outcome: expected one of {', '.join(OUTCOMES)}")
+    check_meanings(dropped, unknown)
+    if max_records < 1:
+        raise ValueError(f"max_records is {max_records}: expected how many records to lease, 1 or more")
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
         raise ValueError("there is nothing to lease from: name at least one topic")
@@ -267,12 +292,14 @@ def lease(
         session = spark or spark_session(place, f"lease of {group}")
         database = stack.enter_context(Database.open(place))
         broker = stack.enter_context(Topics(place))
+        require_topics(broker, names)
+        configs = GroupConfigs.load(database, group)
         source = Source(
             place,
             state or State(database),
             broker,
             session,
-            isolation_level or GroupConfigs.load(database, group).isolation_level,
+            isolation_level or configs.isolation_level,
             dict(reader_options or {}),
             headers,
             max_scans,
@@ -292,11 +319,22 @@ def lease(
             means = sizes.measure(share_partitions, source.state.describe(group))
             budget = Budget(max_records, max_bytes, means)
         leases = keeper.acquire_within(budget, share_partitions, lock_duration_ms)
+        reason = None if leases else why_nothing(source.state, configs, names)
+        if reason is not None:
+            _log.warning("nothing was leased: %s", reason)
+        leased = LeasedRecords(source, keeper, leases, infos, dropped, unknown, Backoff.of(configs), reason)
         try:
-            yield LeasedRecords(source, keeper, leases, infos, dropped)
+            yield leased
         finally:
             if os.getpid() != process:
                 stack.pop_all()  # a forked child: what is open here is its parent's
+        if leased and not leased._acknowledged and os.getpid() == process:
+            warnings.warn(
+                f"the block of lease({group!r}) ended without an acknowledgement: its {leased.count:,} records "
+                "are given back and come again, in parts, as suspects. Write the outcomes and call acknowledge()",
+                Unacknowledged,
+                stacklevel=4,
+            )
 
 
 def _in_turn(member: Member, topics: Sequence[str]) -> list[SharePartition]:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, TimestampType
 
 from pipelines.files import Files, literal
-from pipelines.job import KEPT_COLUMNS, OUTCOMES, RELEASE, HandlerError
+from pipelines.job import KEPT_COLUMNS, OUTCOMES, HandlerError
 from pipelines.offset_sets import Told, offset_sets, offset_sets_in
 from pipelines.plan import TopicPartition, plan_scans
 from pipelines.read import READER_OPTIONS, not_for_others, scan_records
@@ -40,6 +40,9 @@ _TYPES: Mapping[str, DataType] = {
 # From which second on it may be delivered again, rounded up; for what is released with a time.
 _SECOND = "case when outcome = 'release' then (unix_micros(not_before) + 999999) div 1000000 end"
 
+MOST_NAMED = 5
+"""Outcomes, partitions and runs of offsets that an error names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -55,6 +58,8 @@ class Seen:
     rows: int
     """In the files, of whatever outcome."""
     delays: Mapping[int, OffsetSet] = field(default_factory=dict)
+    unknown: Mapping[str, OffsetSet] = field(default_factory=dict)
+    """Offsets by what is none of our outcomes, or `null`."""
 
     @property
     def exceptions(self) -> int:
@@ -79,12 +84,12 @@ class Answer:
     delays: Mapping[int, OffsetSet] = field(default_factory=dict)
 
 
-def with_outcomes(handled: DataFrame) -> DataFrame:
+def with_outcomes(handled: DataFrame, unknown: str | None = None) -> DataFrame:
     """A handler's result with `outcome` and `error` in order.
 
-    An outcome that is none of ours releases its record and says so in `error`. Raises HandlerError when a
-    column that says which record a row is, or the outcome, is missing or of another type, and when `not_before` is no
-    timestamp.
+    An outcome that is none of ours, or null, becomes `unknown` and says so in `error`; without one it stays what it
+    is, as text, for `Source.answers` to refuse. Raises HandlerError when a column that says which record a row is, or
+    the outcome, is missing or of another type, and when `not_before` is no timestamp.
     """
     absent = [name for name in (*KEPT_COLUMNS, "outcome") if name not in handled.columns]
     if absent:
@@ -106,16 +111,17 @@ def with_outcomes(handled: DataFrame) -> DataFrame:
                 "the time before which a released record is not delivered again, or null"
             )
     known = fn.coalesce(fn.col("outcome").isin(*OUTCOMES), fn.lit(False))
-    unknown = fn.concat(
-        fn.lit("unknown outcome: "), fn.coalesce(fn.col("outcome").cast("string"), fn.lit("null"))
-    )
+    strange = fn.coalesce(fn.col("outcome").cast("string"), fn.lit("null"))
+    remark = fn.concat(fn.lit("unknown outcome: "), strange)
     given: Column = (
         fn.col("error").cast("string") if "error" in handled.columns else fn.lit(None).cast("string")
     )
     return handled.withColumns(
         {
-            "outcome": fn.when(known, fn.col("outcome")).otherwise(fn.lit(RELEASE)),
-            "error": fn.when(known, given).otherwise(fn.coalesce(given, unknown)),
+            "outcome": fn.when(known, fn.col("outcome")).otherwise(
+                strange if unknown is None else fn.lit(unknown)
+            ),
+            "error": fn.when(known, given).otherwise(fn.coalesce(given, remark)),
         }
     )
 
@@ -157,9 +163,13 @@ def _seen(told: Sequence[Told]) -> dict[int, Seen]:
 def _seen_of(lease_id: int, told: Sequence[Told]) -> Seen:
     sets: dict[AcknowledgeType, list[OffsetSet]] = {}
     times: dict[int, OffsetSet] = {}
+    unknown: dict[str, OffsetSet] = {}
     accepted = 0
     for (_, outcome, *second), offsets, rows in told:
-        kind = OUTCOMES[outcome]
+        kind = OUTCOMES.get(outcome)
+        if kind is None:
+            unknown[outcome] = offsets
+            continue
         sets.setdefault(kind, []).append(offsets)
         accepted += rows if kind is AcknowledgeType.ACCEPT else 0
         if second and second[0] is not None:
@@ -168,7 +178,8 @@ def _seen_of(lease_id: int, told: Sequence[Told]) -> Seen:
     if seen.count < sum(offsets.count for _, offsets, _ in told):
         raise _contradiction(lease_id, told)
     rows = sum(rows for *_, rows in told)
-    return Seen({kind: OffsetSet.union(some) for kind, some in sets.items()}, accepted, seen, rows, times)
+    outcomes = {kind: OffsetSet.union(some) for kind, some in sets.items()}
+    return Seen(outcomes, accepted, seen, rows, times, unknown)
 
 
 def present(
@@ -211,23 +222,59 @@ def missing(lease: Lease, seen: Seen | None) -> OffsetSet:
     return lease.offsets - answered
 
 
-def answer(lease: Lease, seen: Seen | None, in_log: OffsetSet, log_start: int, dropped: str) -> Answer:
+def answer(lease: Lease, seen: Seen | None, in_log: OffsetSet, log_start: int, dropped: str | None) -> Answer:
     """Every offset of a lease answered.
 
     `in_log` are the missing offsets that the log has after all: the handler dropped them, and they get the
-    outcome `dropped`. Of the others, those below `log_start` were taken by retention, and the rest are gaps.
+    outcome `dropped`, or none where that is None. Of the others, those below `log_start` were taken by retention,
+    and the rest are gaps.
     """
     silent = missing(lease, seen)
     absent = silent - in_log
     lost = absent & OffsetSet.of((0, log_start)) if log_start > 0 else EMPTY
     outcomes = dict(seen.outcomes) if seen else {}
-    kind = OUTCOMES[dropped]
     left_out = silent & in_log
-    if left_out:
+    if left_out and dropped is not None:
+        kind = OUTCOMES[dropped]
         outcomes[kind] = outcomes.get(kind, EMPTY) | left_out
     if gaps := absent - lost:
         outcomes[AcknowledgeType.GAP] = gaps
     return Answer(outcomes, left_out.count, lost, seen.delays if seen else {})
+
+
+def refuse_unanswered(
+    leases: Sequence[Lease], seen: Mapping[int, Seen], dropped: Mapping[int, OffsetSet]
+) -> None:
+    """Raise HandlerError when records have no outcome, or one that is unknown, and name them."""
+    said: list[str] = []
+    strange: dict[str, list[tuple[Lease, OffsetSet]]] = {}
+    for lease in leases:
+        of_lease = seen.get(lease.lease_id)
+        for outcome, offsets in (of_lease.unknown if of_lease else {}).items():
+            strange.setdefault(outcome, []).append((lease, offsets))
+    for outcome, where in sorted(strange.items())[:MOST_NAMED]:
+        said.append(f"{_named(where)} got the outcome {outcome!r}, which is none of {', '.join(OUTCOMES)}")
+    left_out = [(lease, dropped[lease.lease_id]) for lease in leases if dropped.get(lease.lease_id)]
+    if left_out:
+        said.append(f"{_named(left_out)} got no outcome: there is no row of theirs")
+    if said:
+        raise HandlerError(
+            f"{'; '.join(said)}. Nothing of this round was acknowledged. Mend the "
+            "handler, or say what is meant: dropped= is the outcome of a record without a row, unknown= that of a "
+            "record with another outcome or null"
+        )
+
+
+def _named(where: Sequence[tuple[Lease, OffsetSet]]) -> str:
+    """Such as: 1,200 records (orders-0 0-599, 700 …; orders-1 3)."""
+    parts = []
+    for lease, offsets in where[:MOST_NAMED]:
+        runs = [str(first) if first == last else f"{first}-{last}" for first, last in offsets.runs()]
+        more = " …" if len(runs) > MOST_NAMED else ""
+        parts.append(f"{lease.share_partition} {', '.join(runs[:MOST_NAMED])}{more}")
+    more = "; …" if len(where) > MOST_NAMED else ""
+    count = sum(offsets.count for _, offsets in where)
+    return f"{count:,} record{'s' if count > 1 else ''} ({'; '.join(parts)}{more})"
 
 
 def _contradiction(lease_id: int, told: Sequence[Told]) -> HandlerError:

@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from pipelines.plan import MAX_SCANS, NEAR, Scan, TopicPartition, plan_scans
 from sharequeue.kafka_clients import spark_options
@@ -57,6 +60,12 @@ class Leased:
     lease_id: int
     delivery_count: int
     offsets: OffsetSet
+
+
+def no_records(spark: SparkSession) -> DataFrame:
+    """A frame like that of leased records, without a row."""
+    schema = cast("StructType", StructType.fromDDL(RECORD_SCHEMA))
+    return spark.createDataFrame(to_arrow_schema(schema).empty_table(), schema)
 
 
 def leased_records(

@@ -20,9 +20,11 @@ from typing import Protocol, Self
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from pipelines.interrupts import deferred, forget_interrupted_call
 from pipelines.sharing import OutputNotShared
 from pipelines.sizes import records_within
 from sharequeue.errors import ShareError
+from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.state import Lease, SharePartition, State
 
 _log = logging.getLogger(__name__)
@@ -117,49 +119,68 @@ class LeaseKeeper:
     ) -> None:
         if os.getpid() != self._process:
             return  # a forked child: what is held is its parent's
-        try:
-            if error is not None:
-                self._on_lost()
-        finally:
-            held = self.held
-            for lease in held:
-                self.drop(lease)
-            # Ctrl-C, SIGTERM and Dagster's own interruption are no Exceptions: somebody stopped the run.
-            # Nor is an output that the driver does not see the fault of any record.
-            stopped = error is not None and (
-                not isinstance(error, Exception) or isinstance(error, OutputNotShared)
-            )
-            release_held(self._state, held, cancelled=stopped)
-            self._stop = True
-            self._wake.set()
-            self._thread.join()
+        # Ctrl-C, SIGTERM and Dagster's own interruption are no Exceptions: somebody stopped the run.
+        stopped = error is not None and not isinstance(error, Exception)
+        # Whoever is impatient and sends a second signal would make suspects of what is not given back yet.
+        with deferred():
+            try:
+                if stopped:
+                    forget_interrupted_call()
+                if error is not None:
+                    self._on_lost()
+            finally:
+                # Nor is an output that the driver does not see the fault of any record.
+                self.give_back(cancelled=stopped or isinstance(error, OutputNotShared))
+                self._stop = True
+                self._wake.set()
+                self._thread.join()
         # Spark's answer to the cancelled job is not the reason; the lost lock is.
         if isinstance(error, Exception) and not isinstance(error, LockLost):
             self.check()
 
-    def acquire(self, sp: SharePartition, max_records: int, lock_duration_ms: int | None) -> Lease | None:
-        """Lease up to so many records and keep them; None when there is nothing to lease.
+    def give_back(self, *, cancelled: bool = False, refund: bool = False) -> None:
+        """Give back all that is kept; with a `refund` it has not been delivered: no record is at fault."""
+        held = self.held
+        for lease in held:
+            self.drop(lease)
+        release_held(self._state, held, cancelled=cancelled, refund=refund)
+
+    def acquire(
+        self,
+        sp: SharePartition,
+        max_records: int,
+        lock_duration_ms: int | None,
+        leave_out: OffsetSet = EMPTY,
+    ) -> Lease | None:
+        """Lease up to so many records and keep them, none of `leave_out`; None when there is nothing to lease.
 
         Raises LockLost, and what `State.acquire` raises.
         """
         self.check()
         # From before it is asked for: the lock lives at least this long plus its duration.
         asked_at = time.monotonic()
-        lease = self._state.acquire(
-            sp,
-            self._member.member_id,
-            self._member.member_epoch,
-            max_records,
-            lock_duration_ms=lock_duration_ms,
-        )
-        if lease is not None:
-            with self._lock:
-                self._held[lease.lease_id] = _Held(lease, asked_at)
-            self._wake.set()
+        # A signal in between would leave a lease that nobody knows of.
+        with deferred():
+            lease = self._state.acquire(
+                sp,
+                self._member.member_id,
+                self._member.member_epoch,
+                max_records,
+                lock_duration_ms=lock_duration_ms,
+                leave_out=leave_out,
+            )
+            if lease is not None:
+                with self._lock:
+                    self._held[lease.lease_id] = _Held(lease, asked_at)
+                self._wake.set()
         return lease
 
     def acquire_within(
-        self, budget: Budget, share_partitions: Iterable[SharePartition], lock_duration_ms: int | None
+        self,
+        budget: Budget,
+        share_partitions: Iterable[SharePartition],
+        lock_duration_ms: int | None,
+        leave_out: Callable[[SharePartition], OffsetSet] = lambda sp: EMPTY,
     ) -> list[Lease]:
         """Lease from these share-partitions, in this order, within one budget, and keep it."""
         leases: list[Lease] = []
@@ -172,7 +193,7 @@ class LeaseKeeper:
                 wanted = max(wanted, 1)
             if wanted <= 0:
                 continue
-            lease = self.acquire(sp, wanted, lock_duration_ms)
+            lease = self.acquire(sp, wanted, lock_duration_ms, leave_out(sp))
             if lease is not None:
                 leases.append(lease)
                 records -= lease.offsets.count
@@ -274,13 +295,15 @@ class LeaseKeeper:
             self._wake.set()
 
 
-def release_held(state: State, leases: Iterable[Lease], *, cancelled: bool = False) -> None:
+def release_held(
+    state: State, leases: Iterable[Lease], *, cancelled: bool = False, refund: bool = False
+) -> None:
     """Give back what is held, as well as it can be done: what cannot be given back lapses.
 
-    Of a run that was `cancelled` no record is a suspect.
+    Of a run that was `cancelled`, or with a `refund`, no record is a suspect.
     """
     for lease in leases:
         try:
-            state.release_lease(lease, cancelled=cancelled)
+            state.release_lease(lease, cancelled=cancelled, refund=refund)
         except (ShareError, SQLAlchemyError) as error:
             _log.warning("lease %d was not given back, its lock will lapse: %s", lease.lease_id, error)

@@ -49,6 +49,8 @@ class RunReport:
     drained: bool
     """Nothing was left to lease when the run ended; others may hold records."""
     seconds: float
+    remark: str | None = None
+    """Why there was nothing more to lease although not all is done; None where there is nothing to say."""
 
     @property
     def leased(self) -> int:

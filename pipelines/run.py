@@ -16,12 +16,16 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from pipelines.failing import Limits, MostFailed
 from pipelines.files import literal
-from pipelines.job import ShareGroupJob
+from pipelines.job import HandlerError, ShareGroupJob
+from pipelines.nothing import require_topics, why_nothing
 from pipelines.outcomes import Answer, Seen, read_back, with_outcomes
-from pipelines.renewal import Budget, LeaseKeeper, Member
+from pipelines.read import no_records
+from pipelines.renewal import Budget, LeaseKeeper, LockLost, Member
 from pipelines.report import Progress, ProgressCallback, RoundReport, RunReport
-from pipelines.session import cancellable, uncache
+from pipelines.retries import Backoff, Releases
+from pipelines.session import Jobs, cancellable, uncache
 from pipelines.sharing import all_read_back, read_where_written, refuse_unshared
 from pipelines.sinks import Accepted, ParquetByLease, Place
 from pipelines.sizes import RecordSizes
@@ -29,9 +33,10 @@ from pipelines.source import Source
 from pipelines.write import Written, durable, lease_folder, write_leases, write_summary
 from sharequeue.configs import GroupConfigs
 from sharequeue.database import Database
+from sharequeue.offsets import EMPTY
 from sharequeue.settings import Settings
-from sharequeue.state import Acknowledged, Lease, LeaseOutput, SharePartition, State
-from sharequeue.topics import Topics
+from sharequeue.state import Acknowledged, AcknowledgeType, Lease, LeaseOutput, SharePartition, State
+from sharequeue.topics import TopicInfo, Topics
 
 __all__ = ["RoundReport", "RunReport", "run_rounds"]
 
@@ -60,15 +65,19 @@ def run_rounds(
     """Process what the member is assigned, until drained, or out of rounds, or no round may begin any more.
 
     `max_records` and `max_bytes` are the budget of one round; `max_bytes` is the job's when None, or else the group's
-    own, as `isolation_level` is. Raises what the handler, Spark, the state or the broker raised, LockLost, and
-    SinkRefused; everything held has then been given back.
+    own, as `isolation_level` is. Raises ValueError for a budget below one record, UnknownTopicOrPartition for a topic
+    that is not there, what the handler, Spark, the state or the broker raised, HandlerError, MostFailed, LockLost,
+    and SinkRefused; everything held has then been given back, with its deliveries unless a task of Spark's had run
+    and left it unanswered.
     """
+    if max_records < 1:
+        raise ValueError(f"max_records is {max_records}: expected how many records a round leases, 1 or more")
     max_bytes = job.max_bytes if max_bytes is None else max_bytes
-    if isolation_level is None or max_bytes is None:
-        with Database.open(settings) as database:
-            configs = GroupConfigs.load(database, job.group)
-        isolation_level = isolation_level or configs.isolation_level
-        max_bytes = configs.fetch_max_bytes if max_bytes is None else max_bytes
+    with Database.open(settings) as database:
+        configs = GroupConfigs.load(database, job.group)
+    isolation_level = isolation_level or configs.isolation_level
+    max_bytes = configs.fetch_max_bytes if max_bytes is None else max_bytes
+    require_topics(topics, job.topics)
     with RecordSizes(settings, isolation_level) as sizes:
         run = _Run(
             settings,
@@ -82,6 +91,7 @@ def run_rounds(
             isolation_level,
             sizes,
             progress,
+            configs,
         )
         return run.rounds(max_rounds, max_seconds)
 
@@ -100,6 +110,7 @@ class _Run:
         isolation_level: str,
         sizes: RecordSizes,
         progress: ProgressCallback,
+        configs: GroupConfigs,
     ) -> None:
         refuse_unshared(spark, settings, settings.output)
         self.settings = settings
@@ -115,23 +126,36 @@ class _Run:
         )
         self.sink = (job.output or ParquetByLease()).open(Place(settings, state, spark, job))
         self.progress = progress
+        self.configs = configs
+        self.backoff = Backoff.of(configs)
+        self.releases = Releases(job.deliveries_per_run)
+        self.limits = Limits(job.failed_share, job.failed_records)
         self.began_at = time.monotonic()
         self.records_done = 0
 
     def rounds(self, max_rounds: int | None, max_seconds: float | None) -> RunReport:
         reports: list[RoundReport] = []
         drained = False
-        with cancellable(self.spark) as cancel, LeaseKeeper(self.state, self.member, cancel) as keeper:
+        with cancellable(self.spark) as jobs, LeaseKeeper(self.state, self.member, jobs) as keeper:
+            if self.job.try_empty:
+                self.try_empty()
             while not drained and (max_rounds is None or len(reports) < max_rounds):
                 if max_seconds is not None and time.monotonic() - self.began_at >= max_seconds:
                     break
-                report = _Round(self, keeper, len(reports) + 1).go()
+                report = _Round(self, keeper, jobs, len(reports) + 1).go()
                 if report is None:
                     drained = True
                 else:
                     reports.append(report)
         seconds = time.monotonic() - self.began_at
-        return RunReport(self.job.group, tuple(reports), self.lag(), drained, seconds)
+        remark = why_nothing(self.state, self.configs, self.job.topics) if drained else None
+        return RunReport(self.job.group, tuple(reports), self.lag(), drained, seconds, remark)
+
+    def try_empty(self) -> None:
+        """Call the handler before anything is leased: what is wrong with it on no records is so on all."""
+        handled = with_outcomes(self.job.handler(no_records(self.spark)), self.job.unknown)
+        self.sink.fits(handled.schema)
+        handled.collect()
 
     def lag(self) -> int:
         return sum(
@@ -140,16 +164,17 @@ class _Run:
 
 
 class _Round:
-    def __init__(self, run: _Run, keeper: LeaseKeeper, number: int) -> None:
+    def __init__(self, run: _Run, keeper: LeaseKeeper, jobs: Jobs, number: int) -> None:
         self.run = run
         self.keeper = keeper
+        self.jobs = jobs
         self.number = number
         self.leased = 0
         self.seconds: dict[str, float] = {}
 
     def go(self) -> RoundReport | None:
         """One round; None when there was nothing to acquire."""
-        run, job = self.run, self.run.job
+        run = self.run
         with self._stage("observe"):
             share_partitions = self._assigned()
             infos = run.source.observe(share_partitions)
@@ -158,8 +183,24 @@ class _Round:
         if not leases:
             return None
         self.leased = sum(lease.offsets.count for lease in leases)
+        self.jobs.mark()
+        try:
+            return self._work(leases, infos)
+        except LockLost:
+            raise
+        except (HandlerError, MostFailed):
+            self.keeper.give_back(refund=True)
+            raise
+        except Exception:
+            # What went wrong before a task has run is no record's doing.
+            if not self.jobs.tasks_ran():
+                self.keeper.give_back(refund=True)
+            raise
+
+    def _work(self, leases: Sequence[Lease], infos: Mapping[str, TopicInfo]) -> RoundReport:
+        run, job = self.run, self.run.job
         with self._stage("plan"):
-            handled = with_outcomes(job.handler(run.source.records(leases)))
+            handled = with_outcomes(job.handler(run.source.records(leases)), job.unknown)
             run.sink.fits(handled.schema)
         with self._stage("write"):
             written = write_leases(run.spark, run.settings, run.state, job, handled, leases)
@@ -173,6 +214,9 @@ class _Round:
             seen = read_back(run.spark, written.folders, delays="not_before" in handled.columns)
             all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in seen.values()))
             answers = run.source.answers(leases, seen, infos, job.dropped)
+        run.limits.check(run.spark, written, leases, seen)
+        now = run.state.now()
+        answers = {lease.lease_id: run.backoff.apply(lease, answers[lease.lease_id], now) for lease in leases}
         if run.sink.stages:
             with self._stage("stage"):
                 run.sink.stage(written)
@@ -183,6 +227,9 @@ class _Round:
             )
         uncache(handled)
         run.records_done += self.leased
+        for lease, answered in zip(leases, acknowledged, strict=True):
+            released = answers[lease.lease_id].outcomes.get(AcknowledgeType.RELEASE, EMPTY)
+            run.releases.add(lease.share_partition, released, answered.spso)
         return self._report(leases, answers, acknowledged)
 
     def _assigned(self) -> list[SharePartition]:
@@ -197,7 +244,9 @@ class _Round:
         if run.max_bytes:
             means = run.sizes.measure(share_partitions, run.state.describe(run.job.group))
         budget = Budget(run.max_records, run.max_bytes, means)
-        return self.keeper.acquire_within(budget, share_partitions, run.job.lock_duration_ms)
+        return self.keeper.acquire_within(
+            budget, share_partitions, run.job.lock_duration_ms, run.releases.spent
+        )
 
     def _summarise(self, written: Written, leases: Sequence[Lease]) -> dict[str, dict[int, str]]:
         """Partial sums of what was accepted, from the files, not from a second pass over the topic."""

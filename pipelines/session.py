@@ -11,16 +11,18 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import IO, Any
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 
+from pipelines.interrupts import interruptible, kept_handlers
 from sharequeue.settings import Settings
 
 CONNECTOR = "kafka"
@@ -52,8 +54,10 @@ def spark_session(settings: Settings, app_name: str, conf: Mapping[str, str] | N
         # start.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if SparkContext._gateway is None:
-        SparkContext(conf=spark_conf, gateway=_gateway(settings, spark_conf))
-    return SparkSession.builder.config(conf=spark_conf).getOrCreate()
+        with kept_handlers():
+            SparkContext(conf=spark_conf, gateway=_gateway(settings, spark_conf))
+    with kept_handlers():
+        return SparkSession.builder.config(conf=spark_conf).getOrCreate()
 
 
 def connector_jars(settings: Settings) -> list[Path]:
@@ -83,20 +87,57 @@ def refuse_without_connector(spark: SparkSession) -> None:
         ) from error
 
 
+class Jobs:
+    """The Spark jobs of a block, and nobody else's: they carry a tag. Called, it cancels them, from any thread."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        self.tag = f"sharequeue-{uuid.uuid4().hex[:12]}"
+        self._before: set[int] = set()
+
+    def __call__(self) -> None:
+        """Cancel them."""
+        self._context.cancelJobsWithTag(self.tag)
+
+    def mark(self) -> None:
+        """From here on `tasks_ran` looks."""
+        self._before = set(self._tracker().getJobIdsForTag(self.tag))
+
+    def tasks_ran(self) -> bool:
+        """Whether a task of the block has run since `mark`: only then can a record have done any harm."""
+        try:
+            tracker = self._tracker()
+            jobs = [tracker.getJobInfo(job) for job in set(tracker.getJobIdsForTag(self.tag)) - self._before]
+            stages = [stage for job in jobs if job.isDefined() for stage in job.get().stageIds()]
+            infos = [tracker.getStageInfo(stage) for stage in stages]
+        except Py4JError:
+            return True  # a JVM that cannot say it any more
+        return any(
+            info.get().numActiveTasks() + info.get().numCompletedTasks() + info.get().numFailedTasks()
+            for info in infos
+            if info.isDefined()
+        )
+
+    def _tracker(self) -> Any:
+        context: Any = self._context._jsc.sc()
+        # The tracker learns of jobs by events, a moment later.
+        context.listenerBus().waitUntilEmpty()
+        return context.statusTracker()
+
+
 @contextmanager
-def cancellable(spark: SparkSession) -> Iterator[Callable[[], None]]:
-    """Give a function by which another thread cancels the Spark jobs of this block, and nobody else's: they
-    carry a tag.
-    """
+def cancellable(spark: SparkSession) -> Iterator[Jobs]:
+    """Give the Spark jobs of this block, by which another thread cancels them. A signal ends it by an exception."""
     context, process = spark.sparkContext, os.getpid()
-    tag = f"sharequeue-{uuid.uuid4().hex[:12]}"
-    context.addJobTag(tag)
+    jobs = Jobs(context)
+    context.addJobTag(jobs.tag)
     context.setInterruptOnCancel(True)
     try:
-        yield lambda: context.cancelJobsWithTag(tag)
+        with interruptible():
+            yield jobs
     finally:
         if os.getpid() == process:  # and no forked child, whose way to the JVM is its parent's
-            context.removeJobTag(tag)
+            context.removeJobTag(jobs.tag)
 
 
 def uncache(frame: DataFrame) -> None:

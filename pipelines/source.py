@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines.outcomes import Answer, Seen, answer, missing, present
+from pipelines.outcomes import Answer, Seen, answer, missing, present, refuse_unanswered
 from pipelines.plan import MAX_SCANS, TopicPartition
 from pipelines.read import leased_records
 from pipelines.session import refuse_without_connector
@@ -71,12 +71,13 @@ class Source:
         leases: Sequence[Lease],
         seen: Mapping[int, Seen],
         infos: Mapping[str, TopicInfo],
-        dropped: str,
+        dropped: str | None,
     ) -> dict[int, Answer]:
         """The answer of each lease; the log is asked again only about offsets that have no outcome.
 
         `infos` are the topics as they were before the lease; `dropped` is the outcome of a record that the
-        log has and nobody answered. Raises HandlerError for offsets that were not leased, UnknownTopicId for a
+        log has and nobody answered. Raises HandlerError for offsets that were not leased, for outcomes that are
+        unknown, and for records without one where `dropped` is None; UnknownTopicId for a
         topic that is another one now, OffsetOutOfRange for a log that was truncated, BrokerNotAvailable for
         one without a leader: what is missing is then not known to be a gap.
         """
@@ -102,6 +103,13 @@ class Source:
             )
             # Asked after the reading: what was absent because of retention lies below this log start.
             starts = self._log_starts(wanted, leases, infos)
+        left_out = {
+            lease.lease_id: missing(lease, seen.get(lease.lease_id))
+            & in_log.get(_place(lease.share_partition), EMPTY)
+            for lease in leases
+            if dropped is None and in_log
+        }
+        refuse_unanswered(leases, seen, left_out)
         return {
             lease.lease_id: answer(
                 lease,

@@ -145,6 +145,22 @@ _GROUP = (
         "Whether a cancelled run gives the deliveries of what it still held back; Kafka's way is not.",
     ),
     ConfigKey(
+        "sharequeue.retry.backoff.ms",
+        "int",
+        60_000,
+        "How long a record that a pipeline has released waits; twice as long after each delivery. 0: not at all.",
+        0,
+        MAX_INT,
+    ),
+    ConfigKey(
+        "sharequeue.retry.backoff.max.ms",
+        "int",
+        3_600_000,
+        "How long a record that a pipeline has released waits at most, but for a fifth more at random.",
+        0,
+        MAX_INT,
+    ),
+    ConfigKey(
         "sharequeue.fetch.max.bytes",
         "int",
         0,

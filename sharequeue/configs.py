@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -236,6 +237,16 @@ class GroupConfigs:
         return _int(self.values, "sharequeue.fetch.max.bytes")
 
     @property
+    def retry_backoff_ms(self) -> int:
+        """How long a record waits that a pipeline has released after its first delivery, in milliseconds."""
+        return _int(self.values, "sharequeue.retry.backoff.ms")
+
+    @property
+    def retry_backoff_max_ms(self) -> int:
+        """How long it waits at most, however often it was delivered, in milliseconds."""
+        return _int(self.values, "sharequeue.retry.backoff.max.ms")
+
+    @property
     def dead_letter_topic(self) -> str:
         """The topic of the group's dead letters; empty: there is none."""
         return str(self.values["errors.deadletterqueue.topic.name"])
@@ -277,6 +288,9 @@ def validate_group_config(name: str, value: str, service: ServiceConfigs | None 
     return parsed
 
 
+_RESET = "share.auto.offset.reset"
+
+
 def alter_group_configs(
     database: Database,
     group_id: str,
@@ -286,7 +300,8 @@ def alter_group_configs(
     """Set a group's configs, or with None remove them again; all of them or, on a mistake, none.
 
     The group is made if there is none yet, so that it can be configured before its first member. What is
-    altered holds from the next operation on. Raises `InvalidConfig`, `InvalidGroupId`. (Kafka's
+    altered holds from the next operation on, but for where a topic begins that the group has already: then a warning
+    says how to begin anew. Raises `InvalidConfig`, `InvalidGroupId`. (Kafka's
     IncrementalAlterConfigs on a GROUP resource.)
     """
     if not group_id:
@@ -298,6 +313,7 @@ def alter_group_configs(
         checked[name] = (
             None if value is None else as_text(validate_group_config(name, as_text(value), service))
         )
+    late = False
     with database.transaction() as connection:
         connection.execute(
             text("insert into sharequeue.share_groups (group_id) values (:group_id) on conflict do nothing"),
@@ -318,8 +334,26 @@ def alter_group_configs(
                 "the session must be longer than the heartbeat interval."
             )
         for name, stored_value in checked.items():
+            late |= name == _RESET and stored_value is not None and _began(connection, group_id, stored_value)
             _store(connection, group_id, name, stored_value)
+    if late:
+        warnings.warn(
+            f"group {group_id} has begun already: `{_RESET}` counts for topics that are new to it. To begin anew: "
+            f"sharequeue offsets reset --group {group_id} --all-topics --to-earliest (or --to-latest) --execute",
+            stacklevel=2,
+        )
     return configs
+
+
+def _began(connection: Connection, group_id: str, reset: str) -> bool:
+    """Whether a change of where the group begins comes too late for a topic that it has."""
+    if stored_configs(connection, group_id).get(_RESET, GROUP_CONFIGS[_RESET].default) == reset:
+        return False
+    rows = connection.execute(
+        text("select 1 from sharequeue.share_partitions where group_id = :group_id limit 1"),
+        {"group_id": group_id},
+    )
+    return rows.first() is not None
 
 
 def stored_configs(connection: Connection, group_id: str) -> dict[str, str]:

@@ -163,19 +163,22 @@ class State(StateFetches, StateDeadLetters, StateFigures, StateOutputs, StateAdm
         batch_size: int | None = None,
         log_batches: Sequence[tuple[int, int]] | None = None,
         aborted: OffsetSet = EMPTY,
+        leave_out: OffsetSet = EMPTY,
     ) -> Lease | None:
         """Leases up to ``max_records`` records: redeliverable ones first, then fresh ones up to the log end.
 
-        None when there is nothing to lease. With ``member_epoch`` the member must be live in the group. The
-        arguments from ``mode`` on belong to ``redelivery="kafka"``: first and last offset of the log's
-        batches, and the offsets of aborted transactions, shape the lease as a broker would (R-AQ, R-IL).
+        None when there is nothing to lease. With ``member_epoch`` the member must be live in the group. What is in
+        ``leave_out`` is not leased again by ``fan_out``; others may have it. The arguments from ``mode`` to
+        ``aborted`` belong to ``redelivery="kafka"``: first and last offset of the log's batches, and the offsets of
+        aborted transactions, shape the lease as a broker would (R-AQ, R-IL).
         """
         rows = self._database.call(
             sa.text(
                 "select * from sharequeue.acquire(:group_id, :topic, :partition, cast(:state_epoch as integer),"
                 " :member_id, cast(:member_epoch as integer), :max_records, cast(:lock_duration_ms as integer),"
                 " cast(:request_id as uuid), :redelivery, :mode, cast(:batch_size as bigint),"
-                " cast(:log_firsts as bigint[]), cast(:log_lasts as bigint[]), cast(:aborted as int8multirange))"
+                " cast(:log_firsts as bigint[]), cast(:log_lasts as bigint[]), cast(:aborted as int8multirange),"
+                " cast(:leave_out as int8multirange))"
             ),
             **share_partition_name(at),
             state_epoch=state_epoch,
@@ -190,6 +193,7 @@ class State(StateFetches, StateDeadLetters, StateFigures, StateOutputs, StateAdm
             log_firsts=None if log_batches is None else [first for first, _ in log_batches],
             log_lasts=None if log_batches is None else [last for _, last in log_batches],
             aborted=str(aborted),
+            leave_out=str(leave_out),
         )
         if not rows:
             return None
@@ -253,28 +257,33 @@ class State(StateFetches, StateDeadLetters, StateFigures, StateOutputs, StateAdm
         expires_at: datetime = rows[0]["expires_at"]
         return expires_at
 
-    def release(self, group_id: str, member_id: str, *, cancelled: bool = False) -> int:
+    def release(self, group_id: str, member_id: str, *, cancelled: bool = False, refund: bool = False) -> int:
         """Gives back, unanswered, everything a member holds in a group; answers how many records that was.
 
         ``cancelled`` says that a person or the scheduler stopped the run: its records are no suspects, and where
         the group config ``sharequeue.cancelled.run.refund.enable`` is on they get their delivery back.
+        ``refund`` says the same of a run in which no record was at fault, and gives the delivery back in any case.
         """
-        return self._release(group_id, member_id, None, cancelled)
+        return self._release(group_id, member_id, None, cancelled, refund)
 
-    def release_lease(self, lease: Lease, *, cancelled: bool = False) -> int:
+    def release_lease(self, lease: Lease, *, cancelled: bool = False, refund: bool = False) -> int:
         """Gives back, unanswered, what a lease still holds: its records come again as suspects, unless
-        ``cancelled`` (see :meth:`release`)."""
-        return self._release(lease.share_partition.group_id, lease.member_id, lease.token, cancelled)
+        ``cancelled`` or with a ``refund`` (see :meth:`release`)."""
+        return self._release(lease.share_partition.group_id, lease.member_id, lease.token, cancelled, refund)
 
-    def _release(self, group_id: str, member_id: str, token: UUID | None, cancelled: bool) -> int:
+    def _release(
+        self, group_id: str, member_id: str, token: UUID | None, cancelled: bool, refund: bool
+    ) -> int:
         rows = self._database.call(
             sa.text(
-                "select sharequeue.release(:group_id, :member_id, cast(:token as uuid), :cancelled) as released"
+                "select sharequeue.release(:group_id, :member_id, cast(:token as uuid), :cancelled, :refund)"
+                " as released"
             ),
             group_id=group_id,
             member_id=member_id,
             token=str(token) if token else None,
             cancelled=cancelled,
+            refund=refund,
         )
         return int(rows[0]["released"])
 

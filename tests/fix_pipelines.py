@@ -82,7 +82,7 @@ def assigned(database: Database, state: State, topics: Topics, group: str) -> As
             connection.execute(
                 sa.text("insert into sharequeue.share_groups (group_id) values (:group)"), {"group": group}
             )
-        given = {"share.partition.max.record.locks": str(2**31 - 1)}
+        given = {"share.partition.max.record.locks": str(2**31 - 1), "sharequeue.retry.backoff.ms": "0"}
         given |= {name.replace("_", "."): value for name, value in configs.items()}
         alter_group_configs(database, group, given)
         share_partitions = []

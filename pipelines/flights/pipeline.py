@@ -59,7 +59,15 @@ def merged_delays(partials: DataFrame) -> DataFrame:
 DELAYS = Summary("delays", delays_by_carrier_and_day)
 
 
-@pipeline(group=GROUP, topics=(TOPIC,), sink="flights", summaries=(DELAYS,), headers=False)
+@pipeline(
+    group=GROUP,
+    topics=(TOPIC,),
+    sink="flights",
+    summaries=(DELAYS,),
+    headers=False,
+    # As many as the group allows: the demo is to show in one run what else takes five.
+    deliveries_per_run=5,
+)
 def flight_delays(records: DataFrame) -> DataFrame:
     """Parse and validate the flights, and say what is to become of each."""
     with_corrupt = StructType([*FLIGHT.fields, StructField(_MALFORMED, StringType())])

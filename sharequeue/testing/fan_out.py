@@ -20,7 +20,11 @@ class FanOutAcquisition(Acquisition):
             return
         at = self.at
         now = self.fetch.now
-        available = sorted(offset for offset, record in at.records.items() if record.deliverable(now))
+        available = sorted(
+            offset
+            for offset, record in at.records.items()
+            if record.deliverable(now) and offset not in self.fetch.leave_out
+        )
         part = at.records[available[0]].part if available else None
         if part is not None:
             head = at.records[available[0]]

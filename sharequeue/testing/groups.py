@@ -88,6 +88,7 @@ class InMemoryShareGroups(Operations):
         lock_duration_ms: int | None = None,
         redelivery: Redelivery = "kafka",
         request_id: UUID | None = None,
+        leave_out: OffsetSet = EMPTY,
     ) -> Acquired:
         """Leases records of one share-partition: those that come again first, then fresh ones (R-AQ, R-TH).
 
@@ -96,6 +97,7 @@ class InMemoryShareGroups(Operations):
         aborted transactions; they count under ``share.isolation.level=read_committed`` only. A ``log_start``
         past what the fetch would read is noticed first (R-LS). ``batch_size`` is ``max_records`` unless given.
         Nothing is leased while leasing is paused or the circuit is open; the probe of a circuit is cut exactly.
+        ``fan_out`` passes by what is in ``leave_out``.
 
         Raises UnknownTopicOrPartition, GroupIdNotFound, FencedStateEpoch, UnknownTopicId, InvalidRequest.
         """
@@ -133,6 +135,7 @@ class InMemoryShareGroups(Operations):
             aborted,
             redelivery,
             self._seconds,
+            leave_out,
         )
         lock_seconds = None if lock_duration_ms is None else lock_duration_ms / 1000
         self._leases += 1
@@ -290,12 +293,14 @@ class InMemoryShareGroups(Operations):
         share_partitions: Sequence[SharePartition] | None = None,
         *,
         cancelled: bool = False,
+        refund: bool = False,
     ) -> int:
         """A member's session ended: what it holds goes back unanswered, counts kept (R-RL-6).
 
         ``share_partitions`` are those in its session; what it holds of others waits for its locks (R-RL-7).
         ``cancelled`` says that a person or the scheduler stopped the run: its records are no suspects, and have their
-        delivery back where ``sharequeue.cancelled.run.refund.enable`` is on. Answers how many records that was.
+        delivery back where ``sharequeue.cancelled.run.refund.enable`` is on; ``refund`` gives it back anyhow.
+        Answers how many records that was.
         """
         group = self._group(group_id)
         policy = group.policy()
@@ -303,10 +308,12 @@ class InMemoryShareGroups(Operations):
         for found in group.partitions.values():
             self._settle(found)
             if share_partitions is None or found.name in share_partitions:
-                released += found.release(member_id, policy, self._seconds, cancelled=cancelled)
+                released += found.release(
+                    member_id, policy, self._seconds, cancelled=cancelled, refund=refund
+                )
         return released
 
-    def release_lease(self, lease: Lease, *, cancelled: bool = False) -> int:
+    def release_lease(self, lease: Lease, *, cancelled: bool = False, refund: bool = False) -> int:
         """What one lease still holds goes back unanswered (see :meth:`release_member`). Answers how many records
         that was."""
         if lease.share_partition not in self.share_partitions(lease.share_partition.group_id):
@@ -314,7 +321,7 @@ class InMemoryShareGroups(Operations):
         found = self._find(lease.share_partition)
         self._settle(found)
         policy, now = self._policy(found.name), self._seconds
-        return found.release(lease.member_id, policy, now, lease.token, cancelled=cancelled)
+        return found.release(lease.member_id, policy, now, lease.token, cancelled=cancelled, refund=refund)
 
     def sweep(self) -> Swept:
         """Settles every lapsed lock of every group (R-LT)."""

@@ -173,6 +173,7 @@ class Fetch:
     aborted: OffsetSet
     redelivery: Redelivery
     now: float
+    leave_out: OffsetSet = EMPTY
 
 
 @dataclass(frozen=True, slots=True)

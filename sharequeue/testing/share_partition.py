@@ -72,19 +72,21 @@ class InMemorySharePartition(InFlightWindow):
         token: UUID | None = None,
         *,
         cancelled: bool = False,
+        refund: bool = False,
     ) -> int:
         """Everything a member holds, or one lease of it, goes back unanswered (R-RL-6); answers how many records.
 
-        Counts stay, unless the run was cancelled and the group refunds that; and cancelled records are no suspects.
+        Counts stay, unless the run was cancelled and the group refunds that, or ``refund`` says so; and such records
+        are no suspects.
         """
         theirs = [
             lease.lease_id
             for lease in self.leases.values()
             if lease.member_id == member_id and token in (None, lease.token)
         ]
-        if not cancelled:
+        if not (cancelled or refund):
             return self.end_unanswered(theirs, policy, now)
-        released = sum(self._end_cancelled(lease_id, policy) for lease_id in theirs)
+        released = sum(self._end_cancelled(lease_id, policy, refund) for lease_id in theirs)
         if theirs:
             self.forget_ended_leases()
             self.advance_spso()
@@ -132,23 +134,17 @@ class InMemorySharePartition(InFlightWindow):
                 self.give_back(self.records[offset], policy, not_before)
         return len(held)
 
-    def _end_cancelled(self, lease_id: int, policy: Policy) -> int:
+    def _end_cancelled(self, lease_id: int, policy: Policy, refund: bool) -> int:
         """A person or the scheduler stopped the run: nothing is suspected, and the delivery is refunded where the
-        group does that. Else it counts; records that shared their last one get one more, alone, as after a lapse."""
+        group does that, or the caller. Else it counts, but the last one: nothing is given up by a cancellation."""
         held = self._held_under(lease_id)
         self._let_go_overtaken(held)
-        shared = self.leases[lease_id].redelivery == "fan_out" and len(held) > 1
-        if not policy.refund_cancelled:
+        refunded = refund or policy.refund_cancelled
+        if not refunded:
             self.note_attempts([offset for offset in held if offset >= self.spso], policy)
         for record in [self.records[offset] for offset in held if offset >= self.spso]:
-            if policy.refund_cancelled:
-                record.delivery_count -= 1
-                self.move(record, AVAILABLE)
-            elif shared and record.delivery_count >= policy.delivery_count_limit:
-                self.move(record, AVAILABLE)
-                record.part = 1
-            else:
-                self.give_back(record, policy)
+            record.delivery_count = min(record.delivery_count - refunded, policy.delivery_count_limit - 1)
+            self.move(record, AVAILABLE)
         return len(held)
 
     def _held_under(self, lease_id: int) -> list[int]:

@@ -30,7 +30,7 @@ from sharequeue.leases import (
     SharePartitionStatus,
     Swept,
 )
-from sharequeue.offsets import OffsetSet
+from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.testing.groups import InMemoryShareGroups
 from sharequeue.testing.records import RecordState
 from sharequeue.testing.share_partition import InMemorySharePartition
@@ -74,8 +74,9 @@ class InMemoryState:
         state_epoch: int | None = None,
         lock_duration_ms: int | None = None,
         request_id: UUID | None = None,
+        leave_out: OffsetSet = EMPTY,
     ) -> Lease | None:
-        """Leases up to ``max_records`` records; None when there is nothing to lease."""
+        """Leases up to ``max_records`` records, none of ``leave_out``; None when there is nothing to lease."""
         return self.groups.acquire(
             at,
             member_id,
@@ -85,6 +86,7 @@ class InMemoryState:
             lock_duration_ms=lock_duration_ms,
             redelivery="fan_out",
             request_id=request_id,
+            leave_out=leave_out,
         ).lease
 
     def acknowledge(
@@ -142,13 +144,13 @@ class InMemoryState:
         """A full lock duration from now for what the lease still holds; answers the new expiry."""
         return self.groups.renew(lease.share_partition, lease.member_id, lease)
 
-    def release(self, group_id: str, member_id: str, *, cancelled: bool = False) -> int:
+    def release(self, group_id: str, member_id: str, *, cancelled: bool = False, refund: bool = False) -> int:
         """Gives back, unanswered, everything a member holds in a group; answers how many records that was."""
-        return self.groups.release_member(group_id, member_id, cancelled=cancelled)
+        return self.groups.release_member(group_id, member_id, cancelled=cancelled, refund=refund)
 
-    def release_lease(self, lease: Lease, *, cancelled: bool = False) -> int:
+    def release_lease(self, lease: Lease, *, cancelled: bool = False, refund: bool = False) -> int:
         """Gives back, unanswered, what a lease still holds."""
-        return self.groups.release_lease(lease, cancelled=cancelled)
+        return self.groups.release_lease(lease, cancelled=cancelled, refund=refund)
 
     def pause(
         self, group_id: str, reason: str | None, topic: str | None = None, partition: int | None = None

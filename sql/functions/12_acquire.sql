@@ -6,13 +6,13 @@
 -- design: poison isolation). The other inputs after it belong to 'kafka': p_mode 'batch_optimized' or 'record_limit',
 -- p_batch_size as a fetch carries it, p_log_firsts and p_log_lasts the log's batches (R-AQ; without them one acquire is
 -- one batch, cut exactly at its budget), p_aborted the offsets of aborted transactions (R-IL-3, looked at only under
--- read_committed).
+-- read_committed). p_leave_out belongs to 'fan_out': offsets that this caller does not want again, whoever else may have them.
 create or replace function sharequeue.acquire(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text,
     p_member_epoch integer, p_max_records bigint, p_lock_duration_ms integer default null,
     p_request_id uuid default null, p_redelivery text default 'kafka', p_mode text default 'batch_optimized',
     p_batch_size bigint default null, p_log_firsts bigint[] default null, p_log_lasts bigint[] default null,
-    p_aborted int8multirange default '{}'
+    p_aborted int8multirange default '{}', p_leave_out int8multirange default '{}'
 ) returns setof sharequeue.acquired
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -50,7 +50,7 @@ begin
     for v_row in
         select * from sharequeue.acquire_under_lock(v_found.sp, v_found.settings, p_member_id, p_member_epoch,
             p_max_records, p_lock_duration_ms, p_redelivery, p_mode, p_batch_size, p_log_firsts, p_log_lasts,
-            p_aborted, sharequeue.clock())
+            p_aborted, sharequeue.clock(), coalesce(p_leave_out, '{}'))
     loop
         return next v_row;
         if p_request_id is not null then
@@ -127,7 +127,8 @@ $$;
 create or replace function sharequeue.acquire_under_lock(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_member_epoch integer,
     p_max_records bigint, p_lock_duration_ms integer, p_redelivery text, p_mode text, p_batch_size bigint,
-    p_log_firsts bigint[], p_log_lasts bigint[], p_aborted int8multirange, p_at timestamptz
+    p_log_firsts bigint[], p_log_lasts bigint[], p_aborted int8multirange, p_at timestamptz,
+    p_leave_out int8multirange
 ) returns setof sharequeue.acquired
 language plpgsql volatile as $$
 declare
@@ -154,7 +155,7 @@ begin
     end if;
     v_lease_id := nextval('sharequeue.leases_lease_id_seq');
     if p_redelivery = 'fan_out' then
-        v_taken := sharequeue.take_fan_out(v_sp, p_settings, v_most, v_read_end, v_lease_id, p_at);
+        v_taken := sharequeue.take_fan_out(v_sp, p_settings, v_most, v_read_end, v_lease_id, p_at, p_leave_out);
     else
         -- A probe is small whatever the log's batches are: its bound is hard.
         v_taken := sharequeue.take_kafka(v_sp, p_settings, v_most, v_read_end, v_lease_id, p_at,

@@ -3,7 +3,7 @@
 -- at share.partition.max.record.locks between SPSO and SPEO; redelivery inside that window does not.
 create or replace function sharequeue.take_fan_out(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_max_records bigint, p_read_end bigint,
-    p_lease_id bigint, p_at timestamptz
+    p_lease_id bigint, p_at timestamptz, p_leave_out int8multirange
 ) returns sharequeue.taken
 language plpgsql volatile as $$
 declare
@@ -18,11 +18,12 @@ declare
     v_taken sharequeue.taken;
 begin
     if p_sp.redeliverable then
-        v_first := sharequeue.next_available(v_id, 0, p_at);
+        v_first := sharequeue.next_available(v_id, 0, p_at, p_leave_out);
         select f.isolate, f.delivery_count into v_head
         from sharequeue.in_flight_batches f
         where f.share_partition_id = v_id and f.first_offset = v_first and f.state = 0
             and (f.not_before is null or f.not_before <= p_at)
+            and not sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) <@ p_leave_out
         order by lower(sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets)) limit 1;
         if v_first is null then
             update sharequeue.share_partitions set redeliverable = false
@@ -33,7 +34,8 @@ begin
         end if;
         while v_first is not null and v_budget > 0 loop
             select sharequeue.first_records(
-                range_agg(sharequeue.offsets_of(first_offset, last_offset, offsets)), v_budget) into v_offsets
+                range_agg(sharequeue.offsets_of(first_offset, last_offset, offsets) - p_leave_out), v_budget)
+            into v_offsets
             from sharequeue.in_flight_batches
             where share_partition_id = v_id and first_offset = v_first and state = 0
                 and (not_before is null or not_before <= p_at) and isolate is not distinct from v_head.isolate
@@ -63,7 +65,7 @@ begin
                 end if;
             end loop;
             v_budget := v_budget - sharequeue.records(coalesce(v_offsets, '{}'));
-            v_first := sharequeue.next_available(v_id, v_first + 1, p_at);
+            v_first := sharequeue.next_available(v_id, v_first + 1, p_at, p_leave_out);
         end loop;
         if v_head.isolate is not null then
             v_budget := 0;
@@ -90,12 +92,14 @@ begin
 end
 $$;
 
--- The first batch from an offset on that has something to deliver by now.
-create or replace function sharequeue.next_available(p_share_partition_id bigint, p_from bigint, p_at timestamptz)
-returns bigint
+-- The first batch from an offset on that has something to deliver by now, beside what is to be left out.
+create or replace function sharequeue.next_available(
+    p_share_partition_id bigint, p_from bigint, p_at timestamptz, p_leave_out int8multirange default '{}'
+) returns bigint
 language sql stable as $$
     select first_offset from sharequeue.in_flight_batches
     where share_partition_id = p_share_partition_id and state = 0 and first_offset >= p_from
         and (not_before is null or not_before <= p_at)
+        and (isempty(p_leave_out) or not sharequeue.offsets_of(first_offset, last_offset, offsets) <@ p_leave_out)
     order by share_partition_id, state, first_offset limit 1
 $$;

@@ -49,9 +49,10 @@ $$;
 
 -- Gives back, without an answer, what a member holds in a group; or what one of its leases holds. Counts stay (R-RL-6),
 -- unless a person or the scheduler cancelled the run (p_cancelled) and the group refunds that; and cancelled records are
--- no suspects.
+-- no suspects. p_refund gives the delivery back whatever the group says: no record was at fault.
 create or replace function sharequeue.release(
-    p_group_id text, p_member_id text, p_token uuid default null, p_cancelled boolean default false
+    p_group_id text, p_member_id text, p_token uuid default null, p_cancelled boolean default false,
+    p_refund boolean default false
 ) returns bigint
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -63,7 +64,8 @@ declare
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
     perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the member id', p_member_id),
-        sharequeue.check_present('whether the run was cancelled', p_cancelled);
+        sharequeue.check_present('whether the run was cancelled', p_cancelled),
+        sharequeue.check_present('whether deliveries are given back', p_refund);
     for v_id in
         -- Not exists: that was made a hash of all leases of all groups.
         select share_partition_id from sharequeue.share_partitions
@@ -81,8 +83,8 @@ begin
             where l.share_partition_id = v_id and l.member_id = p_member_id and (p_token is null or l.token = p_token)
             order by l.lease_id
         loop
-            if p_cancelled then
-                select e.held, e.completed into v_ended from sharequeue.end_cancelled(v_id, v_lease_id) as e;
+            if p_cancelled or p_refund then
+                select e.held, e.completed into v_ended from sharequeue.end_cancelled(v_id, v_lease_id, p_refund) as e;
             else
                 select e.held, e.completed into v_ended from sharequeue.end_unanswered(v_id, v_lease_id) as e;
             end if;
@@ -95,59 +97,37 @@ begin
 end
 $$;
 
--- Ends the lease of a cancelled run. With refunds its records come back as if it had not been; without, as released ones:
--- at the limit they are exhausted (R-ST-4), but for those that shared their last delivery under fan_out, which get one
--- more alone, as after a lapse.
+-- Ends the lease of a cancelled run. With refunds its records come back as if it had not been; without, they have lost a
+-- delivery, but the last one: nothing becomes a dead letter because a person stopped a run.
 create or replace function sharequeue.end_cancelled(
-    p_share_partition_id bigint, p_lease_id bigint, out held bigint, out completed bigint
+    p_share_partition_id bigint, p_lease_id bigint, p_refund boolean, out held bigint, out completed bigint
 )
 language plpgsql volatile as $$
 declare
     v_sp record;
-    v_fan_out boolean;
+    v_refund boolean;
     v_part record;
-    v_offsets int8multirange;
-    v_state smallint;
-    v_isolate bigint;
-    v_cause text;
 begin
     held := 0;
     completed := 0;
     select sp.spso, s.delivery_count_limit, s.dead_letters, s.refund_cancelled into v_sp
     from sharequeue.share_partitions sp join sharequeue.group_settings s using (group_id)
     where sp.share_partition_id = p_share_partition_id;
-    if v_sp.dead_letters and not v_sp.refund_cancelled then
+    v_refund := p_refund or v_sp.refund_cancelled;
+    if v_sp.dead_letters and not v_refund then
         perform sharequeue.note_attempts(p_share_partition_id, array[p_lease_id]);
     end if;
-    delete from sharequeue.leases where lease_id = p_lease_id returning fan_out into v_fan_out;
+    delete from sharequeue.leases where lease_id = p_lease_id;
     for v_part in
         select first_offset, last_offset, part, delivery_count,
-            sharequeue.offsets_of(first_offset, last_offset, offsets) as offsets,
-            sum(sharequeue.records(sharequeue.offsets_of(first_offset, last_offset, offsets))) over () as together
+            sharequeue.offsets_of(first_offset, last_offset, offsets) as offsets
         from sharequeue.in_flight_batches where lease_id = p_lease_id order by first_offset, part
     loop
         held := held + sharequeue.records(v_part.offsets);
-        v_offsets := v_part.offsets * int8multirange(int8range(v_sp.spso, null));
-        v_state := 0;
-        v_isolate := null;
-        v_cause := null;
-        if v_sp.refund_cancelled then
-            v_part.delivery_count := v_part.delivery_count - 1;
-        elsif v_part.delivery_count >= v_sp.delivery_count_limit and v_fan_out and v_part.together > 1 then
-            v_isolate := 1;
-        elsif v_part.delivery_count >= v_sp.delivery_count_limit then
-            v_cause := 'exceeded';
-            v_state := case when v_sp.dead_letters then 3 else 4 end;
-        end if;
         perform sharequeue.take(p_share_partition_id, v_part.first_offset, v_part.part, v_part.offsets);
-        perform sharequeue.place(p_share_partition_id, v_part.first_offset, v_part.last_offset, v_state,
-            v_part.delivery_count, v_offsets, null, v_cause, v_isolate);
-        if v_state = 4 then
-            perform sharequeue.join_terminal(p_share_partition_id, v_part.first_offset, v_part.first_offset);
-            completed := completed + sharequeue.records(v_offsets);
-            perform sharequeue.count_outcome(
-                p_share_partition_id, 'exceeded', v_part.delivery_count, sharequeue.records(v_offsets));
-        end if;
+        perform sharequeue.place(p_share_partition_id, v_part.first_offset, v_part.last_offset, 0::smallint,
+            least(v_part.delivery_count - v_refund::integer, v_sp.delivery_count_limit - 1)::smallint,
+            v_part.offsets * int8multirange(int8range(v_sp.spso, null)));
     end loop;
     update sharequeue.share_partitions set redeliverable = true
     where share_partition_id = p_share_partition_id and not redeliverable and held > completed;

@@ -26,23 +26,23 @@ class OperatorSteps(History):
         lease = self._lease(None) if self.random.random() < 0.5 else None
         group = lease.at.group_id if lease else self._at().group_id
         member = lease.member if lease else self._member()
-        cancelled = self.random.random() < 0.7
+        cancelled, refund = self.random.random() < 0.7, self.random.random() < 0.2
 
         def memory() -> object:
             if lease:
-                return self.memory.release_lease(lease.lease, cancelled=cancelled)
-            return self.memory.release_member(group, member, cancelled=cancelled)
+                return self.memory.release_lease(lease.lease, cancelled=cancelled, refund=refund)
+            return self.memory.release_member(group, member, cancelled=cancelled, refund=refund)
 
         self.settle()
         token = lease.token if lease else None
         released = self.both(
             "cancel" if cancelled else "release",
             memory,
-            lambda: self.sql.call("release", group, member, token, cancelled)[0]["released"],
+            lambda: self.sql.call("release", group, member, token, cancelled, refund)[0]["released"],
             lease,
             member,
         )
-        if released and cancelled and self.memory.config(group, REFUND) == "true":
+        if released and (refund or (cancelled and self.memory.config(group, REFUND) == "true")):
             self.tally.met["a refund"] += 1
 
     def pause(self) -> None:

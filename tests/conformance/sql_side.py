@@ -29,9 +29,9 @@ _SHORT = {
 }
 _PREPARED = {
     "acquire": (
-        "@name, bigint, integer, uuid, @fetch",
+        "@name, bigint, integer, uuid, @fetch, int8multirange",
         "select @acquired from sharequeue.acquire($1, $2, $3, $4, $5, null, $6, $7, $8, $9, $10, $11, $12, $13,"
-        " $14)",
+        " $14, $15)",
     ),
     "batches": (
         "@name, uuid, uuid, bigint[], bigint[], smallint[], integer[], boolean, timestamptz",
@@ -56,7 +56,10 @@ _PREPARED = {
         "@name, uuid",
         "select * from sharequeue.renew($1, $2, $3, $4, $5, null, $6)",
     ),
-    "release": ("text, text, uuid, boolean", "select sharequeue.release($1, $2, $3, $4) as released"),
+    "release": (
+        "text, text, uuid, boolean, boolean",
+        "select sharequeue.release($1, $2, $3, $4, $5) as released",
+    ),
     "pause": ("text, text, text, integer", "select sharequeue.pause($1, $2, $3, $4) as paused"),
     "force": (
         "text, text, integer, int8multirange, text, boolean",

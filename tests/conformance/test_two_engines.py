@@ -57,6 +57,7 @@ MET = {
     "a wait",
     "a pause",
     "a refund",
+    "something left out",
     "closed to open",
     "open to probing",
     "probing to open",

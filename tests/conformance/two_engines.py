@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from sharequeue.errors import InvalidRequest
-from sharequeue.leases import Acknowledged
-from sharequeue.offsets import OffsetSet
-from sharequeue.testing import AcknowledgementBatch, Acquired, Redelivery
+from sharequeue.leases import Acknowledged, SharePartition
+from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.testing import AcknowledgementBatch, Acquired, RecordState, Redelivery
 from sharequeue.testing.acknowledging import validate
 from tests.conformance.comparison import Different
 from tests.conformance.history import (
@@ -44,24 +44,42 @@ class TwoEngines(OperatorSteps):
         fetch = self._fetch(at)
         epoch = self._epoch(at)
         fan_out = fetch["redelivery"] == "fan_out"
+        spared = self._spared(at) if fan_out and self.random.random() < 0.3 else EMPTY
         given: list[Acquired] = []
 
         def memory() -> object:
             got = self.memory.acquire(
-                at, member, most, state_epoch=epoch, lock_duration_ms=duration, request_id=request, **fetch
+                at,
+                member,
+                most,
+                state_epoch=epoch,
+                lock_duration_ms=duration,
+                request_id=request,
+                leave_out=spared,
+                **fetch,
             )
             given.append(got)
             return self._ranges(got, fan_out)
 
         def sql() -> object:
-            rows = self.sql.call(
-                "acquire", *place(at), epoch, member, most, duration, str(request), *_sql_fetch(fetch)
-            )
-            return self._acquired(at, member, rows, given[-1:], fan_out)
+            asked = (*place(at), epoch, member, most, duration, str(request), *_sql_fetch(fetch), str(spared))
+            return self._acquired(at, member, self.sql.call("acquire", *asked), given[-1:], fan_out)
 
         if at in self._there() and self.memory.paused_by_hand(at) is not None:
             self.tally.met["a pause"] += 1
         self._send("acquire", memory, sql, at, member, most, fetch)
+
+    def _spared(self, at: SharePartition) -> OffsetSet:
+        """Some of what may come again, for an acquire to leave out."""
+        if at not in self._there():
+            return EMPTY
+        available = [
+            offset
+            for offset, record in self.memory.share_partition(at).records.items()
+            if record.state is RecordState.AVAILABLE and self.random.random() < 0.5
+        ]
+        self.tally.met["something left out"] += bool(available)
+        return OffsetSet.of(*((offset, offset + 1) for offset in available))
 
     def acknowledge(self) -> None:
         """Kafka's runs of types, bare or under a lease, of what is held or of anything."""

@@ -19,6 +19,7 @@ from pyspark.sql import functions as fn
 
 from pipelines import LeasedRecords, lease
 from pipelines.job import HandlerError
+from pipelines.leasing import Unacknowledged
 from pipelines.renewal import LockLost
 from sharequeue.kafka_clients import client_config
 from sharequeue.settings import Settings
@@ -68,7 +69,8 @@ def test_what_was_written_is_what_is_answered(
     produce(topic, 0, ["accept", "reject", "release", "accept", "dropped"])
     produce(topic, 1, ["accept", "Accept"])
     holder = assigned(topic)
-    with leasing([topic], membership=holder) as leased:
+    mean = {"dropped": "release", "unknown": "release"}
+    with leasing([topic], membership=holder, **mean) as leased:
         assert leased
         assert leased.count == 7
         kept = by_value(leased.records).where("outcome <> 'dropped'")
@@ -85,7 +87,7 @@ def test_what_was_written_is_what_is_answered(
 
     folder = tmp_path / "parquet"
     for _ in range(2):
-        with leasing([topic], membership=holder, max_records=2) as leased:
+        with leasing([topic], membership=holder, max_records=2, **mean) as leased:
             by_value(leased.records).write.mode("append").parquet(str(folder))
             answered = leased.acknowledge(folder)
         assert answered.leased == answered.released == 2
@@ -147,6 +149,8 @@ def test_what_a_lease_cannot_be_made_of_is_said_at_once(leasing: Leasing) -> Non
         pass
     with pytest.raises(ValueError, match="at least one topic"), leasing([]):
         pass
+    with pytest.raises(ValueError, match="1 or more"), leasing(["t"], max_records=0):
+        pass
 
 
 def test_a_block_that_fails_gives_back_at_once(
@@ -163,7 +167,7 @@ def test_a_block_that_fails_gives_back_at_once(
     with pytest.raises(LookupError, match="100"), leasing([topic], membership=holder) as leased:
         raise LookupError(leased.count)
     given_back(state, group, 100)
-    with leasing([topic], membership=holder) as leased:
+    with pytest.warns(Unacknowledged), leasing([topic], membership=holder) as leased:
         assert leased.count < 100
 
 

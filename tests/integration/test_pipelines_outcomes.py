@@ -107,9 +107,9 @@ def two_of(records: DataFrame) -> DataFrame:
 def test_the_number_of_rows_accepts_nothing(
     group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
 ) -> None:
-    """A handler that leaves out as many records as it doubles: those it left out are released."""
+    """A handler that leaves out as many records as it doubles: those it left out get what the job says."""
     topic = make_topic(1)
     produce(topic, 0, range(RECORDS))
-    report = run_job(job_of(group, topic, two_of), assigned(topic), max_rounds=1)
+    report = run_job(job_of(group, topic, two_of, dropped="release"), assigned(topic), max_rounds=1)
     assert (report.accepted, report.released, report.rounds[0].dropped) == (20, 20, 20)
     assert state.verify(group) == []

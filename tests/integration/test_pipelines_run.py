@@ -44,7 +44,7 @@ def offsets_in(frame: DataFrame) -> list[tuple[int, int]]:
 
 @pytest.fixture
 def job(group: str, make_topic: MakeTopic) -> ShareGroupJob:
-    return job_of(group, make_topic(2), by_value)
+    return job_of(group, make_topic(2), by_value, unknown="release", deliveries_per_run=5)
 
 
 def test_every_outcome_ends_where_it_belongs(
@@ -89,7 +89,7 @@ def test_every_outcome_ends_where_it_belongs(
     assert state.verify(job.group) == []
 
 
-def test_an_outcome_that_is_none_releases_and_says_so(
+def test_an_outcome_that_is_none_is_what_the_job_says(
     job: ShareGroupJob,
     produce: Produce,
     assigned: Assigned,
@@ -97,11 +97,11 @@ def test_an_outcome_that_is_none_releases_and_says_so(
     spark: SparkSession,
     state: State,
 ) -> None:
-    """A misspelt or missing outcome accepts nothing, rejects nothing, and is written down."""
+    """Where the job says so, a misspelt or missing outcome releases its record, and is written down."""
     (topic,) = job.topics
     produce(topic, 0, ["Accept a", "b"])
 
-    @pipeline(group=job.group, topics=job.topics, sink=job.sink)
+    @pipeline(group=job.group, topics=job.topics, sink=job.sink, unknown="release")
     def misspelt(records: DataFrame) -> DataFrame:
         value = fn.col("value").cast("string")
         return records.withColumn("outcome", fn.when(value != "b", fn.substring_index(value, " ", 1)))
@@ -126,7 +126,7 @@ def test_a_record_without_a_row_gets_the_outcome_of_the_policy(
     dropped: str,
     counted: str,
 ) -> None:
-    """A handler that filters drops records silently: they are released, or what the job says, and counted."""
+    """A handler that filters drops records: they get the outcome that the job says, and are counted."""
     topic = make_topic(1)
     produce(topic, 0, range(10))
     even: Handler = lambda records: all_accepted(records.where(fn.col("offset") % 2 == 0))  # noqa: E731
@@ -136,10 +136,20 @@ def test_a_record_without_a_row_gets_the_outcome_of_the_policy(
     assert getattr(report, counted) == (10 if dropped == "accept" else 5)
 
 
-def test_the_default_policy_accepts_nothing_that_was_dropped(group: str) -> None:
-    assert job_of(group, "t", by_value).dropped == "release"
-    with pytest.raises(ValueError, match="no outcome"):
-        job_of(group, "t", by_value, dropped="ignore")
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"dropped": "ignore"}, "no outcome"),
+        ({"unknown": "Accept"}, "no outcome"),
+        ({"deliveries_per_run": 0}, "1 or more"),
+        ({"failed_share": 1.5}, "part of a round"),
+        ({"failed_records": 0}, "1 or more"),
+    ],
+)
+def test_what_a_job_cannot_be(group: str, changes: dict[str, object], said: str) -> None:
+    """A job with a setting that means nothing is refused where it is made."""
+    with pytest.raises(ValueError, match=said):
+        job_of(group, "t", by_value, **changes)
 
 
 def test_a_rerun_of_the_same_lease_replaces(
@@ -234,7 +244,7 @@ def test_a_handler_must_pass_on_which_record_a_row_is(
     produce(topic, 0, range(5))
     with pytest.raises(HandlerError, match="lacks lease_id, outcome"):
         run_job(job_of(group, topic, lambda records: records.drop("lease_id")), assigned(topic))
-    _nothing_happened(state, group, 5)
+    _nothing_happened(state, group, 0)
 
 
 def test_a_sink_belongs_to_one_group(

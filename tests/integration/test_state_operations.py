@@ -129,18 +129,45 @@ def test_ten_cancelled_runs_cost_no_attempt(state: State, at: SharePartition) ->
     assert in_flight(state) == [(0, 0, "{[0,10)}")]
 
 
-def test_without_refunds_the_last_delivery_is_the_last(state: State, at: SharePartition) -> None:
-    """Kafka's way: the fifth release exhausts, cancelled or not; but those that shared it get one more, alone."""
+@pytest.mark.parametrize("redelivery", BOTH)
+@pytest.mark.parametrize("records", [1, 2])
+def test_a_cancelled_run_gives_nothing_up(
+    state: State, at: SharePartition, redelivery: Redelivery, records: int
+) -> None:
+    """Without refunds a cancelled run costs a delivery, but never the last one: nobody makes dead letters by stopping
+    a run."""
     alter_group_configs(state._database, "g", {"share.delivery.count.limit": 2})
-    take(state, at, 1)
-    state.release("g", "m", cancelled=True)
-    take(state, at, 1)
-    state.release("g", "m", cancelled=True)
-    assert in_flight(state) == [(3, 2, "{[0,1)}")]
-    for _ in range(2):
-        take(state, at, 2)
-        state.release("g", "m", cancelled=True)
-    assert take(state, at, 2).deliveries[0].offsets == OffsetSet.of((1, 2))
+    for _ in range(4):
+        take(state, at, records, redelivery)
+        assert state.release("g", "m", cancelled=True) == records
+    assert in_flight(state) == [(0, 1, f"{{[0,{records})}}")]
+    assert (state.verify(), journal_differs(state)) == ([], [])
+
+
+def test_a_refund_in_any_case(state: State, at: SharePartition) -> None:
+    """A run in which no record was at fault gives its deliveries back, whatever the group says of cancelled runs."""
+    lease = take(state, at, 10)
+    assert state.release_lease(lease, refund=True) == 10
+    assert in_flight(state) == [(0, 0, "{[0,10)}")]
+    take(state, at, 10)
+    assert state.release("g", "m", refund=True) == 10
+    assert in_flight(state) == [(0, 0, "{[0,10)}")]
+    assert (state.verify(), journal_differs(state)) == ([], [])
+
+
+def test_an_acquire_leaves_out_what_it_is_told(state: State, at: SharePartition) -> None:
+    """What one caller does not want again is there for the next; fresh records come instead."""
+    lease = take(state, at, 10)
+    state.acknowledge(lease, {AcknowledgeType.RELEASE: lease.offsets})
+    others = state.acquire(at, "m", None, 6, leave_out=OffsetSet.of((0, 4), (5, 10)))
+    assert others is not None
+    assert [(d.delivery_count, d.offsets) for d in others.deliveries] == [
+        (1, OffsetSet.of((10, 15))),
+        (2, OffsetSet.of((4, 5))),
+    ]
+    rest = state.acquire(at, "n", None, 6)
+    assert rest is not None
+    assert rest.offsets == OffsetSet.of((0, 4), (5, 7))
     assert (state.verify(), journal_differs(state)) == ([], [])
 
 

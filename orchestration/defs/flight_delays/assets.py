@@ -77,6 +77,8 @@ def accepted_flights(
             max_bytes=config.max_bytes,
             progress=lambda progress: context.log.info(str(progress)),
         )
+        if report.remark:
+            context.log.info(f"nothing more to lease: {report.remark}")
     return dg.MaterializeResult(
         metadata={
             "dagster/row_count": sum(row.records for row in queue.state.outputs(GROUP, flight_delays.sink)),

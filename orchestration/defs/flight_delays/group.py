@@ -23,6 +23,8 @@ CONFIGS = {
     # messages.
     "share.partition.max.record.locks": "10000000",
     "share.record.lock.duration.ms": "30000",
+    # The demo ends in one run: what is released comes again at once.
+    "sharequeue.retry.backoff.ms": "0",
     "errors.deadletterqueue.topic.name": DEAD_LETTER_TOPIC,
     "errors.deadletterqueue.copy.record.enable": "true",
 }

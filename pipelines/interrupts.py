@@ -1,0 +1,98 @@
+"""How does somebody stop a run, so that it ends as cancelled and no record pays for it?
+
+By a signal: Ctrl-C and Dagster's "terminate" are SIGINT, a container that is told to go gets SIGTERM. Python raises
+it as an exception in the main thread, wherever that is. Three things are in the way. SparkContext puts a handler of
+its own in the place of whoever's there was, which asks the JVM something from inside the call that it interrupts.
+A call to the JVM that was interrupted leaves an answer on its connection, which the next call would take for its
+own. And a second Ctrl-C would interrupt the giving back.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from pyspark import SparkContext
+
+__all__ = ["deferred", "forget_interrupted_call", "interruptible", "kept_handlers"]
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_PYSPARK = "pyspark.core.context"
+
+
+@contextmanager
+def kept_handlers() -> Iterator[None]:
+    """Keep the handlers of before over a block that starts a SparkContext."""
+    if not _in_main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # None: not set by Python, and not to be put back by it
+                signal.signal(number, handler)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Have SIGINT and SIGTERM end the block by an exception: KeyboardInterrupt and SystemExit, unless the program has
+    handlers of its own, as Dagster has.
+    """
+    if not _in_main_thread():
+        yield
+        return
+    with kept_handlers():
+        if getattr(signal.getsignal(signal.SIGINT), "__module__", None) == _PYSPARK:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _terminated)
+        yield
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Let SIGINT and SIGTERM wait for the end of a short block, which must not be done by half."""
+    if not _in_main_thread():
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+
+    def wait(number: int, frame: FrameType | None) -> None:
+        came.append((number, frame))
+
+    try:
+        with kept_handlers():
+            for number in SIGNALS:
+                if callable(signal.getsignal(number)):
+                    signal.signal(number, wait)
+            yield
+    finally:
+        for received, frame in came[:1]:
+            handler = signal.getsignal(received)
+            if callable(handler):
+                handler(received, frame)
+
+
+def forget_interrupted_call() -> None:
+    """Close this thread's connection to the JVM, on which the answer to an interrupted call may still come.
+
+    The next call opens another. Py4J does so itself after a KeyboardInterrupt, and only then.
+    """
+    client: Any = getattr(SparkContext._gateway, "_gateway_client", None)
+    connection = client.get_thread_connection() if hasattr(client, "get_thread_connection") else None
+    if connection is not None:
+        connection.close()
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
