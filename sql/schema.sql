@@ -495,9 +495,9 @@ CREATE FUNCTION sharequeue.acls_apply(p_group_id text) RETURNS boolean
         or exists (select from sharequeue.acls where sharequeue.covers(pattern_type, resource_name, p_group_id))
 $$;
 
--- FUNCTION acquire(text, text, integer, integer, text, integer, bigint, integer, uuid, text, text, bigint, bigint[], bigint[], int8multirange)
+-- FUNCTION acquire(text, text, integer, integer, text, integer, bigint, integer, uuid, text, text, bigint, bigint[], bigint[], int8multirange, int8multirange)
 
-CREATE FUNCTION sharequeue.acquire(p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer, p_max_records bigint, p_lock_duration_ms integer DEFAULT NULL::integer, p_request_id uuid DEFAULT NULL::uuid, p_redelivery text DEFAULT 'kafka'::text, p_mode text DEFAULT 'batch_optimized'::text, p_batch_size bigint DEFAULT NULL::bigint, p_log_firsts bigint[] DEFAULT NULL::bigint[], p_log_lasts bigint[] DEFAULT NULL::bigint[], p_aborted int8multirange DEFAULT '{}'::int8multirange) RETURNS SETOF sharequeue.acquired
+CREATE FUNCTION sharequeue.acquire(p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer, p_max_records bigint, p_lock_duration_ms integer DEFAULT NULL::integer, p_request_id uuid DEFAULT NULL::uuid, p_redelivery text DEFAULT 'kafka'::text, p_mode text DEFAULT 'batch_optimized'::text, p_batch_size bigint DEFAULT NULL::bigint, p_log_firsts bigint[] DEFAULT NULL::bigint[], p_log_lasts bigint[] DEFAULT NULL::bigint[], p_aborted int8multirange DEFAULT '{}'::int8multirange, p_leave_out int8multirange DEFAULT '{}'::int8multirange) RETURNS SETOF sharequeue.acquired
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -536,7 +536,7 @@ begin
     for v_row in
         select * from sharequeue.acquire_under_lock(v_found.sp, v_found.settings, p_member_id, p_member_epoch,
             p_max_records, p_lock_duration_ms, p_redelivery, p_mode, p_batch_size, p_log_firsts, p_log_lasts,
-            p_aborted, sharequeue.clock())
+            p_aborted, sharequeue.clock(), coalesce(p_leave_out, '{}'))
     loop
         return next v_row;
         if p_request_id is not null then
@@ -549,9 +549,9 @@ begin
 end
 $$;
 
--- FUNCTION acquire_under_lock(sharequeue.share_partitions, sharequeue.group_settings, text, integer, bigint, integer, text, text, bigint, bigint[], bigint[], int8multirange, timestamp with time zone)
+-- FUNCTION acquire_under_lock(sharequeue.share_partitions, sharequeue.group_settings, text, integer, bigint, integer, text, text, bigint, bigint[], bigint[], int8multirange, timestamp with time zone, int8multirange)
 
-CREATE FUNCTION sharequeue.acquire_under_lock(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_member_epoch integer, p_max_records bigint, p_lock_duration_ms integer, p_redelivery text, p_mode text, p_batch_size bigint, p_log_firsts bigint[], p_log_lasts bigint[], p_aborted int8multirange, p_at timestamp with time zone) RETURNS SETOF sharequeue.acquired
+CREATE FUNCTION sharequeue.acquire_under_lock(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_member_epoch integer, p_max_records bigint, p_lock_duration_ms integer, p_redelivery text, p_mode text, p_batch_size bigint, p_log_firsts bigint[], p_log_lasts bigint[], p_aborted int8multirange, p_at timestamp with time zone, p_leave_out int8multirange) RETURNS SETOF sharequeue.acquired
     LANGUAGE plpgsql
     AS $$
 declare
@@ -578,7 +578,7 @@ begin
     end if;
     v_lease_id := nextval('sharequeue.leases_lease_id_seq');
     if p_redelivery = 'fan_out' then
-        v_taken := sharequeue.take_fan_out(v_sp, p_settings, v_most, v_read_end, v_lease_id, p_at);
+        v_taken := sharequeue.take_fan_out(v_sp, p_settings, v_most, v_read_end, v_lease_id, p_at, p_leave_out);
     else
         -- A probe is small whatever the log's batches are: its bound is hard.
         v_taken := sharequeue.take_kafka(v_sp, p_settings, v_most, v_read_end, v_lease_id, p_at,
@@ -2210,57 +2210,36 @@ begin
 end
 $$;
 
--- FUNCTION end_cancelled(bigint, bigint)
+-- FUNCTION end_cancelled(bigint, bigint, boolean)
 
-CREATE FUNCTION sharequeue.end_cancelled(p_share_partition_id bigint, p_lease_id bigint, OUT held bigint, OUT completed bigint) RETURNS record
+CREATE FUNCTION sharequeue.end_cancelled(p_share_partition_id bigint, p_lease_id bigint, p_refund boolean, OUT held bigint, OUT completed bigint) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
     v_sp record;
-    v_fan_out boolean;
+    v_refund boolean;
     v_part record;
-    v_offsets int8multirange;
-    v_state smallint;
-    v_isolate bigint;
-    v_cause text;
 begin
     held := 0;
     completed := 0;
     select sp.spso, s.delivery_count_limit, s.dead_letters, s.refund_cancelled into v_sp
     from sharequeue.share_partitions sp join sharequeue.group_settings s using (group_id)
     where sp.share_partition_id = p_share_partition_id;
-    if v_sp.dead_letters and not v_sp.refund_cancelled then
+    v_refund := p_refund or v_sp.refund_cancelled;
+    if v_sp.dead_letters and not v_refund then
         perform sharequeue.note_attempts(p_share_partition_id, array[p_lease_id]);
     end if;
-    delete from sharequeue.leases where lease_id = p_lease_id returning fan_out into v_fan_out;
+    delete from sharequeue.leases where lease_id = p_lease_id;
     for v_part in
         select first_offset, last_offset, part, delivery_count,
-            sharequeue.offsets_of(first_offset, last_offset, offsets) as offsets,
-            sum(sharequeue.records(sharequeue.offsets_of(first_offset, last_offset, offsets))) over () as together
+            sharequeue.offsets_of(first_offset, last_offset, offsets) as offsets
         from sharequeue.in_flight_batches where lease_id = p_lease_id order by first_offset, part
     loop
         held := held + sharequeue.records(v_part.offsets);
-        v_offsets := v_part.offsets * int8multirange(int8range(v_sp.spso, null));
-        v_state := 0;
-        v_isolate := null;
-        v_cause := null;
-        if v_sp.refund_cancelled then
-            v_part.delivery_count := v_part.delivery_count - 1;
-        elsif v_part.delivery_count >= v_sp.delivery_count_limit and v_fan_out and v_part.together > 1 then
-            v_isolate := 1;
-        elsif v_part.delivery_count >= v_sp.delivery_count_limit then
-            v_cause := 'exceeded';
-            v_state := case when v_sp.dead_letters then 3 else 4 end;
-        end if;
         perform sharequeue.take(p_share_partition_id, v_part.first_offset, v_part.part, v_part.offsets);
-        perform sharequeue.place(p_share_partition_id, v_part.first_offset, v_part.last_offset, v_state,
-            v_part.delivery_count, v_offsets, null, v_cause, v_isolate);
-        if v_state = 4 then
-            perform sharequeue.join_terminal(p_share_partition_id, v_part.first_offset, v_part.first_offset);
-            completed := completed + sharequeue.records(v_offsets);
-            perform sharequeue.count_outcome(
-                p_share_partition_id, 'exceeded', v_part.delivery_count, sharequeue.records(v_offsets));
-        end if;
+        perform sharequeue.place(p_share_partition_id, v_part.first_offset, v_part.last_offset, 0::smallint,
+            least(v_part.delivery_count - v_refund::integer, v_sp.delivery_count_limit - 1)::smallint,
+            v_part.offsets * int8multirange(int8range(v_sp.spso, null)));
     end loop;
     update sharequeue.share_partitions set redeliverable = true
     where share_partition_id = p_share_partition_id and not redeliverable and held > completed;
@@ -3603,14 +3582,15 @@ CREATE FUNCTION sharequeue.metadata_hash(p_group_id text) RETURNS text
         select unnest(m.subscribed_topic_names) from sharequeue.members m where m.group_id = p_group_id)
 $$;
 
--- FUNCTION next_available(bigint, bigint, timestamp with time zone)
+-- FUNCTION next_available(bigint, bigint, timestamp with time zone, int8multirange)
 
-CREATE FUNCTION sharequeue.next_available(p_share_partition_id bigint, p_from bigint, p_at timestamp with time zone) RETURNS bigint
+CREATE FUNCTION sharequeue.next_available(p_share_partition_id bigint, p_from bigint, p_at timestamp with time zone, p_leave_out int8multirange DEFAULT '{}'::int8multirange) RETURNS bigint
     LANGUAGE sql STABLE
     AS $$
     select first_offset from sharequeue.in_flight_batches
     where share_partition_id = p_share_partition_id and state = 0 and first_offset >= p_from
         and (not_before is null or not_before <= p_at)
+        and (isempty(p_leave_out) or not sharequeue.offsets_of(first_offset, last_offset, offsets) <@ p_leave_out)
     order by share_partition_id, state, first_offset limit 1
 $$;
 
@@ -4252,9 +4232,9 @@ begin
 end
 $$;
 
--- FUNCTION release(text, text, uuid, boolean)
+-- FUNCTION release(text, text, uuid, boolean, boolean)
 
-CREATE FUNCTION sharequeue.release(p_group_id text, p_member_id text, p_token uuid DEFAULT NULL::uuid, p_cancelled boolean DEFAULT false) RETURNS bigint
+CREATE FUNCTION sharequeue.release(p_group_id text, p_member_id text, p_token uuid DEFAULT NULL::uuid, p_cancelled boolean DEFAULT false, p_refund boolean DEFAULT false) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -4267,7 +4247,8 @@ declare
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
     perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the member id', p_member_id),
-        sharequeue.check_present('whether the run was cancelled', p_cancelled);
+        sharequeue.check_present('whether the run was cancelled', p_cancelled),
+        sharequeue.check_present('whether deliveries are given back', p_refund);
     for v_id in
         -- Not exists: that was made a hash of all leases of all groups.
         select share_partition_id from sharequeue.share_partitions
@@ -4285,8 +4266,8 @@ begin
             where l.share_partition_id = v_id and l.member_id = p_member_id and (p_token is null or l.token = p_token)
             order by l.lease_id
         loop
-            if p_cancelled then
-                select e.held, e.completed into v_ended from sharequeue.end_cancelled(v_id, v_lease_id) as e;
+            if p_cancelled or p_refund then
+                select e.held, e.completed into v_ended from sharequeue.end_cancelled(v_id, v_lease_id, p_refund) as e;
             else
                 select e.held, e.completed into v_ended from sharequeue.end_unanswered(v_id, v_lease_id) as e;
             end if;
@@ -5127,9 +5108,9 @@ begin
 end
 $$;
 
--- FUNCTION take_fan_out(sharequeue.share_partitions, sharequeue.group_settings, bigint, bigint, bigint, timestamp with time zone)
+-- FUNCTION take_fan_out(sharequeue.share_partitions, sharequeue.group_settings, bigint, bigint, bigint, timestamp with time zone, int8multirange)
 
-CREATE FUNCTION sharequeue.take_fan_out(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_max_records bigint, p_read_end bigint, p_lease_id bigint, p_at timestamp with time zone) RETURNS sharequeue.taken
+CREATE FUNCTION sharequeue.take_fan_out(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_max_records bigint, p_read_end bigint, p_lease_id bigint, p_at timestamp with time zone, p_leave_out int8multirange) RETURNS sharequeue.taken
     LANGUAGE plpgsql
     AS $$
 declare
@@ -5144,11 +5125,12 @@ declare
     v_taken sharequeue.taken;
 begin
     if p_sp.redeliverable then
-        v_first := sharequeue.next_available(v_id, 0, p_at);
+        v_first := sharequeue.next_available(v_id, 0, p_at, p_leave_out);
         select f.isolate, f.delivery_count into v_head
         from sharequeue.in_flight_batches f
         where f.share_partition_id = v_id and f.first_offset = v_first and f.state = 0
             and (f.not_before is null or f.not_before <= p_at)
+            and not sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) <@ p_leave_out
         order by lower(sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets)) limit 1;
         if v_first is null then
             update sharequeue.share_partitions set redeliverable = false
@@ -5159,7 +5141,8 @@ begin
         end if;
         while v_first is not null and v_budget > 0 loop
             select sharequeue.first_records(
-                range_agg(sharequeue.offsets_of(first_offset, last_offset, offsets)), v_budget) into v_offsets
+                range_agg(sharequeue.offsets_of(first_offset, last_offset, offsets) - p_leave_out), v_budget)
+            into v_offsets
             from sharequeue.in_flight_batches
             where share_partition_id = v_id and first_offset = v_first and state = 0
                 and (not_before is null or not_before <= p_at) and isolate is not distinct from v_head.isolate
@@ -5189,7 +5172,7 @@ begin
                 end if;
             end loop;
             v_budget := v_budget - sharequeue.records(coalesce(v_offsets, '{}'));
-            v_first := sharequeue.next_available(v_id, v_first + 1, p_at);
+            v_first := sharequeue.next_available(v_id, v_first + 1, p_at, p_leave_out);
         end loop;
         if v_head.isolate is not null then
             v_budget := 0;
