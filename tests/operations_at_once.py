@@ -313,6 +313,9 @@ class Actor:
         self.state.sweep(self.roll.randint(1, 50))
 
     def beat(self) -> None:
+        if self.roll.random() < 0.3:
+            # As after a recovery: the next who looks at lapsed locks notes an outage.
+            self.database.rows(sa.text("delete from sharequeue.service_run returning 1"))
         self.state.beat(self.roll.choice((None, timedelta(microseconds=1))))
 
     def group(self) -> None:

@@ -1,8 +1,8 @@
 -- What an outage does to locks: nothing. While nobody could renew one, time stands still for it.
 --
 -- The service writes down every second that it is alive. When Postgres comes back after a crash, whoever is first to
--- look at lapsed locks finds that the server is another one than at the last beat, and notes from when to when
--- nothing could be renewed; the service notes the same when it comes back after a silence of its own. A lock that was
+-- look at lapsed locks finds that it was away since the last beat (was_away), and notes from when to when nothing could
+-- be renewed; the service notes the same when it comes back after a silence of its own. A lock that was
 -- alive at the last beat, and that the outage would have ended, goes on afterwards with the time that it had left;
 -- one that was taken or renewed in the meantime is none of these, for its holder could reach the database. Without a
 -- service there are no beats, and locks lapse by the clock alone.
@@ -21,13 +21,21 @@ begin
     insert into sharequeue.service_beat as b (beat_at, server_started_at)
     values (sharequeue.clock(), pg_postmaster_start_time()) on conflict on constraint service_beat_pkey do nothing;
     if found then
+        insert into sharequeue.service_run default values on conflict on constraint service_run_pkey do nothing;
         return null;
     end if;
     return sharequeue.note_outage(p_longer_than, true);
 end
 $$;
 
--- Notes an outage if there was one since the last beat: another server than then, or a silence longer than asked for.
+-- Whether Postgres was away since a beat: it is another server than then, or has recovered from a crash, which the death
+-- of one backend is enough for.
+create or replace function sharequeue.was_away(p_beat sharequeue.service_beat) returns boolean
+language sql stable as $$
+    select p_beat.server_started_at <> pg_postmaster_start_time() or not exists (select from sharequeue.service_run)
+$$;
+
+-- Notes an outage if there was one since the last beat: Postgres was away, or there was a silence longer than asked for.
 create or replace function sharequeue.note_outage(p_longer_than interval, p_beat boolean) returns interval
 language plpgsql volatile as $$
 declare
@@ -36,7 +44,8 @@ declare
 begin
     select * into v_beat from sharequeue.service_beat for no key update;
     v_at := sharequeue.clock();
-    if v_beat.server_started_at <> pg_postmaster_start_time() or v_at - v_beat.beat_at > p_longer_than then
+    if sharequeue.was_away(v_beat) or v_at - v_beat.beat_at > p_longer_than then
+        insert into sharequeue.service_run default values on conflict on constraint service_run_pkey do nothing;
         update sharequeue.service_beat
         set outage_from = v_beat.beat_at, outage_until = v_at + sharequeue.outage_margin(), beat_at = v_at,
             server_started_at = pg_postmaster_start_time();
@@ -56,9 +65,21 @@ declare
     v_beat sharequeue.service_beat;
 begin
     select * into v_beat from sharequeue.service_beat;
-    if v_beat.server_started_at <> pg_postmaster_start_time() then
-        perform sharequeue.note_outage(null, false);
+    if not found then
+        return;
+    end if;
+    if sharequeue.was_away(v_beat) then
+        -- Skipped where somebody else is at it, who notes the same: who waited for the row could hold a share-partition
+        -- that he waits for (02_lock_order.sql).
+        perform from sharequeue.service_beat for no key update skip locked;
+        if found then
+            perform sharequeue.note_outage(null, false);
+        end if;
         select * into v_beat from sharequeue.service_beat;
+        if sharequeue.was_away(v_beat) then
+            v_beat.outage_from := v_beat.beat_at;
+            v_beat.outage_until := sharequeue.clock() + sharequeue.outage_margin();
+        end if;
     end if;
     if v_beat.outage_until is not null then
         update sharequeue.leases set expires_at = expires_at + (v_beat.outage_until - v_beat.outage_from)

@@ -250,3 +250,44 @@ def test_a_lock_survives_the_crash_of_everything(stack_home: Path) -> None:
         assert state.renew(lease) > state.now()
         assert state.acknowledge(lease, {ACCEPT: lease.offsets}).accepted == 10
         assert state.verify() == []
+
+
+def test_a_lock_survives_the_kill_of_one_backend(stack_home: Path) -> None:
+    """SIGKILL of one connection's process makes Postgres recover, though it goes on as the same server: the sweep
+    after it ends no lock, and once it has been made up for they lapse as ever."""
+    home = Home.at(stack_home)
+    home.create()
+    with home.lock(lambda line: None):
+        port = postgres.ensure(home, lambda line: None)
+    at = SharePartition("g", "t", 0)
+    started = sa.text("select pg_postmaster_start_time() as it")
+    with Database(postgres.url(home, "sharequeue", port)) as database:
+        migrate(database)
+        alter_group_configs(database, "g", {})
+        state = State(database)
+        state.initialize(at, "id", 0, 1)
+        state.observe(at, "id", 0, 100, 100)
+        state.beat()
+        lease = take(state, at)
+        before = database.rows(started)
+        move_clock(state, 60)
+        with database.engine.connect() as victim:
+            pid = victim.execute(sa.text("select pg_backend_pid()")).scalar_one()
+            os.kill(pid, signal.SIGKILL)
+            victim.invalidate()
+        database.engine.dispose()
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                assert database.rows(started) == before
+                break
+            except sa.exc.OperationalError:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        assert state.sweep().leases == 0
+        assert state.renew(lease) > state.now()
+        outage = state.beat()
+        assert outage is None, "noted already, once"
+        move_clock(state, 120)
+        assert state.sweep().leases == 1
+        assert state.verify() == []
