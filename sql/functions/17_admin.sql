@@ -136,6 +136,19 @@ begin
 end
 $$;
 
+-- Deletes share-partitions with all they have, one after the other in the order of the ids, in which they are locked: what
+-- hangs on them is taken in that order as well.
+create or replace function sharequeue.delete_share_partitions(p_ids bigint[]) returns void
+language plpgsql volatile as $$
+declare
+    v_id bigint;
+begin
+    foreach v_id in array p_ids loop
+        delete from sharequeue.share_partitions where share_partition_id = v_id;
+    end loop;
+end
+$$;
+
 -- Forgets a group's share-partitions of a topic; answers how many there were.
 create or replace function sharequeue.delete_offsets(p_group_id text, p_topic text) returns integer
 language plpgsql volatile set search_path = pg_catalog as $$
@@ -149,12 +162,10 @@ begin
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;
     v_ids := sharequeue.lock_in_order(array[p_group_id], false, true, p_topic);
-    with deleted as (
-        delete from sharequeue.share_partitions where share_partition_id = any (v_ids)
-        returning partition, spso, state_epoch
-    )
-    select coalesce(jsonb_agg(jsonb_build_object('topic', p_topic, 'partition', d.partition, 'start_offset', d.spso,
-        'state_epoch', d.state_epoch) order by d.partition), '[]') into v_deleted from deleted as d;
+    select coalesce(jsonb_agg(jsonb_build_object('topic', p_topic, 'partition', partition, 'start_offset', spso,
+        'state_epoch', state_epoch) order by partition), '[]')
+    into v_deleted from sharequeue.share_partitions where share_partition_id = any (v_ids);
+    perform sharequeue.delete_share_partitions(v_ids);
     if v_deleted <> '[]' then
         perform sharequeue.audit('delete_offsets', p_group_id, v_deleted, null);
     end if;
@@ -167,6 +178,7 @@ $$;
 create or replace function sharequeue.delete_group(p_group_id text) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
+    v_ids bigint[];
     v_before jsonb;
 begin
     perform sharequeue.authorise(p_group_id, 'DELETE');
@@ -174,10 +186,11 @@ begin
     if not sharequeue.lock_empty_group(p_group_id) then
         return false;
     end if;
-    perform sharequeue.lock_in_order(array[p_group_id], true, true);
+    v_ids := sharequeue.lock_in_order(array[p_group_id], true, true);
     select coalesce(jsonb_agg(jsonb_build_object('topic', topic, 'partition', partition, 'start_offset', spso,
         'state_epoch', state_epoch) order by topic, partition), '[]')
     into v_before from sharequeue.share_partitions where group_id = p_group_id;
+    perform sharequeue.delete_share_partitions(v_ids);
     delete from sharequeue.share_groups where group_id = p_group_id;
     perform sharequeue.audit('delete_group', p_group_id, v_before, null);
     return true;
