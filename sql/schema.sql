@@ -1382,6 +1382,7 @@ begin
     insert into sharequeue.service_beat as b (beat_at, server_started_at)
     values (sharequeue.clock(), pg_postmaster_start_time()) on conflict on constraint service_beat_pkey do nothing;
     if found then
+        insert into sharequeue.service_run default values on conflict on constraint service_run_pkey do nothing;
         return null;
     end if;
     return sharequeue.note_outage(p_longer_than, true);
@@ -2117,6 +2118,7 @@ CREATE FUNCTION sharequeue.delete_group(p_group_id text) RETURNS boolean
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
+    v_ids bigint[];
     v_before jsonb;
 begin
     perform sharequeue.authorise(p_group_id, 'DELETE');
@@ -2124,10 +2126,11 @@ begin
     if not sharequeue.lock_empty_group(p_group_id) then
         return false;
     end if;
-    perform sharequeue.lock_in_order(array[p_group_id], true, true);
+    v_ids := sharequeue.lock_in_order(array[p_group_id], true, true);
     select coalesce(jsonb_agg(jsonb_build_object('topic', topic, 'partition', partition, 'start_offset', spso,
         'state_epoch', state_epoch) order by topic, partition), '[]')
     into v_before from sharequeue.share_partitions where group_id = p_group_id;
+    perform sharequeue.delete_share_partitions(v_ids);
     delete from sharequeue.share_groups where group_id = p_group_id;
     perform sharequeue.audit('delete_group', p_group_id, v_before, null);
     return true;
@@ -2150,16 +2153,28 @@ begin
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;
     v_ids := sharequeue.lock_in_order(array[p_group_id], false, true, p_topic);
-    with deleted as (
-        delete from sharequeue.share_partitions where share_partition_id = any (v_ids)
-        returning partition, spso, state_epoch
-    )
-    select coalesce(jsonb_agg(jsonb_build_object('topic', p_topic, 'partition', d.partition, 'start_offset', d.spso,
-        'state_epoch', d.state_epoch) order by d.partition), '[]') into v_deleted from deleted as d;
+    select coalesce(jsonb_agg(jsonb_build_object('topic', p_topic, 'partition', partition, 'start_offset', spso,
+        'state_epoch', state_epoch) order by partition), '[]')
+    into v_deleted from sharequeue.share_partitions where share_partition_id = any (v_ids);
+    perform sharequeue.delete_share_partitions(v_ids);
     if v_deleted <> '[]' then
         perform sharequeue.audit('delete_offsets', p_group_id, v_deleted, null);
     end if;
     return jsonb_array_length(v_deleted);
+end
+$$;
+
+-- FUNCTION delete_share_partitions(bigint[])
+
+CREATE FUNCTION sharequeue.delete_share_partitions(p_ids bigint[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_id bigint;
+begin
+    foreach v_id in array p_ids loop
+        delete from sharequeue.share_partitions where share_partition_id = v_id;
+    end loop;
 end
 $$;
 
@@ -3541,6 +3556,7 @@ begin
         v_name := 'journal_' || to_char(v_day, 'YYYYMMDD');
         continue when to_regclass('sharequeue.' || v_name) is not null;
         execute format('create table sharequeue.%I (like sharequeue.journal including defaults including indexes)', v_name);
+        execute format('alter table sharequeue.%I replica identity full', v_name);
         execute format('with moved as (delete from sharequeue.journal_other where at >= %L and at < %L returning *)'
             ' insert into sharequeue.%I select * from moved', v_day::timestamptz, (v_day + 1)::timestamptz, v_name);
         execute format('alter table sharequeue.journal attach partition sharequeue.%I for values from (%L) to (%L)',
@@ -3673,7 +3689,8 @@ declare
 begin
     select * into v_beat from sharequeue.service_beat for no key update;
     v_at := sharequeue.clock();
-    if v_beat.server_started_at <> pg_postmaster_start_time() or v_at - v_beat.beat_at > p_longer_than then
+    if sharequeue.was_away(v_beat) or v_at - v_beat.beat_at > p_longer_than then
+        insert into sharequeue.service_run default values on conflict on constraint service_run_pkey do nothing;
         update sharequeue.service_beat
         set outage_from = v_beat.beat_at, outage_until = v_at + sharequeue.outage_margin(), beat_at = v_at,
             server_started_at = pg_postmaster_start_time();
@@ -3872,9 +3889,21 @@ declare
     v_beat sharequeue.service_beat;
 begin
     select * into v_beat from sharequeue.service_beat;
-    if v_beat.server_started_at <> pg_postmaster_start_time() then
-        perform sharequeue.note_outage(null, false);
+    if not found then
+        return;
+    end if;
+    if sharequeue.was_away(v_beat) then
+        -- Skipped where somebody else is at it, who notes the same: who waited for the row could hold a share-partition
+        -- that he waits for (02_lock_order.sql).
+        perform from sharequeue.service_beat for no key update skip locked;
+        if found then
+            perform sharequeue.note_outage(null, false);
+        end if;
         select * into v_beat from sharequeue.service_beat;
+        if sharequeue.was_away(v_beat) then
+            v_beat.outage_from := v_beat.beat_at;
+            v_beat.outage_until := sharequeue.clock() + sharequeue.outage_margin();
+        end if;
     end if;
     if v_beat.outage_until is not null then
         update sharequeue.leases set expires_at = expires_at + (v_beat.outage_until - v_beat.outage_from)
@@ -5703,6 +5732,26 @@ CREATE FUNCTION sharequeue.verify_journal(p_group_id text DEFAULT NULL::text, p_
     ) as d
 $$;
 
+-- TABLE service_beat
+
+CREATE TABLE sharequeue.service_beat (
+    singleton boolean DEFAULT true NOT NULL,
+    beat_at timestamp with time zone NOT NULL,
+    server_started_at timestamp with time zone NOT NULL,
+    outage_from timestamp with time zone,
+    outage_until timestamp with time zone,
+    CONSTRAINT service_beat_singleton CHECK (singleton)
+)
+WITH (fillfactor='50');
+
+-- FUNCTION was_away(sharequeue.service_beat)
+
+CREATE FUNCTION sharequeue.was_away(p_beat sharequeue.service_beat) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+    select p_beat.server_started_at <> pg_postmaster_start_time() or not exists (select from sharequeue.service_run)
+$$;
+
 -- FUNCTION without_aborted(bigint, sharequeue.taken_offsets, int8multirange, bigint)
 
 CREATE FUNCTION sharequeue.without_aborted(p_id bigint, p_answer sharequeue.taken_offsets, p_aborted int8multirange, p_lease_id bigint) RETURNS sharequeue.taken
@@ -6109,6 +6158,8 @@ CREATE TABLE sharequeue.failed_attempts (
 );
 ALTER TABLE ONLY sharequeue.failed_attempts ALTER COLUMN offsets SET STORAGE EXTERNAL;
 
+ALTER TABLE ONLY sharequeue.failed_attempts REPLICA IDENTITY FULL;
+
 -- TABLE gone_topics
 
 CREATE TABLE sharequeue.gone_topics (
@@ -6285,6 +6336,8 @@ CREATE TABLE sharequeue.journal (
 )
 PARTITION BY RANGE (at);
 
+ALTER TABLE ONLY sharequeue.journal REPLICA IDENTITY FULL;
+
 -- TABLE journal_counted
 
 CREATE TABLE sharequeue.journal_counted (
@@ -6356,6 +6409,8 @@ CREATE TABLE sharequeue.journal_other (
     topic text,
     offsets int8multirange
 );
+
+ALTER TABLE ONLY sharequeue.journal_other REPLICA IDENTITY FULL;
 
 -- TABLE journal_rolled_up
 
@@ -6446,18 +6501,6 @@ CREATE TABLE sharequeue.schema_migrations (
     applied_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
--- TABLE service_beat
-
-CREATE TABLE sharequeue.service_beat (
-    singleton boolean DEFAULT true NOT NULL,
-    beat_at timestamp with time zone NOT NULL,
-    server_started_at timestamp with time zone NOT NULL,
-    outage_from timestamp with time zone,
-    outage_until timestamp with time zone,
-    CONSTRAINT service_beat_singleton CHECK (singleton)
-)
-WITH (fillfactor='50');
-
 -- TABLE service_configs
 
 CREATE TABLE sharequeue.service_configs (
@@ -6481,6 +6524,13 @@ CREATE TABLE sharequeue.service_replicas (
     heard_at timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50');
+
+-- TABLE service_run
+
+CREATE UNLOGGED TABLE sharequeue.service_run (
+    singleton boolean DEFAULT true NOT NULL,
+    CONSTRAINT service_run_singleton CHECK (singleton)
+);
 
 -- TABLE share_partition_history
 
@@ -6836,6 +6886,11 @@ ALTER TABLE ONLY sharequeue.service_leases
 
 ALTER TABLE ONLY sharequeue.service_replicas
     ADD CONSTRAINT service_replicas_pkey PRIMARY KEY (replica_id);
+
+-- CONSTRAINT service_run service_run_pkey
+
+ALTER TABLE ONLY sharequeue.service_run
+    ADD CONSTRAINT service_run_pkey PRIMARY KEY (singleton);
 
 -- CONSTRAINT share_groups share_groups_pkey
 
