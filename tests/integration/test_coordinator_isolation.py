@@ -342,3 +342,90 @@ def test_a_replica_stopped_inside_the_watch(
     for _ in range(20):
         assert recorded() == {known}
     assert seen == {"topic_recreated"}
+
+
+def clock_and_beat(database: Database) -> tuple[Any, Any]:
+    rows = database.rows(
+        text("select sharequeue.clock() as at, (select max(beat_at) from sharequeue.service_beat) as beat")
+    )
+    return rows[0]["at"], rows[0]["beat"]
+
+
+def test_a_replica_that_crashes_again_and_again(private_database: Database, topics: Topics) -> None:
+    """Starting every few seconds lengthens nobody's session: a member that is silent is out after its time."""
+    join(private_database, "g", "t")
+    for second in range(5, 55, 5):
+        private_database.rows(
+            text("select sharequeue.set_clock_offset(cast(:by as interval))"), by=f"{second} seconds"
+        )
+        began, _ = clock_and_beat(private_database)
+
+        def has_beaten(began: Any = began) -> bool:
+            _, beat = clock_and_beat(private_database)
+            return beat is not None and beat > began
+
+        with running(Coordinator(private_database, topics, interval=0.02)):
+            wait_until(has_beaten)
+    assert members(private_database, "g") == []
+
+
+def test_the_only_replica_stopped_for_longer_than_a_session(
+    private_database: Database,
+    replica: Callable[[str], subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the only replica is stopped nobody can be heard: when it wakes, sessions go on with what was left; then
+    silence counts again."""
+    for name, value in (
+        ("MIN_HEARTBEAT_INTERVAL", 100),
+        ("HEARTBEAT_INTERVAL", 250),
+        ("MIN_SESSION_TIMEOUT", 500),
+    ):
+        monkeypatch.setenv(f"SHAREQUEUE_GROUP_SHARE_{name}_MS", str(value))
+    alter_group_configs(private_database, "g", {"share.session.timeout.ms": 4000})
+    only = replica("never")
+    rows = text(
+        "select (select max(heard_at) from sharequeue.service_replicas) as heard, sharequeue.clock() as at,"
+        " (select min(session_expires_at) from sharequeue.members) as expires"
+    )
+    wait_until(lambda: private_database.rows(rows)[0]["heard"] is not None, 60)
+    join(private_database, "g", "t")
+    os.kill(only.pid, signal.SIGSTOP)
+    wait_until(lambda: is_stopped(only))
+    wait_until(lambda: private_database.rows(rows)[0]["at"] > private_database.rows(rows)[0]["expires"])
+    before = private_database.rows(rows)[0]["heard"]
+    os.kill(only.pid, signal.SIGCONT)
+    wait_until(lambda: private_database.rows(rows)[0]["heard"] > before)
+    found = private_database.rows(rows)[0]
+    assert members(private_database, "g") == ["m1"]
+    assert found["expires"] > found["at"]
+    wait_until(lambda: members(private_database, "g") == [])
+
+
+STOPPED_IN_A_TRANSACTION = """
+import os, signal
+from sqlalchemy import text
+from sharequeue.database import Database
+from sharequeue.service_leases import short_transaction
+from sharequeue.settings import Settings
+
+with short_transaction(Database.open(Settings.load())) as connection:
+    connection.execute(text("select from sharequeue.share_groups for update"))
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_replica_stopped_inside_a_transaction(
+    private_database: Database,
+    replica: Callable[[str], subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Postgres ends the transaction of a replica that is stopped inside it: what it had locked is free in seconds."""
+    join(private_database, "g", "t")
+    monkeypatch.setattr(sys.modules[__name__], "REPLICA", STOPPED_IN_A_TRANSACTION)
+    stopped = replica("nowhere")
+    wait_until(lambda: is_stopped(stopped), 60)
+    began = time.monotonic()
+    request = HeartbeatRequest("g", "m1", 2)
+    wait_until(lambda: heartbeat(private_database, request).error_code == 0, 15)
+    assert time.monotonic() - began < 10
