@@ -153,6 +153,8 @@ class DeadLetterWriter:
         started_at = time.monotonic()
         waiting = list(self._waiting())
         if not waiting:
+            # Another drain may have closed them just now.
+            self._settle()
             return DeadLetterReport(self._rules.topic, seconds=time.monotonic() - started_at)
         with (
             Markers(self._settings, self._group_id) as markers,
@@ -167,8 +169,7 @@ class DeadLetterWriter:
                 # After an error, or Ctrl-C, the others end with the batch at which they are.
                 drain.stopped.set()
         if any(report is not None and report.written for report, _ in outcomes.values()):
-            with suppress(ShareError), Topics(self._settings, SETTLE_SECONDS) as topics:
-                topics.settle([self._rules.topic])
+            self._settle()
         held = self._held(
             {source: problem for source, (_, problem) in outcomes.items() if problem is not None}
         )
@@ -180,6 +181,12 @@ class DeadLetterWriter:
             held,
             time.monotonic() - started_at,
         )
+
+    def _settle(self) -> None:
+        """Wait until readers see what was written."""
+        if self._rules.topic:
+            with suppress(ShareError), Topics(self._settings, SETTLE_SECONDS) as topics:
+                topics.settle([self._rules.topic])
 
     def _topic(self) -> tuple[DeadLetterTopic | None, CannotWrite | None]:
         try:

@@ -156,7 +156,11 @@ def test_volumes_and_folders_exist() -> None:
         assert name not in ours() or (target in made.split() and "chown -R sharequeue" in made)
     output = environment(SERVICES["demo"], {})["SHAREQUEUE_OUTPUT"]
     sharing = {name for name, _, target in mounts if target == output}
-    assert sharing == {"spark-worker", "dagster-daemon", "demo"}, "driver and executors write to one place"
+    writing = {"spark-worker", "dagster-daemon", "demo"}
+    assert sharing == {*writing, "service"}, (
+        "driver and executors write to one place, and the service reads there"
+    )
+    assert [each for each in SERVICES["service"]["volumes"] if not each.endswith(":ro")] == []
     assert Path(output).is_relative_to(image_environment()["SHAREQUEUE_HOME"])
 
 
