@@ -80,6 +80,7 @@ _OF_TYPE: Mapping[str, Mapping[str, Any]] = {
     "smallint": _SMALLINT,
     "integer": _INTEGER,
     "bigint": _BIGINT,
+    "double precision": {"zero": 0.0, "minus one": -1.0, "infinity": "Infinity", "not a number": "NaN"},
     "uuid": {"nobody": NOBODY},
     "boolean": {"true": True, "false": False},
     "jsonb": _JSON,

@@ -24,6 +24,7 @@ LETTERS = SharePartition("g", "t", 1)
 """Two records are on their way to the dead-letter topic, in the open batch 1."""
 COMPACTION = UUID(int=1)
 REDRIVE = UUID(int=2)
+SERVICE_LEASE = UUID(int=3)
 
 Calls = Mapping[str, Mapping[str, Any]]
 
@@ -51,6 +52,10 @@ def prepare(database: Database) -> Calls:
     assert state.open_dead_letters(LETTERS, 10) is not None
     state.begin_compaction(COMPACTION, "g", "sink", "/compacted")
     with database.transaction() as connection:
+        connection.execute(
+            sa.text("select sharequeue.take_service_lease('watch', 'h', cast(:token as uuid), 3600)"),
+            {"token": str(SERVICE_LEASE)},
+        )
         connection.execute(
             sa.text(
                 "insert into sharequeue.redrives (redrive_id, dead_letter_topic, topic_id, selection, requested_at)"
@@ -148,6 +153,15 @@ def prepare(database: Database) -> Calls:
         "remove_acls": acl,
         "allow_everyone_if_no_acl_found": {"p_allow": True},
         "beat": {"p_longer_than": "10 seconds"},
+        "take_service_lease": {
+            "p_task": "watch",
+            "p_holder": "h",
+            "p_token": str(SERVICE_LEASE),
+            "p_seconds": 10.0,
+        },
+        "hold_service_lease": {"p_task": "watch", "p_token": str(SERVICE_LEASE)},
+        "end_service_lease": {"p_task": "watch", "p_token": str(SERVICE_LEASE)},
+        "hear_replica": {"p_replica_id": "r", "p_silence": "10 seconds"},
         "extend_locks": {"p_amount": "10 minutes"},
         "raise_state_epochs": {},
         "set_service_configs": {"p_configs": '{"group.share.delivery.count.limit": "6"}'},

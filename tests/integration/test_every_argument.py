@@ -112,6 +112,11 @@ MEANT: Mapping[str, Meant] = {
     "*.p_retention": (("zero",), "all that is past"),
     "*.p_grace": (("zero",), "at once"),
     "*.p_amount": (("zero",), "by nothing"),
+    "*.p_silence": (("null", "zero"), "null: no silence counts; zero: any does"),
+    "take_service_lease.p_task": (("newline", "escape", "quotes"), AS_GIVEN),
+    "take_service_lease.p_holder": (("quotes",), AS_GIVEN),
+    "end_service_lease.p_task": ((*NAMES,), NOBODY),
+    "hear_replica.p_replica_id": (("quotes",), AS_GIVEN),
     "*.p_longer_than": (("null", "zero"), "null: no silence is an outage; zero: any is"),
     "set_service_configs.p_configs": (("an object",), "all are Kafka's defaults"),
 }
