@@ -2388,6 +2388,7 @@ CREATE FUNCTION sharequeue.end_service_lease(p_task text, p_token uuid) RETURNS 
     AS $$
 begin
     perform sharequeue.authorise_cluster();
+    perform sharequeue.check_present('the task', p_task);
     delete from sharequeue.service_leases where task = p_task and token = p_token;
 end
 $$;
@@ -3013,9 +3014,8 @@ declare
     v_silence interval;
 begin
     perform sharequeue.authorise_cluster();
-    if p_replica_id is null or p_silence < interval '0' then
-        raise exception 'a replica has a name, and a silence is not negative: %', p_silence using errcode = 'SQ042';
-    end if;
+    perform sharequeue.check_name('the name of a replica', p_replica_id);
+    perform sharequeue.check_span('the longest silence', coalesce(p_silence, interval '0'));
     if p_silence is not null then
         -- Two that start together must not both lengthen the sessions.
         perform pg_advisory_xact_lock(7264519032119);
@@ -5408,8 +5408,11 @@ CREATE FUNCTION sharequeue.take_service_lease(p_task text, p_holder text, p_toke
     AS $$
 begin
     perform sharequeue.authorise_cluster();
-    if p_task is null or p_holder is null or p_token is null or not coalesce(p_seconds between 1 and 3600, false) then
-        raise exception 'a task is taken by a holder under a token for 1 to 3600 seconds, not for %', p_seconds
+    perform sharequeue.check_text('the task', p_task, 600);
+    perform sharequeue.check_name('the holder', p_holder);
+    perform sharequeue.check_present('the token', p_token);
+    if not coalesce(p_seconds between 1 and 3600, false) then
+        raise exception 'a task is taken for 1 to 3600 seconds, not for %', coalesce(p_seconds::text, 'none')
             using errcode = 'SQ042';
     end if;
     insert into sharequeue.service_leases as l (task, holder, token, expires_at)
