@@ -228,6 +228,7 @@ class Administration:
             )
             for name in names:
                 del group.partitions[name], group.dead_letters[name]
+                group.answers.pop(name, None)
         return answers
 
     def delete_topic(self, topic: str) -> None:
@@ -235,6 +236,7 @@ class Administration:
         for group in self._groups.values():
             for name in [name for name in group.partitions if name[0] == topic]:
                 del group.partitions[name], group.dead_letters[name]
+                group.answers.pop(name, None)
 
     def delete_group(self, group_id: str) -> None:
         """Forgets a group and its state, but not its configs; its holders get GroupIdNotFound. Raises

@@ -5,12 +5,19 @@ Its configurations, by Kafka's names and with Kafka's defaults, who is a member,
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
+from uuid import UUID
 
-from sharequeue.errors import InvalidConfig
+from sharequeue.errors import InvalidConfig, ShareError
+from sharequeue.leases import Acknowledged
 from sharequeue.testing.dead_letters import DeadLetters
-from sharequeue.testing.records import BreakerPolicy, Policy
+from sharequeue.testing.records import Acquired, BreakerPolicy, Policy
 from sharequeue.testing.share_partition import InMemorySharePartition
+
+Call = tuple[str, str, UUID | None]
+"""What a request id names on a share-partition: an operation by a member."""
+Answer = Acquired | Acknowledged | tuple[ShareError | None, Acquired]
 
 DEFAULTS = {
     "errors.deadletterqueue.topic.name": "",
@@ -44,6 +51,9 @@ class InMemoryGroup:
     members: set[str] = field(default_factory=set)
     partitions: dict[tuple[str, int], InMemorySharePartition] = field(default_factory=dict)
     dead_letters: dict[tuple[str, int], DeadLetters] = field(default_factory=dict)
+    answers: defaultdict[tuple[str, int], dict[Call, Answer]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
 
     def config(self, name: str) -> str:
         """A configuration as it is now."""

@@ -28,6 +28,7 @@ from sharequeue.testing.acknowledging import Acknowledgement, validate
 from sharequeue.testing.acquiring import Acquisition
 from sharequeue.testing.administration import START
 from sharequeue.testing.fan_out import FanOutAcquisition
+from sharequeue.testing.group import Answer, Call
 from sharequeue.testing.operations import Operations
 from sharequeue.testing.records import (
     Acquired,
@@ -42,9 +43,6 @@ from sharequeue.testing.records import (
 )
 from sharequeue.testing.share_partition import InMemorySharePartition
 
-Call = tuple[str, SharePartition, str, UUID | None]
-"""What a request id names: an operation on a share-partition by a member."""
-
 
 class InMemoryShareGroups(Operations):
     """All groups of a test. Refusals raise the errors of ``sharequeue.errors`` and have changed nothing.
@@ -55,13 +53,17 @@ class InMemoryShareGroups(Operations):
     def __init__(self, start: datetime = START) -> None:
         super().__init__(start)
         self._leases = 0
-        self._answers: dict[Call, Acquired | Acknowledged | tuple[ShareError | None, Acquired]] = {}
 
     # Records
 
     def answered(self, at: SharePartition, member_id: str, request_id: UUID | None) -> bool:
         """Whether a member's acknowledgement of this id was answered before."""
-        return ("acknowledge", at, member_id, request_id) in self._answers
+        return ("acknowledge", member_id, request_id) in self._answers(at)
+
+    def _answers(self, at: SharePartition) -> dict[Call, Answer]:
+        """What was answered to calls on a share-partition; they go with it."""
+        group, name = self._groups.get(at.group_id), (at.topic, at.partition)
+        return {} if group is None or name not in group.partitions else group.answers[name]
 
     def held(self, lease: Lease) -> OffsetSet:
         """What is held under a lease by now: nothing once its lock has lapsed, or all of it was answered.
@@ -101,8 +103,8 @@ class InMemoryShareGroups(Operations):
 
         Raises UnknownTopicOrPartition, GroupIdNotFound, FencedStateEpoch, UnknownTopicId, InvalidRequest.
         """
-        call: Call = ("acquire", at, member_id, request_id)
-        repeated = self._answers.get(call)
+        call = "acquire", member_id, request_id
+        repeated = self._answers(at).get(call)
         if isinstance(repeated, Acquired):
             return repeated
         if not member_id or len(member_id) > 36 or max_records < 0:
@@ -158,7 +160,7 @@ class InMemoryShareGroups(Operations):
         found.forget_ended_leases()
         answer = self._answer(found, acquisition, lock)
         if request_id and answer.ranges:  # a repeated call that got nothing may get something
-            self._answers[call] = answer
+            self._answers(at)[call] = answer
         return answer
 
     def _answer(self, found: InMemorySharePartition, acquisition: Acquisition, lock: float) -> Acquired:
@@ -196,8 +198,8 @@ class InMemoryShareGroups(Operations):
         With ``lease`` only what is held under it may be answered, and its state epoch must be the present one.
         Raises InvalidRecordState, InvalidRequest, FencedStateEpoch, UnknownTopicOrPartition, GroupIdNotFound.
         """
-        call: Call = ("acknowledge", at, member_id, request_id)
-        repeated = self._answers.get(call)
+        call = "acknowledge", member_id, request_id
+        repeated = self._answers(at).get(call)
         if isinstance(repeated, Acknowledged):
             return repeated
         validate(batches, renew_allowed=renew_allowed)
@@ -208,7 +210,7 @@ class InMemoryShareGroups(Operations):
         policy, now = self._policy(at), self._seconds
         answer = Acknowledgement(found, member_id, policy, now, token, wait).apply(batches)
         if request_id:
-            self._answers[call] = answer
+            self._answers(at)[call] = answer
         return answer
 
     def acknowledge_and_acquire(
@@ -235,8 +237,8 @@ class InMemoryShareGroups(Operations):
         A fetch that renews acquires nothing and may not ask to (R-RN-1, R-AK-1): InvalidRequest if it does.
         Nothing waits here; ``max_wait_ms`` is only looked at by that rule. ``lease`` is what is answered.
         """
-        call: Call = ("acknowledge_and_acquire", at, member_id, request_id)
-        repeated = self._answers.get(call)
+        call = "acknowledge_and_acquire", member_id, request_id
+        repeated = self._answers(at).get(call)
         if isinstance(repeated, tuple):
             return repeated
         renews = any(AcknowledgeType.RENEW in batch.types for batch in batches)
@@ -251,7 +253,7 @@ class InMemoryShareGroups(Operations):
             refusal = error
         if renews:
             if request_id and refusal is None:
-                self._answers[call] = refusal, Acquired()
+                self._answers(at)[call] = refusal, Acquired()
             return refusal, Acquired()
         acquired = self.acquire(
             at,
@@ -266,7 +268,7 @@ class InMemoryShareGroups(Operations):
             redelivery=redelivery,
         )
         if request_id and (refusal is None or acquired.ranges):
-            self._answers[call] = refusal, acquired
+            self._answers(at)[call] = refusal, acquired
         return refusal, acquired
 
     def renew(self, at: SharePartition, member_id: str, lease: Lease | None = None) -> datetime:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from sharequeue.errors import InvalidRecordState
+from sharequeue.errors import InvalidRecordState, InvalidRequest
 from sharequeue.leases import LeaseOutput
 from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
@@ -54,6 +54,8 @@ def test_a_lease_from_acquire_to_dead_letter(state: InMemoryState) -> None:
         done = state.acknowledge(lease, outcomes, outputs=made, request_id=UUID(int=7))
         assert (done.accepted, done.rejected, done.released, done.spso) == (7, 1, 2, 5)
     assert [row.location for row in state.outputs("g", "files")] == ["lease=1"]
+    with pytest.raises(InvalidRecordState, match="output"):  # the lease is over: it has no further output
+        state.acknowledge(lease, {ACCEPT: OffsetSet.of((0, 5))}, outputs=made)
     batch = state.open_dead_letters(T0, 10)
     assert batch is not None
     (attempt,) = state.dead_letter_attempts(T0, batch.sequence)
@@ -140,3 +142,21 @@ def test_an_outage_burns_no_attempts(state: InMemoryState) -> None:
     state.pause("g", None)
     assert state.acquire(T0, "run", None, 10) is not None
     assert state.verify() == []
+
+
+def test_an_output_is_of_the_live_holder_and_one_for_each_sink(state: InMemoryState) -> None:
+    """As in Postgres: a late holder's is refused although SPSO has passed its records, and so is a second one."""
+    late = state.acquire(T0, "late", None, 10)
+    assert late is not None
+    state.force_release(T0, late.offsets, execute=True)
+    lease = state.acquire(T0, "run", None, 10)
+    assert lease is not None
+    made = [LeaseOutput("files", "lease=2", 5)]
+    state.acknowledge(lease, {ACCEPT: OffsetSet.of((0, 5))}, outputs=made)
+    with pytest.raises(InvalidRequest, match="sink files"):
+        state.acknowledge(lease, {ACCEPT: OffsetSet.of((5, 10))}, outputs=made)
+    state.acknowledge(lease, {ACCEPT: OffsetSet.of((5, 10))}, request_id=UUID(int=1))
+    with pytest.raises(InvalidRecordState, match="output"):
+        state.acknowledge(late, {ACCEPT: late.offsets}, outputs=made, request_id=UUID(int=1))
+    assert state.acknowledge(late, {ACCEPT: late.offsets}).accepted == 0
+    assert [row.records for row in state.outputs("g", "files")] == [5]

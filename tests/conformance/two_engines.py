@@ -332,6 +332,7 @@ class TwoEngines(OperatorSteps):
             self.memory.delete_offsets(at.group_id, ["t"])
             self.sql.rows("forget", at.group_id, "t")
             self.tally.calls["delete offsets"] += 1
+            self.sent = []  # what was answered goes with its share-partition
         if what > 0.75:
             for gone in self.names:
                 if gone not in self._there() and self.random.random() < 0.7:
