@@ -198,7 +198,9 @@ declare
     v_sp record;
     v_row sharequeue.acknowledged_and_acquired;
 begin
-    perform sharequeue.require_read_committed();
+    if current_setting('transaction_isolation') <> 'read committed' then -- written out: 0.7 µs instead of 2
+        perform sharequeue.require_read_committed();
+    end if;
     -- A call that names its token and is known by a request id need not be looked up here: had it been answered
     -- before, nothing would be held under that token any more.
     if p_types = '{1}' and array_length(p_firsts, 1) = 1 and array_length(p_lasts, 1) = 1
