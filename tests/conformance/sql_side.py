@@ -123,19 +123,16 @@ def freeze_clock(cursor: Any) -> datetime:
     cursor.execute("select date_trunc('second', clock_timestamp())")
     moment = cast("datetime", cursor.fetchone()[0])
     cursor.execute(
-        "create or replace function sharequeue.clock() returns timestamptz language plpgsql volatile as $$ begin"
-        " return timestamptz @moment + coalesce((select amount from sharequeue.clock_offset),"
-        " pg_catalog.make_interval()); end $$".replace("@moment", f"'{moment.isoformat()}'")
+        "create or replace function public.frozen_moment() returns timestamptz language sql stable as $$"
+        " select timestamptz @moment $$".replace("@moment", f"'{moment.isoformat()}'")
     )
-    # Where it is written out, because a call would be dear.
-    for function in ("acknowledge_and_acquire", "fetch_whole_batch"):
-        cursor.execute(
-            "select pg_get_functiondef(cast(%s as regproc))",
-            (f"sharequeue.{function}",),
-        )
-        text = cursor.fetchone()[0]
-        assert "clock_timestamp()" in text, function
-        cursor.execute(text.replace("clock_timestamp()", f"timestamptz '{moment.isoformat()}'"))
+    # And where the clock is written out, because a call of it would be dear.
+    for function in ("clock", "acknowledge_and_acquire", "fetch_whole_batch"):
+        cursor.execute("select pg_get_functiondef(cast(%s as regproc))", (f"sharequeue.{function}",))
+        text = cursor.fetchone()[0].replace("pg_catalog.clock_timestamp()", "clock_timestamp()")
+        frozen = text.replace("clock_timestamp()", "public.frozen_moment()")
+        assert "public.frozen_moment()" in frozen, function
+        cursor.execute(frozen)
     return moment
 
 
