@@ -238,7 +238,7 @@ _SERVICE = (
         "group.share.initialize.retry.interval.ms",
         "int",
         30_000,
-        "How long an initialisation that found no offset waits at most before it is tried again.",
+        "How long an initialisation that found no offset waits before it is tried again.",
         1,
         MAX_INT,
     ),
@@ -257,6 +257,14 @@ _SERVICE = (
         7 * 24 * 60,
         "How long the journal is kept, in whole days; what it says of a day outlives it.",
         24 * 60,
+        MAX_INT,
+    ),
+    ConfigKey(
+        "deleted.topics.retention.ms",
+        "int",
+        15 * 60 * 1000,
+        "How long the broker must have said that a topic is gone before what groups have of it is removed.",
+        0,
         MAX_INT,
     ),
     ConfigKey(

@@ -73,6 +73,15 @@ class ServiceConfigs:
         return cls.of(named)
 
     @classmethod
+    def stored(cls, database: Database) -> Self:
+        """What the service was configured to when it last started, as every process finds it in the database.
+
+        Kafka's defaults where no service has been. Needs to read table `service_configs`.
+        """
+        rows = database.rows(text("select name, value from sharequeue.service_configs"))
+        return cls.of({str(row["name"]): str(row["value"]) for row in rows})
+
+    @classmethod
     def of(cls, changes: Mapping[str, str]) -> Self:
         """Kafka's defaults with `changes` (Kafka's names) on top. Raises `InvalidConfig`."""
         values = dict(cls().values)
@@ -102,7 +111,7 @@ class ServiceConfigs:
 
     @property
     def initialize_retry_ms(self) -> int:
-        """Longest wait before a share-partition without an offset is tried again, in milliseconds."""
+        """How long a topic that has no offset to start from waits before it is tried again, in milliseconds."""
         return _int(self.values, "group.share.initialize.retry.interval.ms")
 
     @property
@@ -114,6 +123,11 @@ class ServiceConfigs:
     def journal_retention(self) -> timedelta:
         """How long the journal is kept."""
         return timedelta(minutes=_int(self.values, "journal.retention.minutes"))
+
+    @property
+    def deleted_topics_retention(self) -> timedelta:
+        """How long the broker must have said that a topic is gone before its state is removed."""
+        return timedelta(milliseconds=_int(self.values, "deleted.topics.retention.ms"))
 
     @property
     def dead_letter_auto_create(self) -> bool:

@@ -114,7 +114,6 @@ class DeadLetterDrainer:
             State(self._database),
             group_id,
             GroupConfigs.load(self._database, group_id, self._configs),
-            service=self._configs,
             batch_records=BATCH_RECORDS,
             on_step=on_step,
             only=leases,

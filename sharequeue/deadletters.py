@@ -136,7 +136,7 @@ class DeadLetterWriter:
         self._settings = settings
         self._state = state
         self._group_id = group_id
-        self._rules = DeadLetterRules.of(configs, service or ServiceConfigs.load())
+        self._rules = DeadLetterRules.of(configs, service or ServiceConfigs.stored(state.database))
         self._bounds = BatchBounds(batch_records, transaction_bytes)
         self._parallel = parallel
         self._on_step: OnStep = on_step or (lambda step, source: None)

@@ -238,6 +238,13 @@ class UnknownTopicId(ShareError):
     retriable = True
 
 
+class InconsistentClusterId(ShareError):
+    """The state is of another Kafka cluster than the one that answers. Check the addresses of both."""
+
+    code = 104
+    name = "INCONSISTENT_CLUSTER_ID"
+
+
 class FencedMemberEpoch(ShareError):
     """The member's epoch is not the one the group knows. Abandon what is held and join again with epoch 0."""
 

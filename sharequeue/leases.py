@@ -141,6 +141,17 @@ class AcknowledgedAndAcquired:
 
 
 @dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """What a group had of a topic that the broker says is gone, since ``gone_since``."""
+
+    topic: str
+    topic_id: str
+    gone_since: datetime
+    group_id: str
+    share_partitions: int
+
+
+@dataclass(frozen=True, slots=True)
 class ForcedRun:
     """What was done, or would be done, by hand to offsets in one state of one holder.
 

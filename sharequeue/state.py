@@ -95,6 +95,11 @@ class State(StateFetches, StateDeadLetters, StateFigures, StateOutputs, StateAdm
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    @property
+    def database(self) -> Database:
+        """The database that the state is in."""
+        return self._database
+
     @contextmanager
     def transaction(self) -> Iterator[tuple[sa.Connection, Self]]:
         """One transaction for statements of the caller's own and for calls of the state given: all or nothing.

@@ -15,7 +15,7 @@ from typing import Literal
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.leases import ForcedRun, ResetRow, SharePartition
+from sharequeue.leases import DeletedTopic, ForcedRun, ResetRow, SharePartition
 from sharequeue.offsets import OffsetSet
 from sharequeue.state_rows import raise_refusal, refusal, share_partition_name
 
@@ -182,6 +182,37 @@ class StateAdministration:
         """
         rows = self._database.rows(sa.text("select sharequeue.raise_state_epochs() as raised"))
         return int(rows[0]["raised"])
+
+    def check_cluster(self, cluster_id: str) -> None:
+        """The broker that was asked is of this Kafka cluster; binds the state to the first that the service meets.
+
+        Raises InconsistentClusterId, with both ids and what to do, when the state is of another.
+        """
+        self._database.call(sa.text("select sharequeue.check_cluster(:cluster_id)"), cluster_id=cluster_id)
+
+    def note_topics(self, topic_ids: Mapping[str, str | None]) -> None:
+        """Writes down what the broker has just said of topics: the id that each has now, None where there is none."""
+        self._database.call(
+            sa.text("select sharequeue.note_topics(cast(:topics as text[]), cast(:topic_ids as text[]))"),
+            topics=list(topic_ids),
+            topic_ids=list(topic_ids.values()),
+        )
+
+    def remove_deleted_topics(
+        self, gone_for: timedelta, *, execute: bool, group_id: str | None = None
+    ) -> list[DeletedTopic]:
+        """Removes what groups, or one group, have of topics of which the broker has said for ``gone_for`` that they
+        are gone, and says so still. Without ``execute`` only says what that is."""
+        rows = self._database.rows(
+            sa.text(
+                "select * from sharequeue.remove_deleted_topics(cast(:gone_for as interval), :execute,"
+                " cast(:group_id as text)) order by group_id, topic, topic_id"
+            ),
+            gone_for=gone_for,
+            execute=execute,
+            group_id=group_id,
+        )
+        return [DeletedTopic(**row) for row in rows]
 
     def beat(self, longer_than: timedelta | None = None) -> timedelta | None:
         """Writes down that the service is alive; answers how long an outage was that this ends.

@@ -70,6 +70,7 @@ class Watch:
         self._lease = ServiceLease(database, WATCH, replica, LEASE_SECONDS)
         self.waiting: dict[tuple[str, str], str] = {}
         """Why a group's topic has share-partitions without a start offset, by (group, topic)."""
+        self._retry_at: dict[tuple[str, str], float] = {}
         self.faults: dict[str, str] = {}
         """What the broker, or the rule for names, has against a topic that some group needs."""
 
@@ -90,10 +91,17 @@ class Watch:
             self._lease.end()
 
     def _look(self) -> tuple[int, int]:
+        # Each time: what answers at this address may be another cluster since, and knows none of the topics.
+        cluster_id = self._topics.cluster_id()
+        State(self._database).check_cluster(cluster_id)
         names = watched_names(self._database)
         answers = self._topics.ask(names)
+        told = set(names) - set(answers.refused)
+        present = {name: info.topic_id for name, info in answers.known.items()}
         with self._lease.fenced() as database:
-            record_topics(database, answers.known, set(names) - set(answers.refused))
+            record_topics(database, answers.known, told)
+            State(database).note_topics({name: present.get(name) for name in sorted(told)})
+        self._remove_deleted()
         initialized = 0
         for group_id in grown_groups(self._database):
             with self._groups.step(group_id), self._lease.fenced() as database:
@@ -103,6 +111,18 @@ class Watch:
         observed = self._observe(answers.known, refused)
         self._tell_faults(refused)
         return initialized, observed
+
+    def _remove_deleted(self) -> None:
+        """What groups have of topics that have been gone for long enough, each group in a step of its own."""
+        retention = self._configs.deleted_topics_retention
+        due = State(self._database).remove_deleted_topics(retention, execute=False)
+        for group_id in sorted({each.group_id for each in due}):
+            with self._groups.step(group_id), self._lease.fenced() as database:
+                for each in State(database).remove_deleted_topics(retention, execute=True, group_id=group_id):
+                    _log.warning(
+                        "group %s: removed its %d share-partitions of topic %s (id %s), which is gone since %s",
+                        *(group_id, each.share_partitions, each.topic, each.topic_id, each.gone_since),
+                    )
 
     def _still_watching(self) -> None:
         """Hold on to the watch before the broker is asked again."""
@@ -158,6 +178,9 @@ class Watch:
         missing = sorted(set(range(info.partitions)) - group.initialized.get(topic, frozenset()))
         if not missing:
             return 0, None
+        key = group.group_id, topic
+        if self._now() < self._retry_at.get(key, 0.0):
+            return 0, self.waiting.get(key)
         self._still_watching()
         try:
             starts = self._start_offsets(group.group_id, topic)
@@ -182,6 +205,9 @@ class Watch:
                 )
         without = [str(partition) for partition in missing if starts.get(partition) is None]
         if without:
+            if all(partition in starts for partition in missing):
+                # The broker has answered: no record is young enough. A partition without a leader is asked for anew.
+                self._retry_at[key] = self._now() + self._configs.initialize_retry_ms / 1000
             return started, f"{explanation(OffsetNotAvailable)} Partitions: {', '.join(without)}."
         return started, None
 

@@ -23,7 +23,7 @@ CALLED_BY_WORKERS = {
     *("dead_letter_attempts", "hold_dead_letters"),
     *("begin_compaction", "commit_compaction", "removable_outputs", "forget_compaction"),
     *("record_report", "pause", "force", "alter_offsets", "reset_offsets", "delete_offsets", "delete_group"),
-    *("clock", "principal", "schema_version", "state_id", "topics_redriven_for_others"),
+    *("check_cluster", "clock", "principal", "schema_version", "state_id", "topics_redriven_for_others"),
 }
 
 WITHOUT_A_METHOD = (
@@ -72,6 +72,7 @@ def call_every_operation(
     assert state.forget_compaction(compaction_id)
     state.now()
     assert state.state_id() == State(reader).state_id()
+    worker.rows(sa.text("select sharequeue.check_cluster('any')"))
     for call in WITHOUT_A_METHOD:
         [row] = worker.rows(
             sa.text(f"select * from sharequeue.{call}"),  # noqa: S608 - one of four

@@ -165,6 +165,9 @@ def prepare(database: Database) -> Calls:
         "extend_locks": {"p_amount": "10 minutes"},
         "raise_state_epochs": {},
         "set_service_configs": {"p_configs": '{"group.share.delivery.count.limit": "6"}'},
+        "check_cluster": {"p_cluster_id": "a-cluster"},
+        "note_topics": {"p_topics": ["t"], "p_topic_ids": ["id"]},
+        "remove_deleted_topics": {"p_gone_for": "0", "p_execute": True},
         "take_snapshot": {"p_share_partition_id": ids["id"]},
         "take_snapshots": {"p_updates": 500},
         "make_journal_partitions": {},
@@ -187,6 +190,7 @@ def prepare(database: Database) -> Calls:
         "verify_journal": {"p_group_id": "g"},
         "clock": {},
         "principal": {},
+        "state_id": {},
         "require_read_committed": {},
         "schema_version": {},
         # What views are made of.

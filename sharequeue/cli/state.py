@@ -150,6 +150,29 @@ def raise_epochs(home: Path | None, execute: bool) -> None:
         say(f"raised the state epochs of {held.raise_state_epochs()} share-partitions")
 
 
+@state.command("remove-deleted-topics")
+@home_option
+@click.option(
+    "--gone-for", default="PT15M", show_default=True, help="How long the broker must have said so: ISO-8601."
+)
+@execute_option
+def remove_deleted_topics(home: Path | None, gone_for: str, execute: bool) -> None:
+    """Remove what groups have of topics that the broker has said are gone, now and for so long.
+
+    The service asks the broker, and does the same by itself after `deleted.topics.retention.ms`.
+    """
+    span = reset_duration(f"by_duration:{gone_for}") or timedelta()
+    with Database.open(Settings.load(home)) as database:
+        found = State(database).remove_deleted_topics(span, execute=execute)
+    for each in found:
+        say(
+            f"{'removed' if execute else 'would remove'} {each.share_partitions} share-partitions of group "
+            f"{each.group_id}: topic {each.topic} (id {each.topic_id}) is gone since {each.gone_since}"
+        )
+    if not found:
+        say(f"the broker says of no topic that it is gone for {span}")
+
+
 def _shown(offsets: OffsetSet, most: int = 8) -> str:
     runs = offsets.runs()
     shown = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs[:most])

@@ -38,7 +38,7 @@ begin
     -- A call that names its token and is known by a request id need not be looked up here: had it been answered
     -- before, nothing would be held under that token any more.
     if p_types = '{1}' and array_length(p_firsts, 1) = 1 and array_length(p_lasts, 1) = 1
-            and p_max_records between 1 and 2147483647 and p_redelivery in ('kafka', 'fan_out')
+            and p_lasts[1] < 9223372036854775807 and p_max_records between 1 and 2147483647 and p_redelivery in ('kafka', 'fan_out')
             and (p_token is not null or p_request_id is null) then
         if p_member_epoch is not null then
             select m.error_code into v_refused

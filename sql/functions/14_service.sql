@@ -29,6 +29,7 @@ create or replace function sharequeue.hold_service_lease(p_task text, p_token uu
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
     perform sharequeue.authorise_cluster();
+    perform sharequeue.check_present('the task', p_task), sharequeue.check_present('the token', p_token);
     perform from sharequeue.service_leases where task = p_task and token = p_token for share;
     if not found then
         raise exception 'another replica does "%" now', p_task using errcode = 'SQ016';

@@ -25,7 +25,7 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
     v_worker constant text[] := array[
         'acknowledge', 'acknowledge_and_acquire', 'acknowledge_and_fetch', 'acknowledge_batches', 'acquire',
-        'close_dead_letters', 'dead_letter_attempts', 'hold_dead_letters', 'initialize', 'observe', 'open_dead_letters',
+        'check_cluster', 'close_dead_letters', 'dead_letter_attempts', 'hold_dead_letters', 'initialize', 'observe', 'open_dead_letters',
         'record_report', 'release', 'renew', 'sweep', 'topics_redriven_for_others',
         'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets',
         'begin_compaction', 'commit_compaction', 'forget_compaction', 'removable_outputs'];
@@ -33,7 +33,8 @@ declare
         'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive',
         'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'journal_partitions',
         'make_journal_partitions',
-        'open_redrive', 'raise_state_epochs', 'remove_acls', 'roll_up_due_days', 'roll_up_journal', 'set_service_configs',
+        'note_topics', 'open_redrive', 'raise_state_epochs', 'remove_acls', 'remove_deleted_topics', 'roll_up_due_days',
+        'roll_up_journal', 'set_service_configs',
         'take_snapshot', 'take_snapshots', 'trim_redrive',
         'end_service_lease', 'hear_replica', 'hold_service_lease', 'take_service_lease'];
     v_reader constant text[] := array[

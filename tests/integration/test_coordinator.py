@@ -31,7 +31,9 @@ HOUR_MS = 3_600_000
 @pytest.fixture
 def coordinator(private_database: Database, topics: Topics) -> Iterator[Coordinator]:
     """Give a coordinator of a database of its own, stepped by hand."""
-    yield Coordinator(private_database, topics)
+    # A topic without a start offset is tried at each step.
+    at_once = ServiceConfigs.of({"group.share.initialize.retry.interval.ms": "1"})
+    yield Coordinator(private_database, topics, at_once)
     topics.close()
 
 
@@ -102,6 +104,24 @@ def test_by_duration_starts_at_a_young_record(
     coordinator.step()
     assert starts(private_database) == {0: 4, 1: 3}
     assert coordinator.waiting == {}
+
+
+def test_a_topic_without_a_start_is_tried_again_after_the_interval(
+    settings: Settings, private_database: Database, topics: Topics, make_topic: MakeTopic
+) -> None:
+    """`group.share.initialize.retry.interval.ms`: until it has passed, the broker is not asked again."""
+    topic, moved = make_topic(), [0.0]
+    configs = ServiceConfigs.of({"group.share.initialize.retry.interval.ms": "20000"})
+    coordinator = Coordinator(private_database, topics, configs, now=lambda: time.time() + moved[0])
+    join(private_database, topic, "by_duration:PT1H")
+    coordinator.step()
+    produce(settings, topic, 1)
+    coordinator.step()
+    assert starts(private_database) == {}
+    assert "Partitions: 0." in coordinator.waiting["g", topic]
+    moved[0] = 21.0
+    coordinator.step()
+    assert starts(private_database) == {0: 0}
 
 
 def test_partitions_added_later_start_at_zero(

@@ -68,6 +68,7 @@ MEANT: Mapping[str, Meant] = {
     # Names of nobody.
     "*.p_group_id": ((*NAMES,), NOBODY),
     "raise_group_epoch.p_group_id": (("null", *NAMES), NOBODY),
+    "remove_deleted_topics.p_group_id": (("null", *NAMES), "null: all groups"),
     "*.p_topic": ((*NAMES,), NOBODY),
     "*.p_partition": ((*NUMBERS,), NOBODY),
     "*.p_sequence": ((*NUMBERS,), NOBODY),
@@ -117,6 +118,13 @@ MEANT: Mapping[str, Meant] = {
     "take_service_lease.p_holder": (("quotes",), AS_GIVEN),
     "end_service_lease.p_task": ((*NAMES,), NOBODY),
     "hear_replica.p_replica_id": (("quotes",), AS_GIVEN),
+    "*.p_gone_for": (("zero",), "at once, if the broker says so still"),
+    "note_topics.p_topic_ids": (
+        ("a null in it", *(f"of {name}" for name in NAMES)),
+        "null: the topic is gone; another id: so is the one that groups have state of",
+    ),
+    "note_topics.p_topics": ((*(f"of {name}" for name in NAMES),), NOBODY),
+    "*.p_cluster_id": (("quotes",), AS_GIVEN),
     "*.p_longer_than": (("null", "zero"), "null: no silence is an outage; zero: any is"),
     "set_service_configs.p_configs": (("an object",), "all are Kafka's defaults"),
 }

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import timedelta
+
 import pytest
 import sqlalchemy as sa
 
-from sharequeue.configs import GroupConfigs, alter_group_configs
+from sharequeue.configs import GroupConfigs, ServiceConfigs, alter_group_configs, publish_service_configs
+from sharequeue.coordinator import Coordinator
 from sharequeue.database import Database
+from sharequeue.deadletters import DeadLetterWriter
+from sharequeue.errors import InconsistentClusterId
 from sharequeue.groups import HeartbeatRequest, ensure_group, heartbeat
 from sharequeue.offsets import OffsetSet
+from sharequeue.settings import Settings
 from sharequeue.state import AcknowledgeType, SharePartition, State
+from sharequeue.topics import Topics
+from tests.integration.state_calls import audited, move_clock
 
 AT = SharePartition("g", "t", 0)
 
@@ -57,3 +66,106 @@ def test_a_group_that_comes_back_is_configured_as_before(state: State, private_d
     assert (configs.auto_offset_reset, configs.delivery_count_limit) == ("earliest", 3)
     limits = sa.text("select delivery_count_limit from sharequeue.group_settings where group_id = 'g'")
     assert private_database.rows(limits)[0]["delivery_count_limit"] == 3
+
+
+def removed(state: State, minutes: float, *, execute: bool = True) -> int:
+    found = state.remove_deleted_topics(timedelta(minutes=minutes), execute=execute)
+    return sum(each.share_partitions for each in found)
+
+
+def test_the_state_of_a_deleted_topic_goes_after_the_broker_has_said_so_for_long_enough(state: State) -> None:
+    """Not before the time has passed, not when the broker was silent in between, not of another topic id. What went
+    is in the audit log."""
+    state.initialize(SharePartition("g", "other", 0), "its id", 0, 1)
+    state.note_topics({"t": None, "other": "its id"})
+    assert removed(state, 15) == 0
+    move_clock(state, 10 * 60)
+    assert removed(state, 0) == 0
+    for _ in range(32):
+        state.note_topics({"t": None, "other": "its id"})
+        move_clock(state, 30)
+    assert removed(state, 17) == 0
+    assert removed(state, 15, execute=False) == 1
+    assert removed(state, 15) == 1
+    assert [status.topic for status in state.describe("g")] == ["other"]
+    assert audited(state) == ["remove_deleted_topic"]
+    assert (removed(state, 0), count(state.database, "gone_topics")) == (0, 0)
+    assert state.verify() == []
+
+
+def test_a_topic_that_is_there_again_or_not_spoken_of_keeps_its_state(state: State) -> None:
+    """The same id again takes it back; a topic that the broker says nothing of is not gone."""
+    state.note_topics({"t": None})
+    state.note_topics({"t": "id"})
+    assert removed(state, 0) == 0
+    state.note_topics({})
+    state.note_topics({"somebody else's": None})
+    assert removed(state, 0) == 0
+    state.note_topics({"t": "another id"})
+    assert removed(state, 0) == 1
+
+
+def test_a_group_begins_anew_on_a_topic_made_again(
+    private_database: Database, topics: Topics, make_topic: Callable[..., str]
+) -> None:
+    """The watch does it by itself: state of the old topic is removed, and the new one starts by the reset policy."""
+    topic = make_topic()
+    configs = ServiceConfigs.of({"deleted.topics.retention.ms": "0"})
+    coordinator = Coordinator(private_database, topics, configs)
+    alter_group_configs(private_database, "w", {"share.auto.offset.reset": "earliest"})
+    heartbeat(private_database, HeartbeatRequest("w", "m1", 0, subscribed_topic_names=(topic,)))
+    coordinator.step()
+    [before] = State(private_database).describe("w")
+    topics.delete(topic)
+    coordinator.step()
+    assert State(private_database).describe("w") == []
+    made = topics.create(topic, 1)
+    coordinator.step()
+    [after] = State(private_database).describe("w")
+    assert (after.topic_id, after.status, before.topic_id != after.topic_id) == (
+        made.topic_id,
+        "active",
+        True,
+    )
+
+
+def test_another_cluster_is_refused_until_the_owner_says_otherwise(
+    state: State, private_database: Database, topics: Topics
+) -> None:
+    """With both ids and what to do; the watch then touches nothing, though all topics are gone there."""
+    state.check_cluster("one")
+    state.check_cluster("one")
+    with pytest.raises(
+        InconsistentClusterId, match=r"of Kafka cluster two, and the state is of cluster one.*rebind"
+    ):
+        state.check_cluster("two")
+    heartbeat(private_database, HeartbeatRequest("g", "m1", 0, subscribed_topic_names=("t",)))
+    configs = ServiceConfigs.of({"deleted.topics.retention.ms": "0"})
+    coordinator = Coordinator(private_database, topics, configs)
+    with pytest.raises(InconsistentClusterId):
+        coordinator.watch()
+    assert [status.topic for status in state.describe("g")] == ["t"]
+    rebound = sa.text("select sharequeue.rebind_cluster(:cluster) as before")
+    assert private_database.rows(rebound, cluster=topics.cluster_id())[0]["before"] == "one"
+    assert audited(state)[-1] == "rebind_cluster"
+    coordinator.watch()
+    assert state.describe("g") == []
+
+
+def test_every_process_has_the_services_dead_letter_rules(
+    state: State, private_database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prefix and the making of topics come from the database, whatever the environment of a drain says."""
+    publish_service_configs(
+        private_database,
+        ServiceConfigs.of(
+            {
+                "errors.deadletterqueue.topic.name.prefix": "letters.",
+                "errors.deadletterqueue.auto.create.topics.enable": "true",
+            }
+        ),
+    )
+    monkeypatch.setenv("SHAREQUEUE_ERRORS_DEADLETTERQUEUE_TOPIC_NAME_PREFIX", "mine.")
+    configs = GroupConfigs.load(private_database, "g")
+    rules = DeadLetterWriter(settings, state, "g", configs)._rules
+    assert (rules.prefix, rules.auto_create) == ("letters.", True)

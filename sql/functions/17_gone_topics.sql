@@ -1,0 +1,91 @@
+-- Topics that the broker no longer has: since when it has said so, and the end of what groups have of them. Kafka's share
+-- coordinator removes the state of a deleted topic; here that waits until the broker has said for a set time, without a
+-- break, that this very topic id is gone. A broker that is silent, or says that somebody may not know, says nothing.
+
+-- How long the broker may say nothing of a topic id before the time begins anew.
+create or replace function sharequeue.gone_topic_silence() returns interval
+language sql immutable parallel safe as $$ select pg_catalog.make_interval(mins => 1) $$;
+
+-- Writes down what the broker has just said of topics: p_topic_ids has the id that each has now, null where there is no
+-- such topic. Of topics that it did not speak of, nothing is to be named here.
+create or replace function sharequeue.note_topics(p_topics text[], p_topic_ids text[]) returns void
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_at timestamptz;
+begin
+    perform sharequeue.require_read_committed();
+    perform sharequeue.authorise_cluster();
+    if p_topics is null or cardinality(p_topics) is distinct from cardinality(p_topic_ids)
+            or array_position(p_topics, null) is not null then
+        raise exception 'every topic needs a name, and its id or null' using errcode = 'SQ042';
+    end if;
+    v_at := sharequeue.clock();
+    delete from sharequeue.gone_topics g
+    where exists (select from unnest(p_topics, p_topic_ids) as n (topic, topic_id)
+            where n.topic = g.topic and n.topic_id = g.topic_id)
+        or not exists (select from sharequeue.share_partitions sp where sp.topic = g.topic and sp.topic_id = g.topic_id);
+    -- Every ten seconds will do: who looks asks whether it was said within the minute.
+    insert into sharequeue.gone_topics as g (topic, topic_id, gone_since, said_at)
+    select distinct sp.topic, sp.topic_id, v_at, v_at
+    from unnest(p_topics, p_topic_ids) as n (topic, topic_id) join sharequeue.share_partitions sp on sp.topic = n.topic
+    where n.topic_id is distinct from sp.topic_id
+    on conflict on constraint gone_topics_pkey do update
+        set gone_since = case when g.said_at < v_at - sharequeue.gone_topic_silence() then v_at else g.gone_since end,
+            said_at = v_at
+        where g.said_at < v_at - interval '10 seconds';
+end
+$$;
+
+-- Removes what groups have of topic ids that the broker has said are gone for p_gone_for and says so still; without
+-- p_execute only says what it would remove; of one group, or of all. One row for each group and topic id. The groups go on: where members subscribe
+-- to a topic that was made anew, it starts as one that is new to the group.
+create or replace function sharequeue.remove_deleted_topics(
+    p_gone_for interval, p_execute boolean, p_group_id text default null
+) returns table (topic text, topic_id text, gone_since timestamptz, group_id text, share_partitions bigint)
+language plpgsql volatile set search_path = pg_catalog as $$
+#variable_conflict use_column
+declare
+    v_at timestamptz;
+    v_found record;
+    v_ids bigint[];
+    v_before jsonb;
+begin
+    perform sharequeue.require_read_committed();
+    perform sharequeue.authorise_cluster();
+    perform sharequeue.check_span('the time for which a topic is gone', p_gone_for),
+        sharequeue.check_present('whether to execute', p_execute);
+    v_at := sharequeue.clock();
+    -- By group: that is the order of locks.
+    for v_found in
+        select sp.group_id, sp.topic, sp.topic_id, g.gone_since, count(*) as share_partitions
+        from sharequeue.gone_topics g
+        join sharequeue.share_partitions sp on sp.topic = g.topic and sp.topic_id = g.topic_id
+        where (p_group_id is null or sp.group_id = p_group_id) and g.gone_since <= v_at - p_gone_for
+            and g.said_at >= v_at - sharequeue.gone_topic_silence()
+        group by sp.group_id, sp.topic, sp.topic_id, g.gone_since order by sp.group_id, sp.topic, sp.topic_id
+    loop
+        if p_execute then
+            continue when not sharequeue.lock_group(v_found.group_id);
+            v_ids := sharequeue.lock_in_order(array[v_found.group_id], false, true, v_found.topic);
+            with deleted as (
+                delete from sharequeue.share_partitions
+                where share_partition_id = any (v_ids) and topic_id = v_found.topic_id
+                returning partition, spso, speo, state_epoch
+            )
+            select jsonb_agg(jsonb_build_object('topic', v_found.topic, 'topic_id', v_found.topic_id,
+                'partition', d.partition, 'start_offset', d.spso, 'end_offset', d.speo, 'state_epoch', d.state_epoch)
+                order by d.partition) into v_before from deleted as d;
+            -- Nothing was left: somebody else has reset or deleted it meanwhile.
+            continue when v_before is null;
+            perform sharequeue.audit('remove_deleted_topic', v_found.group_id, v_before,
+                jsonb_build_object('gone_since', v_found.gone_since));
+        end if;
+        return query select v_found.topic, v_found.topic_id, v_found.gone_since, v_found.group_id,
+            v_found.share_partitions;
+    end loop;
+    if p_execute then
+        delete from sharequeue.gone_topics g where not exists (
+            select from sharequeue.share_partitions sp where sp.topic = g.topic and sp.topic_id = g.topic_id);
+    end if;
+end
+$$;
