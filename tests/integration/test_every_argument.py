@@ -61,6 +61,11 @@ MEANT: Mapping[str, Meant] = {
     "*.p_execute": (EITHER, "either"),
     "*.p_cancelled": (EITHER, "either"),
     "*.p_dropped": (EITHER, "either"),
+    "*.p_refund": (EITHER, "either"),
+    "acquire.p_leave_out": (
+        ("null", "empty", "everything", "no end", "no begin", "below 0", "the last offsets", "wide"),
+        "what is in it is left out, whether it is there or not; null leaves out nothing",
+    ),
     "*.p_dry_run": (EITHER, "either"),
     "*.p_wait": (EITHER, "either"),
     "*.p_allow": (EITHER, "either"),
