@@ -204,7 +204,7 @@ begin
     -- A call that names its token and is known by a request id need not be looked up here: had it been answered
     -- before, nothing would be held under that token any more.
     if p_types = '{1}' and array_length(p_firsts, 1) = 1 and array_length(p_lasts, 1) = 1
-            and p_max_records between 1 and 2147483647 and p_redelivery in ('kafka', 'fan_out')
+            and p_lasts[1] < 9223372036854775807 and p_max_records between 1 and 2147483647 and p_redelivery in ('kafka', 'fan_out')
             and (p_token is not null or p_request_id is null) then
         if p_member_epoch is not null then
             select m.error_code into v_refused
@@ -1100,7 +1100,7 @@ CREATE FUNCTION sharequeue.apply_permissions() RETURNS void
 declare
     v_worker constant text[] := array[
         'acknowledge', 'acknowledge_and_acquire', 'acknowledge_and_fetch', 'acknowledge_batches', 'acquire',
-        'close_dead_letters', 'dead_letter_attempts', 'hold_dead_letters', 'initialize', 'observe', 'open_dead_letters',
+        'check_cluster', 'close_dead_letters', 'dead_letter_attempts', 'hold_dead_letters', 'initialize', 'observe', 'open_dead_letters',
         'record_report', 'release', 'renew', 'sweep', 'topics_redriven_for_others',
         'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets',
         'begin_compaction', 'commit_compaction', 'forget_compaction', 'removable_outputs'];
@@ -1108,7 +1108,8 @@ declare
         'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive',
         'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'journal_partitions',
         'make_journal_partitions',
-        'open_redrive', 'raise_state_epochs', 'remove_acls', 'roll_up_due_days', 'roll_up_journal', 'set_service_configs',
+        'note_topics', 'open_redrive', 'raise_state_epochs', 'remove_acls', 'remove_deleted_topics', 'roll_up_due_days',
+        'roll_up_journal', 'set_service_configs',
         'take_snapshot', 'take_snapshots', 'trim_redrive',
         'end_service_lease', 'hear_replica', 'hold_service_lease', 'take_service_lease'];
     v_reader constant text[] := array[
@@ -1504,6 +1505,31 @@ begin
             p_most using errcode = 'SQ042';
     end if;
     return p_value;
+end
+$$;
+
+-- FUNCTION check_cluster(text)
+
+CREATE FUNCTION sharequeue.check_cluster(p_cluster_id text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_bound sharequeue.kafka_cluster;
+begin
+    perform sharequeue.check_name('the cluster id', p_cluster_id);
+    select * into v_bound from sharequeue.kafka_cluster;
+    if not found and sharequeue.is_trusted() then
+        insert into sharequeue.kafka_cluster (cluster_id, bound_at) values (p_cluster_id, sharequeue.clock())
+        on conflict on constraint kafka_cluster_pkey do nothing;
+        select * into v_bound from sharequeue.kafka_cluster;
+    end if;
+    if v_bound.cluster_id <> p_cluster_id then
+        raise exception 'the broker is of Kafka cluster %, and the state is of cluster % since %: nothing of it is true '
+            'there. Check SHAREQUEUE_BOOTSTRAP_SERVERS and SHAREQUEUE_DATABASE_URL; if it is the right cluster all the same, '
+            'the schema''s owner says so by select sharequeue.rebind_cluster(''%'')', p_cluster_id, v_bound.cluster_id,
+            v_bound.bound_at, p_cluster_id using errcode = 'SQ104';
+    end if;
 end
 $$;
 
@@ -2880,6 +2906,12 @@ begin
 end
 $$;
 
+-- FUNCTION gone_topic_silence()
+
+CREATE FUNCTION sharequeue.gone_topic_silence() RETURNS interval
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select pg_catalog.make_interval(mins => 1) $$;
+
 -- FUNCTION group_config(text, text)
 
 CREATE FUNCTION sharequeue.group_config(p_group_id text, p_name text) RETURNS text
@@ -3095,6 +3127,7 @@ CREATE FUNCTION sharequeue.hold_service_lease(p_task text, p_token uuid) RETURNS
     AS $$
 begin
     perform sharequeue.authorise_cluster();
+    perform sharequeue.check_present('the task', p_task), sharequeue.check_present('the token', p_token);
     perform from sharequeue.service_leases where task = p_task and token = p_token for share;
     if not found then
         raise exception 'another replica does "%" now', p_task using errcode = 'SQ016';
@@ -3704,6 +3737,38 @@ begin
 end
 $$;
 
+-- FUNCTION note_topics(text[], text[])
+
+CREATE FUNCTION sharequeue.note_topics(p_topics text[], p_topic_ids text[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_at timestamptz;
+begin
+    perform sharequeue.require_read_committed();
+    perform sharequeue.authorise_cluster();
+    if p_topics is null or cardinality(p_topics) is distinct from cardinality(p_topic_ids)
+            or array_position(p_topics, null) is not null then
+        raise exception 'every topic needs a name, and its id or null' using errcode = 'SQ042';
+    end if;
+    v_at := sharequeue.clock();
+    delete from sharequeue.gone_topics g
+    where exists (select from unnest(p_topics, p_topic_ids) as n (topic, topic_id)
+            where n.topic = g.topic and n.topic_id = g.topic_id)
+        or not exists (select from sharequeue.share_partitions sp where sp.topic = g.topic and sp.topic_id = g.topic_id);
+    -- Every ten seconds will do: who looks asks whether it was said within the minute.
+    insert into sharequeue.gone_topics as g (topic, topic_id, gone_since, said_at)
+    select distinct sp.topic, sp.topic_id, v_at, v_at
+    from unnest(p_topics, p_topic_ids) as n (topic, topic_id) join sharequeue.share_partitions sp on sp.topic = n.topic
+    where n.topic_id is distinct from sp.topic_id
+    on conflict on constraint gone_topics_pkey do update
+        set gone_since = case when g.said_at < v_at - sharequeue.gone_topic_silence() then v_at else g.gone_since end,
+            said_at = v_at
+        where g.said_at < v_at - interval '10 seconds';
+end
+$$;
+
 -- FUNCTION observe(text, text, integer, text, bigint, bigint, bigint)
 
 CREATE FUNCTION sharequeue.observe(p_group_id text, p_topic text, p_partition integer, p_topic_id text, p_log_start bigint, p_log_end bigint, p_last_stable_offset bigint) RETURNS text
@@ -4174,6 +4239,25 @@ begin
 end
 $$;
 
+-- FUNCTION rebind_cluster(text)
+
+CREATE FUNCTION sharequeue.rebind_cluster(p_cluster_id text) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog'
+    AS $$
+declare
+    v_before text;
+begin
+    perform sharequeue.check_name('the cluster id', p_cluster_id);
+    select cluster_id into v_before from sharequeue.kafka_cluster for update;
+    insert into sharequeue.kafka_cluster (cluster_id, bound_at) values (p_cluster_id, sharequeue.clock())
+    on conflict on constraint kafka_cluster_pkey do update
+        set cluster_id = excluded.cluster_id, bound_at = excluded.bound_at;
+    perform sharequeue.audit('rebind_cluster', null, to_jsonb(v_before), to_jsonb(p_cluster_id));
+    return v_before;
+end
+$$;
+
 -- FUNCTION record_report(text)
 
 CREATE FUNCTION sharequeue.record_report(p_group_id text) RETURNS timestamp with time zone
@@ -4396,6 +4480,59 @@ begin
         perform sharequeue.audit('remove_acl', null, to_jsonb(a), null) from unnest(v_acls) as a;
     end if;
     return query select * from unnest(v_acls);
+end
+$$;
+
+-- FUNCTION remove_deleted_topics(interval, boolean, text)
+
+CREATE FUNCTION sharequeue.remove_deleted_topics(p_gone_for interval, p_execute boolean, p_group_id text DEFAULT NULL::text) RETURNS TABLE(topic text, topic_id text, gone_since timestamp with time zone, group_id text, share_partitions bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+    v_at timestamptz;
+    v_found record;
+    v_ids bigint[];
+    v_before jsonb;
+begin
+    perform sharequeue.require_read_committed();
+    perform sharequeue.authorise_cluster();
+    perform sharequeue.check_span('the time for which a topic is gone', p_gone_for),
+        sharequeue.check_present('whether to execute', p_execute);
+    v_at := sharequeue.clock();
+    -- By group: that is the order of locks.
+    for v_found in
+        select sp.group_id, sp.topic, sp.topic_id, g.gone_since, count(*) as share_partitions
+        from sharequeue.gone_topics g
+        join sharequeue.share_partitions sp on sp.topic = g.topic and sp.topic_id = g.topic_id
+        where (p_group_id is null or sp.group_id = p_group_id) and g.gone_since <= v_at - p_gone_for
+            and g.said_at >= v_at - sharequeue.gone_topic_silence()
+        group by sp.group_id, sp.topic, sp.topic_id, g.gone_since order by sp.group_id, sp.topic, sp.topic_id
+    loop
+        if p_execute then
+            continue when not sharequeue.lock_group(v_found.group_id);
+            v_ids := sharequeue.lock_in_order(array[v_found.group_id], false, true, v_found.topic);
+            with deleted as (
+                delete from sharequeue.share_partitions
+                where share_partition_id = any (v_ids) and topic_id = v_found.topic_id
+                returning partition, spso, speo, state_epoch
+            )
+            select jsonb_agg(jsonb_build_object('topic', v_found.topic, 'topic_id', v_found.topic_id,
+                'partition', d.partition, 'start_offset', d.spso, 'end_offset', d.speo, 'state_epoch', d.state_epoch)
+                order by d.partition) into v_before from deleted as d;
+            -- Nothing was left: somebody else has reset or deleted it meanwhile.
+            continue when v_before is null;
+            perform sharequeue.audit('remove_deleted_topic', v_found.group_id, v_before,
+                jsonb_build_object('gone_since', v_found.gone_since));
+        end if;
+        return query select v_found.topic, v_found.topic_id, v_found.gone_since, v_found.group_id,
+            v_found.share_partitions;
+    end loop;
+    if p_execute then
+        delete from sharequeue.gone_topics g where not exists (
+            select from sharequeue.share_partitions sp where sp.topic = g.topic and sp.topic_id = g.topic_id);
+    end if;
 end
 $$;
 
