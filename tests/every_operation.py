@@ -72,7 +72,6 @@ def call_every_operation(
     assert state.forget_compaction(compaction_id)
     state.now()
     assert state.state_id() == State(reader).state_id()
-    worker.rows(sa.text("select sharequeue.check_cluster('any')"))
     for call in WITHOUT_A_METHOD:
         [row] = worker.rows(
             sa.text(f"select * from sharequeue.{call}"),  # noqa: S608 - one of four
