@@ -9,6 +9,8 @@ with the acknowledgement does so here, in that same transaction.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4, uuid5
 
@@ -16,13 +18,27 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from pipelines.outcomes import Answer
+from pipelines.renewal import LeaseKeeper
+from sharequeue.errors import ShareError
 from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.state import Acknowledged, AcknowledgeType, Lease, LeaseOutput, State
+from sharequeue.state import (
+    A_CALL,
+    Acknowledged,
+    AcknowledgeType,
+    Lease,
+    LeaseAnswer,
+    LeaseOutput,
+    State,
+    in_calls,
+)
 
 MOST_DELAYS = 100
 """Times of one lease that are kept apart: each is an acknowledgement of its own, of about a millisecond."""
 STEPS_SECONDS = (1, 10, 60, 600, 3600, 86_400)
 """What times are rounded up to, the first that leaves no more than MOST_DELAYS of them."""
+
+CALLS_AT_ONCE = 4
+"""Postgres has more than one processor. Fewer than the pool of connections has: renewals go on meanwhile."""
 
 Around = Callable[[sa.Connection, Callable[[], Acknowledged]], Acknowledged]
 """What a sink does in the acknowledgement's transaction: its statements, then the call that it is given, last."""
@@ -74,6 +90,59 @@ def acknowledge(
         if not (error.connection_invalidated or isinstance(error, OperationalError)):
             raise
         return once()
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A lease, its answer, and the outputs that count with it."""
+
+    lease: Lease
+    answered: Answer
+    outputs: Sequence[LeaseOutput] = ()
+
+
+def acknowledge_all(state: State, keeper: LeaseKeeper, given: Sequence[Given]) -> list[Acknowledged]:
+    """Answer many leases, each whole or not at all, in a few calls side by side; they are kept no longer.
+
+    A lease with several times not before is a transaction of its own. Raises LockLost, and the first refusal once
+    everything else was answered.
+    """
+    if not given:
+        return []
+    plain = [each for each in given if len(_calls(each.answered)) == 1]
+    others = [each for each in given if len(_calls(each.answered)) > 1]
+    size = min(A_CALL, -(-len(plain) // CALLS_AT_ONCE) or 1)
+    with ThreadPoolExecutor(CALLS_AT_ONCE) as beside:
+        answers: dict[int, Acknowledged | ShareError] = {}
+        for some in beside.map(lambda some: _at_once(state, keeper, some), in_calls(plain, size)):
+            answers |= some
+    for each in others:
+        with keeper.answering(each.lease) as kept:
+            answers[each.lease.lease_id] = acknowledge(state, kept, each.answered, each.outputs)
+    acknowledged: list[Acknowledged] = []
+    for each in given:
+        answer = answers[each.lease.lease_id]
+        if isinstance(answer, ShareError):
+            raise answer
+        acknowledged.append(answer)
+    return acknowledged
+
+
+def _at_once(
+    state: State, keeper: LeaseKeeper, given: Sequence[Given]
+) -> dict[int, Acknowledged | ShareError]:
+    with keeper.answering_many([each.lease for each in given]) as leases:
+        answers = []
+        for lease, each in zip(leases, given, strict=True):
+            ((outcomes, not_before),) = _calls(each.answered)
+            answers.append(LeaseAnswer(lease, outcomes, each.outputs, not_before))
+        answered = dict(
+            zip([lease.lease_id for lease in leases], state.acknowledge_many(answers), strict=True)
+        )
+        for lease in leases:
+            if not isinstance(answered[lease.lease_id], ShareError):
+                keeper.drop(lease)
+    return answered
 
 
 def rounded(delays: Mapping[int, OffsetSet], most: int = MOST_DELAYS) -> dict[int, OffsetSet]:

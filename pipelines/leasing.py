@@ -26,14 +26,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StringType
 
-from pipelines.answering import acknowledge
+from pipelines.answering import Given, acknowledge_all
 from pipelines.files import Files, literal
 from pipelines.job import OUTCOMES, RELEASE, HandlerError, check_meanings
 from pipelines.nothing import require_topics, why_nothing
-from pipelines.outcomes import Answer, Seen, seen_in, with_outcomes
+from pipelines.outcomes import Seen, seen_in, with_outcomes
 from pipelines.plan import MAX_SCANS
 from pipelines.read import no_records
-from pipelines.renewal import Budget, LeaseKeeper, Member
+from pipelines.renewal import Budget, LeaseKeeper, Member, release_held
 from pipelines.retries import Backoff
 from pipelines.run import MAX_RECORDS
 from pipelines.session import cancellable, spark_session
@@ -45,7 +45,7 @@ from sharequeue.configs import GroupConfigs
 from sharequeue.database import Database
 from sharequeue.membership import Membership
 from sharequeue.settings import Settings
-from sharequeue.state import Acknowledged, Lease, SharePartition, State
+from sharequeue.state import Lease, SharePartition, State
 from sharequeue.topics import TopicInfo, Topics
 
 __all__ = ["Answered", "LeasedRecords", "Unacknowledged", "lease"]
@@ -155,7 +155,13 @@ class LeasedRecords:
         self._acknowledged = True
         now = self._source.state.now()
         answers = {at.lease_id: self._backoff.apply(at, answers[at.lease_id], now) for at in self.leases}
-        given = [self._answer(lease, answers[lease.lease_id]) for lease in self.leases]
+        given = acknowledge_all(
+            self._source.state,
+            self._keeper,
+            [Given(lease, answers[lease.lease_id]) for lease in self.leases],
+        )
+        # Below the log start nothing can be answered any more; such a lease ends without it.
+        release_held(self._source.state, [lease for lease in self.leases if answers[lease.lease_id].lost])
         return Answered(
             leased=self.count,
             accepted=sum(a.accepted for a in given),
@@ -167,15 +173,6 @@ class LeasedRecords:
             lost=sum(a.lost.count for a in answers.values()),
             lag=sum(a.lag for a in given),
         )
-
-    def _answer(self, lease: Lease, answered: Answer) -> Acknowledged:
-        state = self._source.state
-        with self._keeper.answering(lease) as kept:
-            acknowledged = acknowledge(state, kept, answered, ())
-        if answered.lost:
-            # Below the log start nothing can be answered any more; the lease ends without it.
-            state.release_lease(lease)
-        return acknowledged
 
     def _durable(self, outcomes: DataFrame | str | PathLike[str]) -> DataFrame:
         """The outcomes as they lie in storage, flushed where that is this machine's matter."""

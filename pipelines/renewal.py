@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -22,14 +22,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines.interrupts import deferred, forget_interrupted_call
 from pipelines.sharing import OutputNotShared
-from pipelines.sizes import records_within
 from sharequeue.errors import ShareError
 from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.state import Lease, SharePartition, State
+from sharequeue.state import Lease, SharePartition, State, in_calls
 
 _log = logging.getLogger(__name__)
 
 RENEWALS_PER_LOCK = 3
+LAST_ATTEMPTS_IN_A_ROW = 32
+"""Each takes a round of its own, of a second or so; then everything else has a turn."""
 
 
 class Member(Protocol):
@@ -108,6 +109,7 @@ class LeaseKeeper:
         self._stop = False
         self._process = os.getpid()
         self._lost: str | None = None
+        self._last_attempts = 0
         self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
 
     def __enter__(self) -> Self:
@@ -145,59 +147,71 @@ class LeaseKeeper:
             self.drop(lease)
         release_held(self._state, held, cancelled=cancelled, refund=refund)
 
-    def acquire(
-        self,
-        sp: SharePartition,
-        max_records: int,
-        lock_duration_ms: int | None,
-        leave_out: OffsetSet = EMPTY,
-    ) -> Lease | None:
-        """Lease up to so many records and keep them, none of `leave_out`; None when there is nothing to lease.
-
-        Raises LockLost, and what `State.acquire` raises.
-        """
-        self.check()
-        # From before it is asked for: the lock lives at least this long plus its duration.
-        asked_at = time.monotonic()
-        # A signal in between would leave a lease that nobody knows of.
-        with deferred():
-            lease = self._state.acquire(
-                sp,
-                self._member.member_id,
-                self._member.member_epoch,
-                max_records,
-                lock_duration_ms=lock_duration_ms,
-                leave_out=leave_out,
-            )
-            if lease is not None:
-                with self._lock:
-                    self._held[lease.lease_id] = _Held(lease, asked_at)
-                self._wake.set()
-        return lease
-
     def acquire_within(
         self,
         budget: Budget,
-        share_partitions: Iterable[SharePartition],
+        share_partitions: Sequence[SharePartition],
         lock_duration_ms: int | None,
         leave_out: Callable[[SharePartition], OffsetSet] = lambda sp: EMPTY,
+        parts: int = 1,
     ) -> list[Lease]:
-        """Lease from these share-partitions, in this order, within one budget, and keep it."""
+        """Lease from these share-partitions, in this order, within one budget, and keep it: up to `parts` leases
+        of one share-partition's suspects, and none of `leave_out`.
+
+        A suspect's last attempt comes first and alone; after `LAST_ATTEMPTS_IN_A_ROW` of them the others have a
+        turn. Raises LockLost, and what the first share-partition that refused has answered.
+        """
+        first = self._last_attempts < LAST_ATTEMPTS_IN_A_ROW
+        leases = self._acquire_many(budget, share_partitions, lock_duration_ms, leave_out, parts, first)
+        if not leases and not first:
+            leases = self._acquire_many(budget, share_partitions, lock_duration_ms, leave_out, parts, True)
+        alone = any(lease.last_attempt for lease in leases)
+        self._last_attempts = self._last_attempts + 1 if alone else 0
+        return leases
+
+    def _acquire_many(
+        self,
+        budget: Budget,
+        share_partitions: Sequence[SharePartition],
+        lock_duration_ms: int | None,
+        leave_out: Callable[[SharePartition], OffsetSet],
+        parts: int,
+        last_attempt: bool,
+    ) -> list[Lease]:
         leases: list[Lease] = []
         records, left = budget.max_records, float(budget.max_bytes)
-        for sp in share_partitions:
-            mean = budget.mean_bytes.get(sp.topic, 0.0)
-            wanted = min(records, records_within(left, mean)) if budget.max_bytes else records
-            if not leases and records > 0:
-                # One record at least, however large, as in Kafka's fetch: or nothing would ever be leased.
-                wanted = max(wanted, 1)
-            if wanted <= 0:
-                continue
-            lease = self.acquire(sp, wanted, lock_duration_ms, leave_out(sp))
-            if lease is not None:
-                leases.append(lease)
+        for some in in_calls(share_partitions):
+            if leases:
+                some = [at for at in some if not budget.max_bytes or budget.mean_bytes[at.topic] <= left]
+            if records <= 0 or any(lease.last_attempt for lease in leases):
+                break
+            self.check()
+            # From before it is asked for: the lock lives at least this long plus its duration.
+            asked_at = time.monotonic()
+            # A signal in between would leave leases that nobody knows of.
+            with deferred():
+                acquired = self._state.acquire_many(
+                    some,
+                    self._member.member_id,
+                    self._member.member_epoch,
+                    records,
+                    max_bytes=int(left) if budget.max_bytes else None,
+                    mean_bytes=budget.mean_bytes,
+                    lock_duration_ms=lock_duration_ms,
+                    leave_outs=[leave_out(at) for at in some],
+                    parts=parts,
+                    # What came before is beside it.
+                    last_attempt=last_attempt and not leases,
+                )
+                with self._lock:
+                    self._held.update({lease.lease_id: _Held(lease, asked_at) for lease in acquired.leases})
+                self._wake.set()
+            for refusal in acquired.refusals.values():
+                raise refusal
+            leases += acquired.leases
+            for lease in acquired.leases:
                 records -= lease.offsets.count
-                left -= lease.offsets.count * mean
+                left -= lease.offsets.count * budget.mean_bytes.get(lease.share_partition.topic, 0.0)
         return leases
 
     @contextmanager
@@ -220,6 +234,30 @@ class LeaseKeeper:
             raise
         self.drop(lease)
 
+    @contextmanager
+    def answering_many(self, leases: Sequence[Lease]) -> Iterator[list[Lease]]:
+        """As `answering`, for leases that one call acknowledges; `drop` those that it has answered."""
+        self.check()
+        with self._lock:
+            held = [each for each in map(self._held.get, (lease.lease_id for lease in leases)) if each]
+            for each in held:
+                each.answering = True
+        try:
+            yield self._currents(leases)
+        finally:
+            for each in held:
+                each.answering = False
+
+    def end_unanswered(self, leases: Sequence[Lease]) -> None:
+        """Give these back at once, unanswered: their records are suspects."""
+        for lease in leases:
+            self.drop(lease)
+        release_held(self._state, leases)
+
+    def cancel(self) -> None:
+        """Cancel what is at work for the leases, as a lost lock would."""
+        self._on_lost()
+
     def drop(self, lease: Lease) -> None:
         """Keep it no longer: it was answered or given back."""
         with self._lock:
@@ -236,6 +274,11 @@ class LeaseKeeper:
         two are accepted.
         """
         return replace(lease, member_epoch=self._member.member_epoch)
+
+    def _currents(self, leases: Sequence[Lease]) -> list[Lease]:
+        # Asked for once: a call has one member epoch, and it may rise any time.
+        epoch = self._member.member_epoch
+        return [replace(lease, member_epoch=epoch) for lease in leases]
 
     def check(self) -> None:
         """Raise LockLost when a lock or the membership is lost."""
@@ -262,30 +305,37 @@ class LeaseKeeper:
             return 0.2
         with self._lock:
             held = list(self._held.values())
-        for each in held:
-            if not self._stop and each.due_at() <= time.monotonic():
-                self._renew(each)
+        now = time.monotonic()
+        for some in in_calls([each for each in held if each.due_at() <= now]):
+            if not self._stop:
+                self._renew(some)
         # Never long: a lost membership is only seen here while the main thread waits for Spark.
         due = [each.due_at() - time.monotonic() for each in held]
         return max(0.05, min([0.5, *due]))
 
-    def _renew(self, held: _Held) -> None:
+    def _renew(self, some: Sequence[_Held]) -> None:
         asked_at = time.monotonic()
         try:
-            self._state.renew(self.current(held.lease))
-            held.renewed_at = asked_at
-        except ShareError as error:
+            answers = self._state.renew_many(self._currents([held.lease for held in some]))
+        except Exception as error:
+            # Not only the database's own: the pool of connections has a time-out, too.
+            _log.warning("%d leases could not be renewed, trying again: %s", len(some), error)
+            for held in some:
+                if asked_at >= held.lapsed_at():
+                    self._lose(
+                        f"lease {held.lease.lease_id} could not be renewed before its lock lapsed: {error}"
+                    )
+            return
+        for held, answer in zip(some, answers, strict=True):
+            if not isinstance(answer, ShareError):
+                held.renewed_at = asked_at
+                continue
             with self._lock:
                 still_held = held.lease.lease_id in self._held and not held.answering
             # Answered a moment ago, or just now: there is nothing left to renew.
             if still_held:
-                self._lose(f"the lock on {held.lease.share_partition} (lease {held.lease.lease_id}): {error}")
-        except Exception as error:
-            # Not only the database's own: the pool of connections has a time-out, too.
-            _log.warning("lease %d could not be renewed, trying again: %s", held.lease.lease_id, error)
-            if asked_at >= held.lapsed_at():
                 self._lose(
-                    f"lease {held.lease.lease_id} could not be renewed before its lock lapsed: {error}"
+                    f"the lock on {held.lease.share_partition} (lease {held.lease.lease_id}): {answer}"
                 )
 
     def _lose(self, reason: str) -> None:
@@ -296,14 +346,15 @@ class LeaseKeeper:
 
 
 def release_held(
-    state: State, leases: Iterable[Lease], *, cancelled: bool = False, refund: bool = False
+    state: State, leases: Sequence[Lease], *, cancelled: bool = False, refund: bool = False
 ) -> None:
     """Give back what is held, as well as it can be done: what cannot be given back lapses.
 
     Of a run that was `cancelled`, or with a `refund`, no record is a suspect.
     """
-    for lease in leases:
+    for some in in_calls(leases):
         try:
-            state.release_lease(lease, cancelled=cancelled, refund=refund)
+            state.release_many(some, cancelled=cancelled, refund=refund)
         except (ShareError, SQLAlchemyError) as error:
-            _log.warning("lease %d was not given back, its lock will lapse: %s", lease.lease_id, error)
+            ids = ", ".join(str(lease.lease_id) for lease in some)
+            _log.warning("leases %s were not given back, their locks will lapse: %s", ids, error)

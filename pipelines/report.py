@@ -16,7 +16,11 @@ that prepares its rows before the acknowledgement, as `PostgresTable` does."""
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """One round: what was leased, and what became of it, in records; `lost` were taken by retention."""
+    """One round: what was leased, and what became of it, in records.
+
+    `lost` were taken by retention; `unanswered` were given back because their own Spark job failed while others of
+    the round did not.
+    """
 
     number: int
     lease_ids: tuple[int, ...]
@@ -30,6 +34,7 @@ class RoundReport:
     lost: int
     lag: int
     stage_seconds: Mapping[str, float]
+    unanswered: int = 0
 
     @property
     def seconds(self) -> float:
@@ -91,6 +96,11 @@ class RunReport:
     def lost(self) -> int:
         """Records that retention took between lease and read."""
         return sum(r.lost for r in self.rounds)
+
+    @property
+    def unanswered(self) -> int:
+        """Records given back, as suspects, because their own Spark job failed while others of its round did not."""
+        return sum(r.unanswered for r in self.rounds)
 
     @property
     def stage_seconds(self) -> dict[str, float]:

@@ -10,19 +10,21 @@ the group, the sweeps and the dead letters are the caller's.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
+from pipelines.answering import Given, acknowledge_all
 from pipelines.failing import Limits, MostFailed
 from pipelines.files import literal
+from pipelines.isolation import Isolation, Planned, apart, parts_each
 from pipelines.job import HandlerError, ShareGroupJob
 from pipelines.nothing import require_topics, why_nothing
 from pipelines.outcomes import Answer, Seen, read_back, with_outcomes
 from pipelines.read import no_records
-from pipelines.renewal import Budget, LeaseKeeper, LockLost, Member
+from pipelines.renewal import Budget, LeaseKeeper, LockLost, Member, release_held
 from pipelines.report import Progress, ProgressCallback, RoundReport, RunReport
 from pipelines.retries import Backoff, Releases
 from pipelines.session import Jobs, cancellable, uncache
@@ -42,9 +44,6 @@ __all__ = ["RoundReport", "RunReport", "run_rounds"]
 
 MAX_RECORDS = 10_000_000
 """Records leased in a round unless the caller says otherwise."""
-
-ACKNOWLEDGED_AT_ONCE = 4
-"""Fewer than the pool of connections has by default: renewals go on meanwhile."""
 
 
 def run_rounds(
@@ -137,6 +136,13 @@ class _Run:
         reports: list[RoundReport] = []
         drained = False
         with cancellable(self.spark) as jobs, LeaseKeeper(self.state, self.member, jobs) as keeper:
+            self.isolation = Isolation(
+                self.spark,
+                keeper,
+                lambda handled, leases: write_leases(
+                    self.spark, self.settings, self.state, self.job, handled, leases
+                ),
+            )
             if self.job.try_empty:
                 self.try_empty()
             while not drained and (max_rounds is None or len(reports) < max_rounds):
@@ -200,10 +206,15 @@ class _Round:
     def _work(self, leases: Sequence[Lease], infos: Mapping[str, TopicInfo]) -> RoundReport:
         run, job = self.run, self.run.job
         with self._stage("plan"):
-            handled = with_outcomes(job.handler(run.source.records(leases)), job.unknown)
-            run.sink.fits(handled.schema)
+            planned = [
+                Planned(some, with_outcomes(job.handler(run.source.records(some)), job.unknown))
+                for some in apart(leases)
+            ]
+            for each in planned:
+                run.sink.fits(each.handled.schema)
         with self._stage("write"):
-            written = write_leases(run.spark, run.settings, run.state, job, handled, leases)
+            ended = run.isolation.write(planned)
+        leases, written = ended.leases, ended.written
         with self._stage("summarise"), read_where_written():
             summaries = self._summarise(written, leases)
         with (
@@ -211,7 +222,7 @@ class _Round:
             read_where_written(),
             durable(run.spark, run.settings, written),
         ):
-            seen = read_back(run.spark, written.folders, delays="not_before" in handled.columns)
+            seen = read_back(run.spark, written.folders, delays="not_before" in planned[0].handled.columns)
             all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in seen.values()))
             answers = run.source.answers(leases, seen, infos, job.dropped)
         run.limits.check(run.spark, written, leases, seen)
@@ -221,16 +232,14 @@ class _Round:
             with self._stage("stage"):
                 run.sink.stage(written)
         with self._stage("acknowledge"):
-            acknowledged = self._side_by_side(
-                lambda lease: self._acknowledge(lease, answers[lease.lease_id], written, seen, summaries),
-                leases,
-            )
-        uncache(handled)
+            acknowledged = self._acknowledge(leases, answers, written, seen, summaries)
+        for each in planned:
+            uncache(each.handled)
         run.records_done += self.leased
-        for lease, answered in zip(leases, acknowledged, strict=True):
+        for lease in leases:
             released = answers[lease.lease_id].outcomes.get(AcknowledgeType.RELEASE, EMPTY)
-            run.releases.add(lease.share_partition, released, answered.spso)
-        return self._report(leases, answers, acknowledged)
+            run.releases.add(lease.share_partition, released, acknowledged[lease.lease_id].spso)
+        return self._report(leases, answers, list(acknowledged.values()), ended.failed)
 
     def _assigned(self) -> list[SharePartition]:
         """What is assigned and of this job's topics, beginning elsewhere each round so that none starves."""
@@ -244,8 +253,9 @@ class _Round:
         if run.max_bytes:
             means = run.sizes.measure(share_partitions, run.state.describe(run.job.group))
         budget = Budget(run.max_records, run.max_bytes, means)
+        parts = parts_each(len(share_partitions))
         return self.keeper.acquire_within(
-            budget, share_partitions, run.job.lock_duration_ms, run.releases.spent
+            budget, share_partitions, run.job.lock_duration_ms, run.releases.spent, parts
         )
 
     def _summarise(self, written: Written, leases: Sequence[Lease]) -> dict[str, dict[int, str]]:
@@ -263,49 +273,60 @@ class _Round:
                 )
         return summaries
 
-    def _side_by_side(
-        self, answer: Callable[[Lease], Acknowledged], leases: Sequence[Lease]
-    ) -> list[Acknowledged]:
-        """Answer the leases, several at a time where the sink allows it: Postgres has more than one processor."""
-        if not self.run.sink.side_by_side:
-            return [answer(lease) for lease in leases]
-        with ThreadPoolExecutor(min(ACKNOWLEDGED_AT_ONCE, len(leases))) as beside:
-            return list(beside.map(answer, leases))
-
     def _acknowledge(
         self,
-        lease: Lease,
-        answered: Answer,
+        leases: Sequence[Lease],
+        answers: Mapping[int, Answer],
         written: Written,
         seen: Mapping[int, Seen],
         summaries: Mapping[str, Mapping[int, str]],
-    ) -> Acknowledged:
+    ) -> dict[int, Acknowledged]:
+        """Answer the leases; what was answered, by lease id."""
+        run = self.run
+        given: list[Given] = []
+        acknowledged: dict[int, Acknowledged] = {}
+        for lease in leases:
+            answered, beside = answers[lease.lease_id], self._beside(lease, seen, summaries)
+            rows = seen[lease.lease_id].accepted_rows if lease.lease_id in seen else 0
+            accepted = Accepted(lease, written.accepted.get(lease.lease_id), rows)
+            output = run.sink.output(accepted)
+            if output is not None:
+                given.append(Given(lease, answered, [output, *beside]))
+                continue
+            with self.keeper.answering(lease) as kept:
+                answer = run.sink.acknowledge(replace(accepted, lease=kept), answered, beside)
+            acknowledged[lease.lease_id] = answer
+        plain = acknowledge_all(run.state, self.keeper, given)
+        acknowledged |= {each.lease.lease_id: answer for each, answer in zip(given, plain, strict=True)}
+        # Below the log start nothing can be answered any more; such a lease ends without it.
+        release_held(run.state, [lease for lease in leases if answers[lease.lease_id].lost])
+        return acknowledged
+
+    def _beside(
+        self, lease: Lease, seen: Mapping[int, Seen], summaries: Mapping[str, Mapping[int, str]]
+    ) -> list[LeaseOutput]:
+        """What counts with a lease's acknowledgement beside its accepted rows."""
         run, job = self.run, self.run.job
         of_lease = seen.get(lease.lease_id)
-        accepted_rows = of_lease.accepted_rows if of_lease else 0
-        exceptions = of_lease.exceptions if of_lease else 0
-        beside = [
+        return [
             LeaseOutput(
                 job.exceptions_sink,
                 lease_folder(run.settings, run.state, job.exceptions_sink, lease.lease_id),
-                exceptions,
+                of_lease.exceptions if of_lease else 0,
             ),
             *(
-                LeaseOutput(name, folders[lease.lease_id], accepted_rows)
+                LeaseOutput(name, folders[lease.lease_id], of_lease.accepted_rows if of_lease else 0)
                 for name, folders in summaries.items()
                 if lease.lease_id in folders
             ),
         ]
-        with self.keeper.answering(lease) as kept:
-            accepted = Accepted(kept, written.accepted.get(lease.lease_id), accepted_rows)
-            acknowledged = run.sink.acknowledge(accepted, answered, beside)
-        if answered.lost:
-            # Below the log start nothing can be answered any more; the lease ends without it.
-            run.state.release_lease(lease)
-        return acknowledged
 
     def _report(
-        self, leases: Sequence[Lease], answers: Mapping[int, Answer], acknowledged: Sequence[Acknowledged]
+        self,
+        leases: Sequence[Lease],
+        answers: Mapping[int, Answer],
+        acknowledged: Sequence[Acknowledged],
+        failed: Sequence[Lease],
     ) -> RoundReport:
         run = self.run
         lag = run.lag()
@@ -313,7 +334,7 @@ class _Round:
         run.progress(Progress(self.number, "done", self.leased, run.records_done, seconds, lag))
         return RoundReport(
             number=self.number,
-            lease_ids=tuple(lease.lease_id for lease in leases),
+            lease_ids=tuple(lease.lease_id for lease in (*leases, *failed)),
             leased=self.leased,
             accepted=sum(a.accepted for a in acknowledged),
             released=sum(a.released for a in acknowledged),
@@ -324,6 +345,7 @@ class _Round:
             lost=sum(a.lost.count for a in answers.values()),
             lag=lag,
             stage_seconds=self.seconds,
+            unanswered=sum(lease.offsets.count for lease in failed),
         )
 
     @contextmanager

@@ -114,7 +114,10 @@ class OpenTable:
     columns: tuple[str, ...] = ()
     attempts: dict[int, dict[str, int]] = field(default_factory=dict)
     """What was copied: rows by attempt, by lease id."""
-    stages, side_by_side = True, False
+    stages = True
+
+    def output(self, accepted: Accepted) -> None:
+        """Nothing by itself: the rows move in the acknowledgement's own transaction."""
 
     def fits(self, columns: types.StructType) -> None:
         """Raise SinkRefused when a column has no place in the table."""

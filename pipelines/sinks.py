@@ -64,17 +64,18 @@ class OpenSink(Protocol):
         """Whether there is something to do between the writing and the acknowledgements."""
         ...
 
-    @property
-    def side_by_side(self) -> bool:
-        """Whether several leases may be acknowledged at once, by threads of their own."""
-        ...
-
     def fits(self, columns: StructType) -> None:
         """Raise SinkRefused when rows with these columns cannot be taken; nothing was written yet."""
         ...
 
     def stage(self, written: Written) -> None:
         """Prepare what the files of a round hold; nothing of it may count yet."""
+        ...
+
+    def output(self, accepted: Accepted) -> LeaseOutput | None:
+        """What counts with the acknowledgement of a lease, where that is all there is to do: then one call answers
+        many leases. None where the sink must `acknowledge` each itself.
+        """
         ...
 
     def acknowledge(
@@ -112,19 +113,21 @@ class ParquetByLease:
 @dataclass(frozen=True, slots=True)
 class _OpenFiles:
     place: Place
-    stages, side_by_side = False, True
+    stages = False
 
     def fits(self, columns: StructType) -> None: ...
 
     def stage(self, written: Written) -> None: ...
 
+    def output(self, accepted: Accepted) -> LeaseOutput:
+        job, state = self.place.job, self.place.state
+        folder = lease_folder(self.place.settings, state, job.sink, accepted.lease.lease_id)
+        return LeaseOutput(job.sink, folder, accepted.rows)
+
     def acknowledge(
         self, accepted: Accepted, answered: Answer, outputs: Sequence[LeaseOutput]
     ) -> Acknowledged:
-        job, state = self.place.job, self.place.state
-        folder = lease_folder(self.place.settings, state, job.sink, accepted.lease.lease_id)
-        output = LeaseOutput(job.sink, folder, accepted.rows)
-        return acknowledge(state, accepted.lease, answered, [output, *outputs])
+        return acknowledge(self.place.state, accepted.lease, answered, [self.output(accepted), *outputs])
 
 
 WriteLease = Callable[[DataFrame, Lease], None]
@@ -155,11 +158,13 @@ class AtLeastOnce:
 class _OpenWriter:
     place: Place
     write: WriteLease
-    stages, side_by_side = False, False
+    stages = False
 
     def fits(self, columns: StructType) -> None: ...
 
     def stage(self, written: Written) -> None: ...
+
+    def output(self, accepted: Accepted) -> None: ...
 
     def acknowledge(
         self, accepted: Accepted, answered: Answer, outputs: Sequence[LeaseOutput]

@@ -83,8 +83,3 @@ class RecordSizes:
                     size += len(message.value() or b"") + len(message.key() or b"")
         self._consumer.unassign()
         return max(1.0, size / records) if records else None
-
-
-def records_within(max_bytes: float, mean_bytes: float) -> int:
-    """How many records of that mean size are no more than so many bytes."""
-    return int(max_bytes // mean_bytes)

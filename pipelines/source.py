@@ -20,7 +20,7 @@ from pipelines.session import refuse_without_connector
 from sharequeue.errors import BrokerNotAvailable, OffsetOutOfRange, UnknownTopicId
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.settings import Settings
-from sharequeue.state import Lease, SharePartition, State
+from sharequeue.state import Lease, LogSeen, SharePartition, State
 from sharequeue.topics import LogOffsets, TopicInfo, Topics
 
 
@@ -47,10 +47,7 @@ class Source:
         """
         infos = self.topics.describe({sp.topic for sp in share_partitions})
         offsets = self.topics.offsets_of({topic: info.partitions for topic, info in infos.items()})
-        for sp in share_partitions:
-            seen = offsets.get((sp.topic, sp.partition))
-            if seen is not None:
-                self._tell(sp, infos[sp.topic], seen)
+        self._tell(infos, {sp: offsets.get(_place(sp)) for sp in share_partitions})
         return infos
 
     def records(self, leases: Sequence[Lease]) -> DataFrame:
@@ -148,10 +145,9 @@ class Source:
                 )
         offsets = self.topics.offsets_of({name: now[name].partitions for name in names})
         starts: dict[TopicPartition, int] = {}
-        for sp in {lease.share_partition for lease in leases}:
+        told = [sp for sp in {lease.share_partition for lease in leases} if _place(sp) in wanted]
+        for sp in told:
             at = _place(sp)
-            if at not in wanted:
-                continue
             seen = offsets.get(at)
             if seen is None:
                 raise BrokerNotAvailable(
@@ -164,11 +160,17 @@ class Source:
                     "missing was not acknowledged; reset the group's offsets once the cause is known."
                 )
             starts[at] = seen.log_start
-            self._tell(sp, now[sp.topic], seen)
+        self._tell(now, {sp: offsets[_place(sp)] for sp in told})
         return starts
 
-    def _tell(self, sp: SharePartition, info: TopicInfo, seen: LogOffsets) -> None:
-        self.state.observe(sp, info.topic_id, seen.log_start, seen.log_end, seen.last_stable_offset)
+    def _tell(self, infos: Mapping[str, TopicInfo], logs: Mapping[SharePartition, LogOffsets | None]) -> None:
+        self.state.observe_many(
+            [
+                LogSeen(sp, infos[sp.topic].topic_id, log.log_start, log.log_end, log.last_stable_offset)
+                for sp, log in logs.items()
+                if log is not None
+            ]
+        )
 
 
 def _place(sp: SharePartition) -> TopicPartition:

@@ -39,6 +39,17 @@ class SharePartition:
 
 
 @dataclass(frozen=True, slots=True)
+class LogSeen:
+    """What the broker said of one log: offsets, the two ends exclusive."""
+
+    share_partition: SharePartition
+    topic_id: str
+    log_start: int
+    log_end: int
+    last_stable_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Delivery:
     """Offsets of a lease that were delivered equally often, this delivery included."""
 
@@ -63,6 +74,11 @@ class Lease:
     expires_at: datetime
     lock_duration_ms: int
     deliveries: tuple[Delivery, ...]
+    suspects: bool = False
+    """Whether these are records whose last delivery ended without an answer: one of them may have killed its worker.
+    Known only of leases from ``acquire_many``."""
+    last_attempt: bool = False
+    """Whether it is one suspect's last delivery: if it ends without an answer, the record is given up."""
 
     @property
     def offsets(self) -> OffsetSet:

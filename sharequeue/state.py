@@ -36,6 +36,7 @@ from sharequeue.leases import (
     Lease,
     LeaseOutput,
     LeaseRow,
+    LogSeen,
     OutputRow,
     ResetRow,
     SharePartition,
@@ -47,6 +48,7 @@ from sharequeue.state_administration import StateAdministration
 from sharequeue.state_dead_letters import StateDeadLetters
 from sharequeue.state_fetches import StateFetches
 from sharequeue.state_figures import StateFigures
+from sharequeue.state_many import A_CALL, AcquiredMany, LeaseAnswer, StateMany, in_calls
 from sharequeue.state_outputs import StateOutputs
 from sharequeue.state_rows import (
     AcquireMode,
@@ -58,11 +60,13 @@ from sharequeue.state_rows import (
 )
 
 __all__ = [
+    "A_CALL",
     "AcknowledgeType",
     "Acknowledged",
     "AcknowledgedAndAcquired",
     "AcknowledgementBatch",
     "AcquireMode",
+    "AcquiredMany",
     "ArchivedRun",
     "Attempt",
     "DeadLetterBatch",
@@ -72,8 +76,10 @@ __all__ = [
     "ForcedRun",
     "HeldDeadLetters",
     "Lease",
+    "LeaseAnswer",
     "LeaseOutput",
     "LeaseRow",
+    "LogSeen",
     "OutputRow",
     "Redelivery",
     "ResetRow",
@@ -81,15 +87,16 @@ __all__ = [
     "SharePartitionStatus",
     "State",
     "Swept",
+    "in_calls",
 ]
 
 
-class State(StateFetches, StateDeadLetters, StateFigures, StateOutputs, StateAdministration):
+class State(StateMany, StateFetches, StateDeadLetters, StateFigures, StateOutputs, StateAdministration):
     """The operations on share-partition state, over one database. Safe to share between threads.
 
     A refusal raises the error of Kafka's name from ``sharequeue.errors`` and has changed nothing. The
-    parts by subject: Kafka's batches (``state_fetches``), dead letters, figures, compaction of outputs,
-    administration.
+    parts by subject: many share-partitions at once (``state_many``), Kafka's batches (``state_fetches``), dead
+    letters, figures, compaction of outputs, administration.
     """
 
     def __init__(self, database: Database) -> None:

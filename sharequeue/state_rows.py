@@ -64,4 +64,6 @@ def lease_of(
         expires_at=first["expires_at"],
         lock_duration_ms=first["lock_duration_ms"],
         deliveries=tuple(Delivery(row["delivery_count"], OffsetSet.parse(row["offsets"])) for row in rows),
+        suspects=bool(first.get("suspects")),
+        last_attempt=bool(first.get("last_attempt")),
     )

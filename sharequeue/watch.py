@@ -24,7 +24,7 @@ from sharequeue.group_steps import GroupSteps
 from sharequeue.groups import refresh_group
 from sharequeue.names import listed
 from sharequeue.service_leases import ServiceLease
-from sharequeue.state import SharePartition, State
+from sharequeue.state import LogSeen, SharePartition, State
 from sharequeue.topics import LogOffsets, TopicAnswers, TopicInfo, Topics
 from sharequeue.watched_topics import (
     WatchedGroup,
@@ -230,18 +230,17 @@ class Watch:
         logs = self._topics.offsets_of({t: known[t].partitions for t in topics if t in known}, refused)
         observed = 0
         for group in groups:
-            with self._groups.step(group.group_id):
-                for topic, partitions in group.initialized.items():
-                    # What the topic that is there now does not have is told too, or it would be leased for ever.
-                    another = topic in known and known[topic].topic_id != group.topic_ids[topic]
-                    for partition in sorted(partitions):
-                        log = _NO_LOG if another else logs.get((topic, partition))
-                        if log is None:
-                            continue
+            seen: list[LogSeen] = []
+            for topic, partitions in group.initialized.items():
+                # What the topic that is there now does not have is told too, or it would be leased for ever.
+                another = topic in known and known[topic].topic_id != group.topic_ids[topic]
+                for partition in sorted(partitions):
+                    log = _NO_LOG if another else logs.get((topic, partition))
+                    if log is not None:
                         at = SharePartition(group.group_id, topic, partition)
-                        with self._lease.fenced() as database:
-                            status = State(database).observe(
-                                at, known[topic].topic_id, log.log_start, log.log_end, log.last_stable_offset
-                            )
-                        observed += status is not None
+                        ends = log.log_start, log.log_end, log.last_stable_offset
+                        seen.append(LogSeen(at, known[topic].topic_id, *ends))
+            with self._groups.step(group.group_id), self._lease.fenced() as database:
+                statuses = State(database).observe_many(seen)
+                observed += sum(status is not None for status in statuses.values())
         return observed

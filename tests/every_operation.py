@@ -22,6 +22,7 @@ CALLED_BY_WORKERS = {
     *("acknowledge_and_fetch", "renew", "release", "sweep", "open_dead_letters", "close_dead_letters"),
     *("dead_letter_attempts", "hold_dead_letters"),
     *("begin_compaction", "commit_compaction", "removable_outputs", "forget_compaction"),
+    *("acknowledge_many", "acquire_many", "observe_many", "release_many", "renew_many"),
     *("record_report", "pause", "force", "alter_offsets", "reset_offsets", "delete_offsets", "delete_group"),
     *("check_cluster", "clock", "principal", "schema_version", "state_id", "topics_redriven_for_others"),
 }

@@ -33,11 +33,11 @@ from sharequeue.groups import (
     refresh_group,
 )
 from sharequeue.journal import Journal
-from sharequeue.leases import AcknowledgeType, Lease, LeaseOutput, SharePartition
+from sharequeue.leases import AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.reports import Reports
 from sharequeue.service_leases import hear_replica
-from sharequeue.state import AcquireMode, Redelivery, State
+from sharequeue.state import AcquireMode, LeaseAnswer, Redelivery, State
 from sharequeue.topics import TopicInfo
 from sharequeue.watched_topics import grown_groups, record_topics, start_grown
 
@@ -85,6 +85,7 @@ class Actor:
             self.sweep, self.dead_letters, self.pause, self.resume, self.force, self.start, self.configure,
             self.offsets, self.forget, self.delete, self.beat, self.group, self.topics, self.acls, self.compact,
             self.journal, self.cluster, self.report, self.several, self.several,
+            self.many, self.many,
         )  # fmt: skip
         self.plan = work * 5 + rest
 
@@ -172,6 +173,25 @@ class Actor:
             )
             if answer.lease is not None:
                 self.leases.append(answer.lease)
+
+    def many(self) -> None:
+        """All share-partitions of a group in any order, a call for each operation."""
+        group = self.drawn_group
+        at = [SharePartition(group, topic, partition) for topic in TOPICS for partition in PARTITIONS]
+        self.roll.shuffle(at)
+        ends = [self.roll.randint(400, 4000) for _ in at]
+        starts = [self.roll.choice((0, 0, 0, 100)) for _ in at]
+        self.state.observe_many(
+            [
+                LogSeen(*each)
+                for each in zip(at, [f"id-{a.topic}" for a in at], starts, ends, ends, strict=True)
+            ]
+        )
+        taken = self.state.acquire_many(at, self.member, None, self.roll.randint(1, 100), parts=3).leases
+        self.state.renew_many(taken)
+        half = len(taken) // 2
+        self.state.acknowledge_many([LeaseAnswer(lease, self.offset_set(lease)) for lease in taken[:half]])
+        self.state.release_many(taken[half:])
 
     def several(self) -> None:
         """Several share-partitions in a transaction of the worker's own, in the order of their ids. It is a member:

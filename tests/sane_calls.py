@@ -90,7 +90,43 @@ def prepare(database: Database) -> Calls:
         "p_resource_name": "g",
     }
     replay = {"p_share_partition_id": ids["id"], "p_snapshot_id": ids["snapshot"]}
+    held_many = {"p_group_id": "g", "p_topics": ["t"], "p_partitions": [0]}
+    holds_many = {**held_many, "p_state_epochs": [1], "p_member_id": "m", "p_tokens": [str(lease.token)]}
     return {
+        # Many share-partitions at once.
+        "observe_many": {
+            **held_many,
+            "p_topic_ids": ["id"],
+            "p_log_starts": [0],
+            "p_log_ends": [1000],
+            "p_last_stable_offsets": [1000],
+        },
+        "acquire_many": {
+            **held_many,
+            "p_member_id": "m",
+            "p_member_epoch": None,
+            "p_max_records": 5,
+            "p_request_id": str(UUID(int=10)),
+            "p_max_bytes": 1000,
+            "p_mean_bytes": [10.0],
+        },
+        "renew_many": {**holds_many, "p_member_epoch": None},
+        "acknowledge_many": {
+            **holds_many,
+            "p_member_epoch": None,
+            "p_request_id": str(UUID(int=11)),
+            "p_accepts": ["{[0,3)}"],
+            "p_releases": ["{[3,4)}"],
+            "p_rejects": ["{[4,5)}"],
+            "p_gaps": ["{[5,6)}"],
+            "p_outputs": '[[{"sink": "s", "location": "l", "records": 3}]]',
+            "p_not_befores": [None],
+        },
+        "release_many": {
+            **held_many,
+            "p_member_id": "m",
+            "p_tokens": [str(lease.token)],
+        },
         # Leases and what becomes of them.
         "acquire": {**holder, "p_max_records": 5, "p_request_id": str(UUID(int=8))},
         "acknowledge": {

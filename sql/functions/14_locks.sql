@@ -57,9 +57,6 @@ create or replace function sharequeue.release(
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_id bigint;
-    v_lease_id bigint;
-    v_ended record;
-    v_completed bigint;
     v_released bigint := 0;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
@@ -76,23 +73,40 @@ begin
         order by share_partition_id
         for no key update
     loop
-        v_completed := 0;
-        perform sharequeue.unfold(v_id);
-        for v_lease_id in
-            select l.lease_id from sharequeue.leases l
-            where l.share_partition_id = v_id and l.member_id = p_member_id and (p_token is null or l.token = p_token)
-            order by l.lease_id
-        loop
-            if p_cancelled or p_refund then
-                select e.held, e.completed into v_ended from sharequeue.end_cancelled(v_id, v_lease_id, p_refund) as e;
-            else
-                select e.held, e.completed into v_ended from sharequeue.end_unanswered(v_id, v_lease_id) as e;
-            end if;
-            v_released := v_released + v_ended.held;
-            v_completed := v_completed + v_ended.completed;
-        end loop;
-        perform sharequeue.advance_spso(v_id, v_completed);
+        v_released := v_released + sharequeue.release_of(v_id, p_member_id, p_token, p_cancelled, p_refund);
     end loop;
+    return v_released;
+end
+$$;
+
+-- The same for one share-partition, whose row is locked.
+create or replace function sharequeue.release_of(
+    p_share_partition_id bigint, p_member_id text, p_token uuid, p_cancelled boolean, p_refund boolean
+) returns bigint
+language plpgsql volatile as $$
+declare
+    v_lease_id bigint;
+    v_ended record;
+    v_completed bigint := 0;
+    v_released bigint := 0;
+begin
+    perform sharequeue.unfold(p_share_partition_id);
+    for v_lease_id in
+        select l.lease_id from sharequeue.leases l
+        where l.share_partition_id = p_share_partition_id and l.member_id = p_member_id
+            and (p_token is null or l.token = p_token)
+        order by l.lease_id
+    loop
+        if p_cancelled or p_refund then
+            select e.held, e.completed into v_ended
+            from sharequeue.end_cancelled(p_share_partition_id, v_lease_id, p_refund) as e;
+        else
+            select e.held, e.completed into v_ended from sharequeue.end_unanswered(p_share_partition_id, v_lease_id) as e;
+        end if;
+        v_released := v_released + v_ended.held;
+        v_completed := v_completed + v_ended.completed;
+    end loop;
+    perform sharequeue.advance_spso(p_share_partition_id, v_completed);
     return v_released;
 end
 $$;

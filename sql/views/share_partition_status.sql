@@ -5,7 +5,9 @@
 create or replace view sharequeue.share_partition_status as
 select
     sp.share_partition_id, sp.group_id, sp.topic, sp.partition, sp.topic_id, sp.status, sp.state_epoch,
-    sp.spso, sp.speo, sp.log_start, sp.log_end, sp.last_stable_offset, sp.observed_at, sp.delivery_complete_count,
+    sp.spso, sp.speo, sp.log_start, sp.log_end, sp.last_stable_offset,
+    case when sp.observed_at is not null then greatest(sp.observed_at, seen.observed_at) end as observed_at,
+    sp.delivery_complete_count,
     greatest(0, sp.log_end - sp.spso - sp.delivery_complete_count) as lag,
     sp.speo - sp.spso as in_flight,
     f.available, f.acquired, f.archiving, sp.lost_records,
@@ -15,6 +17,7 @@ select
         then 'the log ends at ' || sp.log_end || ', below what was delivered: it was truncated' end as fault
 from sharequeue.share_partitions sp
 join sharequeue.group_settings g using (group_id)
+left join sharequeue.observations seen using (group_id, topic)
 cross join lateral (
     select
         coalesce(sum(n) filter (where state = 0), 0)::bigint as available,

@@ -25,6 +25,7 @@ from tests.sane_calls import Calls, prepare
 NAMES = ("empty", "long", "newline", "escape", "quotes")
 NUMBERS = ("zero", "minus one", "2^31-1", "-2^31", "2^62", "2^63-2", "2^63-1", "-2^63")
 EITHER = ("true", "false")
+ANY_SET = ("empty", "everything", "no end", "no begin", "below 0", "the last offsets", "wide")
 NOBODY = "the name of nothing there is: nothing is found, nothing done, and the answer says so"
 ALL_THERE_IS = "more than there is: all of it"
 AS_GIVEN = "taken as it is: it is legal, and kept whole"
@@ -86,6 +87,37 @@ MEANT: Mapping[str, Meant] = {
     "remove_acls.p_permission": (("null", *NAMES), "null is any; else none is like it"),
     "remove_acls.p_pattern_type": (("null", *NAMES), "null is any; else none is like it"),
     "remove_acls.p_resource_name": (("null", *NAMES), "null is any; else none is like it"),
+    # Many share-partitions at once: as of one, in arrays.
+    "observe_many.p_topics": ([f"of {name}" for name in NAMES], NOBODY),
+    "observe_many.p_partitions": ([f"of {number}" for number in NUMBERS], NOBODY),
+    "observe_many.p_topic_ids": (("of quotes",), AS_GIVEN),
+    "observe_many.p_log_ends": (
+        [f"of {number}" for number in NUMBERS if "-" not in number[0]],
+        "what the broker says",
+    ),
+    "observe_many.p_last_stable_offsets": (
+        [f"of {number}" for number in NUMBERS],
+        "at most the log's end counts",
+    ),
+    "release_many.p_topics": ([f"of {name}" for name in NAMES], NOBODY),
+    "release_many.p_partitions": ([f"of {number}" for number in NUMBERS], NOBODY),
+    "release_many.p_tokens": (("of nobody",), NOBODY),
+    "acquire_many.p_max_bytes": (
+        ("null", "zero", "2^31-1", "2^62", "2^63-2", "2^63-1"),
+        "no bound; one record; or all there is",
+    ),
+    "acquire_many.p_last_attempt": (EITHER, "either"),
+    "acquire_many.p_leave_outs": (
+        ("null", "a null in it", *(f"of {each}" for each in ANY_SET)),
+        "nothing is left out, or what the caller had",
+    ),
+    "release_many.p_refund": (EITHER, "either"),
+    "*.p_state_epochs": (("a null in it", "of zero"), "not compared; a group may begin at epoch 0"),
+    "*.p_accepts": (("of empty",), "nothing to accept"),
+    "*.p_releases": (("of empty",), "nothing to release"),
+    "*.p_rejects": (("of empty",), "nothing to reject"),
+    "*.p_gaps": (("of empty",), "no gaps"),
+    "*.p_not_befores": (("of -infinity", "of first"), "a time that has passed: at once"),
     # Words and numbers that are as good as any.
     "*.p_topic_id": (("quotes",), AS_GIVEN),
     "add_acl.p_resource_name": (("quotes",), AS_GIVEN),

@@ -8,6 +8,8 @@ import textwrap
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
+from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
@@ -18,9 +20,9 @@ from pipelines.renewal import LockLost
 from pipelines.report import Progress
 from pipelines.write import read_manifest, read_output, sweep_outputs
 from sharequeue.database import Database
-from sharequeue.errors import InvalidRecordState
+from sharequeue.errors import InvalidRecordState, ShareError
 from sharequeue.settings import Settings
-from sharequeue.state import Acknowledged, AcknowledgeType, Lease, LeaseOutput, State
+from sharequeue.state import Acknowledged, AcknowledgeType, LeaseAnswer, LeaseOutput, State
 from tests.cutting_proxy import CuttingProxy
 from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fix_stack import REPOSITORY, MakeTopic
@@ -157,19 +159,13 @@ class _RefusingSecond(State):
 
     answered = 0
 
-    def acknowledge(
-        self,
-        lease: Lease,
-        outcomes: object,
-        *,
-        outputs: object = (),
-        request_id: object = None,
-        not_before: object = None,
-    ) -> Acknowledged:
+    def acknowledge_many(
+        self, answers: Sequence[LeaseAnswer], *, request_id: UUID | None = None
+    ) -> list[Acknowledged | ShareError]:
         if self.answered:
-            self.release_lease(lease)
+            self.release_many([each.lease for each in answers])
         self.answered += 1
-        return super().acknowledge(lease, outcomes, outputs=outputs)  # type: ignore[arg-type]
+        return super().acknowledge_many(answers, request_id=request_id)
 
 
 def test_each_lease_counts_by_itself(
@@ -211,7 +207,7 @@ def test_a_lost_reply_neither_leases_nor_counts_twice(
 
         def cut(progress: Progress) -> None:
             if progress.stage in ("acquire", "acknowledge") and progress.round == 1:
-                proxy.arm(f"sharequeue.{progress.stage}(", 0)
+                proxy.arm(f"sharequeue.{progress.stage}_many(", 0)
 
         with Database(through) as database:
             job = job_of(group, filled, all_accepted)
@@ -239,7 +235,7 @@ KILLED = textwrap.dedent(
     settings = Settings.load(home, output=output)
 
     class Killed(State):
-        def acknowledge(self, *arguments, **named):
+        def acknowledge_many(self, *arguments, **named):
             os.kill(os.getpid(), 9)
 
     def handler(records):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from pipelines.renewal import LeaseKeeper, LockLost
-from sharequeue.state import SharePartition
+from pipelines.renewal import Budget, LeaseKeeper, LockLost
+from sharequeue.offsets import OffsetSet
+from sharequeue.state import AcquiredMany, Delivery, Lease, SharePartition
 
 AT = SharePartition("g", "t", 0)
 
@@ -21,43 +24,45 @@ class NoConnection:
     def __init__(self, failures: int, lock_ms: int) -> None:
         self.failures, self.lock_ms, self.renewed = failures, lock_ms, threading.Event()
 
-    def acquire(self, *_: object, **__: object) -> Any:
-        return SimpleNamespace(lease_id=1, lock_duration_ms=self.lock_ms, share_partition=AT, member_epoch=1)
+    def acquire_many(self, *_: object, **__: object) -> AcquiredMany:
+        now = datetime.now(UTC)
+        held = (Delivery(1, OffsetSet.of((0, 1))),)
+        return AcquiredMany((Lease(1, AT, 1, "m", 1, UUID(int=1), now, self.lock_ms, held),), {})
 
-    def renew(self, lease: object) -> None:
+    def renew_many(self, leases: object) -> list[datetime]:
         self.failures -= 1
         if self.failures >= 0:
             raise PoolTimeoutError("QueuePool limit of size 5 overflow 5 reached")
         self.renewed.set()
+        return [datetime.now(UTC)]
 
-    def release_lease(self, lease: object, **_: object) -> None:
+    def release_many(self, leases: object, **_: object) -> None:
         raise PoolTimeoutError("QueuePool limit of size 5 overflow 5 reached")
 
 
-def keeper(state: Any, lost: threading.Event, monkeypatch: pytest.MonkeyPatch) -> LeaseKeeper:
+def keeper(state: Any, lost: threading.Event) -> LeaseKeeper:
     """Of a member without a group."""
 
     def cancel() -> None:
         lost.set()
         raise RuntimeError("the JVM is away")
 
-    monkeypatch.setattr(LeaseKeeper, "current", lambda self, lease: lease)
     member: Any = SimpleNamespace(member_id="m", member_epoch=1, assignment=[AT], lost=threading.Event())
     return LeaseKeeper(state, member, cancel)
 
 
-def test_a_pool_without_a_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_without_a_connection_is_tried_again() -> None:
     state = NoConnection(1, 1500)
-    with keeper(state, threading.Event(), monkeypatch) as kept:
-        assert kept.acquire(AT, 1, None) is not None
+    with keeper(state, threading.Event()) as kept:
+        assert kept.acquire_within(Budget(1), [AT], None)
         assert state.renewed.wait(20)
 
 
-def test_a_lock_that_lapsed_meanwhile_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_lapsed_meanwhile_ends_the_run() -> None:
     """Also when what is at work cannot be cancelled at once."""
     lost = threading.Event()
-    with keeper(NoConnection(10**9, 300), lost, monkeypatch) as kept:
-        kept.acquire(AT, 1, None)
+    with keeper(NoConnection(10**9, 300), lost) as kept:
+        kept.acquire_within(Budget(1), [AT], None)
         assert lost.wait(20)
         assert kept._thread.is_alive()
         with pytest.raises(LockLost, match="could not be renewed before its lock lapsed: QueuePool"):
