@@ -1888,11 +1888,8 @@ begin
             end || ': its lock lapsed, it was answered already, or another member holds it';
         return;
     end if;
-    select o.sink into v_sink
-    from (select e->>'sink' as sink from jsonb_array_elements(p_outputs) as e) as o
-    group by o.sink
-    having count(*) > 1 or exists (
-        select from sharequeue.lease_outputs c where c.lease_id = check_outputs.lease_id and c.sink = o.sink)
+    select c.sink into v_sink from sharequeue.lease_outputs c
+    where c.lease_id = check_outputs.lease_id and c.sink in (select o->>'sink' from jsonb_array_elements(p_outputs) as o)
     limit 1;
     if found then
         error_code := 42;
