@@ -48,9 +48,10 @@ def interruptible() -> Iterator[None]:
         yield
         return
     with kept_handlers():
-        if getattr(signal.getsignal(signal.SIGINT), "__module__", None) == _PYSPARK:
+        if _is_pysparks(signal.SIGINT):
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        # Dagster gives SIGTERM the handler of SIGINT, whosever that is.
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL or _is_pysparks(signal.SIGTERM):
             signal.signal(signal.SIGTERM, _terminated)
         yield
 
@@ -92,6 +93,10 @@ def forget_interrupted_call() -> None:
 
 def _terminated(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
+
+
+def _is_pysparks(number: int) -> bool:
+    return getattr(signal.getsignal(number), "__module__", None) == _PYSPARK
 
 
 def _in_main_thread() -> bool:

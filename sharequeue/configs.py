@@ -373,7 +373,7 @@ def _began(connection: Connection, group_id: str, reset: str) -> bool:
 def stored_configs(connection: Connection, group_id: str) -> dict[str, str]:
     """The texts that a group has set itself, inside a transaction that is already open."""
     rows = connection.execute(
-        text("select name, value from sharequeue.group_configs where group_id = :group_id"),
+        text("select name, value from sharequeue.stored_configs(:group_id)"),
         {"group_id": group_id},
     )
     return {str(row.name): str(row.value) for row in rows}

@@ -258,7 +258,7 @@ class Journal:
             sa.text(
                 "select day, topic, partition, updates, snapshots, leases, entered, accepted_first, lost_records,"
                 " highest_delivery_count, spso, speo, delivery_complete_count, state_epoch"
-                " from sharequeue.journal_daily where group_id = :group_id"
+                " from sharequeue.daily_rollups where group_id = :group_id"
                 " and (cast(:since as date) is null or day >= :since) order by day, topic, partition"
             ),
             group_id=group_id,

@@ -52,12 +52,11 @@ class Reports:
         """The last ``limit`` snapshots of every share-partition of the group, oldest first."""
         rows = self._database.rows(
             sa.text(
-                "select h.reported_at, sp.topic, sp.partition, h.spso, h.speo, h.log_start, h.log_end, h.lag,"
-                " h.acquired, h.available, h.archiving, h.delivery_complete_count"
-                " from sharequeue.share_partitions sp"
-                " cross join lateral (select * from sharequeue.share_partition_history"
-                "  where share_partition_id = sp.share_partition_id order by reported_at desc limit :limit) as h"
-                " where sp.group_id = :group_id order by h.reported_at, sp.topic, sp.partition"
+                "select reported_at, topic, partition, spso, speo, log_start, log_end, lag, acquired, available,"
+                " archiving, delivery_complete_count from ("
+                "  select *, row_number() over (partition by topic, partition order by reported_at desc) as back"
+                "  from sharequeue.share_partition_reports where group_id = :group_id) as h"
+                " where back <= :limit order by reported_at, topic, partition"
             ),
             group_id=group_id,
             limit=limit,

@@ -25,6 +25,7 @@ CALLED_BY_WORKERS = {
     *("acknowledge_many", "acquire_many", "observe_many", "release_many", "renew_many"),
     *("record_report", "pause", "force", "alter_offsets", "reset_offsets", "delete_offsets", "delete_group"),
     *("check_cluster", "clock", "principal", "schema_version", "state_id", "topics_redriven_for_others"),
+    "stored_configs",
 }
 
 WITHOUT_A_METHOD = (

@@ -222,6 +222,7 @@ def prepare(database: Database) -> Calls:
         "replay_outcomes": replay,
         "replay_share_partition": replay,
         "snapshots": {"p_share_partition_id": ids["id"]},
+        "stored_configs": {"p_group_id": "g"},
         "verify": {"p_group_id": "g"},
         "verify_journal": {"p_group_id": "g"},
         "clock": {},

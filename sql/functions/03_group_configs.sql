@@ -26,6 +26,16 @@ language sql stable set search_path = pg_catalog as $$
     )
 $$;
 
+-- What a group has set itself: a worker, who reads no table, must know how it is to work.
+create or replace function sharequeue.stored_configs(p_group_id text) returns table (name text, value text)
+language plpgsql stable set search_path = pg_catalog as $$
+begin
+    perform sharequeue.authorise(p_group_id, 'DESCRIBE');
+    perform sharequeue.check_present('the group id', p_group_id);
+    return query select c.name, c.value from sharequeue.group_configs c where c.group_id = p_group_id order by c.name;
+end
+$$;
+
 -- A number among them, kept inside the service's bounds also where those moved after it was set (Kafka's
 -- GroupConfigManager); bounds that nobody has set do not bind.
 create or replace function sharequeue.bounded_group_config(p_group_id text, p_name text) returns bigint

@@ -26,7 +26,7 @@ declare
     v_worker constant text[] := array[
         'acknowledge', 'acknowledge_and_acquire', 'acknowledge_and_fetch', 'acknowledge_batches', 'acquire',
         'check_cluster', 'close_dead_letters', 'dead_letter_attempts', 'hold_dead_letters', 'initialize', 'observe', 'open_dead_letters',
-        'record_report', 'release', 'renew', 'sweep', 'topics_redriven_for_others',
+        'record_report', 'release', 'renew', 'stored_configs', 'sweep', 'topics_redriven_for_others',
         'acknowledge_many', 'acquire_many', 'observe_many', 'release_many', 'renew_many',
         'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets',
         'begin_compaction', 'commit_compaction', 'forget_compaction', 'removable_outputs'];
@@ -39,8 +39,8 @@ declare
         'take_snapshot', 'take_snapshots', 'trim_redrive',
         'end_service_lease', 'hear_replica', 'hold_service_lease', 'take_service_lease'];
     v_reader constant text[] := array[
-        'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'snapshots', 'verify',
-        'verify_journal'];
+        'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'snapshots', 'stored_configs',
+        'verify', 'verify_journal'];
     v_everybody constant text[] := array['clock', 'principal', 'schema_version', 'state_id'];
     -- Asked by the coordinator inside its own transactions, on tables that it may read; they need no other's rights.
     v_coordinator constant text[] := array[

@@ -31,9 +31,12 @@ CONFIGS = {
 
 
 def configure(database: Database) -> GroupConfigs:
-    """Gives the group the configs above where it has none of its own; what somebody has set stays."""
-    own = GroupConfigs.load(database, GROUP).own
+    """Gives the group the configs above where it has none of its own; what somebody has set stays.
+
+    Only who may alter configs can do the first run of a group; a worker finds them there.
+    """
+    configs = GroupConfigs.load(database, GROUP)
     missing: dict[str, str | int | bool | None] = {
-        name: value for name, value in CONFIGS.items() if name not in own
+        name: value for name, value in CONFIGS.items() if name not in configs.own
     }
-    return alter_group_configs(database, GROUP, missing)
+    return alter_group_configs(database, GROUP, missing) if missing else configs

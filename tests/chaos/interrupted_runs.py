@@ -1,0 +1,110 @@
+"""A program that a test interrupts, again and again: one run after the other, in one Spark session.
+
+For each case it prints `ready <case>` where it is to be interrupted, and then what ended the run. The session is made
+by PySpark itself, whose own handler of SIGINT is then in place, as in anybody's notebook.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from dagster._core.errors import DagsterExecutionInterruptedError
+from dagster._utils.interrupts import raise_interrupts_as
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from pipelines import run_rounds, spark_session
+from pipelines.session import _configuration
+from sharequeue.database import Database
+from sharequeue.settings import Settings
+from sharequeue.state import SharePartition, State
+from sharequeue.topics import Topics
+from tests.fix_pipelines import Holder, all_accepted, job_of
+
+CASES = ("job", "dagster", "planning", "group", "twice", "terminated", "acknowledging")
+"""In a job of Spark's, in the same with Dagster's handler, in the handler on the driver, in a job with a signal to
+the whole process group as Ctrl-C sends it, with two signals, with SIGTERM, in an acknowledgement."""
+
+
+def ready(case: str) -> None:
+    """Tell the test that it is time."""
+    print(f"ready {case}", flush=True)
+
+
+class Slow(State):
+    """A state whose acknowledgements can be interrupted."""
+
+    def acknowledge(self, *arguments: Any, **named: Any) -> Any:
+        """Wait to be interrupted first."""
+        ready("acknowledging")
+        time.sleep(300)
+        return super().acknowledge(*arguments, **named)
+
+
+def handler_of(case: str, marker: Path) -> Any:
+    """A handler that is at work until it is interrupted."""
+
+    def planning(records: DataFrame) -> DataFrame:
+        ready(case)
+        time.sleep(300)
+        return all_accepted(records)
+
+    def waiting(records: DataFrame) -> DataFrame:
+        path = str(marker)
+
+        @fn.udf("string")
+        def wait(offset: int) -> str:
+            Path(path).touch()
+            time.sleep(300)
+            return "accept"
+
+        return all_accepted(records).withColumn("outcome", wait("offset"))
+
+    return {"planning": planning, "acknowledging": all_accepted}.get(case, waiting)
+
+
+def main() -> None:
+    """Run the cases, and then once to the end."""
+    home, output, group, topic, marker = sys.argv[1:]
+    settings = Settings.load(home).replace(output=Path(output))
+    spark_session(settings, "interrupted").stop()
+    print(f"kept {signal.getsignal(signal.SIGINT) is signal.default_int_handler}", flush=True)
+    builder = SparkSession.builder
+    for name, value in _configuration(settings, "interrupted").items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    print(f"kept {signal.getsignal(signal.SIGINT) is signal.default_int_handler}", flush=True)
+    holder = Holder([SharePartition(group, topic, 0)], "interrupted")
+    with Database.open(settings) as database, Topics(settings) as topics:
+        for case in CASES:
+            job = job_of(
+                group, topic, handler_of(case, Path(marker, case)), try_empty=False, lock_duration_ms=60_000
+            )
+            state = Slow(database) if case == "acknowledging" else State(database)
+            around = (
+                raise_interrupts_as(DagsterExecutionInterruptedError) if case == "dagster" else nullcontext()
+            )
+            try:
+                with around:
+                    run_rounds(settings, job, membership=holder, state=state, topics=topics, spark=spark)
+            except BaseException as error:
+                print(f"ended {case} {type(error).__name__} {error!s:.200}".replace("\n", " "), flush=True)
+        report = run_rounds(
+            settings,
+            job_of(group, topic, all_accepted),
+            membership=holder,
+            state=State(database),
+            topics=topics,
+            spark=spark,
+        )
+        print(f"rounds {[each.accepted for each in report.rounds]}", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""A person stops a run: by Ctrl-C, once or twice, by SIGTERM, by Dagster's "terminate"; wherever the run is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from tests.chaos.interrupted_runs import CASES
+from tests.fix_pipelines import Assigned, Produce
+from tests.fix_stack import REPOSITORY, MakeTopic
+
+RECORDS = 50
+PATIENCE_SECONDS = 240
+ENDED_BY = {"dagster": "DagsterExecutionInterruptedError", "terminated": "SystemExit"}
+
+
+@pytest.mark.timeout(900)
+def test_an_interrupted_run_makes_no_suspects_and_no_dead_letters(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    settings: Settings,
+    state: State,
+    tmp_path: Path,
+) -> None:
+    """Real signals to a real process, with a limit of two deliveries, so that all but the first interrupt what is at
+    its last one: each run ends by what the signal raises, everything is there again at once and together, nothing is
+    given up, and the session goes on working: the last run accepts it all in one round."""
+    topic = make_topic(1)
+    produce(topic, 0, range(RECORDS))
+    assigned(topic, share_delivery_count_limit="2", errors_deadletterqueue_topic_name="dlq.never")
+    command = [sys.executable, "-m", "tests.chaos.interrupted_runs"]
+    process = subprocess.Popen(
+        [*command, str(settings.home), str(tmp_path / "output"), group, topic, str(tmp_path)],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    said: list[str] = []
+    assert process.stdout is not None
+    reading = threading.Thread(target=lambda: said.extend(process.stdout or ()), daemon=True)
+    reading.start()
+
+    def wait(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            assert process.poll() is None, "".join(said)
+            assert time.monotonic() < deadline, "".join(said)
+            time.sleep(0.05)
+
+    try:
+        for case in CASES:
+            wait(lambda: (tmp_path / case).exists() or f"ready {case}\n" in said)  # noqa: B023
+            if case == "group":
+                os.killpg(process.pid, signal.SIGINT)
+            else:
+                process.send_signal(signal.SIGTERM if case == "terminated" else signal.SIGINT)
+            if case == "twice":
+                process.send_signal(signal.SIGINT)
+            wait(lambda: any(line.startswith(f"ended {case} ") for line in said))  # noqa: B023
+            (status,) = state.describe(group)
+            assert (status.available, status.acquired, status.archiving) == (RECORDS, 0, 0), "".join(said)
+            assert status.highest_delivery_count == 1, "".join(said)
+        process.wait(PATIENCE_SECONDS)
+        reading.join(10)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    text = "".join(said)
+    assert [line for line in said if line.startswith("kept")] == ["kept True\n", "kept False\n"], text
+    ended = [line.split()[1:3] for line in said if line.startswith("ended")]
+    assert ended == [[case, ENDED_BY.get(case, "KeyboardInterrupt")] for case in CASES], text
+    assert f"rounds [{RECORDS}]\n" in said, text
+    assert state.verify(group) == []
