@@ -129,7 +129,7 @@ class LeaseKeeper:
                 if stopped:
                     forget_interrupted_call()
                 if error is not None:
-                    self._on_lost()
+                    self._cancel_jobs()
             finally:
                 # Nor is an output that the driver does not see the fault of any record.
                 self.give_back(cancelled=stopped or isinstance(error, OutputNotShared))
@@ -139,6 +139,17 @@ class LeaseKeeper:
         # Spark's answer to the cancelled job is not the reason; the lost lock is.
         if isinstance(error, Exception) and not isinstance(error, LockLost):
             self.check()
+
+    def _cancel_jobs(self) -> None:
+        """Again where the connection to the JVM was broken by an interrupt; what stopped the run is the error to raise."""
+        for _ in range(2):
+            try:
+                self._on_lost()
+            except Exception as error:
+                _log.warning("Spark's jobs were not cancelled: %s", error)
+                forget_interrupted_call()
+            else:
+                return
 
     def give_back(self, *, cancelled: bool = False, refund: bool = False) -> None:
         """Give back all that is kept; with a `refund` it has not been delivered: no record is at fault."""

@@ -12,7 +12,7 @@ import re
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
 from typing import IO, Any
@@ -137,7 +137,9 @@ def cancellable(spark: SparkSession) -> Iterator[Jobs]:
             yield jobs
     finally:
         if os.getpid() == process:  # and no forked child, whose way to the JVM is its parent's
-            context.removeJobTag(jobs.tag)
+            # After an interrupt the connection to the JVM may be broken, and the thread that had the tag is gone.
+            with suppress(Py4JError):
+                context.removeJobTag(jobs.tag)
 
 
 def uncache(frame: DataFrame) -> None:
