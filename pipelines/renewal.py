@@ -141,7 +141,7 @@ class LeaseKeeper:
             self.check()
 
     def _cancel_jobs(self) -> None:
-        """Again where the connection to the JVM was broken by an interrupt; what stopped the run is the error to raise."""
+        """Twice where an interrupt has broken the connection to the JVM; the interrupt is the error to raise."""
         for _ in range(2):
             try:
                 self._on_lost()
