@@ -61,11 +61,6 @@ MEANT: Mapping[str, Meant] = {
     "*.p_renew_allowed": (EITHER, "either"),
     "*.p_execute": (EITHER, "either"),
     "*.p_cancelled": (EITHER, "either"),
-    "*.p_refund": (EITHER, "either"),
-    "*.p_leave_out": (
-        ("null", "empty", "everything", "no end", "no begin", "below 0", "the last offsets", "wide"),
-        "what is not there is not left out; null: nothing",
-    ),
     "*.p_dropped": (EITHER, "either"),
     "*.p_refund": (EITHER, "either"),
     "acquire.p_leave_out": (
