@@ -39,9 +39,44 @@ CREATE TYPE sharequeue.acknowledged_and_acquired AS (
 	offsets int8multirange
 );
 
+-- TYPE acknowledged_of
+
+CREATE TYPE sharequeue.acknowledged_of AS (
+	topic text,
+	partition integer,
+	token uuid,
+	error_code smallint,
+	error_message text,
+	spso bigint,
+	lag bigint,
+	accepted bigint,
+	released bigint,
+	rejected bigint,
+	gaps bigint,
+	exhausted bigint
+);
+
 -- TYPE acquired
 
 CREATE TYPE sharequeue.acquired AS (
+	error_code smallint,
+	error_message text,
+	lease_id bigint,
+	token uuid,
+	state_epoch integer,
+	lock_duration_ms integer,
+	expires_at timestamp with time zone,
+	delivery_count smallint,
+	offsets int8multirange
+);
+
+-- TYPE acquired_of
+
+CREATE TYPE sharequeue.acquired_of AS (
+	topic text,
+	partition integer,
+	suspects boolean,
+	last_attempt boolean,
 	error_code smallint,
 	error_message text,
 	lease_id bigint,
@@ -76,6 +111,34 @@ CREATE TYPE sharequeue.forced AS (
 	reason text
 );
 
+-- TYPE observed_of
+
+CREATE TYPE sharequeue.observed_of AS (
+	topic text,
+	partition integer,
+	status text
+);
+
+-- TYPE released_of
+
+CREATE TYPE sharequeue.released_of AS (
+	topic text,
+	partition integer,
+	token uuid,
+	records bigint
+);
+
+-- TYPE renewed_of
+
+CREATE TYPE sharequeue.renewed_of AS (
+	topic text,
+	partition integer,
+	token uuid,
+	error_code smallint,
+	error_message text,
+	expires_at timestamp with time zone
+);
+
 -- TYPE reset
 
 CREATE TYPE sharequeue.reset AS (
@@ -105,6 +168,25 @@ CREATE TYPE sharequeue.taken_offsets AS (
 	by_offset boolean,
 	throttled boolean
 );
+
+-- FUNCTION absent(text, text, integer)
+
+CREATE FUNCTION sharequeue.absent(p_group_id text, p_topic text, p_partition integer, OUT error_code smallint, OUT error_message text) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    if not sharequeue.authorised(p_group_id, 'READ') then
+        error_code := 30;
+        error_message := format('%s may not READ group %s', sharequeue.principal(), p_group_id);
+    elsif exists (select from sharequeue.share_groups where group_id = p_group_id) then
+        error_code := 3;
+        error_message := format('share-partition %s-%s of group %s is not initialised', p_topic, p_partition, p_group_id);
+    else
+        error_code := 69;
+        error_message := format('there is no share group %s', p_group_id);
+    end if;
+end
+$$;
 
 -- FUNCTION acknowledge(text, text, integer, integer, text, integer, uuid, uuid, int8multirange, int8multirange, int8multirange, int8multirange, jsonb, int8multirange, timestamp with time zone)
 
@@ -204,7 +286,7 @@ begin
     -- A call that names its token and is known by a request id need not be looked up here: had it been answered
     -- before, nothing would be held under that token any more.
     if p_types = '{1}' and array_length(p_firsts, 1) = 1 and array_length(p_lasts, 1) = 1
-            and p_max_records between 1 and 2147483647 and p_redelivery in ('kafka', 'fan_out')
+            and p_lasts[1] < 9223372036854775807 and p_max_records between 1 and 2147483647 and p_redelivery in ('kafka', 'fan_out')
             and (p_token is not null or p_request_id is null) then
         if p_member_epoch is not null then
             select m.error_code into v_refused
@@ -365,6 +447,58 @@ begin
         p_types, p_type_counts, p_renew_allowed, p_not_before, sharequeue.clock());
     perform sharequeue.remember(v_key, 'acknowledge', to_jsonb(v_answer));
     return v_answer;
+end
+$$;
+
+-- FUNCTION acknowledge_many(text, text[], integer[], integer[], text, integer, uuid[], uuid, int8multirange[], int8multirange[], int8multirange[], int8multirange[], jsonb, timestamp with time zone[])
+
+CREATE FUNCTION sharequeue.acknowledge_many(p_group_id text, p_topics text[], p_partitions integer[], p_state_epochs integer[], p_member_id text, p_member_epoch integer, p_tokens uuid[], p_request_id uuid, p_accepts int8multirange[], p_releases int8multirange[], p_rejects int8multirange[], p_gaps int8multirange[], p_outputs jsonb, p_not_befores timestamp with time zone[]) RETURNS SETOF sharequeue.acknowledged_of
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_there boolean[];
+    v_place integer;
+    v_rows sharequeue.acknowledged_of[] := '{}';
+    v_key uuid;
+    v_answer jsonb;
+    v_one sharequeue.acknowledged;
+begin
+    if p_outputs is null or jsonb_typeof(p_outputs) <> 'array' then
+        raise exception 'the outputs are an array with an array for each lease' using errcode = 'SQ042';
+    end if;
+    v_there := sharequeue.lock_many(p_group_id, p_topics, p_partitions,
+        coalesce(cardinality(p_state_epochs), 0), coalesce(cardinality(p_tokens), 0),
+        coalesce(cardinality(p_accepts), 0), coalesce(cardinality(p_releases), 0),
+        coalesce(cardinality(p_rejects), 0), coalesce(cardinality(p_gaps), 0), jsonb_array_length(p_outputs),
+        coalesce(cardinality(p_not_befores), 0));
+    v_key := sharequeue.request_key_many(
+        p_group_id, p_topics || p_tokens::text[], p_partitions, 'acknowledge_many', p_member_id, p_request_id);
+    v_answer := sharequeue.answered(v_key);
+    if v_answer is not null then
+        return query select * from jsonb_populate_recordset(null::sharequeue.acknowledged_of, v_answer);
+        return;
+    end if;
+    for v_place in 1 .. cardinality(p_topics) loop
+        v_one := null;
+        if not v_there[v_place] then
+            select a.error_code, a.error_message into v_one.error_code, v_one.error_message
+            from sharequeue.absent(p_group_id, p_topics[v_place], p_partitions[v_place]) as a;
+            v_rows := v_rows || row(p_topics[v_place], p_partitions[v_place], p_tokens[v_place],
+                v_one.*)::sharequeue.acknowledged_of;
+            continue;
+        end if;
+        v_one := sharequeue.acknowledge(p_group_id => p_group_id, p_topic => p_topics[v_place],
+            p_partition => p_partitions[v_place], p_state_epoch => p_state_epochs[v_place], p_member_id => p_member_id,
+            p_member_epoch => p_member_epoch, p_token => p_tokens[v_place], p_request_id => null,
+            p_accept => p_accepts[v_place], p_release => p_releases[v_place], p_reject => p_rejects[v_place],
+            p_gap => p_gaps[v_place], p_outputs => p_outputs -> (v_place - 1),
+            p_not_before => p_not_befores[v_place]);
+        v_rows := v_rows
+            || row(p_topics[v_place], p_partitions[v_place], p_tokens[v_place], v_one.*)::sharequeue.acknowledged_of;
+    end loop;
+    perform sharequeue.remember(v_key, 'acknowledge_many', to_jsonb(v_rows));
+    return query select * from unnest(v_rows);
 end
 $$;
 
@@ -548,6 +682,112 @@ begin
     if v_answer <> '[]' then
         perform sharequeue.remember(v_key, 'acquire', v_answer);
     end if;
+end
+$$;
+
+-- FUNCTION acquire_many(text, text[], integer[], text, integer, bigint, integer, uuid, text, text, bigint, double precision[], int8multirange[], integer, boolean)
+
+CREATE FUNCTION sharequeue.acquire_many(p_group_id text, p_topics text[], p_partitions integer[], p_member_id text, p_member_epoch integer, p_max_records bigint, p_lock_duration_ms integer DEFAULT NULL::integer, p_request_id uuid DEFAULT NULL::uuid, p_redelivery text DEFAULT 'kafka'::text, p_mode text DEFAULT 'batch_optimized'::text, p_max_bytes bigint DEFAULT NULL::bigint, p_mean_bytes double precision[] DEFAULT NULL::double precision[], p_leave_outs int8multirange[] DEFAULT NULL::int8multirange[], p_parts integer DEFAULT 1, p_last_attempt boolean DEFAULT true) RETURNS SETOF sharequeue.acquired_of
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_rows sharequeue.acquired_of[] := '{}';
+    v_key uuid;
+    v_answer jsonb;
+    v_there boolean[];
+    v_suspects boolean;
+    v_last_attempt boolean;
+    v_row sharequeue.acquired;
+    v_order integer[];
+    v_place integer;
+    v_parts integer;
+    v_wanted bigint;
+    v_got bigint;
+    v_leases integer := 0;
+    v_left bigint := p_max_records;
+    v_bytes double precision := p_max_bytes;
+    v_alone boolean := false;
+begin
+    if p_parts is null or p_parts not between 1 and 1000 or p_last_attempt is null or p_max_records is null
+            or p_max_records not between 0 and 4611686018427387904
+            or p_max_bytes < 0 or (p_max_bytes is not null and p_mean_bytes is null)
+            or exists (select from unnest(p_mean_bytes) as m where m is null or m not between 0.001 and 1e15) then
+        raise exception 'acquire_many needs a number of records, 1 to 1000 parts, whether last attempts are wanted, and '
+            'with a number of bytes the bytes of a record for each share-partition' using errcode = 'SQ042';
+    end if;
+    v_there := sharequeue.lock_many(p_group_id, p_topics, p_partitions,
+        coalesce(cardinality(p_mean_bytes), cardinality(p_topics)),
+        coalesce(cardinality(p_leave_outs), cardinality(p_topics)));
+    v_key := sharequeue.request_key_many(
+        p_group_id, p_topics, p_partitions, 'acquire_many', p_member_id, p_request_id);
+    v_answer := sharequeue.answered(v_key);
+    if v_answer is not null then
+        return query select * from jsonb_populate_recordset(null::sharequeue.acquired_of, v_answer);
+        return;
+    end if;
+    v_order := array(select generate_series(1, cardinality(p_topics)));
+    if p_redelivery = 'fan_out' and p_last_attempt then
+        foreach v_place in array v_order loop
+            continue when not v_there[v_place];
+            select n.last_attempt into v_alone
+            from sharequeue.next_suspects(p_group_id, p_topics[v_place], p_partitions[v_place],
+                coalesce(p_leave_outs[v_place], '{}')) as n;
+            if v_alone then
+                v_order := array[v_place] || array_remove(v_order, v_place);
+                exit;
+            end if;
+        end loop;
+    end if;
+    foreach v_place in array v_order loop
+        if not v_there[v_place] then
+            select a.error_code, a.error_message into v_row.error_code, v_row.error_message
+            from sharequeue.absent(p_group_id, p_topics[v_place], p_partitions[v_place]) as a;
+            v_rows := v_rows || row(p_topics[v_place], p_partitions[v_place], false, false, v_row.error_code,
+                v_row.error_message, null, null, null, null, null, null, null)::sharequeue.acquired_of;
+            continue;
+        end if;
+        v_parts := 0;
+        loop
+            v_wanted := case when p_max_bytes is null then v_left
+                else floor(least(v_left, v_bytes / p_mean_bytes[v_place]))::bigint end;
+            if v_leases = 0 and v_left > 0 then
+                v_wanted := greatest(v_wanted, 1);
+            end if;
+            exit when v_wanted <= 0 and p_max_records <> 0;
+            v_suspects := false;
+            v_last_attempt := false;
+            if p_redelivery = 'fan_out' then
+                select n.suspects, n.last_attempt into v_suspects, v_last_attempt
+                from sharequeue.next_suspects(p_group_id, p_topics[v_place], p_partitions[v_place],
+                    coalesce(p_leave_outs[v_place], '{}')) as n;
+                exit when v_last_attempt and not (v_alone and v_leases = 0);
+            end if;
+            v_got := 0;
+            for v_row in
+                select * from sharequeue.acquire(p_group_id => p_group_id, p_topic => p_topics[v_place],
+                    p_partition => p_partitions[v_place], p_state_epoch => null, p_member_id => p_member_id,
+                    p_member_epoch => p_member_epoch, p_max_records => v_wanted,
+                    p_lock_duration_ms => p_lock_duration_ms, p_redelivery => p_redelivery, p_mode => p_mode,
+                    p_leave_out => coalesce(p_leave_outs[v_place], '{}'))
+            loop
+                v_rows := v_rows || row(p_topics[v_place], p_partitions[v_place], v_suspects, v_last_attempt,
+                    v_row.*)::sharequeue.acquired_of;
+                v_got := v_got + sharequeue.records(coalesce(v_row.offsets, '{}'));
+            end loop;
+            exit when v_got = 0;
+            v_leases := v_leases + 1;
+            v_parts := v_parts + 1;
+            v_left := v_left - v_got;
+            v_bytes := v_bytes - v_got * p_mean_bytes[v_place];
+            exit when v_last_attempt or not v_suspects or v_parts >= p_parts;
+        end loop;
+        exit when v_alone and v_leases > 0;
+    end loop;
+    if v_leases > 0 then
+        perform sharequeue.remember(v_key, 'acquire_many', to_jsonb(v_rows));
+    end if;
+    return query select * from unnest(v_rows);
 end
 $$;
 
@@ -1100,15 +1340,17 @@ CREATE FUNCTION sharequeue.apply_permissions() RETURNS void
 declare
     v_worker constant text[] := array[
         'acknowledge', 'acknowledge_and_acquire', 'acknowledge_and_fetch', 'acknowledge_batches', 'acquire',
-        'close_dead_letters', 'dead_letter_attempts', 'hold_dead_letters', 'initialize', 'observe', 'open_dead_letters',
+        'check_cluster', 'close_dead_letters', 'dead_letter_attempts', 'hold_dead_letters', 'initialize', 'observe', 'open_dead_letters',
         'record_report', 'release', 'renew', 'stored_configs', 'sweep', 'topics_redriven_for_others',
+        'acknowledge_many', 'acquire_many', 'observe_many', 'release_many', 'renew_many',
         'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets',
         'begin_compaction', 'commit_compaction', 'forget_compaction', 'removable_outputs'];
     v_service constant text[] := array[
         'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive',
         'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'journal_partitions',
         'make_journal_partitions',
-        'open_redrive', 'raise_state_epochs', 'remove_acls', 'roll_up_due_days', 'roll_up_journal', 'set_service_configs',
+        'note_topics', 'open_redrive', 'raise_state_epochs', 'remove_acls', 'remove_deleted_topics', 'roll_up_due_days',
+        'roll_up_journal', 'set_service_configs',
         'take_snapshot', 'take_snapshots', 'trim_redrive',
         'end_service_lease', 'hear_replica', 'hold_service_lease', 'take_service_lease'];
     v_reader constant text[] := array[
@@ -1507,6 +1749,31 @@ begin
 end
 $$;
 
+-- FUNCTION check_cluster(text)
+
+CREATE FUNCTION sharequeue.check_cluster(p_cluster_id text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_bound sharequeue.kafka_cluster;
+begin
+    perform sharequeue.check_name('the cluster id', p_cluster_id);
+    select * into v_bound from sharequeue.kafka_cluster;
+    if not found and sharequeue.is_trusted() then
+        insert into sharequeue.kafka_cluster (cluster_id, bound_at) values (p_cluster_id, sharequeue.clock())
+        on conflict on constraint kafka_cluster_pkey do nothing;
+        select * into v_bound from sharequeue.kafka_cluster;
+    end if;
+    if v_bound.cluster_id <> p_cluster_id then
+        raise exception 'the broker is of Kafka cluster %, and the state is of cluster % since %: nothing of it is true '
+            'there. Check SHAREQUEUE_BOOTSTRAP_SERVERS and SHAREQUEUE_DATABASE_URL; if it is the right cluster all the same, '
+            'the schema''s owner says so by select sharequeue.rebind_cluster(''%'')', p_cluster_id, v_bound.cluster_id,
+            v_bound.bound_at, p_cluster_id using errcode = 'SQ104';
+    end if;
+end
+$$;
+
 -- FUNCTION check_group_id(text)
 
 CREATE FUNCTION sharequeue.check_group_id(p_group_id text) RETURNS text
@@ -1516,6 +1783,27 @@ begin
     return sharequeue.check_name('the group id', p_group_id);
 exception when sqlstate 'SQ042' then
     raise exception '%', sqlerrm using errcode = 'SQ024';
+end
+$$;
+
+-- FUNCTION check_many(integer, text[], integer[], integer[])
+
+CREATE FUNCTION sharequeue.check_many(p_most integer, p_topics text[], p_partitions integer[], VARIADIC p_lengths integer[]) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+    v_count integer := cardinality(p_topics);
+begin
+    if p_topics is null or p_partitions is null or cardinality(p_partitions) <> v_count
+            or exists (select from unnest(p_lengths) as l where l is distinct from v_count) then
+        raise exception 'topics, partitions and what belongs to them are arrays of one length: an element for each '
+            'share-partition' using errcode = 'SQ042';
+    elsif array_position(p_topics, null) is not null or array_position(p_partitions, null) is not null then
+        raise exception 'a share-partition needs a topic and a partition: one of them is null' using errcode = 'SQ042';
+    elsif v_count > p_most then
+        raise exception 'a call names at most % share-partitions, not %: send several calls', p_most, v_count
+            using errcode = 'SQ042';
+    end if;
 end
 $$;
 
@@ -2877,6 +3165,12 @@ begin
 end
 $$;
 
+-- FUNCTION gone_topic_silence()
+
+CREATE FUNCTION sharequeue.gone_topic_silence() RETURNS interval
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ select pg_catalog.make_interval(mins => 1) $$;
+
 -- FUNCTION group_config(text, text)
 
 CREATE FUNCTION sharequeue.group_config(p_group_id text, p_name text) RETURNS text
@@ -3092,6 +3386,7 @@ CREATE FUNCTION sharequeue.hold_service_lease(p_task text, p_token uuid) RETURNS
     AS $$
 begin
     perform sharequeue.authorise_cluster();
+    perform sharequeue.check_present('the task', p_task), sharequeue.check_present('the token', p_token);
     perform from sharequeue.service_leases where task = p_task and token = p_token for share;
     if not found then
         raise exception 'another replica does "%" now', p_task using errcode = 'SQ016';
@@ -3500,6 +3795,31 @@ begin
 end
 $$;
 
+-- FUNCTION lock_many(text, text[], integer[], integer[])
+
+CREATE FUNCTION sharequeue.lock_many(p_group_id text, p_topics text[], p_partitions integer[], VARIADIC p_lengths integer[]) RETURNS boolean[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_ids bigint[];
+begin
+    perform sharequeue.require_read_committed();
+    perform sharequeue.check_present('the group id', p_group_id);
+    perform sharequeue.check_many(1000, p_topics, p_partitions, variadic p_lengths);
+    v_ids := array(
+        select sp.share_partition_id from sharequeue.share_partitions sp
+        where sp.group_id = p_group_id and (sp.topic, sp.partition) in (
+            select n.topic, n.partition from unnest(p_topics, p_partitions) as n (topic, partition))
+        order by sp.share_partition_id for update);
+    return array(
+        select sp.share_partition_id is not null
+        from unnest(p_topics, p_partitions) with ordinality as n (topic, partition, place)
+        left join sharequeue.share_partitions sp on sp.group_id = p_group_id and sp.topic = n.topic
+            and sp.partition = n.partition and sp.share_partition_id = any (v_ids)
+        order by n.place);
+end
+$$;
+
 -- FUNCTION lock_share_partition(text, text, integer, integer, text)
 
 CREATE FUNCTION sharequeue.lock_share_partition(p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_operation text DEFAULT 'READ'::text, OUT error_code smallint, OUT error_message text, OUT sp sharequeue.share_partitions, OUT settings sharequeue.group_settings) RETURNS record
@@ -3636,6 +3956,38 @@ begin
 end
 $$;
 
+-- FUNCTION next_suspects(text, text, integer, int8multirange)
+
+CREATE FUNCTION sharequeue.next_suspects(p_group_id text, p_topic text, p_partition integer, p_leave_out int8multirange, OUT suspects boolean, OUT last_attempt boolean) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_sp record;
+    v_at timestamptz := sharequeue.clock();
+begin
+    suspects := false;
+    last_attempt := false;
+    select sp.share_partition_id, sp.redeliverable, sp.next_expiry, s.delivery_count_limit into v_sp
+    from sharequeue.share_partitions sp join sharequeue.group_settings s using (group_id)
+    where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition;
+    if v_sp.next_expiry <= v_at then
+        perform sharequeue.settle_lapsed(v_sp.share_partition_id, v_at);
+    elsif not coalesce(v_sp.redeliverable, false) then
+        return;
+    end if;
+    select f.isolate is not null, f.isolate is not null and f.delivery_count >= v_sp.delivery_count_limit - 1
+    into suspects, last_attempt
+    from sharequeue.in_flight_batches f
+    where f.share_partition_id = v_sp.share_partition_id and f.state = 0
+        and f.first_offset = sharequeue.next_available(v_sp.share_partition_id, 0, v_at, p_leave_out)
+        and (f.not_before is null or f.not_before <= v_at)
+        and not sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) <@ p_leave_out
+    order by lower(sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets)) limit 1;
+    suspects := coalesce(suspects, false);
+    last_attempt := coalesce(last_attempt, false);
+end
+$$;
+
 -- FUNCTION not_before_fault(timestamp with time zone)
 
 CREATE FUNCTION sharequeue.not_before_fault(p_not_before timestamp with time zone) RETURNS text
@@ -3701,6 +4053,38 @@ begin
 end
 $$;
 
+-- FUNCTION note_topics(text[], text[])
+
+CREATE FUNCTION sharequeue.note_topics(p_topics text[], p_topic_ids text[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_at timestamptz;
+begin
+    perform sharequeue.require_read_committed();
+    perform sharequeue.authorise_cluster();
+    if p_topics is null or cardinality(p_topics) is distinct from cardinality(p_topic_ids)
+            or array_position(p_topics, null) is not null then
+        raise exception 'every topic needs a name, and its id or null' using errcode = 'SQ042';
+    end if;
+    v_at := sharequeue.clock();
+    delete from sharequeue.gone_topics g
+    where exists (select from unnest(p_topics, p_topic_ids) as n (topic, topic_id)
+            where n.topic = g.topic and n.topic_id = g.topic_id)
+        or not exists (select from sharequeue.share_partitions sp where sp.topic = g.topic and sp.topic_id = g.topic_id);
+    -- Every ten seconds will do: who looks asks whether it was said within the minute.
+    insert into sharequeue.gone_topics as g (topic, topic_id, gone_since, said_at)
+    select distinct sp.topic, sp.topic_id, v_at, v_at
+    from unnest(p_topics, p_topic_ids) as n (topic, topic_id) join sharequeue.share_partitions sp on sp.topic = n.topic
+    where n.topic_id is distinct from sp.topic_id
+    on conflict on constraint gone_topics_pkey do update
+        set gone_since = case when g.said_at < v_at - sharequeue.gone_topic_silence() then v_at else g.gone_since end,
+            said_at = v_at
+        where g.said_at < v_at - interval '10 seconds';
+end
+$$;
+
 -- FUNCTION observe(text, text, integer, text, bigint, bigint, bigint)
 
 CREATE FUNCTION sharequeue.observe(p_group_id text, p_topic text, p_partition integer, p_topic_id text, p_log_start bigint, p_log_end bigint, p_last_stable_offset bigint) RETURNS text
@@ -3740,6 +4124,79 @@ begin
         observed_at = sharequeue.clock()
     where share_partition_id = v_sp.share_partition_id;
     return 'active';
+end
+$$;
+
+-- FUNCTION observe_many(text, text[], integer[], text[], bigint[], bigint[], bigint[])
+
+CREATE FUNCTION sharequeue.observe_many(p_group_id text, p_topics text[], p_partitions integer[], p_topic_ids text[], p_log_starts bigint[], p_log_ends bigint[], p_last_stable_offsets bigint[]) RETURNS SETOF sharequeue.observed_of
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_at timestamptz;
+    v_new record;
+    v_whole text[];
+    v_ids bigint[];
+begin
+    perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_present('the group id', p_group_id);
+    perform sharequeue.check_many(10000, p_topics, p_partitions, coalesce(cardinality(p_topic_ids), 0),
+        coalesce(cardinality(p_log_starts), 0), coalesce(cardinality(p_log_ends), 0),
+        coalesce(cardinality(p_last_stable_offsets), 0));
+    v_at := sharequeue.clock();
+    v_whole := array(
+        select sp.topic from sharequeue.share_partitions sp
+        left join unnest(p_topics, p_partitions) as n (topic, partition)
+            on n.topic = sp.topic and n.partition = sp.partition
+        where sp.group_id = p_group_id and sp.topic = any (p_topics)
+        group by sp.topic having bool_and(n.topic is not null) order by sp.topic);
+    -- Whoever has to be written, by id; the rest is not waited for.
+    v_ids := array(
+        select sp.share_partition_id
+        from sharequeue.share_partitions sp
+        join unnest(p_topics, p_partitions, p_topic_ids, p_log_starts, p_log_ends, p_last_stable_offsets)
+            as n (topic, partition, topic_id, log_start, log_end, stable) using (topic, partition)
+        where sp.group_id = p_group_id and not (sp.status = 'topic_recreated' and sp.topic_id <> n.topic_id)
+            and ((sp.log_start, sp.log_end, sp.last_stable_offset, sp.topic_id, sp.status)
+                    is distinct from (n.log_start, n.log_end, n.stable, n.topic_id, 'active')
+                or sp.observed_at is null or n.log_start > sp.spso
+                or (sp.topic <> all (v_whole) and v_at - interval '10 seconds' > greatest(sp.observed_at, (
+                    select o.observed_at from sharequeue.observations o
+                    where o.group_id = p_group_id and o.topic = sp.topic))))
+        order by sp.share_partition_id for no key update of sp);
+    -- Almost always the end of the log has moved, and nothing else: one statement. Log starts that take SPSO along, topics
+    -- made anew, and what is no log at all, are the operation's matter.
+    for v_new in
+        with moved as (
+            update sharequeue.share_partitions sp
+            set log_start = n.log_start, log_end = n.log_end, last_stable_offset = n.stable, observed_at = v_at
+            from unnest(p_topics, p_partitions, p_topic_ids, p_log_starts, p_log_ends, p_last_stable_offsets)
+                as n (topic, partition, topic_id, log_start, log_end, stable)
+            where sp.share_partition_id = any (v_ids) and sp.topic = n.topic and sp.partition = n.partition
+                and sp.status = 'active' and sp.topic_id = n.topic_id and n.log_start between 0 and sp.spso
+                and n.log_end >= n.log_start and n.stable >= 0
+            returning sp.share_partition_id
+        )
+        select n.*, sp.status, sp.share_partition_id in (select share_partition_id from moved)
+            or (coalesce(sp.share_partition_id, 0) <> all (v_ids) and n.log_end >= n.log_start and n.log_start >= 0
+                and n.stable >= 0) as done
+        from unnest(p_topics, p_partitions, p_topic_ids, p_log_starts, p_log_ends, p_last_stable_offsets)
+            as n (topic, partition, topic_id, log_start, log_end, stable)
+        left join sharequeue.share_partitions sp
+            on sp.group_id = p_group_id and sp.topic = n.topic and sp.partition = n.partition
+        order by sp.share_partition_id
+    loop
+        if not coalesce(v_new.done, false) then
+            v_new.status := sharequeue.observe(p_group_id, v_new.topic, v_new.partition, v_new.topic_id,
+                v_new.log_start, v_new.log_end, v_new.stable);
+        end if;
+        return next row(v_new.topic, v_new.partition, v_new.status)::sharequeue.observed_of;
+    end loop;
+    insert into sharequeue.observations as o (group_id, topic, observed_at)
+    select p_group_id, w.topic, v_at from unnest(v_whole) as w (topic) order by w.topic
+    on conflict on constraint observations_pkey do update set observed_at = excluded.observed_at
+    where o.observed_at < excluded.observed_at;
 end
 $$;
 
@@ -4171,6 +4628,25 @@ begin
 end
 $$;
 
+-- FUNCTION rebind_cluster(text)
+
+CREATE FUNCTION sharequeue.rebind_cluster(p_cluster_id text) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog'
+    AS $$
+declare
+    v_before text;
+begin
+    perform sharequeue.check_name('the cluster id', p_cluster_id);
+    select cluster_id into v_before from sharequeue.kafka_cluster for update;
+    insert into sharequeue.kafka_cluster (cluster_id, bound_at) values (p_cluster_id, sharequeue.clock())
+    on conflict on constraint kafka_cluster_pkey do update
+        set cluster_id = excluded.cluster_id, bound_at = excluded.bound_at;
+    perform sharequeue.audit('rebind_cluster', null, to_jsonb(v_before), to_jsonb(p_cluster_id));
+    return v_before;
+end
+$$;
+
 -- FUNCTION record_report(text)
 
 CREATE FUNCTION sharequeue.record_report(p_group_id text) RETURNS timestamp with time zone
@@ -4268,9 +4744,6 @@ CREATE FUNCTION sharequeue.release(p_group_id text, p_member_id text, p_token uu
     AS $$
 declare
     v_id bigint;
-    v_lease_id bigint;
-    v_ended record;
-    v_completed bigint;
     v_released bigint := 0;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
@@ -4287,23 +4760,70 @@ begin
         order by share_partition_id
         for no key update
     loop
-        v_completed := 0;
-        perform sharequeue.unfold(v_id);
-        for v_lease_id in
-            select l.lease_id from sharequeue.leases l
-            where l.share_partition_id = v_id and l.member_id = p_member_id and (p_token is null or l.token = p_token)
-            order by l.lease_id
-        loop
-            if p_cancelled or p_refund then
-                select e.held, e.completed into v_ended from sharequeue.end_cancelled(v_id, v_lease_id, p_refund) as e;
-            else
-                select e.held, e.completed into v_ended from sharequeue.end_unanswered(v_id, v_lease_id) as e;
-            end if;
-            v_released := v_released + v_ended.held;
-            v_completed := v_completed + v_ended.completed;
-        end loop;
-        perform sharequeue.advance_spso(v_id, v_completed);
+        v_released := v_released + sharequeue.release_of(v_id, p_member_id, p_token, p_cancelled, p_refund);
     end loop;
+    return v_released;
+end
+$$;
+
+-- FUNCTION release_many(text, text[], integer[], text, uuid[], boolean, boolean)
+
+CREATE FUNCTION sharequeue.release_many(p_group_id text, p_topics text[], p_partitions integer[], p_member_id text, p_tokens uuid[], p_cancelled boolean DEFAULT false, p_refund boolean DEFAULT false) RETURNS SETOF sharequeue.released_of
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_there boolean[];
+    v_place integer;
+    v_id bigint;
+begin
+    perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue.check_present('the member id', p_member_id);
+    if p_cancelled is null or p_refund is null or array_position(p_tokens, null) is not null then
+        raise exception 'release_many needs the token of every lease, whether the run was cancelled, and whether its '
+            'deliveries are given back'
+            using errcode = 'SQ042';
+    end if;
+    v_there := sharequeue.lock_many(p_group_id, p_topics, p_partitions, coalesce(cardinality(p_tokens), 0));
+    for v_place in 1 .. cardinality(p_topics) loop
+        select share_partition_id into v_id from sharequeue.share_partitions
+        where v_there[v_place] and group_id = p_group_id and topic = p_topics[v_place]
+            and partition = p_partitions[v_place];
+        return next row(p_topics[v_place], p_partitions[v_place], p_tokens[v_place],
+            case when v_id is null then 0 else sharequeue.release_of(v_id, p_member_id, p_tokens[v_place], p_cancelled,
+                p_refund) end)::sharequeue.released_of;
+    end loop;
+end
+$$;
+
+-- FUNCTION release_of(bigint, text, uuid, boolean, boolean)
+
+CREATE FUNCTION sharequeue.release_of(p_share_partition_id bigint, p_member_id text, p_token uuid, p_cancelled boolean, p_refund boolean) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_lease_id bigint;
+    v_ended record;
+    v_completed bigint := 0;
+    v_released bigint := 0;
+begin
+    perform sharequeue.unfold(p_share_partition_id);
+    for v_lease_id in
+        select l.lease_id from sharequeue.leases l
+        where l.share_partition_id = p_share_partition_id and l.member_id = p_member_id
+            and (p_token is null or l.token = p_token)
+        order by l.lease_id
+    loop
+        if p_cancelled or p_refund then
+            select e.held, e.completed into v_ended
+            from sharequeue.end_cancelled(p_share_partition_id, v_lease_id, p_refund) as e;
+        else
+            select e.held, e.completed into v_ended from sharequeue.end_unanswered(p_share_partition_id, v_lease_id) as e;
+        end if;
+        v_released := v_released + v_ended.held;
+        v_completed := v_completed + v_ended.completed;
+    end loop;
+    perform sharequeue.advance_spso(p_share_partition_id, v_completed);
     return v_released;
 end
 $$;
@@ -4396,6 +4916,59 @@ begin
 end
 $$;
 
+-- FUNCTION remove_deleted_topics(interval, boolean, text)
+
+CREATE FUNCTION sharequeue.remove_deleted_topics(p_gone_for interval, p_execute boolean, p_group_id text DEFAULT NULL::text) RETURNS TABLE(topic text, topic_id text, gone_since timestamp with time zone, group_id text, share_partitions bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+    v_at timestamptz;
+    v_found record;
+    v_ids bigint[];
+    v_before jsonb;
+begin
+    perform sharequeue.require_read_committed();
+    perform sharequeue.authorise_cluster();
+    perform sharequeue.check_span('the time for which a topic is gone', p_gone_for),
+        sharequeue.check_present('whether to execute', p_execute);
+    v_at := sharequeue.clock();
+    -- By group: that is the order of locks.
+    for v_found in
+        select sp.group_id, sp.topic, sp.topic_id, g.gone_since, count(*) as share_partitions
+        from sharequeue.gone_topics g
+        join sharequeue.share_partitions sp on sp.topic = g.topic and sp.topic_id = g.topic_id
+        where (p_group_id is null or sp.group_id = p_group_id) and g.gone_since <= v_at - p_gone_for
+            and g.said_at >= v_at - sharequeue.gone_topic_silence()
+        group by sp.group_id, sp.topic, sp.topic_id, g.gone_since order by sp.group_id, sp.topic, sp.topic_id
+    loop
+        if p_execute then
+            continue when not sharequeue.lock_group(v_found.group_id);
+            v_ids := sharequeue.lock_in_order(array[v_found.group_id], false, true, v_found.topic);
+            with deleted as (
+                delete from sharequeue.share_partitions
+                where share_partition_id = any (v_ids) and topic_id = v_found.topic_id
+                returning partition, spso, speo, state_epoch
+            )
+            select jsonb_agg(jsonb_build_object('topic', v_found.topic, 'topic_id', v_found.topic_id,
+                'partition', d.partition, 'start_offset', d.spso, 'end_offset', d.speo, 'state_epoch', d.state_epoch)
+                order by d.partition) into v_before from deleted as d;
+            -- Nothing was left: somebody else has reset or deleted it meanwhile.
+            continue when v_before is null;
+            perform sharequeue.audit('remove_deleted_topic', v_found.group_id, v_before,
+                jsonb_build_object('gone_since', v_found.gone_since));
+        end if;
+        return query select v_found.topic, v_found.topic_id, v_found.gone_since, v_found.group_id,
+            v_found.share_partitions;
+    end loop;
+    if p_execute then
+        delete from sharequeue.gone_topics g where not exists (
+            select from sharequeue.share_partitions sp where sp.topic = g.topic and sp.topic_id = g.topic_id);
+    end if;
+end
+$$;
+
 -- FUNCTION renew(text, text, integer, integer, text, integer, uuid)
 
 CREATE FUNCTION sharequeue.renew(p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer, p_token uuid, OUT error_code smallint, OUT error_message text, OUT expires_at timestamp with time zone) RETURNS record
@@ -4440,6 +5013,34 @@ begin
     -- Sooner than before, where the group's lock duration has become shorter since.
     update sharequeue.share_partitions sp set next_expiry = renew.expires_at
     where sp.share_partition_id = (v_found.sp).share_partition_id and sp.next_expiry > renew.expires_at;
+end
+$$;
+
+-- FUNCTION renew_many(text, text[], integer[], integer[], text, integer, uuid[])
+
+CREATE FUNCTION sharequeue.renew_many(p_group_id text, p_topics text[], p_partitions integer[], p_state_epochs integer[], p_member_id text, p_member_epoch integer, p_tokens uuid[]) RETURNS SETOF sharequeue.renewed_of
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_there boolean[];
+    v_place integer;
+    v_renewed record;
+begin
+    v_there := sharequeue.lock_many(p_group_id, p_topics, p_partitions,
+        coalesce(cardinality(p_state_epochs), 0), coalesce(cardinality(p_tokens), 0));
+    for v_place in 1 .. cardinality(p_topics) loop
+        if v_there[v_place] then
+            select * into v_renewed
+            from sharequeue.renew(p_group_id, p_topics[v_place], p_partitions[v_place], p_state_epochs[v_place],
+                p_member_id, p_member_epoch, p_tokens[v_place]);
+        else
+            select *, cast(null as timestamptz) as expires_at into v_renewed
+            from sharequeue.absent(p_group_id, p_topics[v_place], p_partitions[v_place]);
+        end if;
+        return next row(p_topics[v_place], p_partitions[v_place], p_tokens[v_place], v_renewed.error_code,
+            v_renewed.error_message, v_renewed.expires_at)::sharequeue.renewed_of;
+    end loop;
 end
 $$;
 
@@ -4654,6 +5255,15 @@ CREATE FUNCTION sharequeue.request_key(p_share_partition_id bigint, p_operation 
     select encode(substr(sha256(convert_to(
         p_share_partition_id || ' ' || p_operation || ' ' || p_request_id || ' ' || p_member_id, 'UTF8')), 1, 16),
         'hex')::uuid
+$$;
+
+-- FUNCTION request_key_many(text, text[], integer[], text, text, uuid)
+
+CREATE FUNCTION sharequeue.request_key_many(p_group_id text, p_topics text[], p_partitions integer[], p_operation text, p_member_id text, p_request_id uuid) RETURNS uuid
+    LANGUAGE sql STABLE
+    AS $$
+    select md5(p_operation || p_request_id || jsonb_build_array(p_group_id, p_topics, p_partitions, p_member_id))::uuid
+    where p_request_id is not null and sharequeue.authorised(p_group_id, 'READ')
 $$;
 
 -- FUNCTION require_read_committed()
@@ -6450,6 +7060,15 @@ CREATE TABLE sharequeue.kafka_cluster (
     CONSTRAINT kafka_cluster_singleton CHECK (singleton)
 );
 
+-- TABLE observations
+
+CREATE TABLE sharequeue.observations (
+    group_id text NOT NULL,
+    topic text NOT NULL,
+    observed_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
 -- TABLE redrive_batches
 
 CREATE TABLE sharequeue.redrive_batches (
@@ -6597,7 +7216,10 @@ CREATE VIEW sharequeue.share_partition_status AS
     sp.log_start,
     sp.log_end,
     sp.last_stable_offset,
-    sp.observed_at,
+        CASE
+            WHEN (sp.observed_at IS NOT NULL) THEN GREATEST(sp.observed_at, seen.observed_at)
+            ELSE NULL::timestamp with time zone
+        END AS observed_at,
     sp.delivery_complete_count,
     GREATEST((0)::bigint, ((sp.log_end - sp.spso) - sp.delivery_complete_count)) AS lag,
     (sp.speo - sp.spso) AS in_flight,
@@ -6617,8 +7239,9 @@ CREATE VIEW sharequeue.share_partition_status AS
             WHEN ((sp.observed_at IS NOT NULL) AND (sp.log_end < (sp.spso + sp.delivery_complete_count))) THEN (('the log ends at '::text || sp.log_end) || ', below what was delivered: it was truncated'::text)
             ELSE NULL::text
         END AS fault
-   FROM (((((sharequeue.share_partitions sp
+   FROM ((((((sharequeue.share_partitions sp
      JOIN sharequeue.group_settings g USING (group_id))
+     LEFT JOIN sharequeue.observations seen USING (group_id, topic))
      CROSS JOIN LATERAL ( SELECT (COALESCE(sum(n.n) FILTER (WHERE (b.state = 0)), (0)::numeric))::bigint AS available,
             (COALESCE(sum(n.n) FILTER (WHERE (b.state = 1)), (0)::numeric))::bigint AS acquired,
             (COALESCE(sum(n.n) FILTER (WHERE (b.state = 3)), (0)::numeric))::bigint AS archiving,
@@ -6851,6 +7474,11 @@ ALTER TABLE ONLY sharequeue.leases
 
 ALTER TABLE ONLY sharequeue.members
     ADD CONSTRAINT members_pkey PRIMARY KEY (group_id, member_id);
+
+-- CONSTRAINT observations observations_pkey
+
+ALTER TABLE ONLY sharequeue.observations
+    ADD CONSTRAINT observations_pkey PRIMARY KEY (group_id, topic);
 
 -- CONSTRAINT redrive_batches redrive_batches_pkey
 
@@ -7177,6 +7805,11 @@ ALTER TABLE ONLY sharequeue.lease_outputs
 
 ALTER TABLE ONLY sharequeue.members
     ADD CONSTRAINT members_group_fkey FOREIGN KEY (group_id) REFERENCES sharequeue.share_groups(group_id) ON DELETE CASCADE;
+
+-- FK CONSTRAINT observations observations_group_fkey
+
+ALTER TABLE ONLY sharequeue.observations
+    ADD CONSTRAINT observations_group_fkey FOREIGN KEY (group_id) REFERENCES sharequeue.share_groups(group_id) ON DELETE CASCADE;
 
 -- FK CONSTRAINT redrive_batches redrive_batches_redrive_fkey
 
