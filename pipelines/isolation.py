@@ -141,6 +141,7 @@ class Isolation:
 
 
 def _cause(error: Exception) -> str:
-    """The last cause that Spark's error names, in a line."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    return next((line for line in reversed(lines) if line.startswith("Caused by: ")), lines[0])
+    """What ended the job, in a line: what its lost task said, or the end of a Python traceback."""
+    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    lost = next((line for line in lines if "Lost task" in line), None)
+    return lost.partition("Lost task")[2].partition("): ")[2] if lost else lines[-1]
