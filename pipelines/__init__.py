@@ -4,11 +4,13 @@ acknowledgement.
 The way of a record, module by module: `job` says what is to be done (`rows`: record by record, in Python), `plan`
 which scans, `read` makes the DataFrame, `write` lands it, `outcomes` reads back what was landed, `sinks` take what
 was accepted as `answering` acknowledges it, `run` goes round again. `retries` says when a released record comes
-again, `failing` when a run stops, `nothing` why there is nothing to lease, `interrupts` how a person stops it.
+again, `failing` when a run stops, `nothing` why there is nothing to lease, `interrupts` how a person stops it,
+`draining` who writes the dead letters at its end.
 `source` is all that is asked of the topics, `renewal` keeps the locks, `compaction` makes few files of many.
 `leasing` gives the same to a program that does its own writing.
 """
 
+from pipelines.draining import DeadLettersLeft, Drained
 from pipelines.failing import MostFailed
 from pipelines.job import ShareGroupJob, Summary, pipeline
 from pipelines.leasing import Answered, LeasedRecords, Unacknowledged, lease
@@ -21,6 +23,8 @@ from pipelines.sinks import AtLeastOnce, ParquetByLease, SinkRefused
 __all__ = [
     "Answered",
     "AtLeastOnce",
+    "DeadLettersLeft",
+    "Drained",
     "LeasedRecords",
     "MostFailed",
     "ParquetByLease",

@@ -27,6 +27,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import StringType
 
 from pipelines.answering import Given, acknowledge_all
+from pipelines.draining import DrainAtEnd, Drained
 from pipelines.files import Files, literal
 from pipelines.job import OUTCOMES, RELEASE, HandlerError, check_meanings
 from pipelines.nothing import require_topics, why_nothing
@@ -81,7 +82,7 @@ class Answered:
 
 
 class LeasedRecords:
-    """What one block of `lease` holds. True when there is anything."""
+    """What one block of `lease` holds. True when there is anything; `dead_letters`: what its end wrote of them."""
 
     def __init__(
         self,
@@ -105,6 +106,7 @@ class LeasedRecords:
         self._infos = infos
         self._dropped = dropped
         self._acknowledged = False
+        self.dead_letters: Drained | None = None
 
     def __bool__(self) -> bool:
         return bool(self.leases)
@@ -271,7 +273,7 @@ def lease(
     and nothing can be acknowledged: the block ends in LockLost. What is not acknowledged when it ends is given
     back at once, with an Unacknowledged warning where the block ended well, and is suspect; after an interrupt
     (KeyboardInterrupt, or anything that is no Exception) it is given back as by a cancelled run, which leaves no
-    suspects and gives no record up.
+    suspects and gives no record up. Where no service does, dead letters of the group are then written.
 
     Raises ValueError without topics, for a budget below one record or a `dropped` or `unknown` that is no outcome,
     UnknownTopicOrPartition for a topic that is not there, SparkNotReady, SettingMissing, and the errors of joining
@@ -301,6 +303,7 @@ def lease(
             headers,
             max_scans,
         )
+        ending = stack.enter_context(DrainAtEnd(place, source.state, configs))
         member = membership
         if member is None:
             joined = stack.enter_context(Membership(place.service_url, group, names))
@@ -320,6 +323,7 @@ def lease(
         if reason is not None:
             _log.warning("nothing was leased: %s", reason)
         leased = LeasedRecords(source, keeper, leases, infos, dropped, unknown, Backoff.of(configs), reason)
+        ending.told = leased
         try:
             yield leased
         finally:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from pipelines.draining import Drained
+
 STAGES = ("observe", "acquire", "plan", "write", "summarise", "read back", "stage", "acknowledge")
 """Spark reads, handles and writes in one pass, so `write` has the time of all three. `stage` is only there for a sink
 that prepares its rows before the acknowledgement, as `PostgresTable` does."""
@@ -56,6 +58,8 @@ class RunReport:
     seconds: float
     remark: str | None = None
     """Why there was nothing more to lease although not all is done; None where there is nothing to say."""
+    dead_letters: Drained | None = None
+    """The dead letters of the group that the run has written; None where none waited or a service writes them."""
 
     @property
     def leased(self) -> int:

@@ -4,7 +4,7 @@ Round by round: ask the broker where the logs end, acquire within the budget, re
 handle and write it, read back what was written, acknowledge each lease by that, and again, until there is
 nothing to acquire. Locks are renewed meanwhile (`renewal.py`); a lost one stops the run before it writes or
 acknowledges more. Whatever ends a run early, what it still held is given back at once. Joining and leaving
-the group, the sweeps and the dead letters are the caller's.
+the group and the sweeps are the caller's; dead letters are written at the end where no service does (`draining.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from pipelines.answering import Given, acknowledge_all
+from pipelines.draining import drain_at_end
 from pipelines.failing import Limits, MostFailed
 from pipelines.files import literal
 from pipelines.isolation import Isolation, Planned, apart, parts_each
@@ -92,7 +93,12 @@ def run_rounds(
             progress,
             configs,
         )
-        return run.rounds(max_rounds, max_seconds)
+        try:
+            report = run.rounds(max_rounds, max_seconds)
+        except Exception:
+            drain_at_end(settings, state, configs)
+            raise
+    return replace(report, dead_letters=drain_at_end(settings, state, configs))
 
 
 class _Run:

@@ -76,9 +76,9 @@ class ServiceConfigs:
     def stored(cls, database: Database) -> Self:
         """What the service was configured to when it last started, as every process finds it in the database.
 
-        Kafka's defaults where no service has been. Needs to read table `service_configs`.
+        Kafka's defaults where no service has been.
         """
-        rows = database.rows(text("select name, value from sharequeue.service_configs"))
+        rows = database.rows(text("select name, value from sharequeue.stored_service_configs()"))
         return cls.of({str(row["name"]): str(row["value"]) for row in rows})
 
     @classmethod

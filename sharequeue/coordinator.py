@@ -109,7 +109,7 @@ class Coordinator:
     def settle(self) -> tuple[int, int]:
         """End sessions and locks whose time is over; gives how many of each. Needs no broker."""
         self._state.beat()
-        hear_replica(self._database, self.name)
+        hear_replica(self._database, self.name, drains=self._drainer is not None)
         expired = 0
         for group_id in overdue_groups(self._database):
             with self.groups.step(group_id):
@@ -195,7 +195,7 @@ class Coordinator:
         outage = self._state.beat(silence)
         if outage is not None:
             _log.warning("nobody was heard for %s: locks go on with the time they had left", outage)
-        unheard = hear_replica(self._database, self.name, silence)
+        unheard = hear_replica(self._database, self.name, silence, drains=self._drainer is not None)
         if unheard is not None:
             _log.warning("no replica was there for %s: sessions go on with the time they had left", unheard)
         publish_service_configs(self._database, self._configs)

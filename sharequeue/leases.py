@@ -279,6 +279,11 @@ class SharePartitionStatus:
     formula gives. ``oldest_offset`` is the lowest that is neither acknowledged nor archived, None where there is
     none; since when it is in its state is known while it is acquired, or archiving in an open batch.
     ``paused_reason`` is a person's word, or the circuit breaker's.
+
+    ``accepted``, ``rejected``, ``exhausted`` and ``gap`` are all records that ever ended, each in one of them;
+    ``lost_records`` are apart. Of the rejected and exhausted, ``no_dlq`` ended while no dead-letter topic was set,
+    and ``dropped_letters`` were dropped because theirs could not be written; each other one is a dead letter.
+    ``held_reason`` is why those that are ``archiving`` are not written, where something has to be done.
     """
 
     group_id: str
@@ -309,6 +314,13 @@ class SharePartitionStatus:
     oldest_offset: int | None = None
     oldest_state: str | None = None
     oldest_since: datetime | None = None
+    accepted: int = 0
+    rejected: int = 0
+    exhausted: int = 0
+    gap: int = 0
+    no_dlq: int = 0
+    dropped_letters: int = 0
+    held_reason: str | None = None
 
     @property
     def share_partition(self) -> SharePartition:

@@ -89,16 +89,19 @@ def replica_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
 
 
-def hear_replica(database: Database, name: str, silence: timedelta | None = None) -> timedelta | None:
-    """Write down that this replica is at work.
+def hear_replica(
+    database: Database, name: str, silence: timedelta | None = None, *, drains: bool = False
+) -> timedelta | None:
+    """Write down that this replica is at work, and whether it writes dead letters by itself.
 
     With `silence`: if no replica was heard for longer than that, sessions go on with the time that they had left when
     the last one was. Gives how long nobody was heard then.
     """
     rows = database.call(
-        text("select sharequeue.hear_replica(:name, cast(:silence as interval)) as unheard"),
+        text("select sharequeue.hear_replica(:name, cast(:silence as interval), :drains) as unheard"),
         name=name,
         silence=silence,
+        drains=drains,
     )
     unheard: timedelta | None = rows[0]["unheard"]
     return unheard

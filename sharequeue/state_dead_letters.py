@@ -105,6 +105,11 @@ class StateDeadLetters:
             reason=reason,
         )
 
+    def service_drains(self) -> bool:
+        """Return whether a service is at work that writes all groups' dead letters by itself."""
+        rows = self._database.rows(sa.text("select sharequeue.service_drains() as drains"))
+        return bool(rows[0]["drains"])
+
     def held_dead_letters(self, group_id: str | None = None) -> list[HeldDeadLetters]:
         """What no drain could write, of a group or of all."""
         rows = self._database.rows(

@@ -1356,7 +1356,7 @@ declare
     v_reader constant text[] := array[
         'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'snapshots', 'stored_configs',
         'verify', 'verify_journal'];
-    v_everybody constant text[] := array['clock', 'principal', 'schema_version', 'state_id'];
+    v_everybody constant text[] := array['clock', 'principal', 'schema_version', 'service_drains', 'state_id', 'stored_service_configs'];
     -- Asked by the coordinator inside its own transactions, on tables that it may read; they need no other's rights.
     v_coordinator constant text[] := array[
         'assignable_share_partitions', 'metadata_hash', 'raise_group_epoch', 'require_read_committed'];
@@ -2184,6 +2184,7 @@ declare
     v_records bigint;
     v_closed bigint := 0;
     v_completed bigint := 0;
+    v_before record;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
     perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
@@ -2221,6 +2222,17 @@ begin
         perform sharequeue.count_outcome(v_sp.share_partition_id, v_run.cause, v_run.delivery_count, v_records);
         v_closed := v_closed + v_records;
     end loop;
+    -- The last total is what there is to show: nobody reads all batches for it.
+    select coalesce(max(total_letters), 0) as letters, coalesce(max(total_dropped), 0) as dropped into v_before
+    from (
+        select total_letters, total_dropped from sharequeue.dead_letter_batches
+        where share_partition_id = v_sp.share_partition_id and sequence < p_sequence
+        order by sequence desc limit 1
+    ) as b;
+    update sharequeue.dead_letter_batches
+    set total_letters = v_before.letters + case when p_dropped then 0 else v_closed end,
+        total_dropped = v_before.dropped + case when p_dropped then v_closed else 0 end
+    where share_partition_id = v_sp.share_partition_id and sequence = p_sequence;
     perform sharequeue.advance_spso(v_sp.share_partition_id, v_completed);
     delete from sharequeue.failed_attempts f using sharequeue.share_partitions sp
     where f.share_partition_id = v_sp.share_partition_id and sp.share_partition_id = f.share_partition_id
@@ -3295,9 +3307,9 @@ CREATE FUNCTION sharequeue.groups_of_topics(p_topics text[]) RETURNS TABLE(group
     select distinct sp.group_id, sp.topic from sharequeue.share_partitions sp where sp.topic = any (p_topics)
 $$;
 
--- FUNCTION hear_replica(text, interval)
+-- FUNCTION hear_replica(text, interval, boolean)
 
-CREATE FUNCTION sharequeue.hear_replica(p_replica_id text, p_silence interval DEFAULT NULL::interval) RETURNS interval
+CREATE FUNCTION sharequeue.hear_replica(p_replica_id text, p_silence interval DEFAULT NULL::interval, p_drains boolean DEFAULT false) RETURNS interval
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -3309,6 +3321,7 @@ begin
     perform sharequeue.authorise_cluster();
     perform sharequeue.check_name('the name of a replica', p_replica_id);
     perform sharequeue.check_span('the longest silence', coalesce(p_silence, interval '0'));
+    perform sharequeue.check_present('whether it writes dead letters', p_drains);
     if p_silence is not null then
         -- Two that start together must not both lengthen the sessions.
         perform pg_advisory_xact_lock(7264519032119);
@@ -3327,8 +3340,9 @@ begin
         delete from sharequeue.service_replicas where heard_at < v_at - interval '1 day';
         delete from sharequeue.service_leases where expires_at < v_at - interval '1 day';
     end if;
-    insert into sharequeue.service_replicas as r (replica_id, heard_at) values (p_replica_id, sharequeue.clock())
-    on conflict on constraint service_replicas_pkey do update set heard_at = excluded.heard_at;
+    insert into sharequeue.service_replicas as r (replica_id, heard_at, drains)
+    values (p_replica_id, sharequeue.clock(), p_drains)
+    on conflict on constraint service_replicas_pkey do update set heard_at = excluded.heard_at, drains = excluded.drains;
     return v_silence;
 end
 $$;
@@ -5480,6 +5494,16 @@ CREATE FUNCTION sharequeue.schema_version(OUT version text, OUT digest text) RET
     from sharequeue.schema_migrations
 $$;
 
+-- FUNCTION service_drains()
+
+CREATE FUNCTION sharequeue.service_drains() RETURNS boolean
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select exists (
+        select from sharequeue.service_replicas where drains and heard_at > sharequeue.clock() - interval '15 s')
+$$;
+
 -- FUNCTION set_clock_offset(interval)
 
 CREATE FUNCTION sharequeue.set_clock_offset(p_amount interval) RETURNS void
@@ -5618,6 +5642,15 @@ begin
     perform sharequeue.check_present('the group id', p_group_id);
     return query select c.name, c.value from sharequeue.group_configs c where c.group_id = p_group_id order by c.name;
 end
+$$;
+
+-- FUNCTION stored_service_configs()
+
+CREATE FUNCTION sharequeue.stored_service_configs() RETURNS TABLE(name text, value text)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select name, value from sharequeue.service_configs order by name
 $$;
 
 -- FUNCTION sweep(integer)
@@ -6688,7 +6721,9 @@ CREATE TABLE sharequeue.dead_letter_batches (
     sequence bigint NOT NULL,
     opened_at timestamp with time zone NOT NULL,
     written_at timestamp with time zone,
-    dropped boolean DEFAULT false NOT NULL
+    dropped boolean DEFAULT false NOT NULL,
+    total_letters bigint,
+    total_dropped bigint
 );
 
 -- TABLE dead_letter_runs
@@ -7155,7 +7190,8 @@ CREATE TABLE sharequeue.service_leases (
 
 CREATE TABLE sharequeue.service_replicas (
     replica_id text NOT NULL,
-    heard_at timestamp with time zone NOT NULL
+    heard_at timestamp with time zone NOT NULL,
+    drains boolean DEFAULT false NOT NULL
 )
 WITH (fillfactor='50');
 
@@ -7238,8 +7274,20 @@ CREATE VIEW sharequeue.share_partition_status AS
         CASE
             WHEN ((sp.observed_at IS NOT NULL) AND (sp.log_end < (sp.spso + sp.delivery_complete_count))) THEN (('the log ends at '::text || sp.log_end) || ', below what was delivered: it was truncated'::text)
             ELSE NULL::text
-        END AS fault
-   FROM ((((((sharequeue.share_partitions sp
+        END AS fault,
+    (sp.accepted_first + e.accepted) AS accepted,
+    e.rejected,
+    e.exhausted,
+    e.gap,
+    ((e.rejected + e.exhausted) - COALESCE((d.total_letters + d.total_dropped), (0)::bigint)) AS no_dlq,
+    COALESCE(d.total_dropped, (0)::bigint) AS dropped_letters,
+        CASE
+            WHEN (f.archiving = 0) THEN NULL::text
+            WHEN (k.reason IS NOT NULL) THEN ('dead letters are held: '::text || k.reason)
+            WHEN (NOT ( SELECT sharequeue.service_drains() AS service_drains)) THEN (('no service writes the dead letters: the next run of a job does, or `sharequeue serve`, or `sharequeue dlq drain --group '::text || sp.group_id) || ' --execute`'::text)
+            ELSE NULL::text
+        END AS held_reason
+   FROM (((((((((sharequeue.share_partitions sp
      JOIN sharequeue.group_settings g USING (group_id))
      LEFT JOIN sharequeue.observations seen USING (group_id, topic))
      CROSS JOIN LATERAL ( SELECT (COALESCE(sum(n.n) FILTER (WHERE (b.state = 0)), (0)::numeric))::bigint AS available,
@@ -7265,9 +7313,9 @@ CREATE VIEW sharequeue.share_partition_status AS
                     WHEN 1 THEN ( SELECT all_leases.acquired_at
                        FROM sharequeue.all_leases
                       WHERE ((all_leases.share_partition_id = sp.share_partition_id) AND (all_leases.lease_id = h.lease_id)))
-                    WHEN 3 THEN ( SELECT d.opened_at
-                       FROM sharequeue.dead_letter_batches d
-                      WHERE ((d.share_partition_id = sp.share_partition_id) AND (d.written_at IS NULL)))
+                    WHEN 3 THEN ( SELECT d_1.opened_at
+                       FROM sharequeue.dead_letter_batches d_1
+                      WHERE ((d_1.share_partition_id = sp.share_partition_id) AND (d_1.written_at IS NULL)))
                     ELSE NULL::timestamp with time zone
                 END AS oldest_since
            FROM ( SELECT i.state,
@@ -7289,7 +7337,20 @@ CREATE VIEW sharequeue.share_partition_status AS
                     ELSE ''::text
                 END) AS reason
            FROM sharequeue.circuit_breakers c_1
-          WHERE ((c_1.share_partition_id = sp.share_partition_id) AND (g.breaker_percent > 0) AND (c_1.state <> 'closed'::text))) c ON (true));
+          WHERE ((c_1.share_partition_id = sp.share_partition_id) AND (g.breaker_percent > 0) AND (c_1.state <> 'closed'::text))) c ON (true))
+     CROSS JOIN LATERAL ( SELECT (COALESCE(sum(delivery_counts.records) FILTER (WHERE (delivery_counts.outcome = 'accepted'::text)), (0)::numeric))::bigint AS accepted,
+            (COALESCE(sum(delivery_counts.records) FILTER (WHERE (delivery_counts.outcome = 'rejected'::text)), (0)::numeric))::bigint AS rejected,
+            (COALESCE(sum(delivery_counts.records) FILTER (WHERE (delivery_counts.outcome = 'exceeded'::text)), (0)::numeric))::bigint AS exhausted,
+            (COALESCE(sum(delivery_counts.records) FILTER (WHERE (delivery_counts.outcome = 'gap'::text)), (0)::numeric))::bigint AS gap
+           FROM sharequeue.delivery_counts
+          WHERE (delivery_counts.share_partition_id = sp.share_partition_id)) e)
+     LEFT JOIN LATERAL ( SELECT dead_letter_batches.total_letters,
+            dead_letter_batches.total_dropped
+           FROM sharequeue.dead_letter_batches
+          WHERE ((dead_letter_batches.share_partition_id = sp.share_partition_id) AND (dead_letter_batches.written_at IS NOT NULL))
+          ORDER BY dead_letter_batches.sequence DESC
+         LIMIT 1) d ON (true))
+     LEFT JOIN sharequeue.held_dead_letters k ON ((k.share_partition_id = sp.share_partition_id)));
 
 -- SEQUENCE share_partitions_share_partition_id_seq
 

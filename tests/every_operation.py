@@ -10,7 +10,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from sharequeue.configs import alter_group_configs
+from sharequeue.configs import ServiceConfigs, alter_group_configs
 from sharequeue.database import Database
 from sharequeue.groups import ensure_group
 from sharequeue.leases import AcknowledgeType, SharePartition
@@ -20,7 +20,7 @@ from sharequeue.state import State
 CALLED_BY_WORKERS = {
     *("initialize", "observe", "acquire", "acknowledge", "acknowledge_batches", "acknowledge_and_acquire"),
     *("acknowledge_and_fetch", "renew", "release", "sweep", "open_dead_letters", "close_dead_letters"),
-    *("dead_letter_attempts", "hold_dead_letters"),
+    *("dead_letter_attempts", "hold_dead_letters", "service_drains", "stored_service_configs"),
     *("begin_compaction", "commit_compaction", "removable_outputs", "forget_compaction"),
     *("acknowledge_many", "acquire_many", "observe_many", "release_many", "renew_many"),
     *("record_report", "pause", "force", "alter_offsets", "reset_offsets", "delete_offsets", "delete_group"),
@@ -66,6 +66,8 @@ def call_every_operation(
     assert state.close_dead_letters(at, letters.sequence) == 1
     assert State(reader).held_dead_letters(group) == []
     assert state.topics_redriven_for_others(group) == set()
+    state.service_drains()
+    assert ServiceConfigs.stored(worker) == ServiceConfigs.stored(service)
     state.sweep()
     compaction_id = UUID(int=1)
     state.begin_compaction(compaction_id, group, "sink", "/folder")

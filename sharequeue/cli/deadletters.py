@@ -14,10 +14,13 @@ from typing import Any
 
 import click
 
-from sharequeue.cli.names import group_names
+from sharequeue.cli.names import group_names, require_group
+from sharequeue.cli.offsets import execute_option
 from sharequeue.cli.output import home_option, output_option, print_rows, say, say_aside
+from sharequeue.configs import GroupConfigs
 from sharequeue.database import Database
 from sharequeue.deadletter_records import DeadLetter, read_dead_letters
+from sharequeue.deadletters import DeadLetterWriter
 from sharequeue.offsets import OffsetSet
 from sharequeue.redrive import MAX_REDRIVES, Redrive
 from sharequeue.redrive_selection import (
@@ -28,6 +31,7 @@ from sharequeue.redrive_selection import (
     parse_places,
 )
 from sharequeue.settings import Settings
+from sharequeue.state import State
 from sharequeue.topics import Topics
 
 
@@ -224,6 +228,55 @@ def redrive(
     if output == "text":
         say(f"{plan.sent_before} sent before, {plan.looping} held by the loop guard (--max-redrives)")
         say("a dry run: nothing was sent; --execute sends")
+
+
+@dlq.command()
+@home_option
+@output_option
+@click.option("--group", required=True, help="The share group whose dead letters are to be written.")
+@execute_option
+def drain(home: Path | None, output: str, group: str, execute: bool) -> None:
+    """Write the dead letters of a group that wait, each exactly once. Only says what waits unless told to execute."""
+    settings = Settings.load(home)
+    with Database.open(settings) as database:
+        require_group(database, group)
+        state, configs = State(database), GroupConfigs.load(database, group)
+        if not execute:
+            waiting = [
+                {
+                    "topic": each.topic,
+                    "partition": each.partition,
+                    "waiting": each.archiving,
+                    "dead_letter_topic": configs.dead_letter_topic or None,
+                    "remark": each.held_reason,
+                }
+                for each in state.describe(group)
+                if each.archiving
+            ]
+            print_rows(("TOPIC", "PARTITION", "WAITING", "DEAD-LETTER-TOPIC", "REMARK"), waiting, output)
+            if output == "text":
+                say("a dry run: nothing was written; --execute writes")
+            return
+        report = DeadLetterWriter(settings, state, group, configs).drain(
+            say if output == "text" else say_aside
+        )
+    held = {each.share_partition: each for each in report.held}
+    done = {each.share_partition: each for each in report.partitions}
+    rows = [
+        {
+            "topic": at.topic,
+            "partition": at.partition,
+            "written": done[at].written if at in done else 0,
+            "resumed": done[at].resumed if at in done else 0,
+            "dropped": done[at].dropped if at in done else 0,
+            "held": held[at].records if at in held else 0,
+            "reason": held[at].reason if at in held else None,
+        }
+        for at in sorted({*done, *held})
+    ]
+    print_rows(("TOPIC", "PARTITION", "WRITTEN", "RESUMED", "DROPPED", "HELD", "REASON"), rows, output)
+    if held:
+        raise click.exceptions.Exit(1)
 
 
 COMMANDS = (dlq,)

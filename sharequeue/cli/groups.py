@@ -42,7 +42,7 @@ def list_groups(home: Path | None, output: str) -> None:
 @output_option
 @click.argument("group")
 def describe(home: Path | None, output: str, group: str) -> None:
-    """Show GROUP's share-partitions: where each starts, what lags, what is in flight."""
+    """Show GROUP's share-partitions: where each starts, what lags, what is in flight, how its records ended."""
     with Database.open(Settings.load(home)) as database:
         require_group(database, group)
         partitions = State(database).describe(group)
@@ -58,24 +58,26 @@ def describe(home: Path | None, output: str, group: str) -> None:
             "available": each.available,
             "archiving": each.archiving,
             "next_expiry": each.next_expiry,
+            "waiting": each.waiting,
             "lost_records": each.lost_records,
             "oldest_offset": each.oldest_offset,
             "oldest_since": each.oldest_since,
-            "remark": each.fault or each.paused_reason,
+            "accepted": each.accepted,
+            "rejected": each.rejected,
+            "exhausted": each.exhausted,
+            "gap": each.gap,
+            "no_dlq": each.no_dlq,
+            "dropped_letters": each.dropped_letters,
+            "remark": "; ".join(filter(None, (each.fault, each.paused_reason, each.held_reason))) or None,
         }
         for each in partitions
     ]
-    ours = (
-        "END-OFFSET",
-        "ACQUIRED",
-        "AVAILABLE",
-        "ARCHIVING",
-        "NEXT-EXPIRY",
-        "LOST-RECORDS",
-        "OLDEST-OFFSET",
-        "REMARK",
-    )
-    print_rows(("GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG", *ours), rows, output)
+    name = ("GROUP", "TOPIC", "PARTITION")
+    now = ("END-OFFSET", "ACQUIRED", "AVAILABLE", "WAITING", "ARCHIVING", "NEXT-EXPIRY", "OLDEST-OFFSET")
+    print_rows((*name, "START-OFFSET", "LAG", *now, "REMARK"), rows, output)
+    if output == "text":
+        ended = ("ACCEPTED", "REJECTED", "EXHAUSTED", "GAP", "NO-DLQ", "DROPPED-LETTERS", "LOST-RECORDS")
+        print_rows((*name, *ended), rows, output)
 
 
 @groups.command()

@@ -210,10 +210,9 @@ class Administration:
         after = group.partitions[at.topic, at.partition]
         after.log_end, after.last_stable_offset = before.log_end, before.last_stable_offset
         after.paused_reason = before.paused_reason
-        after.lost_records, after.outcomes = (
-            before.lost_records,
-            before.outcomes,
-        )  # what has been, stays counted
+        # What has been, stays counted.
+        after.lost_records, after.outcomes = before.lost_records, before.outcomes
+        after.closed_letters = before.closed_letters
 
     def delete_offsets(self, group_id: str, topics: Sequence[str]) -> dict[str, ShareError | None]:
         """Forgets a group's share-partitions of whole topics. Raises GroupIdNotFound, NonEmptyGroup (R-AD)."""

@@ -55,6 +55,7 @@ class DeadLetters:
             cause = "gap" if offset in gaps else record.cause or ""
             self.at.move(record, RecordState.ARCHIVED)
             self.at.outcomes[cause, record.delivery_count] += 1
+            self.at.closed_letters += cause != "gap"
         records = len(self.open)
         self.open = ()
         self.closed.append(batch)

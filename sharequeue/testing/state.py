@@ -7,6 +7,7 @@ other modules; this one turns their answers into the values of ``sharequeue.leas
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -240,6 +241,10 @@ class InMemoryState:
         else:
             self._held[at] = (reason, self._held[at][1] if at in self._held else self.now())
 
+    def service_drains(self) -> bool:
+        """Return False: whoever uses this state writes its dead letters."""
+        return False
+
     def held_dead_letters(self, group_id: str | None = None) -> list[HeldDeadLetters]:
         """What no drain could write, of a group or of all."""
         waiting = {
@@ -265,6 +270,10 @@ class InMemoryState:
         found, view = self.groups.share_partition(at), self.groups.describe(at)
         states = [seen.state for seen in (*view.offsets.values(), *view.overtaken.values())]
         counts = [seen.delivery_count for seen in view.offsets.values()]
+        ended: Counter[str] = Counter()
+        for (outcome, _), records in found.outcomes.items():
+            ended[outcome] += records
+        dropped = [run for run in self._written if run.share_partition == at and run.dropped]
         expiries = [record.expires_at for record in found.records.values() if record.expires_at is not None]
         return SharePartitionStatus(
             group_id=at.group_id,
@@ -293,6 +302,13 @@ class InMemoryState:
             next_expiry=self.groups.at_second(min(expiries)) if expiries else None,
             waiting=view.waiting,
             paused_reason=view.paused_reason,
+            accepted=ended["accepted"],
+            rejected=ended["rejected"],
+            exhausted=ended["exceeded"],
+            gap=ended["gap"],
+            no_dlq=ended["rejected"] + ended["exceeded"] - found.closed_letters,
+            dropped_letters=sum(run.offsets.count for run in dropped),
+            held_reason=f"dead letters are held: {self._held[at][0]}" if at in self._held else None,
         )
 
     def leases(self, group_id: str) -> list[LeaseRow]:

@@ -51,6 +51,7 @@ class InFlightWindow:
         self.lost_records = 0
         self.splits = 0
         self.outcomes: Counter[tuple[str, int]] = Counter()
+        self.closed_letters = 0
         self.transitions: set[tuple[RecordState, RecordState]] = set()
 
     def load(self, runs: Sequence[tuple[int, int, RecordState, int]]) -> None:

@@ -36,7 +36,13 @@ begin
 end
 $$;
 
--- A number among them, kept inside the service's bounds also where those moved after it was set (Kafka's
+-- What the service was configured to: a job that writes dead letters goes by it too.
+create or replace function sharequeue.stored_service_configs() returns table (name text, value text)
+language sql stable set search_path = pg_catalog as $$
+    select name, value from sharequeue.service_configs order by name
+$$;
+
+-- A number among a group's configs, kept inside the service's bounds also where those moved after it was set (Kafka's
 -- GroupConfigManager); bounds that nobody has set do not bind.
 create or replace function sharequeue.bounded_group_config(p_group_id text, p_name text) returns bigint
 language sql stable set search_path = pg_catalog as $$

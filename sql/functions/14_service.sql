@@ -47,10 +47,12 @@ begin
 end
 $$;
 
--- A replica is at work. With p_silence, at its start and after it could not work: if no replica was heard for longer,
+-- A replica is at work, and writes dead letters by itself where p_drains. With p_silence, at its start and after it could not work: if no replica was heard for longer,
 -- members had nobody to be heard by, so their sessions go on with the time that they had left. Answers how long the
 -- silence was, null when there was none. A session whose row somebody holds is just being kept, and is left alone.
-create or replace function sharequeue.hear_replica(p_replica_id text, p_silence interval default null) returns interval
+create or replace function sharequeue.hear_replica(
+    p_replica_id text, p_silence interval default null, p_drains boolean default false
+) returns interval
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_at timestamptz;
@@ -60,6 +62,7 @@ begin
     perform sharequeue.authorise_cluster();
     perform sharequeue.check_name('the name of a replica', p_replica_id);
     perform sharequeue.check_span('the longest silence', coalesce(p_silence, interval '0'));
+    perform sharequeue.check_present('whether it writes dead letters', p_drains);
     if p_silence is not null then
         -- Two that start together must not both lengthen the sessions.
         perform pg_advisory_xact_lock(7264519032119);
@@ -78,8 +81,17 @@ begin
         delete from sharequeue.service_replicas where heard_at < v_at - interval '1 day';
         delete from sharequeue.service_leases where expires_at < v_at - interval '1 day';
     end if;
-    insert into sharequeue.service_replicas as r (replica_id, heard_at) values (p_replica_id, sharequeue.clock())
-    on conflict on constraint service_replicas_pkey do update set heard_at = excluded.heard_at;
+    insert into sharequeue.service_replicas as r (replica_id, heard_at, drains)
+    values (p_replica_id, sharequeue.clock(), p_drains)
+    on conflict on constraint service_replicas_pkey do update set heard_at = excluded.heard_at, drains = excluded.drains;
     return v_silence;
 end
+$$;
+
+-- Whether a replica of the service that writes dead letters was at work in the last 15 s. Jobs write their group's own
+-- where none was.
+create or replace function sharequeue.service_drains() returns boolean
+language sql stable set search_path = pg_catalog as $$
+    select exists (
+        select from sharequeue.service_replicas where drains and heard_at > sharequeue.clock() - interval '15 s')
 $$;

@@ -61,6 +61,7 @@ declare
     v_records bigint;
     v_closed bigint := 0;
     v_completed bigint := 0;
+    v_before record;
 begin
     perform sharequeue.authorise(p_group_id, 'READ');
     perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
@@ -98,6 +99,17 @@ begin
         perform sharequeue.count_outcome(v_sp.share_partition_id, v_run.cause, v_run.delivery_count, v_records);
         v_closed := v_closed + v_records;
     end loop;
+    -- The last total is what there is to show: nobody reads all batches for it.
+    select coalesce(max(total_letters), 0) as letters, coalesce(max(total_dropped), 0) as dropped into v_before
+    from (
+        select total_letters, total_dropped from sharequeue.dead_letter_batches
+        where share_partition_id = v_sp.share_partition_id and sequence < p_sequence
+        order by sequence desc limit 1
+    ) as b;
+    update sharequeue.dead_letter_batches
+    set total_letters = v_before.letters + case when p_dropped then 0 else v_closed end,
+        total_dropped = v_before.dropped + case when p_dropped then v_closed else 0 end
+    where share_partition_id = v_sp.share_partition_id and sequence = p_sequence;
     perform sharequeue.advance_spso(v_sp.share_partition_id, v_completed);
     delete from sharequeue.failed_attempts f using sharequeue.share_partitions sp
     where f.share_partition_id = v_sp.share_partition_id and sp.share_partition_id = f.share_partition_id

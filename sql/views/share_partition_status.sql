@@ -1,7 +1,9 @@
 -- Every figure of a share-partition that people ask for, as of now. Lag is KIP-1226's: log end − SPSO − delivery
 -- complete count, and 0 where the log was cut below SPSO. The oldest unprocessed offset is the lowest that is neither
 -- acknowledged nor archived; since when it is as it is, is known while it is leased (since the acquire) or an open
--- dead-letter batch has it (since that was opened).
+-- dead-letter batch has it (since that was opened). How records ended adds up: accepted, rejected, exhausted and gap are
+-- all that ever ended; of the rejected and exhausted, no_dlq had no dead-letter topic set, dropped_letters were dropped
+-- because theirs could not be written, and the rest are letters. Lost records did not end, and are counted apart.
 create or replace view sharequeue.share_partition_status as
 select
     sp.share_partition_id, sp.group_id, sp.topic, sp.partition, sp.topic_id, sp.status, sp.state_epoch,
@@ -14,7 +16,14 @@ select
     f.highest_delivery_count, l.leases, l.next_expiry, f.waiting, o.oldest_offset, o.oldest_state, o.oldest_since,
     coalesce(sp.paused_reason, g.paused_reason, c.reason) as paused_reason,
     case when sp.observed_at is not null and sp.log_end < sp.spso + sp.delivery_complete_count
-        then 'the log ends at ' || sp.log_end || ', below what was delivered: it was truncated' end as fault
+        then 'the log ends at ' || sp.log_end || ', below what was delivered: it was truncated' end as fault,
+    sp.accepted_first + e.accepted as accepted, e.rejected, e.exhausted, e.gap,
+    e.rejected + e.exhausted - coalesce(d.total_letters + d.total_dropped, 0) as no_dlq,
+    coalesce(d.total_dropped, 0) as dropped_letters,
+    case when f.archiving = 0 then null
+        when k.reason is not null then 'dead letters are held: ' || k.reason
+        when not (select sharequeue.service_drains()) then 'no service writes the dead letters: the next run of a job does, or'
+            ' `sharequeue serve`, or `sharequeue dlq drain --group ' || sp.group_id || ' --execute`' end as held_reason
 from sharequeue.share_partitions sp
 join sharequeue.group_settings g using (group_id)
 left join sharequeue.observations seen using (group_id, topic)
@@ -59,4 +68,16 @@ left join lateral (
             'YYYY-MM-DD"T"HH24:MI:SS"Z"') || ' on' else '' end as reason
     from sharequeue.circuit_breakers c
     where c.share_partition_id = sp.share_partition_id and g.breaker_percent > 0 and c.state <> 'closed'
-) as c on true;
+) as c on true
+cross join lateral (
+    select coalesce(sum(records) filter (where outcome = 'accepted'), 0)::bigint as accepted,
+        coalesce(sum(records) filter (where outcome = 'rejected'), 0)::bigint as rejected,
+        coalesce(sum(records) filter (where outcome = 'exceeded'), 0)::bigint as exhausted,
+        coalesce(sum(records) filter (where outcome = 'gap'), 0)::bigint as gap
+    from sharequeue.delivery_counts where share_partition_id = sp.share_partition_id
+) as e
+left join lateral (
+    select total_letters, total_dropped from sharequeue.dead_letter_batches
+    where share_partition_id = sp.share_partition_id and written_at is not null order by sequence desc limit 1
+) as d on true
+left join sharequeue.held_dead_letters k on k.share_partition_id = sp.share_partition_id;

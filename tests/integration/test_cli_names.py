@@ -43,6 +43,8 @@ def refused(settings: Settings, monkeypatch: pytest.MonkeyPatch, *arguments: str
         ("offsets", "reset", "--group", "{}", "--topic", "t", "--to-earliest"),
         ("offsets", "reset", "--group", "{}", "--topic", "t", "--to-earliest", "--execute"),
         ("offsets", "delete", "--group", "{}", "--topic", "t"),
+        ("dlq", "drain", "--group", "{}"),
+        ("dlq", "drain", "--group", "{}", "--execute"),
     ],
     ids=lambda arguments: "-".join(arguments[:2]),
 )

@@ -67,6 +67,7 @@ MEANT: Mapping[str, Meant] = {
         ("null", "empty", "everything", "no end", "no begin", "below 0", "the last offsets", "wide"),
         "what is in it is left out, whether it is there or not; null leaves out nothing",
     ),
+    "*.p_drains": (EITHER, "either"),
     "*.p_dry_run": (EITHER, "either"),
     "*.p_wait": (EITHER, "either"),
     "*.p_allow": (EITHER, "either"),

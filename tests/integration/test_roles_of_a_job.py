@@ -82,6 +82,8 @@ def test_a_job_works_as_worker_and_reader(
             settings, job, membership=holder, state=state, topics=topics, spark=spark, max_records=20
         )
         assert (report.accepted, report.rejected, report.drained) == (27, 3, True)
+        assert report.dead_letters is not None
+        assert (report.dead_letters.written, report.dead_letters.warning) == (3, None)
         with lease(group, [topic], settings=settings, spark=spark, membership=holder) as leased:
             assert not leased
         assert read_output(spark, state, group, job.sink).count() == 27
@@ -89,7 +91,7 @@ def test_a_job_works_as_worker_and_reader(
         assert sweep_outputs(spark, settings, state, job) == []
         configs = GroupConfigs.load(database, group)
         assert configs.dead_letter_topic == letters
-        assert DeadLetterWriter(settings, state, group, configs).drain().written == 3
+        assert DeadLetterWriter(settings, state, group, configs).drain().written == 0
         reports = Reports(database)
         reports.record(group)
         assert [row.lag for row in reports.history(group)] == [0]
