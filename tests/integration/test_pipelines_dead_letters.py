@@ -1,4 +1,4 @@
-"""A job writes its group's dead letters at its end where no service does; that never fails it, nor hides its error."""
+"""A job writes its group's dead letters at its end where no service does; that fails no job, and hides no error."""
 
 from __future__ import annotations
 
@@ -33,6 +33,17 @@ def rejecting(records: DataFrame) -> DataFrame:
 
 def failing(records: DataFrame) -> DataFrame:
     raise ValueError("no such column")
+
+
+def heard(database: Database, later: str) -> None:
+    """Set when the replicas were heard, from now on."""
+    with database.transaction() as connection:
+        connection.execute(
+            sa.text(
+                "update sharequeue.service_replicas set heard_at = sharequeue.clock() + cast(:later as interval)"
+            ),
+            {"later": later},
+        )
 
 
 @dataclass
@@ -99,9 +110,10 @@ def test_a_run_writes_them_where_no_service_does(job: Job) -> None:
     each once, also a run that fails; then there is nothing to say."""
     job.produce(6)
     hear_replica(job.case.database, "replica", drains=True)
+    heard(job.case.database, "10 minutes")  # it goes on beating while the run takes its time
     left = job.run()
     assert (left.rejected, left.dead_letters, job.waiting) == (3, None, 3)
-    job.case.database.rows(sa.text("select sharequeue.set_clock_offset(interval '16 s')"))
+    heard(job.case.database, "-16 s")
     hear_replica(job.case.database, "another, which leaves them to jobs")
     with pytest.raises(ValueError, match="no such column"):
         job.run(failing)

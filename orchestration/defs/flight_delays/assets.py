@@ -79,6 +79,8 @@ def accepted_flights(
         )
         if report.remark:
             context.log.info(f"nothing more to lease: {report.remark}")
+        if report.dead_letters is not None and report.dead_letters.warning is not None:
+            context.log.warning(str(report.dead_letters.warning))
     return dg.MaterializeResult(
         metadata={
             "dagster/row_count": sum(row.records for row in queue.state.outputs(GROUP, flight_delays.sink)),
