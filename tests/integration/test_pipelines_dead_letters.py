@@ -79,6 +79,10 @@ class Job:
             spark=self.spark,
         )
 
+    def drain(self) -> draining.Drained | None:
+        """Do what the end of a run does."""
+        return draining.drain_at_end(self.settings, self.case.state, self.case.configure())
+
     @property
     def waiting(self) -> int:
         return sum(status.archiving for status in self.case.state.describe(self.case.group))
@@ -180,21 +184,21 @@ def test_what_is_left_is_a_warning(job: Job, monkeypatch: pytest.MonkeyPatch) ->
     with monkeypatch.context() as patched:
         patched.setattr(draining, "BATCH_RECORDS", 2)
         patched.setattr(draining, "DRAIN_SECONDS", 0.0)
-        slow = draining.drain_at_end(job.settings, job.case.state, job.case.configure())
+        slow = job.drain()
     assert slow is not None
     assert (slow.written, slow.left) == (2, 1)
     assert "took longer than 0 s" in str(slow.warning)
 
-    def broken(*arguments: object) -> None:
+    def broken(*arguments: object, **bounds: object) -> None:
         raise OSError("the database is away")
 
     with monkeypatch.context() as patched:
         patched.setattr(draining, "DeadLetterWriter", broken)
-        failed = job.run().dead_letters
+        failed = job.drain()
     assert failed is not None
     assert "the database is away" in str(failed.warning)
     assert job.waiting == 1
-    last = job.run().dead_letters
+    last = job.drain()
     assert last is not None
     assert (last.written, last.warning) == (1, None)
     job.case.assert_each_exactly_once()
