@@ -141,7 +141,7 @@ def test_an_upgrade_counts_what_was_before(private_database: Database) -> None:
     named = sa.text(
         "select sequence, total_letters, total_dropped from sharequeue.dead_letter_batches order by sequence"
     )
-    before = [tuple(row.values()) for row in private_database.rows(named)]
+    before = [tuple(dict(row).values()) for row in private_database.rows(named)]
     assert before == [(1, 2, 0), (2, 2, 2), (3, 4, 2), (4, None, None)]
     (migration,) = ROOT.glob("sql/migrations/0019_*.sql")
     statements = migration.read_text()
@@ -151,7 +151,7 @@ def test_an_upgrade_counts_what_was_before(private_database: Database) -> None:
             "update sharequeue.dead_letter_batches set total_letters = null, total_dropped = null"
         )
         connection.exec_driver_sql(backfill)
-    assert [tuple(row.values()) for row in private_database.rows(named)] == before
+    assert [tuple(dict(row).values()) for row in private_database.rows(named)] == before
 
 
 def test_describe_shows_them(

@@ -138,7 +138,7 @@ def test_a_block_writes_them_too(job: Job) -> None:
     """At the end of `lease`, also of one that failed, and nothing was leased."""
     job.produce(6)
     case = job.case
-    given = {"settings": job.settings, "spark": job.spark, "membership": job.holder}
+    given: dict[str, Any] = {"settings": job.settings, "spark": job.spark, "membership": job.holder}
     with lease(case.group, [case.topic], **given) as leased:
         output = f"{job.settings.output}/block"
         rejecting(leased.records).write.parquet(output)
