@@ -137,7 +137,7 @@ def main() -> None:
         seen = [LogSeen(each, "id", 0, RECORDS, RECORDS) for each in at]
         state.observe_many(seen)
         # What the rounds have left behind is written down now, and not while it is measured.
-        with connect(url) as connection, connection.cursor() as cursor:
+        with connect(url).cursor() as cursor:
             cursor.execute("vacuum analyze")
             cursor.execute("checkpoint")
         state.observe_many(seen)
