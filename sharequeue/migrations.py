@@ -27,6 +27,7 @@ __all__ = [
     "Migration",
     "SchemaBusy",
     "SchemaOutdated",
+    "may_migrate",
     "migrate",
     "migrations",
     "pending",
@@ -133,6 +134,12 @@ def _migrate(upgrade: Upgrade, dry_run: bool, roles: RoleNames | None) -> list[s
     if roles is not None:
         _name_roles(connection, roles)
     return [migration.name for migration in todo]
+
+
+def may_migrate(connection: sa.Connection) -> bool:
+    """Whether the login may migrate: there is no schema yet, or the schema's owner is one of its roles."""
+    owned = sa.text("select pg_has_role(nspowner, 'MEMBER') from pg_namespace where nspname = 'sharequeue'")
+    return connection.scalar(owned) is not False
 
 
 def schema_mismatch(connection: sa.Connection) -> str | None:

@@ -60,6 +60,8 @@ class DemoStack:
     """A data folder with a stack that the demo itself brings up."""
 
     home: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    """What a demo's environment has beside the test's own."""
 
     def start(self, *arguments: str) -> DemoProcess:
         """Start a demo."""
@@ -72,7 +74,7 @@ class DemoStack:
                 stderr=subprocess.STDOUT,
                 text=True,
                 start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self.environment},
             )
         )
 

@@ -10,15 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import dagster as dg
+import sqlalchemy as sa
 
 from orchestration.defs.flight_delays.group import CLIENT_ID_PREFIX
 from orchestration.demo.position import Position
 from sharequeue.database import Database
-from sharequeue.errors import GroupIdNotFound
-from sharequeue.group_descriptions import describe_group
 from sharequeue.state import LeaseRow, State
 
 POLL_SECONDS = 0.5
+# A view: a demo may be a reader of the database and no more.
+_MEMBERS = sa.text(
+    "select member_id, client_id, session_expires_at from sharequeue.group_members where group_id = :group_id"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +77,14 @@ class Holders:
 
     def _dead_members(self) -> dict[str, tuple[str, float]]:
         """Members whose run is over, by member id: who that is, and the seconds its session still has."""
-        try:
-            members = describe_group(self._database, self._group_id).members
-        except GroupIdNotFound:
-            return {}
         now = self._state.now()
         dead = {}
-        for member in members:
-            run_id = member.client_id.removeprefix(CLIENT_ID_PREFIX)
-            run = self._instance.get_run_by_id(run_id) if run_id != member.client_id else None
+        for member in self._database.rows(_MEMBERS, group_id=self._group_id):
+            run_id = member["client_id"].removeprefix(CLIENT_ID_PREFIX)
+            run = self._instance.get_run_by_id(run_id) if run_id != member["client_id"] else None
             if run is not None and run.is_finished:
                 who = f"run {run_id[:8]} ({run.status.value.lower()})"
-                dead[member.member_id] = (who, (member.session_expires_at - now).total_seconds())
+                dead[member["member_id"]] = (who, (member["session_expires_at"] - now).total_seconds())
         return dead
 
 

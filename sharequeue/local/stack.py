@@ -20,6 +20,7 @@ from sharequeue.doctor import FAILURE, examine_machine
 from sharequeue.local import dagster_ui, jars, kafka, ports, postgres, processes, service
 from sharequeue.local.home import Home, Progress, read_json, write_json
 from sharequeue.local.preflight import Java, StackError, find_java
+from sharequeue.migrations import may_migrate, schema_mismatch
 from sharequeue.settings import Settings
 
 __all__ = ["ComponentStatus", "StackInfo", "down", "reset", "status", "up"]
@@ -194,9 +195,14 @@ def _raise_all(*futures: Future[Any]) -> None:
 
 
 def _migrate(info: StackInfo, progress: Progress) -> None:
+    """Bring the schema up to date; whoever is no member of its owner's role must find it so."""
     database = Database(info.database_url)
     try:
-        applied = migrate(database)
+        with database.transaction() as connection:
+            mismatch = None if (mine := may_migrate(connection)) else schema_mismatch(connection)
+        if mismatch:
+            raise StackError(mismatch)
+        applied = migrate(database) if mine else []
     finally:
         database.close()
     if applied:

@@ -1,0 +1,207 @@
+"""Every process under the role that `docs/operations.md` gives it, from migrating to a drained group: the owner's
+member migrates, the service keeps groups, and the demo, Dagster and its runs are workers and readers, no more.
+
+In between, somebody terminates a run in Dagster's UI.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from orchestration.defs.flight_delays.group import NAME, configure
+from pipelines.flights.records import produce
+from sharequeue.configs import alter_group_configs
+from sharequeue.database import Database
+from sharequeue.local import processes, stack
+from sharequeue.local.home import Home
+from sharequeue.settings import Settings
+from sharequeue.state import AcknowledgeType, SharePartition, State
+from sharequeue.topics import Topics
+from tests.fix_demo import GROUP, TOPIC, DemoStack, assert_drained
+from tests.fix_stack import REPOSITORY
+
+pytestmark = pytest.mark.timeout(900)
+
+FLIGHTS = 900
+"""One day of flights and a little more: the cancelled ones stand at the end of their day."""
+PATIENCE_SECONDS = 240
+LOGINS = {
+    "migrator": ("sharequeue_owner",),
+    "coordinator": ("sharequeue_service",),
+    "flights_job": ("sharequeue_worker", "sharequeue_reader"),
+    "dagster": (),
+}
+_LAUNCH = """mutation ($wanted: ExecutionParams!) { launchRun(executionParams: $wanted) {
+    __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }"""
+_TERMINATE = """mutation ($run: String!) { terminateRun(runId: $run) {
+    __typename ... on TerminateRunFailure { message } ... on PythonError { message } } }"""
+_STATUS = "query ($run: ID!) { runOrError(runId: $run) { ... on Run { status } } }"
+
+
+@dataclass(frozen=True)
+class Roles:
+    """A stack whose processes are logged in as what they are."""
+
+    demo: DemoStack
+    urls: dict[str, str]
+    dagster: str
+
+    def ask(self, query: str, **variables: Any) -> Any:
+        """Ask Dagster's webserver, as its page does."""
+        body = {"query": query, "variables": variables}
+        answer = httpx.post(f"{self.dagster}/graphql", json=body, timeout=60, trust_env=False).json()
+        assert "errors" not in answer, answer
+        (found,) = answer["data"].values()
+        return found
+
+    def status(self, run: str) -> str:
+        """What Dagster says of a run."""
+        return str(self.ask(_STATUS, run=run)["status"])
+
+
+def sharequeue(demo: DemoStack, *arguments: str, **environment: str) -> str:
+    """Run a command; gives what it printed on its standard output."""
+    command = [sys.executable, "-m", "sharequeue.cli", *arguments, "--home", str(demo.home)]
+    ended = subprocess.run(
+        command,
+        cwd=REPOSITORY,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def until(condition: Callable[[], bool], said: Callable[[], object]) -> None:
+    """Wait for something."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, said()
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def roles(demo_stack: DemoStack) -> Roles:
+    """Give a stack with the flights, the group configured by the service's login, and Dagster's webserver and daemon
+    as logins that are no more than the docs say."""
+    info = stack.up(demo_stack.home, lambda line: None, service=False)
+    sharequeue(demo_stack, "migrate", "--roles")
+    superuser = Database(info.database_url)
+    urls = {}
+    with superuser.transaction() as connection:
+        for login, of in LOGINS.items():
+            connection.exec_driver_sql(f"create role {login} login password 'secret'")
+            for role in of:
+                connection.exec_driver_sql(f"grant {role} to {login}")
+            url = superuser.engine.url.set(username=login, password="secret")
+            urls[login] = url.render_as_string(hide_password=False)
+        connection.exec_driver_sql("alter database dagster owner to dagster")
+        connection.exec_driver_sql(
+            "update sharequeue.schema_migrations set checksum = '' where name = 'functions/21_record_report.sql'"
+        )
+    superuser.close()
+    urls["dagster"] = str(
+        sa.make_url(urls["dagster"]).set(database="dagster").render_as_string(hide_password=False)
+    )
+    migrated = sharequeue(demo_stack, "migrate", SHAREQUEUE_DATABASE_URL=urls["migrator"])
+    assert "90_permissions.sql" in migrated, migrated
+    served = stack.up(
+        demo_stack.home, lambda line: None, environment={"SHAREQUEUE_DATABASE_URL": urls["coordinator"]}
+    )
+    assert served.service_url is not None
+    demo_stack.environment.update(
+        SHAREQUEUE_DATABASE_URL=urls["flights_job"],
+        SHAREQUEUE_DAGSTER_URL=urls["dagster"],
+        SHAREQUEUE_SERVICE_URL=served.service_url,
+    )
+    produce(demo_stack.settings, limit=FLIGHTS)
+    with Database(urls["coordinator"]) as service:
+        configure(service)
+    started = json.loads(sharequeue(demo_stack, "up", "--ui", "--output", "json", **demo_stack.environment))
+    return Roles(demo_stack, urls, started["dagster"])
+
+
+def deliver_once(settings: Settings, service: Database) -> None:
+    """Have all records released at their first delivery of two: the next one is their last."""
+    alter_group_configs(service, GROUP, {"share.delivery.count.limit": "2"})
+    topics = Topics(settings)
+    topic = topics.describe([TOPIC])[TOPIC]
+    with Database.open(settings) as database:
+        state = State(database)
+        for partition, log in topics.offsets(TOPIC).items():
+            at = SharePartition(GROUP, TOPIC, partition)
+            state.initialize(at, topic.topic_id, 0, 0)
+            state.observe(at, topic.topic_id, log.log_start, log.log_end, log.log_end)
+            lease = state.acquire(at, "first", None, FLIGHTS)
+            assert lease is not None
+            assert lease.offsets.count == log.log_end - log.log_start
+            state.acknowledge(lease, {AcknowledgeType.RELEASE: lease.offsets})
+
+
+def test_a_run_that_is_terminated_in_the_ui_costs_nothing(roles: Roles) -> None:
+    """A run that was launched and is terminated through GraphQL, while Spark reads records at their last delivery from
+    a broker that is silent: it ends as canceled, everything is there again at once, none of it a suspect, and no
+    record is given up."""
+    demo = roles.demo
+    with Database(roles.urls["coordinator"]) as service:
+        deliver_once(demo.settings, service)
+    wanted = {
+        "selector": {
+            "repositoryLocationName": "sharequeue",
+            "repositoryName": "__repository__",
+            "jobName": NAME,
+        },
+        "mode": "default",
+        "runConfigData": {},
+    }
+    launched = roles.ask(_LAUNCH, wanted=wanted)
+    assert launched["__typename"] == "LaunchRunSuccess", launched
+    run = launched["run"]["runId"]
+    broker = processes.find(Home.at(demo.home), "kafka")
+    assert broker is not None
+    with demo.database() as database:
+        state = State(database)
+        until(
+            lambda: sum(lease.records for lease in state.leases(GROUP)) == FLIGHTS, lambda: roles.status(run)
+        )
+        # Made by Spark before the first task that reads; a broker that is silent then keeps it there.
+        until(lambda: any((demo.home / "output").rglob("_temporary")), lambda: roles.status(run))
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            asked = roles.ask(_TERMINATE, run=run)
+            assert asked["__typename"] == "TerminateRunSuccess", asked
+            until(lambda: not state.leases(GROUP), lambda: roles.status(run))
+            until(lambda: roles.status(run) != "CANCELING", lambda: roles.status(run))
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        assert roles.status(run) == "CANCELED"
+        found = state.describe(GROUP)
+        assert sum(status.available for status in found) == FLIGHTS
+        assert {(status.archiving, status.highest_delivery_count) for status in found} == {(0, 1)}
+        assert state.dead_letters(GROUP) == []
+        assert database.rows(sa.text("select member_id from sharequeue.group_members")) == []
+
+
+def test_the_demo_works_with_each_process_under_its_role(roles: Roles) -> None:
+    """The demo takes it from there: one run of one round, whose leases have everything, and the ledger is exact."""
+    demo = roles.demo
+    printed = demo.run("--records", str(FLIGHTS))
+    assert f"1 rounds, {FLIGHTS:,} records leased, lag 0" in printed
+    assert "all 19 passed" in printed
+    fate = assert_drained(demo)
+    assert len(fate.accepted) + len(fate.dead) == FLIGHTS
+    assert demo.run_statuses() == ["CANCELED", "SUCCESS"]
