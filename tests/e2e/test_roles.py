@@ -153,8 +153,8 @@ def deliver_once(settings: Settings, service: Database) -> None:
 
 
 def test_a_run_that_is_terminated_in_the_ui_costs_nothing(roles: Roles) -> None:
-    """A run that was launched and is terminated through GraphQL, while Spark reads records at their last delivery from
-    a broker that is silent: it ends as canceled, everything is there again at once, none of it a suspect, and no
+    """A run that is launched and terminated through GraphQL, while Spark reads records at their last delivery from a
+    broker that is silent: it ends as canceled, everything is there again at once, none of it a suspect, and no
     record is given up."""
     demo = roles.demo
     with Database(roles.urls["coordinator"]) as service:
