@@ -6890,6 +6890,20 @@ CREATE VIEW sharequeue.group_list AS
      LEFT JOIN sharequeue.members m USING (group_id))
   GROUP BY g.group_id;
 
+-- VIEW group_members
+
+CREATE VIEW sharequeue.group_members AS
+ SELECT group_id,
+    member_id,
+    rack_id,
+    member_epoch,
+    client_id,
+    client_host,
+    subscribed_topic_names,
+    joined_at,
+    session_expires_at
+   FROM sharequeue.members;
+
 -- TABLE grown_topics
 
 CREATE TABLE sharequeue.grown_topics (
