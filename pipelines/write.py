@@ -158,7 +158,8 @@ def _refuse_taken(files: Files, settings: Settings, state: State, job: ShareGrou
     owner, theirs = files.read_text(f"{root}/{_OWNER}"), files.read_text(f"{root}/{_STATE}")
     if owner and owner != job.group:
         raise SinkTaken(
-            f"{root} holds the output of group {owner!r}, not of {job.group!r}: nothing was changed there."
+            f"{root} holds the output of group {owner!r}, not of {job.group!r}: nothing was changed there. Give each "
+            "group's pipeline a sink of its own (`sink=`; without it, the function's name is taken)."
         )
     if theirs and theirs != ours:
         raise SinkTaken(

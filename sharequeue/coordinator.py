@@ -106,12 +106,23 @@ class Coordinator:
         initialized, observed = self.watch()
         return Step(expired, swept, initialized, observed)
 
-    def settle(self) -> tuple[int, int]:
-        """End sessions and locks whose time is over; gives how many of each. Needs no broker."""
+    def settle(self, silence: timedelta | None = None) -> tuple[int, int]:
+        """End sessions and locks whose time is over; gives how many of each. Needs no broker.
+
+        With `silence`: once longer than that has passed in here, this process or the database was stopped meanwhile;
+        then nothing more is ended, for nobody could be heard.
+        """
+        began = time.monotonic()
+
+        def stopped() -> bool:
+            return silence is not None and time.monotonic() - began > silence.total_seconds()
+
         self._state.beat()
         hear_replica(self._database, self.name, drains=self._drainer is not None)
         expired = 0
         for group_id in overdue_groups(self._database):
+            if stopped():
+                return expired, 0
             with self.groups.step(group_id):
                 gone = expire_members_of(self._database, group_id)
                 for member_id in gone:
@@ -121,6 +132,8 @@ class Coordinator:
                         group_id,
                     )
                 expired += len(gone)
+        if stopped():
+            return expired, 0
         swept = self._state.sweep()
         if swept.leases:
             _log.info("swept %d lapsed leases, %d records", swept.leases, swept.records)
@@ -153,10 +166,10 @@ class Coordinator:
     def run(self, stop: threading.Event) -> None:
         """Go round until `stop` is set. Loss of the database or the broker is logged once, and tried again.
 
-        At the start, and after every loss of the database: if no replica was at work for longer than two heartbeat
-        intervals, nobody could be heard, so sessions and locks go on with the time they had left. A replica that
-        starts beside others, or again and again, lengthens nothing. The service's configs are made known to the state
-        functions then too.
+        At the start, after every loss of the database, and where this process or the database was stopped: if no
+        replica was at work for longer than two heartbeat intervals, nobody could be heard, so sessions and locks go
+        on with the time they had left. A replica that starts beside others, or again and again, lengthens nothing.
+        The service's configs are made known to the state functions then too.
         """
         watcher = threading.Thread(
             target=self._watch_until, args=(stop,), name="sharequeue-watch", daemon=True
@@ -176,16 +189,19 @@ class Coordinator:
             drainer.start()
         heartbeat = timedelta(milliseconds=int(self._configs.values["group.share.heartbeat.interval.ms"]))
         silence = 2 * heartbeat
-        unheard = True
+        heard: float | None = None
         while not stop.is_set():
-            began = time.monotonic()
             with self._reporting("expiry and sweep"):
-                if unheard:
+                # First a question that changes nothing: where the database stands still, this is what waits. A beat
+                # that waited would end the silence before anybody had noticed it.
+                self._state.now()
+                if heard is None or time.monotonic() - heard > silence.total_seconds():
                     self._take_up(silence)
-                self.settle()
+                heard = time.monotonic()
+                self.settle(silence)
+            if "expiry and sweep" in self.faults:
+                heard = None
             stop.wait(self._interval)
-            # A round that took so long was one in which this process was stopped, or the database did not answer.
-            unheard = "expiry and sweep" in self.faults or time.monotonic() - began > silence.total_seconds()
         self._woken.set()
         watcher.join(timeout=1.0)
         keeper.join(timeout=1.0)

@@ -57,6 +57,8 @@ _MAX_BODY_BYTES = 1 << 20
 _BROKER_TIMEOUT_S = 5.0
 _PROBE_TIMEOUT_S = 0.8
 """How long `/ready` waits for the broker: a probe of Kubernetes gives up after 1 s."""
+_DATABASE_TIMEOUT_S = 3.0
+"""How long it waits for the database, without which there is nothing to be ready for."""
 _TURNS = 2
 """Heartbeats of one group at a time: they wait for each other in the database anyway, each holding a thread."""
 
@@ -244,24 +246,25 @@ async def _ready(service: Service, request: Request) -> Response:
     """Whether members may be sent here: while heartbeats succeed. What else is wrong is told as degraded."""
     found: dict[str, str] = {}
 
-    async def ask(name: str, probe: Callable[[], str]) -> None:
-        found[name] = await run_sync(probe, abandon_on_cancel=True)
+    async def ask(name: str, probe: Callable[[], str], timeout: float) -> None:
+        with anyio.move_on_after(timeout):
+            found[name] = await run_sync(probe, abandon_on_cancel=True)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ask, "database", lambda: _database_state(service))
-        with anyio.move_on_after(_PROBE_TIMEOUT_S):
-            await ask("broker", lambda: _broker_state(service))
+        tasks.start_soon(ask, "database", lambda: _database_state(service), _DATABASE_TIMEOUT_S)
+        tasks.start_soon(ask, "broker", lambda: _broker_state(service), _PROBE_TIMEOUT_S)
     coordinator = service.coordinator
     broker = found.get("broker") or (
         f"Kafka at {service.bootstrap_servers} does not answer within {_PROBE_TIMEOUT_S} s."
     )
-    ready = found["database"] == "ok"
+    database = found.get("database") or f"the database does not answer within {_DATABASE_TIMEOUT_S:.0f} s."
+    ready = database == "ok"
     answer: dict[str, object] = {
         "ready": ready,
         "degraded": broker != "ok"
         or bool(coordinator.faults or coordinator.watcher.faults or coordinator.groups.stuck),
         "broker": broker,
-        "database": found["database"],
+        "database": database,
         "faults": dict(coordinator.faults),
         "topics": dict(coordinator.watcher.faults),
         "stuck_groups": dict(coordinator.groups.stuck),

@@ -284,6 +284,22 @@ def test_a_service_without_its_servers(here: Settings) -> None:
         assert "sharequeue_database_up 0.0" in client.get("/metrics").text
 
 
+def test_a_probe_while_the_database_stands_still(here: Settings) -> None:
+    """A database that takes connections and says nothing, as one that is stopped: 503 with the reason, and no probe
+    that waits for ever."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        nowhere = here.replace(
+            database_url=f"postgresql+psycopg2://nobody@127.0.0.1:{silent.getsockname()[1]}/none"
+        )
+        with serving(nowhere) as url, httpx.Client(base_url=url, trust_env=False, timeout=8) as client:
+            ready = client.get("/ready")
+            assert ready.status_code == 503
+            assert "database does not answer within" in ready.json()["database"]
+            assert client.get("/health").status_code == 200
+
+
 def test_figures_for_prometheus(client: httpx.Client, make_topic: MakeTopic) -> None:
     """Kafka's metrics under the exporter's names, ours under sharequeue_, with group and partition as
     labels."""

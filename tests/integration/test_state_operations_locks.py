@@ -8,6 +8,7 @@ import threading
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -186,6 +187,47 @@ def test_a_service_that_starts_makes_up_before_it_sweeps(
     assert state.renew(lease) > state.now()
     rows = state._database.rows(sa.text("select delivery_count_limit from sharequeue.group_settings"))
     assert [row["delivery_count_limit"] for row in rows] == [4]
+
+
+def test_a_service_whose_database_stood_still_makes_up_before_it_sweeps(
+    state: State, at: SharePartition, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Postgres is stopped and goes on: nothing fails, the next question takes an hour. No lock is ended by it."""
+    configs = ServiceConfigs.of(
+        {"group.share.heartbeat.interval.ms": "200", "group.share.min.heartbeat.interval.ms": "100"}
+    )
+    coordinator = Coordinator(state._database, topics, configs, interval=0.02)
+    lease = take(state, at)
+    rounds, done, rows = [0], threading.Event(), Database.rows
+
+    class Rounds(threading.Event):
+        """Counts the rounds of one thread by its waits between them."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if threading.current_thread() is thread:
+                rounds[0] += 1
+                if rounds[0] >= 6:
+                    done.set()
+            return super().wait(timeout)
+
+    def late(database: Database, query: sa.TextClause, **parameters: Any) -> list[sa.RowMapping]:
+        if threading.current_thread() is thread and rounds[0] == 3:  # the first question of the fourth round
+            rounds[0] += 1
+            time.sleep(0.5)  # longer than two heartbeat intervals
+            rows(database, sa.text("select sharequeue.set_clock_offset(interval '1 hour')"))
+        return rows(database, query, **parameters)
+
+    monkeypatch.setattr(Database, "rows", late)
+    stop = Rounds()
+    thread = threading.Thread(target=coordinator.run, args=(stop,))
+    thread.start()
+    try:
+        assert done.wait(20)
+    finally:
+        stop.set()
+        thread.join(20)
+    assert coordinator.faults == {}
+    assert state.renew(lease) > state.now()
 
 
 def test_without_a_service_the_clock_alone_decides(state: State, at: SharePartition) -> None:
