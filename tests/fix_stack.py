@@ -22,6 +22,8 @@ import sqlalchemy as sa
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from sharequeue.config_keys import environment_name
+from sharequeue.configs import ServiceConfigs, publish_service_configs
 from sharequeue.database import Database, migrate
 from sharequeue.kafka_clients import client_config
 from sharequeue.local import ports, processes
@@ -38,6 +40,18 @@ REPOSITORY = Path(__file__).parents[1]
 PREFIX = "sharequeue-test-"
 
 MakeTopic = Callable[..., str]
+
+LOCK_BOUNDS = {
+    "group.share.min.record.lock.duration.ms": "1000",
+    "group.share.max.record.lock.duration.ms": "3600000",
+}
+"""Service configs of every database of the tests: locks that lapse at once, and locks that last, as an operator who
+wants them would allow them. Kafka's own bounds are 15 and 60 s; a test that wants those takes the configs back."""
+
+
+def allow_short_locks(database: Database) -> None:
+    """Be the operator who allows locks of one second to an hour."""
+    publish_service_configs(database, ServiceConfigs.of(LOCK_BOUNDS))
 
 
 def jars_folder() -> Path:
@@ -94,6 +108,7 @@ def settings(stack: StackInfo) -> Settings:
 def database(stack: StackInfo) -> Iterator[Database]:
     """Give the stack's database, migrated, shared by the session."""
     opened = Database(stack.database_url)
+    allow_short_locks(opened)
     yield opened
     opened.close()
 
@@ -113,6 +128,7 @@ def empty_database(database: Database) -> Database:
         tables = ", ".join(name for (name,) in rows)
         if tables:
             connection.exec_driver_sql(f"truncate {tables} restart identity cascade")
+    allow_short_locks(database)
     return database
 
 
@@ -128,6 +144,7 @@ def private_database(stack: StackInfo) -> Iterator[Database]:
     )
     try:
         migrate(opened)
+        allow_short_locks(opened)
         yield opened
     finally:
         opened.close()
@@ -201,6 +218,8 @@ def _quiet(line: str) -> None:
 
 def _new_home() -> Path:
     os.environ["SHAREQUEUE_JARS"] = str(jars_folder())
+    # A service publishes its own configs when it starts.
+    os.environ.update({environment_name(name): value for name, value in LOCK_BOUNDS.items()})
     home = Path(tempfile.mkdtemp(prefix=PREFIX))
     home.chmod(0o755)  # as root, Postgres runs as `nobody` and must get in
     write_json(home / "owner.json", {"pid": os.getpid(), "identity": processes.identity(os.getpid())})

@@ -7,6 +7,7 @@ begins (R-IN, R-OR), what the broker says of its log (R-LS), and the admin opera
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from sharequeue.errors import (
@@ -33,8 +34,9 @@ START = datetime(2000, 1, 1, tzinfo=UTC)
 class Administration:
     """Groups and the beginnings of share-partitions; the operations on records are in ``groups``."""
 
-    def __init__(self, start: datetime = START) -> None:
+    def __init__(self, start: datetime = START, *, service_configs: Mapping[str, str] | None = None) -> None:
         self._start = start
+        self._service = dict(service_configs or {})
         self._seconds = 0.0
         self._groups: dict[str, InMemoryGroup] = {}
 
@@ -55,12 +57,15 @@ class Administration:
             raise ValueError(f"the clock goes forward only: {seconds} seconds is back")
         self._seconds += seconds
 
+    def _new(self, group_id: str) -> InMemoryGroup:
+        return InMemoryGroup(group_id, service=self._service)
+
     def configure(self, group_id: str, configs: Mapping[str, object]) -> None:
         """Sets group configurations by Kafka's names; None takes one back to its default.
 
         Locks that have lapsed are settled by the configurations of before. Raises InvalidConfig.
         """
-        group = self._groups.setdefault(group_id, InMemoryGroup(group_id))
+        group = self._groups.setdefault(group_id, self._new(group_id))
         self._settle_group(group)
         before = dict(group.configs)
         for name, value in configs.items():
@@ -75,11 +80,11 @@ class Administration:
 
     def config(self, group_id: str, name: str) -> str:
         """A group's configuration as it is now, by Kafka's name."""
-        return self._groups.get(group_id, InMemoryGroup(group_id)).config(name)
+        return self._groups.get(group_id, self._new(group_id)).config(name)
 
     def join(self, group_id: str, member_id: str) -> None:
         """Makes a member known, and the group with its first one. Altering and deleting wait for its leave."""
-        group = self._groups.setdefault(group_id, InMemoryGroup(group_id))
+        group = self._groups.setdefault(group_id, self._new(group_id))
         group.exists = True
         group.members.add(member_id)
 
@@ -98,7 +103,7 @@ class Administration:
         nothing."""
         if not 0 <= start_offset <= MAX_OFFSET:
             raise InvalidRequest(f"{start_offset} is no start offset: expected 0 to {MAX_OFFSET}")
-        group = self._groups.setdefault(at.group_id, InMemoryGroup(at.group_id))
+        group = self._groups.setdefault(at.group_id, self._new(at.group_id))
         if (at.topic, at.partition) in group.partitions:
             return False
         group.exists = True
@@ -181,7 +186,7 @@ class Administration:
         made. ``topics``, if given, says how many partitions each topic has: others are
         UnknownTopicOrPartition, one by one. Raises NonEmptyGroup, and changes nothing then (R-AD).
         """
-        group = self._groups.setdefault(group_id, InMemoryGroup(group_id))
+        group = self._groups.setdefault(group_id, self._new(group_id))
         if group.members:
             raise NonEmptyGroup
         group.exists = True
@@ -243,7 +248,7 @@ class Administration:
         group = self._group(group_id)
         if group.members:
             raise NonEmptyGroup
-        self._groups[group_id] = InMemoryGroup(group_id, deleted=True, configs=group.configs)
+        self._groups[group_id] = replace(self._new(group_id), deleted=True, configs=group.configs)
 
     # Finding and settling
 

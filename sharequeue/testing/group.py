@@ -6,6 +6,7 @@ Its configurations, by Kafka's names and with Kafka's defaults, who is a member,
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -33,8 +34,11 @@ DEFAULTS = {
     "share.partition.max.record.locks": "2000",
     "share.record.lock.duration.ms": "30000",
     "share.renew.acknowledge.enable": "true",
+    "group.share.min.record.lock.duration.ms": "15000",
+    "group.share.max.record.lock.duration.ms": "60000",
 }
-"""What the state asks for of a group's configurations, with Kafka's defaults and ours. Others do nothing."""
+"""What the state asks for of a group's configurations and the service's, with Kafka's defaults and ours. Others do
+nothing."""
 
 
 @dataclass(slots=True)
@@ -47,6 +51,8 @@ class InMemoryGroup:
     exists: bool = False
     deleted: bool = False
     paused_reason: str | None = None
+    service: Mapping[str, str] = field(default_factory=dict)
+    """The service's configurations: between a group's own and the defaults."""
     configs: dict[str, str] = field(default_factory=dict)
     members: set[str] = field(default_factory=set)
     partitions: dict[tuple[str, int], InMemorySharePartition] = field(default_factory=dict)
@@ -57,7 +63,14 @@ class InMemoryGroup:
 
     def config(self, name: str) -> str:
         """A configuration as it is now."""
-        return self.configs.get(name, DEFAULTS.get(name, ""))
+        of_service = name if name.startswith("group.share.") else f"group.{name}"
+        own = {} if name == of_service else self.configs
+        return own.get(name, self.service.get(of_service, DEFAULTS.get(name, "")))
+
+    def lock_bounds_ms(self) -> tuple[int, int]:
+        """The shortest and the longest lock that the group or an acquire may ask for."""
+        least = self.number("group.share.min.record.lock.duration.ms", 1)
+        return least, self.number("group.share.max.record.lock.duration.ms", 1)
 
     def number(self, name: str, least: int) -> int:
         """A configuration that is a number. Raises InvalidConfig when it is none, or below what is allowed."""
@@ -68,9 +81,11 @@ class InMemoryGroup:
 
     def policy(self) -> Policy:
         """The configurations as the rules read them: at each operation anew (R-RN-2, R-ST-5, R-IL-1)."""
+        least, most = self.lock_bounds_ms()
+        lock_ms = min(max(self.number("share.record.lock.duration.ms", 1), least), most)
         return Policy(
             delivery_count_limit=self.number("share.delivery.count.limit", 1),
-            lock_seconds=self.number("share.record.lock.duration.ms", 1) / 1000,
+            lock_seconds=lock_ms / 1000,
             max_record_locks=self.number("share.partition.max.record.locks", 1),
             dead_letters=bool(self.config("errors.deadletterqueue.topic.name")),
             renewal=self.config("share.renew.acknowledge.enable").lower() == "true",

@@ -7,7 +7,7 @@ made to be obvious and exact, not to be fast.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -47,11 +47,12 @@ from sharequeue.testing.share_partition import InMemorySharePartition
 class InMemoryShareGroups(Operations):
     """All groups of a test. Refusals raise the errors of ``sharequeue.errors`` and have changed nothing.
 
-    Members may be any name, as for a bare broker: who may act is the coordinator's business.
+    Members may be any name, as for a bare broker: who may act is the coordinator's business. ``service_configs`` are
+    what the service is configured to, by Kafka's names (``group.share.…``); its bounds of lock durations bind.
     """
 
-    def __init__(self, start: datetime = START) -> None:
-        super().__init__(start)
+    def __init__(self, start: datetime = START, *, service_configs: Mapping[str, str] | None = None) -> None:
+        super().__init__(start, service_configs=service_configs)
         self._leases = 0
 
     # Records
@@ -109,13 +110,14 @@ class InMemoryShareGroups(Operations):
             return repeated
         if not member_id or len(member_id) > 36 or max_records < 0:
             raise InvalidRequest("an acquire names a member of 1 to 36 characters and 0 or more records")
-        if (batch_size is not None and batch_size < 1) or (
-            lock_duration_ms is not None and lock_duration_ms < 1
-        ):
-            raise InvalidRequest("a batch size and a lock duration are 1 or more")
+        if batch_size is not None and batch_size < 1:
+            raise InvalidRequest("a batch size is 1 or more")
         found = self._find(at, state_epoch)
         if found.recreated:
             raise UnknownTopicId
+        least, longest = self._groups[at.group_id].lock_bounds_ms()
+        if lock_duration_ms is not None and not least <= lock_duration_ms <= longest:
+            raise InvalidRequest(f"a lock lasts {least} to {longest} ms, not {lock_duration_ms}")
         self._settle(found)
         policy = self._policy(at)
         if log_start is not None and log_start > found.next_fetch_offset(self._seconds):

@@ -3,7 +3,8 @@
 create or replace function sharequeue.group_config(p_group_id text, p_name text) returns text
 language sql stable set search_path = pg_catalog as $$
     select coalesce(
-        (select value from sharequeue.group_configs where group_id = p_group_id and name = p_name),
+        (select value from sharequeue.group_configs
+            where group_id = p_group_id and name = p_name and p_name not like 'group.share.%'),
         (select value from sharequeue.service_configs
             where name = case when p_name like 'share.%' then 'group.' || p_name else p_name end),
         case p_name
@@ -13,9 +14,9 @@ language sql stable set search_path = pg_catalog as $$
             when 'share.isolation.level' then 'read_uncommitted'
             when 'share.renew.acknowledge.enable' then 'true'
             when 'errors.deadletterqueue.topic.name' then ''
-            -- Bounds of the lock duration that one acquire may ask for: Kafka's widest.
-            when 'group.share.min.record.lock.duration.ms' then '1000'
-            when 'group.share.max.record.lock.duration.ms' then '3600000'
+            -- Bounds of a lock's duration, the group's and one that an acquire asks for. They bind unset, too.
+            when 'group.share.min.record.lock.duration.ms' then '15000'
+            when 'group.share.max.record.lock.duration.ms' then '60000'
             when 'sharequeue.circuit.breaker.failure.percent' then '0'
             when 'sharequeue.circuit.breaker.min.records' then '20'
             when 'sharequeue.circuit.breaker.window.records' then '100'
@@ -43,15 +44,13 @@ language sql stable set search_path = pg_catalog as $$
 $$;
 
 -- A number among a group's configs, kept inside the service's bounds also where those moved after it was set (Kafka's
--- GroupConfigManager); bounds that nobody has set do not bind.
+-- GroupConfigManager). Bounds that nobody has set do not bind, but for those of a lock's duration.
 create or replace function sharequeue.bounded_group_config(p_group_id text, p_name text) returns bigint
 language sql stable set search_path = pg_catalog as $$
     select least(
         greatest(sharequeue.group_config(p_group_id, p_name)::bigint,
-            (select value from sharequeue.service_configs
-                where name = 'group.share.min.' || substr(p_name, length('share.') + 1))::bigint),
-        (select value from sharequeue.service_configs
-            where name = 'group.share.max.' || substr(p_name, length('share.') + 1))::bigint)
+            sharequeue.group_config(p_group_id, 'group.share.min.' || substr(p_name, length('share.') + 1))::bigint),
+        sharequeue.group_config(p_group_id, 'group.share.max.' || substr(p_name, length('share.') + 1))::bigint)
 $$;
 
 -- The same, compiled into the group's row of group_settings. An acquire that asked group_config five times paid 45 µs

@@ -86,7 +86,8 @@ begin
         error_message := format('the acquire mode is batch_optimized or record_limit, not %s', p_mode);
     elsif p_lock_duration_ms not between p_settings.min_lock_duration_ms and p_settings.max_lock_duration_ms then
         error_code := 42;
-        error_message := format('a lock of %s ms is outside the group''s bounds, %s to %s ms', p_lock_duration_ms,
+        error_message := format('a lock of %s ms is outside the service''s bounds, %s to %s ms: ask for one inside, or '
+            'set group.share.min.record.lock.duration.ms and its max where the service starts', p_lock_duration_ms,
             p_settings.min_lock_duration_ms, p_settings.max_lock_duration_ms);
     elsif p_log_firsts is not null and (p_log_lasts is null
             or array_length(p_log_firsts, 1) is distinct from array_length(p_log_lasts, 1)

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sharequeue.database import Database, migrate
 from sharequeue.local.stack import StackInfo
 from tests.conformance.postgres_engine import PostgresEngine
+from tests.fix_stack import allow_short_locks
 
 COUNTS: dict[str, Counter[str]] = {}
 HISTORIES: list[str] = []
@@ -29,6 +30,7 @@ def postgres_engine(stack: StackInfo) -> Iterator[None]:
     url = sa.make_url(stack.database_url).set(database=name)
     with Database(url.render_as_string(hide_password=False)) as database:
         migrate(database)
+        allow_short_locks(database)  # the recorded broker's operator did
         PostgresEngine.shared = database
         yield
         PostgresEngine.shared = None

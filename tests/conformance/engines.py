@@ -22,6 +22,7 @@ from sharequeue.testing import (
     Redelivery,
     SharePartition,
 )
+from tests.fix_stack import LOCK_BOUNDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ class InMemoryEngine:
     """The adapter of ``sharequeue.testing``."""
 
     def __init__(self) -> None:
-        self.groups = InMemoryShareGroups()
+        self.groups = InMemoryShareGroups(service_configs=LOCK_BOUNDS)
 
     def advance(self, seconds: float) -> None:
         self.groups.advance(seconds)

@@ -20,6 +20,7 @@ from sharequeue.testing import AcknowledgementBatch, Acquired, InMemoryShareGrou
 from tests.conformance.comparison import Comparison, Different, Held, Tally
 from tests.conformance.drawing import drawn
 from tests.conformance.sql_side import SqlSide, place, ranges_of, refusal
+from tests.fix_stack import LOCK_BOUNDS
 
 MEMBERS = ("m1", "m'2", "m3")
 LIMIT, LOCKS = "share.delivery.count.limit", "share.partition.max.record.locks"
@@ -40,7 +41,7 @@ class History(Comparison):
 
     def __init__(self, sql: SqlSide, roll: int, number: int, tally: Tally) -> None:
         self.sql, self.tally, self.random = sql, tally, Random(roll)  # noqa: S311
-        self.memory = InMemoryShareGroups(sql.start)
+        self.memory = InMemoryShareGroups(sql.start, service_configs=LOCK_BOUNDS)
         self.number, self.requests = number, 0
         self.groups = [f"g{number}", f"g{number}b"]
         self.names = [SharePartition(self.groups[group], "t", partition) for group, partition in PLACES]

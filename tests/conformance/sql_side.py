@@ -7,6 +7,7 @@ is called, and what is compared, is in ``two_engines``.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -17,6 +18,7 @@ import sqlalchemy as sa
 
 from sharequeue.errors import error_for
 from sharequeue.leases import SharePartition
+from tests.fix_stack import LOCK_BOUNDS
 
 _RANGE = re.compile(r"\[(\d+),(\d+)\)")
 
@@ -152,6 +154,7 @@ class SqlSide:
         self.connection.autocommit = True
         self.cursor = self.connection.cursor()
         self.cursor.execute("set synchronous_commit = off")
+        self.cursor.execute("select sharequeue.set_service_configs(%s)", (json.dumps(LOCK_BOUNDS),))
         self.start = freeze_clock(self.cursor)
         for name, (types, statement) in _PREPARED.items():
             text = f"prepare {name}{f' ({types})' if types else ''} as {statement}"

@@ -15,8 +15,9 @@ from sharequeue.state import State
 from sharequeue.state_administration import StateAdministration
 from sharequeue.state_fetches import StateFetches
 from sharequeue.state_outputs import StateOutputs
-from sharequeue.testing import InMemoryState
+from sharequeue.testing import InMemoryShareGroups, InMemoryState
 from tests.conformance.drawing import ACCEPT, REJECT, RELEASE, RENEW, T0
+from tests.fix_stack import LOCK_BOUNDS
 
 
 @pytest.fixture
@@ -78,19 +79,36 @@ def test_a_lease_from_acquire_to_dead_letter(state: InMemoryState) -> None:
 
 def test_a_lapsed_lease_is_told_so(state: InMemoryState) -> None:
     """Who holds what until when; after that, neither renewing nor answering is possible."""
-    lease = state.acquire(T0, "run", None, 10, lock_duration_ms=5000)
+    lease = state.acquire(T0, "run", None, 10, lock_duration_ms=15_000)
     assert lease is not None
     (row,) = state.leases("g")
-    assert (row.member_id, row.records, row.seconds_left) == ("run", 10, 5.0)
-    state.groups.advance(4)
+    assert (row.member_id, row.records, row.seconds_left) == ("run", 10, 15.0)
+    state.groups.advance(14)
     assert state.renew(lease) > lease.expires_at
-    state.groups.advance(5)
+    state.groups.advance(15)
     with pytest.raises(InvalidRecordState):
         state.renew(lease)
     with pytest.raises(InvalidRecordState):
         state.acknowledge(lease, {ACCEPT: lease.offsets})
     (status,) = state.describe("g")
     assert (status.acquired, status.available, status.leases) == (0, 10, 0)
+
+
+def test_the_bounds_of_locks() -> None:
+    """15 and 60 s unless the service is configured otherwise: an acquire outside is refused, a group's own is clamped."""
+    state = InMemoryState()
+    for least, most in ((15_000, 60_000), (1000, 3_600_000)):
+        state.groups.configure("g", {"share.record.lock.duration.ms": least - 1})
+        assert state.initialize(T0, "id", 0, 1)
+        assert state.observe(T0, "id", 0, 100, 100) == "active"
+        for outside in (least - 1, most + 1):
+            with pytest.raises(InvalidRequest, match=f"{least} to {most} ms"):
+                state.acquire(T0, "run", None, 1, lock_duration_ms=outside)
+        for inside, lasts in ((least, least), (most, most), (None, least)):
+            lease = state.acquire(T0, "run", None, 1, lock_duration_ms=inside)
+            assert lease is not None
+            assert lease.lock_duration_ms == lasts
+        state = InMemoryState(InMemoryShareGroups(service_configs=LOCK_BOUNDS))
 
 
 def test_what_goes_beyond_kafka(state: InMemoryState) -> None:

@@ -40,7 +40,7 @@ class TwoEngines(OperatorSteps):
     def acquire(self) -> None:
         """A fetch, by Kafka's rules or as fan_out, with or without the log's batches, some of them again."""
         at, member, request = self._at(), self._member(), self._request()
-        most, duration = self.random.randint(0, 20), self.random.choice((None, None, None, 5000, 60000))
+        most, duration = self.random.randint(0, 20), self.random.choice((None, None, None, 5000, 60000, 999))
         fetch = self._fetch(at)
         epoch = self._epoch(at)
         fan_out = fetch["redelivery"] == "fan_out"

@@ -125,8 +125,8 @@ HISTORY_EDITS = (
     Edit(
         "the last attempt goes alone",
         "take_batch",
-        "if p_limit > 2 and v_run.delivery_count = p_limit - 1 then",
-        "if false then",
+        "if (p_limit > 2 and v_run.delivery_count = p_limit - 1) or v_run.delivery = v_run.delivery_count then",
+        "if v_run.delivery = v_run.delivery_count then",
     ),
     Edit(
         "suspects are divided",
@@ -179,13 +179,13 @@ HISTORY_EDITS = (
     Edit(
         "a cancelled run is refunded",
         "end_cancelled",
-        "v_part.delivery_count := v_part.delivery_count - 1;",
-        "null;",
+        "v_part.delivery_count - v_refund::integer",
+        "v_part.delivery_count",
     ),
     Edit(
         "cancelled records are no suspects",
-        "release",
-        "if p_cancelled then",
+        "release_of",
+        "if p_cancelled or p_refund then",
         "if false then",
     ),
     Edit(
@@ -209,8 +209,8 @@ HISTORY_EDITS = (
     Edit(
         "extended locks last longer",
         "extend_locks",
-        "update sharequeue.leases set expires_at = expires_at + p_amount;",
-        "update sharequeue.leases set expires_at = expires_at;",
+        "update sharequeue.leases set expires_at = expires_at + p_amount where",
+        "update sharequeue.leases set expires_at = expires_at where",
     ),
     Edit(
         "a member's run in another group goes on",
@@ -285,8 +285,8 @@ RULE_EDITS = {
     "R-LS": Edit(
         "what is held stays held",
         "advance_log_start",
-        "state in (0, 2, 4)",
-        "state in (0, 1, 2, 4)",
+        "if v_part.state = 1 then",
+        "if false then",
     ),
     "R-EP": Edit(
         "every alter raises the state epoch",

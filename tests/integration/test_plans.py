@@ -29,8 +29,7 @@ LOAD = """
 insert into sharequeue.share_groups (group_id) select 'group-' || g from generate_series(0, 999) g;
 insert into sharequeue.group_configs select 'group-' || g, 'errors.deadletterqueue.topic.name', 'dlq.letters'
 from generate_series(0, 999) g;
-insert into sharequeue.group_configs select 'group-' || g, 'group.share.max.record.lock.duration.ms', '3600000'
-from generate_series(0, 999) g;
+select sharequeue.set_service_configs('{"group.share.max.record.lock.duration.ms": "3600000"}');
 insert into sharequeue.share_partitions (group_id, topic, partition, topic_id, state_epoch, spso, speo, log_end,
     last_stable_offset, delivery_complete_count, redeliverable, next_expiry)
 select 'group-' || i / 10, 'topic', mod(i, 10), 'id', 1, 0, 1000, 1000000, 1000000, 100, true,

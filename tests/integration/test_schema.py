@@ -22,7 +22,6 @@ from sharequeue.schema_dump import print_schema
 from sharequeue.state import SharePartition, State
 from tests.conformance.histories import run_histories
 from tests.every_operation import call_every_operation
-from tests.fix_stack import PREFIX
 
 AT = SharePartition("group", "topic", 0)
 FUTURE = Migration("migrations/9999_future.sql", "drop function sharequeue.sweep(integer);", repeatable=False)
@@ -143,15 +142,13 @@ def _older() -> dict[int, Path]:
 
 
 @pytest.fixture(params=sorted(_older()))
-def older_postgres(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[int, Database]]:
-    """Give a PostgreSQL of an older major version, and which."""
-    home = Home.at(tmp_path_factory.mktemp(PREFIX))
-    for folder in (home.path, home.postgres, home.run, home.logs):
-        folder.mkdir(exist_ok=True)
-    for folder in (*home.path.parents[:2], home.path, home.postgres):
-        folder.chmod(0o755)
+def older_postgres(request: pytest.FixtureRequest, stack_home: Path) -> Iterator[tuple[int, Database]]:
+    """Give a PostgreSQL of an older major version, and which.
+
+    Not below pytest's own folder: another run of pytest shuts that against others, and as root Postgres is one.
+    """
+    home = Home.at(stack_home)
+    home.create()
     binaries = _older()[request.param]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(postgres, "_binaries", lambda: binaries)

@@ -289,8 +289,32 @@ def test_the_services_configs_reach_the_functions(private_database: Database, st
     lease = state.acquire(AT, "m", None, 1)
     assert lease is not None
     assert lease.lock_duration_ms == 20_000
-    with pytest.raises(InvalidRequest, match="outside the group's bounds"):
+    with pytest.raises(InvalidRequest, match="outside the service's bounds"):
         state.acquire(AT, "m", None, 1, lock_duration_ms=50_000)
     assert publish_service_configs(private_database, ServiceConfigs())
-    assert settings("g") == (5, 30_000, 3_600_000)
-    assert settings("own") == (5, 59_000, 3_600_000)
+    assert settings("g") == (5, 30_000, 60_000)
+    assert settings("own") == (5, 59_000, 60_000)
+
+
+def test_kafkas_bounds_of_locks_bind_where_nobody_has_set_any(private_database: Database, state: State) -> None:
+    """15 and 60 s: an acquire outside is refused and leases nothing, a group's own value from before is clamped, and a
+    group has no bounds of its own."""
+    state.observe(AT, "id", 0, 100, 100)
+    insert = sa.text("insert into sharequeue.group_configs values ('g', :name, :value) returning 1")
+    private_database.call(insert, name="share.record.lock.duration.ms", value="1000")
+    private_database.call(insert, name="group.share.max.record.lock.duration.ms", value="3600000")
+    lease = state.acquire(AT, "m", None, 1)
+    assert lease is not None
+    assert lease.lock_duration_ms == 1000
+    publish_service_configs(private_database, ServiceConfigs())
+    for outside in (1, 14_999, 60_001, 3_600_000):
+        with pytest.raises(InvalidRequest, match=f"{outside} ms is outside .* 15000 to 60000 ms: .*group.share.min"):
+            state.acquire(AT, "m", None, 1, lock_duration_ms=outside)
+    for inside in (15_000, 60_000):
+        lease = state.acquire(AT, "m", None, 1, lock_duration_ms=inside)
+        assert lease is not None
+        assert lease.lock_duration_ms == inside
+    lease = state.acquire(AT, "m", None, 1)
+    assert lease is not None
+    assert lease.lock_duration_ms == 15_000
+    assert state.describe("g")[0].acquired == 4

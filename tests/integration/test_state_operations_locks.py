@@ -32,6 +32,7 @@ from sharequeue.state import (
     State,
 )
 from sharequeue.topics import Topics
+from tests.fix_stack import LOCK_BOUNDS
 from tests.integration.state_calls import audited, move_clock, take
 
 ACCEPT, RELEASE, REJECT, RENEW = (
@@ -172,7 +173,7 @@ def test_a_service_that_starts_makes_up_before_it_sweeps(
     lease = take(state, at)
     move_clock(state, 3600)
     stop = threading.Event()
-    service = ServiceConfigs.of({"group.share.delivery.count.limit": "4"})
+    service = ServiceConfigs.of({**LOCK_BOUNDS, "group.share.delivery.count.limit": "4"})
     coordinator = Coordinator(state._database, topics, service, interval=0.02)
     thread = threading.Thread(target=coordinator.run, args=(stop,))
     thread.start()
