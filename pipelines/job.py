@@ -71,9 +71,10 @@ class ShareGroupJob:
     one run leases a record that it has released; what has no outcome (its process died) is not counted. A run stops
     when `failed_share` of at least `failed_records` records of a round have failed; never when None. `try_empty`
     calls the handler on a frame without rows before anything is leased. `lock_duration_ms` is the group's own when
-    None. `headers` may be switched off where they are not used, which spares decoding them. `output` says where
-    accepted rows go (`sinks.py`); None leaves them in files, by lease. `max_bytes` bounds the keys and values of a
-    round, by the mean size of the records; None takes the group config `sharequeue.fetch.max.bytes`, 0 is no bound.
+    None, and lies inside the service's bounds (15,000 to 60,000 unless it is configured otherwise). `headers` may be
+    switched off where they are not used, which spares decoding them. `output` says where accepted rows go
+    (`sinks.py`); None leaves them in files, by lease. `max_bytes` bounds the keys and values of a round, by the mean
+    size of the records; None takes the group config `sharequeue.fetch.max.bytes`, 0 is no bound.
     """
 
     group: str

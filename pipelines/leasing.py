@@ -291,6 +291,7 @@ def lease(
         session = spark or spark_session(place, f"lease of {group}")
         database = stack.enter_context(Database.open(place))
         broker = stack.enter_context(Topics(place))
+        State(database).check_cluster(broker.cluster_id())
         require_topics(broker, names)
         configs = GroupConfigs.load(database, group)
         source = Source(

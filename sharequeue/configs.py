@@ -8,7 +8,6 @@ them.
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Mapping
@@ -147,21 +146,6 @@ class ServiceConfigs:
         return _int(self.values, f"group.share.min.{stem}"), _int(self.values, f"group.share.max.{stem}")
 
 
-def publish_service_configs(database: Database, service: ServiceConfigs) -> bool:
-    """Tell the state functions what the service is configured to; whether that was new to them.
-
-    Only what differs from Kafka's defaults is kept, in table `service_configs`: there it stands between a group's
-    own value and the default, and its bounds bind. Of two services that are configured differently, the one that
-    started last is believed.
-    """
-    given = {name: as_text(v) for name, v in service.values.items() if v != SERVICE_CONFIGS[name].default}
-    rows = database.call(
-        text("select sharequeue.set_service_configs(cast(:configs as jsonb)) as changed"),
-        configs=json.dumps(given),
-    )
-    return bool(rows[0]["changed"])
-
-
 @dataclass(frozen=True, slots=True)
 class GroupConfigs:
     """A group's effective configuration: every name with a value, the group's own ones marked in `own`."""
@@ -193,7 +177,7 @@ class GroupConfigs:
         """What the group is configured to do now. A group that does not exist has the service's values."""
         with database.transaction() as connection:
             stored = stored_configs(connection, group_id)
-        return cls.of(group_id, stored, service)
+        return cls.of(group_id, stored, service or ServiceConfigs.stored(database))
 
     @property
     def session_timeout_ms(self) -> int:
@@ -320,7 +304,7 @@ def alter_group_configs(
     """
     if not group_id:
         raise InvalidGroupId()
-    service = service or ServiceConfigs.load()
+    service = service or ServiceConfigs.stored(database)
     checked: dict[str, str | None] = {}
     for name, value in changes.items():
         _key(name, GROUP_CONFIGS)

@@ -21,12 +21,13 @@ from datetime import timedelta
 
 from sqlalchemy import text
 
-from sharequeue.configs import ServiceConfigs, publish_service_configs
+from sharequeue.configs import ServiceConfigs
 from sharequeue.database import Database
 from sharequeue.deadletter_drainer import DeadLetterDrainer
 from sharequeue.group_steps import GroupSteps
 from sharequeue.groups import expire_members_of, overdue_groups, refresh_group
 from sharequeue.journal import Journal, Kept
+from sharequeue.published_configs import publish_service_configs
 from sharequeue.service_leases import hear_replica, replica_name
 from sharequeue.settings import Settings
 from sharequeue.state import State

@@ -21,9 +21,16 @@ from dataclasses import dataclass, replace
 from sharequeue.configs import GroupConfigs, ServiceConfigs
 from sharequeue.deadletter_batches import BatchBounds, BatchDone, BatchWriter, OnStep
 from sharequeue.deadletter_records import DeadLetter, read_dead_letters
-from sharequeue.deadletter_topic import NO_TOPIC, CannotWrite, DeadLetterRules, DeadLetterTopic, TopicKeeper
+from sharequeue.deadletter_topic import (
+    NO_TOPIC,
+    TIMEOUT_SECONDS,
+    CannotWrite,
+    DeadLetterRules,
+    DeadLetterTopic,
+    TopicKeeper,
+)
 from sharequeue.deadletter_transactions import Fenced, LetterProducer, Markers
-from sharequeue.errors import ShareError
+from sharequeue.errors import BrokerNotAvailable, ShareError
 from sharequeue.settings import Settings
 from sharequeue.state import SharePartition, State
 from sharequeue.topics import SETTLE_SECONDS, Topics
@@ -149,6 +156,7 @@ class DeadLetterWriter:
 
         Records that cannot be written are the report's `held`, not an error, and are told to whoever asks the state
         (`State.held_dead_letters`). An error of the database is one, and leaves open batches to the next drain.
+        Raises InconsistentClusterId when the broker is of another cluster than the state.
         """
         started_at = time.monotonic()
         waiting = list(self._waiting())
@@ -156,6 +164,7 @@ class DeadLetterWriter:
             # Another drain may have closed them just now.
             self._settle()
             return DeadLetterReport(self._rules.topic, seconds=time.monotonic() - started_at)
+        self._check_cluster()
         with (
             Markers(self._settings, self._group_id) as markers,
             ThreadPoolExecutor(min(self._parallel, len(waiting)), "dead-letters") as pool,
@@ -181,6 +190,12 @@ class DeadLetterWriter:
             held,
             time.monotonic() - started_at,
         )
+
+    def _check_cluster(self) -> None:
+        """Raise InconsistentClusterId before anything is written to, or dropped for, another Kafka cluster."""
+        # A broker that is away is told of where its topic is asked for.
+        with suppress(BrokerNotAvailable), Topics(self._settings, TIMEOUT_SECONDS) as topics:
+            self._state.check_cluster(topics.cluster_id())
 
     def _settle(self) -> None:
         """Wait until readers see what was written."""

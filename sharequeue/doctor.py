@@ -26,6 +26,7 @@ from sharequeue.local.preflight import (
     DISK_NEEDED_TO_RUN,
     StackError,
     check_disk,
+    check_name,
     check_python,
     check_writable,
     find_java,
@@ -75,6 +76,7 @@ def examine_machine(settings: Settings, environment: Mapping[str, str] | None = 
         return f"{check_disk(home.path, DISK_NEEDED_TO_RUN) / 1024**3:.1f} GB free"
 
     def folder() -> str:
+        check_name(home.path)
         check_writable(home.path)
         return str(home.path)
 

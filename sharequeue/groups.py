@@ -79,7 +79,7 @@ def heartbeat(
 
     Raises only what the database raises.
     """
-    service = service or ServiceConfigs.load()
+    service = service or ServiceConfigs.stored(database)
     try:
         _check_request(request)
         with short_transaction(database) as connection:
@@ -144,7 +144,7 @@ def refresh_group(database: Database, group_id: str, service: ServiceConfigs | N
 
     What a heartbeat does before it answers, for a group whose members are between heartbeats.
     """
-    service = service or ServiceConfigs.load()
+    service = service or ServiceConfigs.stored(database)
     with short_transaction(database) as connection:
         if _lock_group(connection, group_id) is None:
             return None

@@ -45,6 +45,7 @@ from sharequeue.redrive_selection import (
     redriven_headers,
 )
 from sharequeue.settings import Settings
+from sharequeue.state import State
 from sharequeue.topics import Topics
 
 BATCH_RECORDS = 500
@@ -132,6 +133,7 @@ class Redrive:
         self._batch_records = batch_records if rate is None else max(1, min(batch_records, int(rate)))
         self._on_step = on_step
         self._topics = Topics(settings)
+        State(database).check_cluster(self._topics.cluster_id())
         described = self._topics.describe([topic]).get(topic)
         if described is None:
             raise self._topics.missing(topic)

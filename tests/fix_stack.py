@@ -23,12 +23,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sharequeue.config_keys import environment_name
-from sharequeue.configs import ServiceConfigs, publish_service_configs
+from sharequeue.configs import ServiceConfigs
 from sharequeue.database import Database, migrate
 from sharequeue.kafka_clients import client_config
 from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, read_json, write_json
 from sharequeue.local.stack import StackInfo, down, up
+from sharequeue.published_configs import publish_service_configs
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.topics import Topics

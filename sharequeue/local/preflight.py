@@ -150,6 +150,15 @@ def check_disk(folder: Path, needed: int) -> int:
     return free
 
 
+def check_name(folder: Path) -> None:
+    """Raise `StackError` when the path of the data folder has a comma: Kafka and Spark take that for two paths."""
+    if "," in str(folder):
+        raise StackError(
+            f"{folder} has a comma in its path, where Kafka and Spark would take it for two paths: "
+            "set SHAREQUEUE_HOME to a folder without one."
+        )
+
+
 def check_writable(folder: Path) -> None:
     """Raise `StackError` when `folder` cannot be made or written to."""
     existing = folder.absolute()

@@ -125,6 +125,10 @@ begin
     lock table sharequeue.service_configs in share row exclusive mode;
     select coalesce(jsonb_object_agg(name, value), '{}') into v_before from sharequeue.service_configs;
     if v_before = p_configs then
+        -- The first to say so is written down too: who says otherwise later is told who that was.
+        if not exists (select from sharequeue.audit_log where group_id is null and act = 'set_service_configs') then
+            perform sharequeue.audit('set_service_configs', null, v_before, p_configs);
+        end if;
         return false;
     end if;
     delete from sharequeue.service_configs;

@@ -6,6 +6,10 @@ declare
 begin
     perform sharequeue.authorise(p_group_id, 'DESCRIBE');
     perform sharequeue.check_present('the group id', p_group_id);
+    perform from sharequeue.share_groups where group_id = p_group_id;
+    if not found then
+        raise exception 'there is no share group %', left(p_group_id, 300) using errcode = 'SQ069';
+    end if;
     insert into sharequeue.share_partition_history
     select v_at, share_partition_id, spso, speo, log_start, log_end, lag, acquired, available, archiving,
         delivery_complete_count

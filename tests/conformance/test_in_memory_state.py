@@ -95,7 +95,7 @@ def test_a_lapsed_lease_is_told_so(state: InMemoryState) -> None:
 
 
 def test_the_bounds_of_locks() -> None:
-    """15 and 60 s unless the service is configured otherwise: an acquire outside is refused, a group's own is clamped."""
+    """15 and 60 s where the service says nothing else: an acquire outside is refused, a group's own is clamped."""
     state = InMemoryState()
     for least, most in ((15_000, 60_000), (1000, 3_600_000)):
         state.groups.configure("g", {"share.record.lock.duration.ms": least - 1})

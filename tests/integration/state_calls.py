@@ -34,7 +34,10 @@ def in_flight(state: State) -> list[tuple[int, int, str]]:
 
 def audited(state: State) -> list[str]:
     rows = state._database.rows(
-        sa.text("select act from sharequeue.audit_log where act <> 'alter_group_config' order by audit_id")
+        sa.text(
+            "select act from sharequeue.audit_log"
+            " where act not in ('alter_group_config', 'set_service_configs') order by audit_id"
+        )
     )
     return [str(row["act"]) for row in rows]
 

@@ -71,6 +71,15 @@ def test_doctor_says_what_to_do_when_nothing_runs(stack_home: Path) -> None:
     assert all("sharequeue up" in each["remedy"] or "make up" in each["seen"] for each in failed.values())
 
 
+def test_a_home_with_a_comma_is_refused(tmp_path: Path) -> None:
+    """Kafka would take it for two folders, and Spark for two jars: named before anything is made."""
+    home = tmp_path / "one,two"
+    answer = sharequeue("up", home=home)
+    assert answer.returncode == 1
+    assert f"{home} has a comma in its path" in answer.stderr
+    assert not home.exists()
+
+
 def test_doctor_sees_a_schema_that_waits(stack: StackInfo, private_database: Database) -> None:
     """A database that was never migrated is a failure with the command that mends it."""
     with private_database.transaction() as connection:

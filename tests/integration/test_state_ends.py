@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
+from click.testing import CliRunner
 
-from sharequeue.configs import GroupConfigs, ServiceConfigs, alter_group_configs, publish_service_configs
+from sharequeue.cli import command
+from sharequeue.configs import GroupConfigs, ServiceConfigs, alter_group_configs
 from sharequeue.coordinator import Coordinator
 from sharequeue.database import Database
 from sharequeue.deadletters import DeadLetterWriter
-from sharequeue.errors import InconsistentClusterId
+from sharequeue.errors import GroupIdNotFound, InconsistentClusterId
 from sharequeue.groups import HeartbeatRequest, ensure_group, heartbeat
 from sharequeue.offsets import OffsetSet
+from sharequeue.published_configs import publish_service_configs
 from sharequeue.settings import Settings
 from sharequeue.state import AcknowledgeType, SharePartition, State
 from sharequeue.topics import Topics
@@ -169,3 +174,91 @@ def test_every_process_has_the_services_dead_letter_rules(
     configs = GroupConfigs.load(private_database, "g")
     rules = DeadLetterWriter(settings, state, "g", configs)._rules
     assert (rules.prefix, rules.auto_create) == ("letters.", True)
+
+
+def test_group_configs_are_checked_by_what_the_service_published(
+    state: State, private_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bounds and values come from the database in every process, whatever its environment says."""
+    published = {"group.share.max.delivery.count.limit": "20", "group.share.session.timeout.ms": "50000"}
+    publish_service_configs(private_database, ServiceConfigs.of(published))
+    monkeypatch.setenv("SHAREQUEUE_GROUP_SHARE_SESSION_TIMEOUT_MS", "60000")
+    alter_group_configs(private_database, "g", {"share.delivery.count.limit": 15})
+    configs = GroupConfigs.load(private_database, "g")
+    assert (configs.delivery_count_limit, configs.session_timeout_ms) == (15, 50_000)
+    joined = heartbeat(private_database, HeartbeatRequest("g", "m1", 0, subscribed_topic_names=("t",)))
+    assert joined.session_timeout_ms == 50_000
+
+
+def test_a_service_that_says_otherwise_says_so(
+    private_database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Old value, new value, who set the old one: a warning for each config, and none where nothing differs."""
+    prefix = "errors.deadletterqueue.topic.name.prefix"
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql("delete from sharequeue.service_configs")
+    for wanted, told in (
+        ({}, []),
+        ({prefix: "letters."}, [f"{prefix} is letters. now; it was dlq., set by "]),
+        ({prefix: "letters."}, []),
+        (
+            {prefix: "mine.", "group.share.delivery.count.limit": "4"},
+            [
+                f"{prefix} is mine. now; it was letters., set by ",
+                "group.share.delivery.count.limit is 4 now; it was 5, set by ",
+            ],
+        ),
+    ):
+        caplog.clear()
+        publish_service_configs(private_database, ServiceConfigs.of(wanted))
+        assert len(caplog.messages) == len(told)
+        assert all(any(each in message for message in caplog.messages) for each in told)
+
+
+def test_the_command_removes_what_is_left_of_deleted_topics(
+    state: State, private_database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says first, does it with --execute, and has nothing to do afterwards."""
+    monkeypatch.setenv("SHAREQUEUE_HOME", str(settings.home))
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    monkeypatch.setenv("SHAREQUEUE_DATABASE_URL", url)
+
+    def removing(*options: str) -> str:
+        result = CliRunner().invoke(command, ["state", "remove-deleted-topics", *options])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert removing() == "the broker says of no topic that it is gone for 0:15:00\n"
+    state.note_topics({"t": None})
+    assert "of no topic" in removing("--execute")
+    assert removing("--gone-for", "PT0S").startswith(
+        "would remove 1 share-partitions of group g: topic t (id id) is gone since "
+    )
+    assert len(state.describe("g")) == 1
+    assert removing("--gone-for", "PT0S", "--execute").startswith("removed 1 share-partitions of group g")
+    assert state.describe("g") == []
+    assert "of no topic" in removing("--gone-for", "PT0S", "--execute")
+
+
+def test_a_compaction_of_a_group_that_is_just_being_deleted(state: State, private_database: Database) -> None:
+    """It waits for the deletion, and is refused by name."""
+    began = sa.text("select sharequeue.begin_compaction(gen_random_uuid(), 'g', 'sink', '/folder')")
+    waiting = sa.text("select 1 from pg_locks where not granted")
+    with ThreadPoolExecutor(1) as pool:
+        with private_database.transaction() as connection:
+            connection.execute(sa.text("select sharequeue.delete_group('g')"))
+            compaction = pool.submit(private_database.call, began)
+            deadline = time.monotonic() + 20
+            while not private_database.rows(waiting) and time.monotonic() < deadline:
+                assert not compaction.done()
+        with pytest.raises(GroupIdNotFound, match="there is no share group g"):
+            compaction.result(20)
+
+
+def test_a_report_of_a_group_that_nobody_knows(state: State) -> None:
+    """An error by name, not a report of nothing; a group without share-partitions has an empty one."""
+    record = sa.text("select sharequeue.record_report(:group) as at")
+    with pytest.raises(GroupIdNotFound, match="there is no share group nobody"):
+        state.database.call(record, group="nobody")
+    ensure_group(state.database, "empty")
+    assert state.database.call(record, group="empty")[0]["at"] is not None

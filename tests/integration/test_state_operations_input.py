@@ -9,10 +9,11 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from sharequeue.configs import ServiceConfigs, alter_group_configs, publish_service_configs
+from sharequeue.configs import ServiceConfigs, alter_group_configs
 from sharequeue.database import Database
 from sharequeue.errors import InvalidRecordState, InvalidRequest, ShareError, error_for
 from sharequeue.offsets import MAX_OFFSET, OffsetSet
+from sharequeue.published_configs import publish_service_configs
 from sharequeue.state import AcknowledgementBatch, AcknowledgeType, Lease, SharePartition, State
 
 ACCEPT, RELEASE, RENEW = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.RENEW
@@ -296,8 +297,10 @@ def test_the_services_configs_reach_the_functions(private_database: Database, st
     assert settings("own") == (5, 59_000, 60_000)
 
 
-def test_kafkas_bounds_of_locks_bind_where_nobody_has_set_any(private_database: Database, state: State) -> None:
-    """15 and 60 s: an acquire outside is refused and leases nothing, a group's own value from before is clamped, and a
+def test_kafkas_bounds_of_locks_bind_where_nobody_has_set_any(
+    private_database: Database, state: State
+) -> None:
+    """15 and 60 s: an acquire outside is refused and leases nothing, a group's own value from before is clamped; a
     group has no bounds of its own."""
     state.observe(AT, "id", 0, 100, 100)
     insert = sa.text("insert into sharequeue.group_configs values ('g', :name, :value) returning 1")
@@ -308,7 +311,9 @@ def test_kafkas_bounds_of_locks_bind_where_nobody_has_set_any(private_database: 
     assert lease.lock_duration_ms == 1000
     publish_service_configs(private_database, ServiceConfigs())
     for outside in (1, 14_999, 60_001, 3_600_000):
-        with pytest.raises(InvalidRequest, match=f"{outside} ms is outside .* 15000 to 60000 ms: .*group.share.min"):
+        with pytest.raises(
+            InvalidRequest, match=f"{outside} ms is outside .* 15000 to 60000 ms: .*group.share.min"
+        ):
             state.acquire(AT, "m", None, 1, lock_duration_ms=outside)
     for inside in (15_000, 60_000):
         lease = state.acquire(AT, "m", None, 1, lock_duration_ms=inside)
