@@ -7,10 +7,8 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound
 from sharequeue.nearest import nearest
-from sharequeue.state import State
-from sharequeue.topics import Topics
 
-__all__ = ["group_names", "require_cluster", "require_group"]
+__all__ = ["group_names", "require_group"]
 
 
 def group_names(database: Database) -> list[str]:
@@ -24,8 +22,3 @@ def require_group(database: Database, group: str) -> None:
     known = group_names(database)
     if group not in known:
         raise GroupIdNotFound(f"There is no share group {group}. {nearest(group, known, 'share groups')}")
-
-
-def require_cluster(database: Database, broker: Topics) -> None:
-    """Raise InconsistentClusterId when the broker is of another Kafka cluster than the state."""
-    State(database).check_cluster(broker.cluster_id())

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from sharequeue.cli.names import require_cluster, require_group
+from sharequeue.cli.names import require_group
 from sharequeue.cli.output import home_option, output_option, print_rows, say_aside
 from sharequeue.config_keys import reset_duration
 from sharequeue.database import Database
@@ -89,7 +89,7 @@ def reset(
         raise click.UsageError("name topics with --topic, or take --all-topics")
     settings = Settings.load(home)
     with Database.open(settings) as database, Topics(settings) as broker:
-        require_cluster(database, broker)
+        State(database).check_cluster(broker.cluster_id())
         if not create_group:
             _require_group_or_flag(database, group)
         state = State(database)
