@@ -35,7 +35,9 @@ def prepare(database: Database) -> Calls:
     state = State(database)
     for group in ("g", "empty"):
         ensure_group(database, group)
-    alter_group_configs(database, "g", {"errors.deadletterqueue.topic.name": "dlq.g"})
+    # Locks that last as long as thousands of calls on a machine that is busy.
+    configs = {"errors.deadletterqueue.topic.name": "dlq.g", "share.record.lock.duration.ms": "3600000"}
+    alter_group_configs(database, "g", configs)
     for at in (HELD, LETTERS, SharePartition("empty", "t", 0)):
         state.initialize(at, "id", 0, 1)
         state.observe(at, "id", 0, 1000, 1000)
