@@ -1661,10 +1661,8 @@ CREATE FUNCTION sharequeue.bounded_group_config(p_group_id text, p_name text) RE
     AS $$
     select least(
         greatest(sharequeue.group_config(p_group_id, p_name)::bigint,
-            (select value from sharequeue.service_configs
-                where name = 'group.share.min.' || substr(p_name, length('share.') + 1))::bigint),
-        (select value from sharequeue.service_configs
-            where name = 'group.share.max.' || substr(p_name, length('share.') + 1))::bigint)
+            sharequeue.group_config(p_group_id, 'group.share.min.' || substr(p_name, length('share.') + 1))::bigint),
+        sharequeue.group_config(p_group_id, 'group.share.max.' || substr(p_name, length('share.') + 1))::bigint)
 $$;
 
 -- FUNCTION cached(bigint, bigint, bigint)
@@ -1717,7 +1715,8 @@ begin
         error_message := format('the acquire mode is batch_optimized or record_limit, not %s', p_mode);
     elsif p_lock_duration_ms not between p_settings.min_lock_duration_ms and p_settings.max_lock_duration_ms then
         error_code := 42;
-        error_message := format('a lock of %s ms is outside the group''s bounds, %s to %s ms', p_lock_duration_ms,
+        error_message := format('a lock of %s ms is outside the service''s bounds, %s to %s ms: ask for one inside, or '
+            'set group.share.min.record.lock.duration.ms and its max where the service starts', p_lock_duration_ms,
             p_settings.min_lock_duration_ms, p_settings.max_lock_duration_ms);
     elsif p_log_firsts is not null and (p_log_lasts is null
             or array_length(p_log_firsts, 1) is distinct from array_length(p_log_lasts, 1)
@@ -3190,7 +3189,8 @@ CREATE FUNCTION sharequeue.group_config(p_group_id text, p_name text) RETURNS te
     SET search_path TO 'pg_catalog'
     AS $$
     select coalesce(
-        (select value from sharequeue.group_configs where group_id = p_group_id and name = p_name),
+        (select value from sharequeue.group_configs
+            where group_id = p_group_id and name = p_name and p_name not like 'group.share.%'),
         (select value from sharequeue.service_configs
             where name = case when p_name like 'share.%' then 'group.' || p_name else p_name end),
         case p_name
@@ -3200,9 +3200,9 @@ CREATE FUNCTION sharequeue.group_config(p_group_id text, p_name text) RETURNS te
             when 'share.isolation.level' then 'read_uncommitted'
             when 'share.renew.acknowledge.enable' then 'true'
             when 'errors.deadletterqueue.topic.name' then ''
-            -- Bounds of the lock duration that one acquire may ask for: Kafka's widest.
-            when 'group.share.min.record.lock.duration.ms' then '1000'
-            when 'group.share.max.record.lock.duration.ms' then '3600000'
+            -- Bounds of a lock's duration, the group's and one that an acquire asks for. They bind unset, too.
+            when 'group.share.min.record.lock.duration.ms' then '15000'
+            when 'group.share.max.record.lock.duration.ms' then '60000'
             when 'sharequeue.circuit.breaker.failure.percent' then '0'
             when 'sharequeue.circuit.breaker.min.records' then '20'
             when 'sharequeue.circuit.breaker.window.records' then '100'
@@ -4672,6 +4672,10 @@ declare
 begin
     perform sharequeue.authorise(p_group_id, 'DESCRIBE');
     perform sharequeue.check_present('the group id', p_group_id);
+    perform from sharequeue.share_groups where group_id = p_group_id;
+    if not found then
+        raise exception 'there is no share group %', left(p_group_id, 300) using errcode = 'SQ069';
+    end if;
     insert into sharequeue.share_partition_history
     select v_at, share_partition_id, spso, speo, log_start, log_end, lag, acquired, available, archiving,
         delivery_complete_count
@@ -5531,6 +5535,10 @@ begin
     lock table sharequeue.service_configs in share row exclusive mode;
     select coalesce(jsonb_object_agg(name, value), '{}') into v_before from sharequeue.service_configs;
     if v_before = p_configs then
+        -- The first to say so is written down too: who says otherwise later is told who that was.
+        if not exists (select from sharequeue.audit_log where group_id is null and act = 'set_service_configs') then
+            perform sharequeue.audit('set_service_configs', null, v_before, p_configs);
+        end if;
         return false;
     end if;
     delete from sharequeue.service_configs;
