@@ -96,11 +96,12 @@ def test_a_record_that_kills_its_worker_takes_only_itself_along(
     assert says in caplog.text
     status, neighbour = state.describe(group)
     assert (neighbour.lag, neighbour.archiving) == (0, 0)
-    assert (status.lag, status.spso) == (1, POISON)
-    assert (status.archiving, status.acquired, status.available) == (1, 0, 0)
-    batch = state.open_dead_letters(holder.assignment[0], 10)
-    assert batch is not None
-    (letter,) = batch.letters
+    assert (status.lag, status.spso) == (0, records)
+    assert (status.archiving, status.acquired, status.available) == (0, 0, 0)
+    # No service is there: the run has written it at its end.
+    assert report.dead_letters is not None
+    assert report.dead_letters.written == 1
+    (letter,) = state.dead_letters(group)
     assert (letter.cause, letter.delivery_count) == ("exceeded", DELIVERIES)
     assert list(letter.offsets.iter_offsets()) == [POISON]
     output = read_output(spark, state, group, job.sink).where("partition = 0").select("offset")
