@@ -8,7 +8,7 @@ fresh ones. How a record becomes a suspect, and how large its part is, ``share_p
 from __future__ import annotations
 
 from sharequeue.testing.acquiring import Acquisition, merged
-from sharequeue.testing.records import LogBatch, Record
+from sharequeue.testing.records import LogBatch
 
 
 class FanOutAcquisition(Acquisition):
@@ -44,10 +44,6 @@ class FanOutAcquisition(Acquisition):
             self._take(self.at.records[offset])
         self.counted += len(offsets)
         self.ranges += merged((offset, self.at.records[offset].delivery_count) for offset in offsets)
-
-    def _spent(self, record: Record) -> bool:
-        """Whether its deliveries are used up: it comes once more, uncounted."""
-        return record.delivery_count >= self.policy.delivery_count_limit
 
     def _take_fresh(self) -> None:
         at = self.at

@@ -55,6 +55,19 @@ def test_only_the_record_that_kills_is_exhausted(engine: str) -> None:
     assert table.row() == (40, 64, "40 d5; 41 k5; 42-43 k4; 44-63 k2")
 
 
+@pytest.mark.parametrize("redelivery", ["kafka", "fan_out"])
+@on_every_engine
+def test_a_delivery_after_the_limit_was_lowered_counts(engine: str, redelivery: str) -> None:
+    """Records that were released, and are at the new limit already, come once more: that delivery counts too."""
+    table = batch_table(engine, 2)
+    for _ in range(2):
+        table.fetch_size("run", redelivery="fan_out")
+        table.answer("run", RELEASE, (0, 1))
+    table.engine.configure("g", {"share.delivery.count.limit": 2})
+    assert table.fetch_size("run", redelivery=redelivery) > 0
+    assert "A3" in table.row()[2]
+
+
 @on_every_engine
 def test_suspects_come_without_fresh_records(engine: str) -> None:
     """A lease of suspects holds nothing else."""
