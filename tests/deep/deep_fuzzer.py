@@ -1,0 +1,26 @@
+"""The state under hostile clients for many minutes: what their answers say must be true."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+import pytest
+
+from sharequeue.database import Database
+from tests.fuzz_run import Run
+
+RUNS = 10
+SECONDS = float(os.environ.get("SHAREQUEUE_TEST_SECONDS", "600"))
+SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("number", range(RUNS))
+def test_answers_under_attack_are_true(private_database: Database, number: int, told: list[str]) -> None:
+    """As in the ordinary run, for longer, with one seed after the other."""
+    run = Run(private_database, SEED + number)
+    faults = run.run(time.monotonic() + SECONDS / RUNS)
+    told.append(run.told())
+    assert not faults, f"{len(faults)} faults, SHAREQUEUE_TEST_SEED={SEED + number}\n{faults[0]}"

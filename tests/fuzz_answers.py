@@ -1,0 +1,200 @@
+"""The ledger's part for what workers do: what was leased to whom, and what they answered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from tests.fuzz_ledger import Books
+from tests.fuzz_records import (
+    ACCEPT,
+    GAP,
+    REJECT,
+    RELEASE,
+    RENEW,
+    At,
+    Call,
+    Partition,
+    Record,
+    offsets_of,
+    seconds,
+)
+
+
+class Answers(Books):
+    """The part for workers' calls."""
+
+    def _acquire(self, call: Call) -> None:
+        at = call.share_partition
+        assert at
+        partition = self._touch(at, refused=any(row["error_code"] for row in call.answer))
+        self._granted(call, at, partition, call.answer)
+
+    def _granted(self, call: Call, at: At, partition: Partition | None, rows: list[dict[str, Any]]) -> None:
+        rows = [r for r in rows if not r["error_code"] and r["offsets"]]
+        if not rows:
+            return
+        if partition is None:
+            self._fault("leased from what is not there")
+            return
+        a, s, total = call.args, self.settings[at[0]], 0
+        size = sum(len(offsets_of(r["offsets"])) for r in rows)
+        if partition.status != "active":
+            self._fault(f"leased while {partition.status}", at)
+        token = rows[0]["token"]
+        if token in self.tokens:
+            self._fault(f"token {token} was given before", at)
+        self.tokens.add(token)
+        self.lease_ids[token], self.left[token] = rows[0]["lease_id"], size
+        stable = s.committed == {True}
+        left_out = set(offsets_of(a.get("p_leave_out") or "{}"))
+        for row in rows:
+            expires = seconds(row["expires_at"])
+            began = expires - row["lock_duration_ms"] / 1000
+            for offset in offsets_of(row["offsets"]):
+                total += 1
+                record = partition.records.setdefault(offset, Record("fresh", {0}, group=at[0]))
+                if record.state == "held" and self._high(record) >= record.low:
+                    self._lapse(record)
+                expected = {c + 1 for c in record.counts}
+                if record.suspect:
+                    # At the limit it shared its last delivery: it gets one more for itself, uncounted.
+                    expected |= {c for c in record.counts if c >= min(s.limits_ever)}
+                # What was delivered before comes again, wherever the last stable offset is now.
+                end = partition.stable if stable and record.state == "fresh" else partition.log_end
+                if offset < partition.spso or (end is not None and offset >= end):
+                    self._fault(f"{offset} leased, SPSO {partition.spso}, end {end}", at, offset)
+                if offset in left_out and record.state != "fresh":
+                    self._fault(f"{offset} leased, though left out", at, offset)
+                if record.state == "held":
+                    self._fault(f"{offset} is held by {record.token} until {record.low}", at, offset)
+                if record.state not in ("fresh", "avail", "held") or record.done:
+                    self._fault(f"{offset} is {record.state} and was leased", at, offset)
+                if row["delivery_count"] not in expected:
+                    self._fault(f"{offset} has count {row['delivery_count']}, not {expected}", at, offset)
+                if row["delivery_count"] > max(s.limits_ever):
+                    self._fault(f"{offset} has count {row['delivery_count']} of {s.limits_ever}", at, offset)
+                if began + 1e-6 < record.not_before:
+                    self._fault(f"{offset} waits until {record.not_before}, leased {began}", at, offset)
+                record.state, record.counts, record.token = "held", {row["delivery_count"]}, token
+                record.member, record.low, record.high = a["p_member_id"], expires, expires
+                record.granted_in, record.maybe_over = len(self._phase_high) - 1, False
+                record.suspect = False
+                record.fan_out = a["p_redelivery"] == "fan_out"
+                record.not_before, record.granted = 0.0, call.finished
+                self._note(record, f"leased under {token} until {expires:.6f}, {a['p_redelivery']}")
+        exact = a["p_redelivery"] == "fan_out" or a.get("p_mode") == "record_limit"
+        if exact and total > a["p_max_records"]:
+            self._fault(f"{total} records leased of {a['p_max_records']}", at)
+
+    def _acknowledge(self, call: Call) -> None:
+        a = call.args
+        asked = {
+            o: kind
+            for kind, name in (
+                (ACCEPT, "accept"),
+                (RELEASE, "release"),
+                (REJECT, "reject"),
+                (GAP, "gap"),
+                (RENEW, "renew"),
+            )
+            for o in offsets_of(a.get(f"p_{name}") or "{}")
+        }
+        self._answered(call, asked, call.answer[0], call.answer[0]["error_code"])
+
+    def _acknowledge_batches(self, call: Call) -> None:
+        self._answered(call, self._runs(call), call.answer[0], call.answer[0]["error_code"])
+
+    @staticmethod
+    def _runs(call: Call) -> dict[int, int]:
+        runs = zip(call.args["firsts"], call.args["lasts"], call.args["types"], strict=True)
+        return {o: kind for first, last, kind in runs for o in range(first, last + 1)}
+
+    def _acknowledge_and_acquire(self, call: Call) -> None:
+        if not call.answer:
+            self._fault("acknowledge and acquire gave no row", call.share_partition)
+            return
+        row = call.answer[0]
+        self._answered(call, self._runs(call), row, row["acknowledge_error_code"], counted=False)
+        if not row["acknowledge_error_code"]:
+            self.fetched.add(call.args["p_token"])
+        assert call.share_partition
+        self._granted(call, call.share_partition, self.partitions.get(call.share_partition), call.answer)
+
+    _acknowledge_and_fetch = _acknowledge_and_acquire
+
+    def _answered(
+        self, call: Call, asked: dict[int, int], row: dict[str, Any], error: int | None, counted: bool = True
+    ) -> None:
+        at, a = call.share_partition, call.args
+        assert at
+        partition = self._touch(at, refused=bool(error))
+        if error:
+            self.tally[f"refused {error}"] += 1
+            return
+        if partition is None:
+            self._fault("answered what is not there")
+            return
+        did: Counter[str] = Counter()
+        for offset, kind in asked.items():
+            record = partition.records.get(offset)
+            if record is not None and record.state == "held" and record.high <= self.low:
+                self._lapse(record)
+            if record is None or record.state != "held" or record.token != a["p_token"]:
+                # What retention took from under a lease is still of that lease, and of its output.
+                lost = record is not None and record.state == "lost" and record.token == a["p_token"]
+                did["output"] += lost and kind == ACCEPT
+                below = offset < partition.spso or (record is not None and record.maybe_done)
+                if not below:
+                    self._fault(f"{offset} was answered and is not held under {a['p_token']}", at, offset)
+                continue
+            if record.member != a["p_member_id"]:
+                self._fault(f"{offset} was answered by {a['p_member_id']}", at, offset)
+            if a.get("p_outputs", "[]") != "[]":
+                did["output"] += kind == ACCEPT
+            passed = row["spso"] is not None and offset < row["spso"]
+            did["doubtful"] += passed and self._may_have_lapsed_out(record)
+            self._apply(call, record, kind, did)
+        if counted:
+            self._counts(at, row, did)
+        if a.get("p_outputs", "[]") != "[]":
+            lease = self.lease_ids[a["p_token"]]
+            if lease in self.outputs:
+                self._fault(f"lease {lease} has a second output", at)
+            self.outputs[lease] = (at, did["output"])
+        if row["spso"] is not None:
+            self._spso(at, partition, row["spso"], row["lag"])
+
+    def _apply(self, call: Call, record: Record, kind: int, did: Counter[str]) -> None:
+        self.left[record.token] -= kind != RENEW
+        if kind == ACCEPT:
+            record.state, did["accepted"] = "accepted", did["accepted"] + 1
+        elif kind == GAP:
+            record.state, did["gaps"] = "gap", did["gaps"] + 1
+        elif kind == REJECT:
+            self._give_up(record, "rejected", self.settings[record.group].dlq)
+            did["rejected"] += 1
+        elif kind == RELEASE:
+            self._end(record, unanswered=False, what="released")
+            did["out"] += 1
+            did["surely exhausted"] += record.state == "exhausted"
+            did["perhaps exhausted"] += record.maybe_over
+            not_before = float(call.args.get("not_before") or 0.0)
+            record.not_before = not_before if not_before > call.at else 0.0
+            return
+        else:
+            # From now on for the group's lock duration, which may be shorter than the lock was.
+            record.low, record.high = min(record.low, self.low + 1.0), call.at + 3600
+        self._note(record, "answered")
+
+    def _counts(self, at: At, row: dict[str, Any], did: Counter[str]) -> None:
+        for name in ("accepted", "rejected", "gaps"):
+            if not did[name] - did["doubtful"] <= row[name] <= did[name]:
+                self._fault(f"{name} {row[name]}, not {did[name]}", at)
+        least, most = did["surely exhausted"], did["surely exhausted"] + did["perhaps exhausted"]
+        both, doubtful = row["released"] + row["exhausted"], did["doubtful"]
+        if (
+            not did["out"] - doubtful <= both <= did["out"]
+            or not least - doubtful <= row["exhausted"] <= most
+        ):
+            self._fault(f"released {row['released']}, exhausted {row['exhausted']}: {dict(did)}", at)

@@ -1,0 +1,230 @@
+"""How the fuzzer's clients send their calls: plainly, in transactions left open, cut off, killed, taken back.
+
+Each call writes a row into a table of the fuzzer in its own transaction, with a number drawn while the call holds
+its locks. So it is known of every call, a killed one too, whether it counts, what it answered, and in which order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg2
+import sqlalchemy as sa
+
+from tests.fuzz_records import At, Call
+
+SETUP = """
+create sequence public.fuzz_order;
+create table public.fuzz_calls (call integer primary key, seq bigint not null, answer jsonb not null,
+    at timestamptz not null);
+"""
+READS = ("verify", "verify_journal")
+CUT_OFF = ("57014", "57P01", None)
+"""A statement that took too long, a terminated backend, and a connection that is gone before it could say so."""
+
+
+@dataclass
+class Shared:
+    """What the clients know of each other."""
+
+    partitions: list[At]
+    calls: dict[int, Call] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    tally: Counter[str] = field(default_factory=Counter)
+    recent: deque[Call] = field(default_factory=lambda: deque(maxlen=40))
+    leases: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=60))
+    epochs: dict[At, int] = field(default_factory=dict)
+    ids: dict[At, int] = field(default_factory=dict)
+    logs: dict[At, tuple[int, int]] = field(default_factory=dict)
+    letters: dict[At, int] = field(default_factory=dict)
+    phase: int = 0
+    numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    ticks: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def connect(url: str) -> Any:
+    """A connection at autocommit."""
+    parts = sa.make_url(url)
+    connection = psycopg2.connect(
+        host=parts.host,
+        port=parts.port,
+        user=parts.username,
+        password=parts.password,
+        dbname=parts.database,
+        options="-c timezone=UTC -c statement_timeout=60000 -c deadlock_timeout=50ms",
+    )
+    connection.autocommit = True
+    return connection
+
+
+class Client:
+    """One connection and its dice."""
+
+    def __init__(self, url: str, shared: Shared, seed: int) -> None:
+        self.url, self.shared, self.roll = url, shared, random.Random(seed)  # noqa: S311
+        self.connection = connect(url)
+        self.unfinished: list[Call] = []
+        self.quiet = False
+        """Whether every call is sent plainly."""
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self.connection.close()
+
+    def send(self, operation: str, source: str | None = None, **args: Any) -> Any:
+        """One call, in a way that is drawn. Gives its answer where it counts, else None."""
+        call = self.number(operation, args)
+        if "p_request_id" in args:
+            self.shared.recent.append(call)
+        return self._send(call, source)
+
+    def again(self, call: Call) -> Any:
+        """The same call once more, by whoever it was."""
+        return self._send(self.number(call.operation, call.args), None)
+
+    def number(self, operation: str, args: dict[str, Any]) -> Call:
+        """A call with its number."""
+        shared = self.shared
+        call = Call(next(shared.numbers), operation, args, next(shared.ticks), shared.phase)
+        shared.calls[call.number] = call
+        self.unfinished.append(call)
+        return call
+
+    def _send(self, call: Call, source: str | None) -> Any:
+        ways: list[Callable[[Call, str | None], Any]] = [
+            self.plainly,
+            self._left_open,
+            self._taken_back,
+            self._too_slow,
+            self._killed,
+            self._at_another_level,
+            self._as_ann,
+        ]
+        weights = [70, 8, 4, 4, 3, 2, 4]
+        plain = self.quiet or source is not None or call.operation in READS
+        way = self.plainly if plain else self.roll.choices(ways, weights)[0]
+        answer = way(call, source)
+        for done in self.unfinished:
+            done.finished = next(self.shared.ticks)
+        self.unfinished.clear()
+        return answer
+
+    def execute(self, call: Call, source: str | None) -> Any:
+        """The statement itself."""
+        named = {name: value for name, value in call.args.items() if name.startswith("p_")}
+        written = ", ".join(f"{name} => %({name})s" for name in named)
+        with_, from_ = (
+            (f"with c as ({source})", "c") if source else ("", f"sharequeue.{call.operation}({written})")
+        )
+        with self.connection.cursor() as cursor:
+            cursor.execute(  # names of functions only; values go as arguments
+                f"{with_} insert into public.fuzz_calls select {call.number}, nextval('public.fuzz_order'), a,"  # noqa: S608
+                f" sharequeue.clock() from (select coalesce(jsonb_agg(to_jsonb(r)), '[]') as a from {from_} as r)"
+                " as x returning answer",
+                call.args if source else named,
+            )
+            (answer,) = cursor.fetchone()
+        return answer
+
+    def plainly(self, call: Call, source: str | None) -> Any:
+        """In a transaction of its own."""
+        try:
+            return self.execute(call, source)
+        except psycopg2.Error as error:
+            return self._met(call, error)
+
+    def _met(self, call: Call, error: psycopg2.Error, allowed: tuple[str | None, ...] = ()) -> None:
+        code = error.pgcode
+        with self.shared.lock:
+            self.shared.tally[f"{call.operation} {code}"] += 1
+            if not (code or "").startswith("SQ") and code not in allowed:
+                self.shared.faults.append(f"{code}: {error}\n  at {call}")
+
+    def _run(self, statement: str) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    def _left_open(self, call: Call, source: str | None) -> Any:
+        self._run("begin")
+        answer = self.plainly(call, source)
+        time.sleep(self.roll.random() * 0.03)
+        self._run("commit")
+        return answer
+
+    def _taken_back(self, call: Call, source: str | None) -> Any:
+        self._run("begin")
+        self._run("savepoint before_it")
+        self.plainly(call, source)
+        self._run("rollback to savepoint before_it")
+        answer = None
+        if self.roll.random() < 0.6:
+            answer = self.plainly(self.number(call.operation, call.args), source)
+        self._run("commit")
+        return answer
+
+    def _too_slow(self, call: Call, source: str | None) -> Any:
+        self._run(f"set statement_timeout = {self.roll.randint(1, 12)}")
+        answer = None
+        try:
+            answer = self.execute(call, source)
+        except psycopg2.Error as error:
+            self._met(call, error, CUT_OFF)
+        while True:
+            try:
+                self._run("set statement_timeout = 60000")
+                break
+            except psycopg2.errors.QueryCanceled:
+                continue
+        return answer or self.plainly(self.number(call.operation, call.args), source)
+
+    def _killed(self, call: Call, source: str | None) -> Any:
+        pid = self.connection.info.backend_pid
+        killer = connect(self.url)
+        pause = self.roll.random() * 0.012
+
+        def kill() -> None:
+            time.sleep(pause)
+            with killer.cursor() as cursor:
+                cursor.execute("select pg_terminate_backend(%s, 20000)", (pid,))
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        try:
+            self.execute(call, source)
+        except psycopg2.Error as error:
+            self._met(call, error, CUT_OFF)
+        thread.join()
+        killer.close()
+        self.connection.close()
+        self.connection = connect(self.url)
+        # The client does not know what came of it. It asks again, under the same request id.
+        return self.plainly(self.number(call.operation, call.args), source)
+
+    def _at_another_level(self, call: Call, source: str | None) -> Any:
+        self._run(f"begin isolation level {self.roll.choice(['repeatable read', 'serializable'])}")
+        try:
+            answer = self.execute(call, source)
+        except psycopg2.Error as error:
+            if error.pgcode != "SQ042":
+                self._met(call, error)
+        else:
+            if call.operation not in ("add_acl", "remove_acls"):
+                self.shared.faults.append(f"not refused at another level: {call}, {answer}")
+        self._run("rollback")
+
+    def _as_ann(self, call: Call, source: str | None) -> Any:
+        if call.operation in ("add_acl", "remove_acls", "sweep", "extend_locks"):
+            return self.plainly(call, source)
+        self._run("begin")
+        self._run("select set_config('sharequeue.principal', 'User:ann', true)")
+        answer = self.plainly(call, source)
+        self._run("commit")
+        return answer

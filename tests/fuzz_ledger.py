@@ -1,0 +1,281 @@
+"""What must be so after a run of the fuzzer, known from the answers of its calls alone.
+
+`take_phase` is given the committed calls of a phase, each with the number that it drew while it held its locks,
+so that calls on one share-partition come in the order in which they happened. It keeps a history of each record
+and writes into `faults` where an answer cannot be true. It knows the documented rules and nothing of the tables.
+Where the answers leave it open what happened (a lock may have lapsed or not, a config was just being changed)
+it allows both.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import Any
+
+from tests.fuzz_records import (
+    GIVEN_UP,
+    At,
+    Call,
+    Partition,
+    Record,
+    Settings,
+)
+
+
+class Books:
+    """Records, time and SPSO; workers' calls are in `fuzz_answers`, operators' in `fuzz_operators`."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[At, Partition] = {}
+        self.settings: dict[str, Settings] = defaultdict(Settings)
+        self.faults: list[str] = []
+        self.tally: Counter[str] = Counter()
+        self.first_answers: dict[tuple[Any, ...], Any] = {}
+        self.outputs: dict[int, tuple[At, int]] = {}
+        self.tokens: set[str] = set()
+        self.fetched: set[str] = set()
+        self.lease_ids: dict[str, int] = {}
+        self.left: Counter[str] = Counter()
+        """Records of a lease that nobody has answered."""
+        self._phase_high: list[float] = []
+        self._clocks: list[tuple[float, float]] = []
+        self.call: Call | None = None
+        self.low = 0.0
+
+    # What a phase of calls says.
+
+    def take_phase(self, calls: list[Call]) -> None:
+        """Take the calls of one phase: none was open at its beginning, none is at its end."""
+        self._phase_high.append(0.0)
+        for call in calls:
+            self._widen(call)
+        finished = sorted((call.finished, call.at) for call in calls)
+        self._clocks = list(
+            zip((f for f, _ in finished), accumulate((at for _, at in finished), max), strict=True)
+        )
+        for call in sorted(calls, key=lambda c: c.seq):
+            self.call = call
+            high = max(self._phase_high[-1], call.at)
+            self._phase_high[-1] = high
+            self.tally[call.operation] += 1
+            if not self._is_repeat(call):
+                getattr(self, f"_{call.operation}")(call)
+
+    def settle_settings(self, group: str, limit: int, dlq: bool, committed: bool) -> None:
+        """Between phases: what the configs are for certain."""
+        s = self.settings[group]
+        s.dlq, s.committed = {dlq}, {committed}
+        s.limits_ever.add(limit)
+        s.dlq_ever.add(dlq)
+
+    def _widen(self, call: Call) -> None:
+        if call.operation != "config":
+            return
+        s, name, value = self.settings[call.args["group"]], call.args["name"], call.args["value"]
+        if name == "share.delivery.count.limit":
+            s.limits_ever.add(int(value))
+        elif name == "errors.deadletterqueue.topic.name":
+            s.dlq.add(bool(value))
+            s.dlq_ever.add(bool(value))
+        elif name == "share.isolation.level":
+            s.committed.add(value == "read_committed")
+
+    def _is_repeat(self, call: Call) -> bool:
+        request = call.args.get("p_request_id")
+        if request is None:
+            return False
+        key = (call.share_partition, call.operation, call.args["p_member_id"], request)
+        partition = self.partitions.get(call.share_partition) if call.share_partition else None
+        if key in self.first_answers:
+            if any(
+                row.get("error_code") == 30 or row.get("acknowledge_error_code") == 30 for row in call.answer
+            ):
+                return True
+            first = self.first_answers[key]
+            if first == call.answer or partition is None:
+                return True
+            # The next fetch has answered its lease: so its answer had come, and is kept no longer.
+            if not (call.operation == "acknowledge_and_acquire" and first[0]["token"] in self.fetched):
+                self._fault(f"a repeated call was answered {call.answer}, at first {first}")
+                return True
+        refused = all(
+            (row.get("error_code") or not row.get("offsets", "-")) and row.get("acknowledge_error_code", 1)
+            for row in call.answer
+        )
+        if partition is not None and not refused:
+            self.first_answers[key] = call.answer
+        return False
+
+    # Faults.
+
+    def _fault(self, what: str, at: At | None = None, offset: int | None = None) -> None:
+        lines = [what, f"  at {self.call}"]
+        partition = self.partitions.get(at) if at else None
+        if partition is not None:
+            told = {k: v for k, v in vars(partition).items() if k != "records"}
+            lines.append(f"  share-partition {told}")
+            if offset is not None and offset in partition.records:
+                lines += [f"    {line}" for line in partition.records[offset].history]
+        self.faults.append("\n".join(lines))
+
+    def _note(self, record: Record, what: str) -> None:
+        c = self.call
+        if c is None:
+            record.history.append(f"quiet: {what} -> {record.state}")
+            return
+        record.history.append(
+            f"#{c.seq} phase {c.phase} {c.at:.6f} {c.operation} by {c.args.get('p_member_id', '-')}: {what}"
+            f" -> {record.state} counts {sorted(record.counts)} letter {record.letter}"
+        )
+
+    # Time.
+
+    def _low(self, partition: Partition) -> float:
+        """The clock was at least this when the call looked at it, behind the lock."""
+        c = self.call
+        assert c is not None
+        low = partition.at if partition.at_phase == c.phase else 0.0
+        known = bisect_right(self._clocks, (c.started, 0.0))
+        return max(low, self._clocks[known - 1][1]) if known else low
+
+    def _high(self, record: Record) -> float:
+        return max(self._phase_high[record.granted_in :], default=0.0)
+
+    def _touch(self, at: At, *, refused: bool = False) -> Partition | None:
+        """The share-partition of a call, which held its lock."""
+        partition = self.partitions.get(at)
+        assert self.call is not None
+        if partition is not None and not refused:
+            self.low = self._low(partition)
+            partition.at, partition.at_phase = self.call.at, self.call.phase
+        return partition
+
+    @staticmethod
+    def _window(partition: Partition) -> Iterator[Record]:
+        return (r for o, r in partition.records.items() if o >= partition.spso or r.state == "held")
+
+    # How a delivery ends.
+
+    def _end(self, record: Record, *, unanswered: bool, what: str) -> None:
+        limits, token = self.settings[record.group].limits_ever, record.token
+        record.state, record.token = "avail", ""
+        over, certain = max(record.counts) >= min(limits), min(record.counts) >= max(limits)
+        record.suspect = unanswered and record.fan_out
+        if record.suspect and self.left[token] > 1:
+            over = certain = False
+        if certain and not (unanswered and record.fan_out):
+            self._give_up(record, "exhausted", self.settings[record.group].dlq_ever)
+        elif over:
+            record.maybe_over = True
+        self._note(record, what)
+
+    def _lapse(self, record: Record) -> None:
+        self._end(record, unanswered=True, what="the lock lapsed")
+
+    def _give_up(self, record: Record, state: str, dlq: set[bool]) -> None:
+        record.state, record.token, record.maybe_over = state, "", False
+        record.letter = "maybe" if len(dlq) > 1 else "owed" if True in dlq else "no"
+
+    # SPSO.
+
+    def _spso(self, at: At, partition: Partition, spso: int, lag: int | None, *, still: bool = True) -> None:
+        if spso < partition.spso:
+            self._fault(f"SPSO went back from {partition.spso} to {spso}", at)
+        for offset in range(partition.spso, spso):
+            record = partition.records.get(offset)
+            if record is None or not record.maybe_done:
+                if record is not None and record.state == "held" and self._may_have_lapsed_out(record):
+                    self._lapse(record)
+                if record is None or not record.maybe_done:
+                    self._fault(f"SPSO {spso} passed {offset}, which is not done", at, offset)
+                    continue
+            if not record.done:
+                if self.settings[at[0]].dlq_ever == {True}:
+                    self._fault(f"SPSO {spso} passed {offset}, whose letter was not written", at, offset)
+                if record.state not in GIVEN_UP:
+                    record.state = "exhausted"
+                record.letter, record.maybe_over = "no", False
+                self._note(record, "SPSO passed it")
+        partition.spso = max(partition.spso, spso)
+        record = partition.records.get(partition.spso)
+        if still and record is not None and record.done:
+            self._fault(f"SPSO stays at {spso}, which is done", at, partition.spso)
+        if lag is not None and partition.log_end is not None:
+            self._lag(at, partition, lag)
+
+    def _may_have_lapsed_out(self, record: Record) -> bool:
+        over = max(record.counts) >= min(self.settings[record.group].limits_ever)
+        return self._high(record) >= record.low and over
+
+    def completed(self, partition: Partition) -> tuple[int, int]:
+        """Least and most records at or above SPSO that are done."""
+        window = [r for o, r in partition.records.items() if o >= partition.spso]
+        least = sum(r.done for r in window)
+        most = sum(r.maybe_done or (r.state == "held" and self._may_have_lapsed_out(r)) for r in window)
+        return least, most
+
+    def _lag(self, at: At, partition: Partition, lag: int) -> None:
+        least, most = self.completed(partition)
+        assert partition.log_end is not None
+        whole = partition.log_end - partition.spso
+        if not max(0, whole - most) <= lag <= max(0, whole - least):
+            self._fault(f"lag {lag}, not {whole - most} to {whole - least}", at)
+
+    # Operations.
+
+    def _begin(self, at: At, start: int, topic_id: str) -> None:
+        old = self.partitions.get(at)
+        self.partitions[at] = Partition(start, topic_id, start)
+        if old is not None and old.topic_id == topic_id:
+            self.partitions[at].log_end, self.partitions[at].stable = old.log_end, old.stable
+
+    def _initialize(self, call: Call) -> None:
+        if call.answer == [True]:
+            at = call.share_partition
+            assert at
+            if at in self.partitions:
+                self._fault("made, though it was there", at)
+            self._begin(at, call.args["p_start_offset"], call.args["p_topic_id"])
+
+    def _alter_offsets(self, call: Call) -> None:
+        assert call.share_partition
+        self._begin(call.share_partition, call.args["p_start_offset"], call.args["p_topic_id"])
+
+    def _delete_offsets(self, call: Call) -> None:
+        self._forget(lambda at: at[:2] == (call.args["p_group_id"], call.args["p_topic"]))
+
+    def _delete_group(self, call: Call) -> None:
+        self._forget(lambda at: at[0] == call.args["p_group_id"])
+
+    def _forget(self, which: Callable[[At], bool]) -> None:
+        for at in [a for a in self.partitions if which(a)]:
+            del self.partitions[at]
+            self.first_answers = {k: v for k, v in self.first_answers.items() if k[0] != at}
+            self.outputs = {lease: v for lease, v in self.outputs.items() if v[0] != at}
+
+    def _observe(self, call: Call) -> None:
+        at = call.share_partition
+        partition = self.partitions.get(at) if at else None
+        if partition is None or at is None or call.answer[0] is None:
+            return
+        partition.status = call.answer[0]
+        a = call.args
+        if a["p_topic_id"] != partition.topic_id:
+            if partition.status == "active":
+                self._fault("active under another topic id", at)
+            return
+        if partition.status != "active":
+            return
+        partition.log_end, partition.stable = a["p_log_end"], a["p_last_stable_offset"]
+        for offset in range(partition.spso, a["p_log_start"]):
+            record = partition.records.setdefault(offset, Record("fresh", group=at[0]))
+            if record.state in GIVEN_UP:
+                record.letter = {"owed": "maybe", "open": "open"}.get(record.letter, record.letter)
+            elif not record.done:
+                self.left[record.token] -= 1
+                record.state, record.maybe_over = "lost", False
+                self._note(record, "retention")
+        partition.spso = max(partition.spso, a["p_log_start"])

@@ -1,0 +1,212 @@
+"""One run of the fuzzer: phases of many clients at once, a look at the ledger between two, and all of it drained."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from sharequeue.database import Database
+from tests.fuzz_clients import SETUP, Shared, connect
+from tests.fuzz_operators import Ledger
+from tests.fuzz_records import At, Call, seconds
+from tests.fuzz_steps import Worker, array
+
+GROUPS, TOPICS, PARTITIONS = ("g0", "g1"), ("t0", "t1"), (0, 1)
+CLIENTS, STEPS = 8, 25
+
+
+class Run:
+    """A seed, and what came of it."""
+
+    def __init__(self, database: Database, seed: int, clients: int = CLIENTS) -> None:
+        url = database.engine.url.render_as_string(hide_password=False)
+        self.seed, self.ledger = seed, Ledger()
+        self.shared = Shared([(g, t, p) for g in GROUPS for t in TOPICS for p in PARTITIONS])
+        self.connection = connect(url)
+        self._rows(SETUP + "select 1")
+        self.workers = [Worker(url, self.shared, seed * 1000 + n) for n in range(clients)]
+        for worker in self.workers:
+            worker.configs = seed % 3 != 0
+        self.log: list[Call] = []
+        self.dlq = seed % 2 == 0
+        """Whether the groups have a dead-letter topic from the beginning."""
+
+    def _rows(self, statement: str, *args: Any) -> list[tuple[Any, ...]]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement, args or None)
+            return list(cursor.fetchall())
+
+    def run(self, until: float) -> list[str]:
+        """Phases until `until` by the monotonic clock, then the end. Gives what was wrong."""
+        first = self.workers[0]
+        self._settings()
+        for at in self.shared.partitions:
+            self.shared.logs[at] = (0, 40)
+        self._begin(first)
+        for at in self.shared.partitions:
+            self._observe(first, at)
+        if self.dlq:
+            for group in GROUPS:
+                self._config(group, "errors.deadletterqueue.topic.name", "dlq.letters")
+        self._check()
+        with ThreadPoolExecutor(len(self.workers)) as pool:
+            while not self.faults() and time.monotonic() < until:
+                self.shared.phase += 1
+                for done in [pool.submit(self._steps, w) for w in self.workers]:
+                    done.result()
+                self._check()
+                if first.roll.random() < 0.1:
+                    back = first.roll.choice([1, 10, 60])
+                    self._rows(
+                        "update sharequeue.clock_offset set amount = amount - %s * interval '1 second' returning 1",
+                        back,
+                    )
+        if not self.faults():
+            self._drain(first)
+        for worker in self.workers:
+            worker.close()
+        self.connection.close()
+        return self.faults()
+
+    def faults(self) -> list[str]:
+        """What was wrong so far."""
+        return self.shared.faults + self.ledger.faults
+
+    def told(self) -> str:
+        """What was done."""
+        calls, met = dict(self.ledger.tally), dict(self.shared.tally)
+        return (
+            f"fuzzer, seed {self.seed}: {self.shared.phase} phases, {len(self.log):,} calls, {calls}, {met}"
+        )
+
+    @staticmethod
+    def _steps(worker: Worker) -> None:
+        for _ in range(STEPS):
+            worker.step()
+
+    def _plain(self, worker: Worker, operation: str, **args: Any) -> Any:
+        return worker.plainly(worker.number(operation, args), None)
+
+    @staticmethod
+    def _begin(worker: Worker) -> None:
+        worker.quiet = True
+        worker.begin(worker.shared.partitions)
+        worker.quiet = False
+
+    def _observe(self, worker: Worker, at: At) -> None:
+        start, end = self.shared.logs[at]
+        self._plain(
+            worker,
+            "observe",
+            **worker.named(at),
+            p_topic_id=worker.topic_id(at),
+            p_log_start=start,
+            p_log_end=end,
+            p_last_stable_offset=end,
+        )
+
+    def _config(self, group: str, name: str, value: str) -> None:
+        self._rows(
+            "insert into sharequeue.group_configs (group_id, name, value) values (%s, %s, %s)"
+            " on conflict (group_id, name) do update set value = excluded.value returning 1",
+            group,
+            name,
+            value,
+        )
+
+    def _settings(self) -> None:
+        for group in GROUPS:
+            ((limit, topic, level),) = self._rows(
+                "select sharequeue.group_config(%s, 'share.delivery.count.limit'), sharequeue.group_config(%s,"
+                " 'errors.deadletterqueue.topic.name'), sharequeue.group_config(%s, 'share.isolation.level')",
+                *[group] * 3,
+            )
+            self.ledger.settle_settings(group, int(limit or 5), bool(topic), level == "read_committed")
+
+    def _check(self) -> None:
+        """Everybody is done: the calls go into the ledger, and the ledger is held against what is there."""
+        calls = []
+        for number, seq, answer, at in self._rows(
+            "delete from public.fuzz_calls returning call, seq, answer, at"
+        ):
+            call = self.shared.calls[number]
+            call.seq, call.answer, call.at = seq, answer, seconds(at)
+            calls.append(call)
+        self.shared.calls.clear()
+        self.log += sorted(calls, key=lambda c: c.seq)
+        self.ledger.take_phase(calls)
+        self._settings()
+        status = {
+            (g, t, p): {"spso": spso, "delivery_complete_count": complete, "status": status}
+            for g, t, p, spso, complete, status in self._rows(
+                "select group_id, topic, partition, spso, delivery_complete_count, status"
+                " from sharequeue.share_partition_status"
+            )
+        }
+        self.ledger.compare(
+            status, dict(self._rows("select lease_id, records from sharequeue.counted_outputs"))
+        )
+        for check in ("verify", "verify_journal"):
+            rows = self._rows(f"select * from sharequeue.{check}()")  # noqa: S608
+            self.shared.faults += [f"{check}: {row}" for row in rows]
+
+    def _drain(self, worker: Worker) -> None:
+        """Every record to its end."""
+        for group in GROUPS:
+            self._config(group, "errors.deadletterqueue.topic.name", "dlq.letters")
+            self._config(group, "share.isolation.level", "read_uncommitted")
+            self._plain(worker, "pause", p_group_id=group, p_reason=None)
+        self._begin(worker)
+        for at in self.shared.partitions:
+            self._plain(worker, "pause", **worker.named(at), p_reason=None)
+            self._observe(worker, at)
+        self._check()
+        for at, partition in self.ledger.partitions.items():
+            if partition.status != "active":
+                epochs = self._plain(
+                    worker,
+                    "alter_offsets",
+                    **worker.named(at),
+                    p_topic_id=worker.topic_id(at),
+                    p_start_offset=self.shared.logs[at][0],
+                )
+                self.shared.epochs[at] = epochs[0]
+                self._observe(worker, at)
+        epochs = self._rows(
+            "select group_id, topic, partition, state_epoch from sharequeue.share_partition_status"
+        )
+        for _ in range(100):
+            self.shared.phase += 1
+            self._rows(
+                "update sharequeue.clock_offset set amount = amount + interval '2 minutes' returning 1"
+            )
+            more = 0
+            for g, t, p, epoch in epochs:
+                more += self._drain_one(worker, (g, t, p), epoch)
+            self._check()
+            if not more or self.faults():
+                break
+        if not self.faults():
+            self.ledger.drained(letters_everywhere=False)
+
+    def _drain_one(self, worker: Worker, at: At, epoch: int) -> int:
+        who = worker.holder(at, "drain", epoch)
+        rows = self._plain(worker, "acquire", **who, p_max_records=500, p_redelivery="fan_out")
+        lease = worker.keep(at, epoch, "drain", rows)
+        if lease is not None:
+            self._plain(
+                worker,
+                "acknowledge_batches",
+                **who,
+                p_token=lease["token"],
+                p_request_id=worker.uuid(),
+                **worker.batches(lease["offsets"], 1),
+            )
+        opened = self._plain(worker, "open_dead_letters", **worker.named(at), p_max_records=500)
+        if opened:
+            self._plain(worker, "close_dead_letters", **worker.named(at), p_sequence=opened[0]["sequence"])
+        return bool(lease) + bool(opened)
+
+
+__all__ = ["Run", "array"]
