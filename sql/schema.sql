@@ -5848,10 +5848,8 @@ begin
                     and (f.isolate is null or f.delivery_count = v_head.delivery_count)
                     and sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) && v_offsets
             loop
-                -- At the limit already: one of many that shared their last delivery. It comes once more, alone,
-                -- uncounted.
-                v_count := least(v_part.delivery_count + 1,
-                    greatest(p_settings.delivery_count_limit, v_part.delivery_count));
+                v_count := sharequeue.next_delivery(
+                    v_part.delivery_count, v_head.isolate, p_settings.delivery_count_limit);
                 if v_part.offsets is null
                         and v_part.taken = int8multirange(int8range(v_first, v_part.last_offset + 1)) then
                     update sharequeue.in_flight_batches
