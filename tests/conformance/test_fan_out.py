@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from sharequeue.state import Redelivery
 from sharequeue.testing.share_partition import part_size
 from tests.conformance.drawing import ACCEPT, RELEASE, T0, Table, on_every_engine
 
@@ -57,7 +58,7 @@ def test_only_the_record_that_kills_is_exhausted(engine: str) -> None:
 
 @pytest.mark.parametrize("redelivery", ["kafka", "fan_out"])
 @on_every_engine
-def test_a_delivery_after_the_limit_was_lowered_counts(engine: str, redelivery: str) -> None:
+def test_a_delivery_after_the_limit_was_lowered_counts(engine: str, redelivery: Redelivery) -> None:
     """Records that were released, and are at the new limit already, come once more: that delivery counts too."""
     table = batch_table(engine, 2)
     for _ in range(2):
