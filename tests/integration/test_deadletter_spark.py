@@ -39,8 +39,10 @@ def test_a_dead_letter_says_what_its_handler_raised(
     topic = make_topic(1)
     letters_topic = make_topic(1, name=f"dlq.{topic}", errors_deadletterqueue_group_enable="true")
     produce(topic, 0, ['{"name": "tea"}', "not ours", "no json", '{"name": "salt"}', "{}"])
-    holder = assigned(topic, share_delivery_count_limit="2", errors_deadletterqueue_topic_name=letters_topic)
-    report = run_job(job_of(group, topic, by_row(order, "name string")), holder)
+    configs = {"share_delivery_count_limit": "2", "sharequeue_retry_backoff_ms": "0"}
+    holder = assigned(topic, errors_deadletterqueue_topic_name=letters_topic, **configs)
+    job = job_of(group, topic, by_row(order, "name string"), deliveries_per_run=2)
+    report = run_job(job, holder)
     assert (report.accepted, report.drained) == (2, True)
     DeadLetterWriter(settings, state, group, GroupConfigs.load(database, group)).drain()
     said = {

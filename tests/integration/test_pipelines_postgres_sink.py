@@ -298,7 +298,7 @@ def test_a_column_without_a_place_is_refused_before_anything_is_written(
     table: str,
     output_settings: Settings,
 ) -> None:
-    """A column that the table lacks, or of a type that cannot be copied: the leases are given back."""
+    """A column that the table lacks, or of a type that cannot be copied: nothing is leased for it."""
     topic = make_topic(1)
     produce(topic, 0, range(3))
     holder: Holder = assigned(topic)
@@ -313,7 +313,7 @@ def test_a_column_without_a_place_is_refused_before_anything_is_written(
 
         with pytest.raises(SinkRefused, match=said):
             run_job(job_of(group, topic, wider, output=PostgresTable(table)), holder)
-    assert state.describe(group)[0].available == 3
+    assert state.describe(group)[0].speo == 0
     assert not (output_settings.local_output / f"sink-{group}").exists()
 
 
