@@ -40,6 +40,10 @@ STEPS_SECONDS = (1, 10, 60, 600, 3600, 86_400)
 CALLS_AT_ONCE = 4
 """Postgres has more than one processor. Fewer than the pool of connections has: renewals go on meanwhile."""
 
+STOPPED_MS = 10_000
+"""How long the transaction of an acknowledgement may stand idle. It holds the share-partition: Postgres ends it where
+the driver is stopped inside, so that the others go on."""
+
 Around = Callable[[sa.Connection, Callable[[], Acknowledged]], Acknowledged]
 """What a sink does in the acknowledgement's transaction: its statements, then the call that it is given, last."""
 
@@ -66,6 +70,7 @@ def acknowledge(
 
     def once() -> Acknowledged:
         with state.transaction() as (connection, joined):
+            connection.execute(sa.text(f"set local idle_in_transaction_session_timeout = {STOPPED_MS}"))
 
             def answer() -> Acknowledged:
                 last = len(calls) - 1

@@ -11,12 +11,14 @@ import psycopg2
 import pytest
 import sqlalchemy as sa
 
+from pipelines import answering
+from pipelines.outcomes import Answer
 from sharequeue.configs import alter_group_configs
 from sharequeue.database import Database
 from sharequeue.errors import InvalidRecordState, InvalidRequest
 from sharequeue.groups import ensure_group
-from sharequeue.offsets import OffsetSet
-from sharequeue.state import AcknowledgeType, Lease, LeaseOutput, SharePartition, State
+from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.state import Acknowledged, AcknowledgeType, Lease, LeaseOutput, SharePartition, State
 from tests.integration.state_calls import move_clock
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -99,6 +101,29 @@ def test_the_output_of_a_late_holder_does_not_count(
     assert state.describe("g")[0] == before
     assert state.acknowledge(late, {ACCEPT: late.offsets}).accepted == 0
     assert counted(state) == manifest
+    assert state.verify("g") == []
+
+
+def test_a_driver_that_is_stopped_in_its_acknowledgement_holds_up_nobody(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Postgres ends the transaction of one that stands idle with the share-partition in its hand. Woken, it does
+    the whole again, once."""
+    monkeypatch.setattr(answering, "STOPPED_MS", 100)
+    lease = held(state, "m")
+    turns: list[Acknowledged] = []
+
+    def around(connection: sa.Connection, answer: Callable[[], Acknowledged]) -> Acknowledged:
+        answered = answer()
+        turns.append(answered)
+        if len(turns) == 1:  # stopped here: another one wants the share-partition, and gets it
+            assert state.renew(held(state, "other")) > state.now()
+        return answered
+
+    outcomes = Answer({ACCEPT: lease.offsets}, 0, EMPTY)
+    assert answering.acknowledge(state, lease, outcomes, output(lease), around).accepted == 10
+    assert [turn.accepted for turn in turns] == [10, 10]
+    assert [lease_id for lease_id, _, _ in counted(state)] == [lease.lease_id]
     assert state.verify("g") == []
 
 
