@@ -40,6 +40,7 @@ from sharequeue.service_leases import hear_replica
 from sharequeue.state import AcquireMode, LeaseAnswer, Redelivery, State
 from sharequeue.topics import TopicInfo
 from sharequeue.watched_topics import grown_groups, record_topics, start_grown
+from tests.fix_stack import LOCK_BOUNDS
 
 GROUPS, TOPICS, PARTITIONS = ("g0", "g1"), ("t0", "t1"), (0, 1, 2)
 REDELIVERIES: tuple[Redelivery, ...] = ("kafka", "fan_out")
@@ -311,7 +312,8 @@ class Actor:
         elif act == "extend":
             self.state.extend_locks(timedelta(milliseconds=10))
         else:
-            configs = json.dumps({"group.share.delivery.count.limit": str(self.roll.randint(4, 8))})
+            limit = str(self.roll.randint(4, 8))
+            configs = json.dumps({**LOCK_BOUNDS, "group.share.delivery.count.limit": limit})
             self.database.rows(
                 sa.text("select sharequeue.set_service_configs(cast(:configs as jsonb))"), configs=configs
             )
