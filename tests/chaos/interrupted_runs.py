@@ -39,11 +39,11 @@ def ready(case: str) -> None:
 class Slow(State):
     """A state whose acknowledgements take their time."""
 
-    def acknowledge(self, *arguments: Any, **named: Any) -> Any:
+    def acknowledge_many(self, *arguments: Any, **named: Any) -> Any:
         """Wait until the run has been interrupted."""
         ready("acknowledging")
         time.sleep(2.5)
-        return super().acknowledge(*arguments, **named)
+        return super().acknowledge_many(*arguments, **named)
 
 
 def handler_of(case: str, marker: Path) -> Any:
