@@ -97,6 +97,8 @@ class ShareGroupJob:
 
     def __post_init__(self) -> None:
         check_meanings(self.dropped, self.unknown)
+        if not self.topics:
+            raise ValueError("there is nothing to lease from: name at least one topic")
         if self.deliveries_per_run < 1:
             raise ValueError(f"deliveries_per_run is {self.deliveries_per_run}: expected 1 or more")
         if self.failed_share is not None and not 0 < self.failed_share <= 1:
@@ -143,8 +145,9 @@ def pipeline(
     failed_records: int = 100,
     try_empty: bool = True,
 ) -> Callable[[Handler], ShareGroupJob]:
-    """Make a function from DataFrame to DataFrame the handler of a share group; the sink is named after it.
+    """Make a function from DataFrame to DataFrame the handler of a share group.
 
+    The sink is named after the function where no name is given, or after the group where the function has none.
     The function gets `topic, partition, offset, timestamp, timestamp_type, key, value, headers,
     delivery_count, lease_id` and returns the rows to write, with `outcome` (accept, release or reject) and,
     if it likes, `error` and `not_before`, a timestamp before which a released record does not come again.
@@ -153,9 +156,9 @@ def pipeline(
     def mark(handler: Handler) -> ShareGroupJob:
         return ShareGroupJob(
             group=group,
-            topics=tuple(topics),
+            topics=(topics,) if isinstance(topics, str) else tuple(topics),
             handler=handler,
-            sink=sink or str(getattr(handler, "__name__", group)),
+            sink=sink or _named_after(handler, group),
             summaries=tuple(summaries),
             dropped=dropped,
             lock_duration_ms=lock_duration_ms,
@@ -171,3 +174,9 @@ def pipeline(
         )
 
     return mark
+
+
+def _named_after(handler: Handler, group: str) -> str:
+    """The function's name; the group's for a lambda, whose name is everybody's."""
+    name = str(getattr(handler, "__name__", ""))
+    return name if name.isidentifier() else group

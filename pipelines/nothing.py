@@ -7,6 +7,7 @@ that others hold, that wait, or that nobody may lease now. A group that has done
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC
 
 from sharequeue.configs import GroupConfigs
 from sharequeue.state import SharePartitionStatus, State
@@ -35,10 +36,12 @@ def why_nothing(state: State, configs: GroupConfigs, topics: Sequence[str]) -> s
         if status.paused_reason and status.lag
     ]
     waiting = sum(status.waiting for status in statuses)
+    soonest = min((status.waiting_until for status in statuses if status.waiting_until), default=None)
+    until = f" (the first from {soonest.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC on)" if soonest else ""
     free = sum(status.available - status.waiting for status in statuses if not status.paused_reason)
     counted = (
         (sum(status.acquired for status in statuses), "held by leases of others"),
-        (waiting, "waiting for the time from which they may be delivered again"),
+        (waiting, f"waiting for the time from which they may be delivered again{until}"),
         (free, "released by this run, and left to a later one"),
         (sum(status.archiving for status in statuses), "on the way to the dead-letter topic"),
     )

@@ -89,8 +89,13 @@ def with_outcomes(handled: DataFrame, unknown: str | None = None) -> DataFrame:
 
     An outcome that is none of ours, or null, becomes `unknown` and says so in `error`; without one it stays what it
     is, as text, for `Source.answers` to refuse. Raises HandlerError when a column that says which record a row is, or
-    the outcome, is missing or of another type, and when `not_before` is no timestamp.
+    the outcome, is missing or of another type, when `not_before` is no timestamp, and for what is no DataFrame.
     """
+    if not isinstance(handled, DataFrame):
+        raise HandlerError(
+            f"the handler returned a value of type {type(handled).__name__}: expected the DataFrame that it got, "
+            "transformed, with the column `outcome` (a handler neither collects nor writes)"
+        )
     absent = [name for name in (*KEPT_COLUMNS, "outcome") if name not in handled.columns]
     if absent:
         raise HandlerError(

@@ -54,7 +54,7 @@ class RunReport:
     rounds: tuple[RoundReport, ...]
     lag: int
     drained: bool
-    """Nothing was left to lease when the run ended; others may hold records."""
+    """Nothing was left to lease when the run ended; others may hold records. False where nothing was assigned."""
     seconds: float
     remark: str | None = None
     """Why there was nothing more to lease although not all is done; None where there is nothing to say."""

@@ -80,6 +80,8 @@ def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: st
         worker = _Worker(function, to_arrow_schema(declared), on_error)
         return records.mapInArrow(worker, sql.StructType([*kept, *declared.fields, *said]))
 
+    # A pipeline without a sink is named after its function, which is the user's and not this one.
+    handler.__name__ = str(getattr(function, "__name__", "<callable>"))
     return handler
 
 

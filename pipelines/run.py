@@ -9,6 +9,7 @@ the group and the sweeps are the caller's; dead letters are written at the end w
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,8 @@ from sharequeue.state import Acknowledged, AcknowledgeType, Lease, LeaseOutput, 
 from sharequeue.topics import TopicInfo, Topics
 
 __all__ = ["RoundReport", "RunReport", "run_rounds"]
+
+_log = logging.getLogger(__name__)
 
 MAX_RECORDS = 10_000_000
 """Records leased in a round unless the caller says otherwise."""
@@ -141,7 +144,7 @@ class _Run:
 
     def rounds(self, max_rounds: int | None, max_seconds: float | None) -> RunReport:
         reports: list[RoundReport] = []
-        drained = False
+        drained = ended = False
         with cancellable(self.spark) as jobs, LeaseKeeper(self.state, self.member, jobs) as keeper:
             self.isolation = Isolation(
                 self.spark,
@@ -152,16 +155,24 @@ class _Run:
             )
             if self.job.try_empty:
                 self.try_empty()
-            while not drained and (max_rounds is None or len(reports) < max_rounds):
+            while not ended and (max_rounds is None or len(reports) < max_rounds):
                 if max_seconds is not None and time.monotonic() - self.began_at >= max_seconds:
                     break
                 report = _Round(self, keeper, jobs, len(reports) + 1).go()
                 if report is None:
-                    drained = True
+                    # Who has nothing assigned does not know what there is.
+                    ended, drained = True, bool(self.assigned())
                 else:
                     reports.append(report)
         seconds = time.monotonic() - self.began_at
-        remark = why_nothing(self.state, self.configs, self.job.topics) if drained else None
+        remark = why_nothing(self.state, self.configs, self.job.topics) if ended else None
+        if ended and not drained:
+            remark = (
+                f"nothing of {', '.join(self.job.topics)} is assigned to this member of group {self.job.group}: "
+                "it has not joined, or the service has assigned it nothing yet"
+            )
+        if remark and not reports:
+            _log.warning("nothing was leased: %s", remark)
         return RunReport(self.job.group, tuple(reports), self.lag(), drained, seconds, remark)
 
     def try_empty(self) -> None:
@@ -169,6 +180,10 @@ class _Run:
         handled = with_outcomes(self.job.handler(no_records(self.spark)), self.job.unknown)
         self.sink.fits(handled.schema)
         handled.collect()
+
+    def assigned(self) -> list[SharePartition]:
+        """What the member is assigned of this job's topics."""
+        return sorted(sp for sp in self.member.assignment if sp.topic in self.job.topics)
 
     def lag(self) -> int:
         return sum(
@@ -250,7 +265,7 @@ class _Round:
 
     def _assigned(self) -> list[SharePartition]:
         """What is assigned and of this job's topics, beginning elsewhere each round so that none starves."""
-        assigned = sorted(sp for sp in self.run.member.assignment if sp.topic in self.run.job.topics)
+        assigned = self.run.assigned()
         turn = (self.number - 1) % len(assigned) if assigned else 0
         return assigned[turn:] + assigned[:turn]
 

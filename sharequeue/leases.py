@@ -275,9 +275,10 @@ class SharePartitionStatus:
     """Every figure of a share-partition (KIP-1226), in offsets and records, as of now.
 
     ``log_start``, ``log_end`` and ``last_stable_offset`` are what the broker said at ``observed_at``.
-    ``waiting`` are those of the available ones that wait for their time; ``fault`` says why lag is not what the
-    formula gives. ``oldest_offset`` is the lowest that is neither acknowledged nor archived, None where there is
-    none; since when it is in its state is known while it is acquired, or archiving in an open batch.
+    ``waiting`` are those of the available ones that wait for their time, the first of them until ``waiting_until``;
+    ``fault`` says why lag is not what the formula gives. ``oldest_offset`` is the lowest that is neither acknowledged
+    nor archived, None where there is none; since when it is in its state is known while it is acquired, or archiving
+    in an open batch.
     ``paused_reason`` is a person's word, or the circuit breaker's.
 
     ``accepted``, ``rejected``, ``exhausted`` and ``gap`` are all records that ever ended, each in one of them;
@@ -321,6 +322,7 @@ class SharePartitionStatus:
     no_dlq: int = 0
     dropped_letters: int = 0
     held_reason: str | None = None
+    waiting_until: datetime | None = None
 
     @property
     def share_partition(self) -> SharePartition:

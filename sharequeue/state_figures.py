@@ -38,7 +38,7 @@ class StateFigures:
                 " last_stable_offset, observed_at, lag, in_flight, available, acquired, archiving,"
                 " delivery_complete_count, lost_records, highest_delivery_count, leases, next_expiry, waiting,"
                 " oldest_offset, oldest_state, oldest_since, paused_reason, fault, accepted, rejected, exhausted,"
-                " gap, no_dlq, dropped_letters, held_reason"
+                " gap, no_dlq, dropped_letters, held_reason, waiting_until"
                 " from sharequeue.share_partition_status"
                 " where cast(:group_id as text) is null or group_id = :group_id order by group_id, topic, partition"
             ),

@@ -59,6 +59,7 @@ def describe(home: Path | None, output: str, group: str) -> None:
             "archiving": each.archiving,
             "next_expiry": each.next_expiry,
             "waiting": each.waiting,
+            "waiting_until": each.waiting_until,
             "lost_records": each.lost_records,
             "oldest_offset": each.oldest_offset,
             "oldest_since": each.oldest_since,
@@ -73,7 +74,16 @@ def describe(home: Path | None, output: str, group: str) -> None:
         for each in partitions
     ]
     name = ("GROUP", "TOPIC", "PARTITION")
-    now = ("END-OFFSET", "ACQUIRED", "AVAILABLE", "WAITING", "ARCHIVING", "NEXT-EXPIRY", "OLDEST-OFFSET")
+    now = (
+        "END-OFFSET",
+        "ACQUIRED",
+        "AVAILABLE",
+        "WAITING",
+        "WAITING-UNTIL",
+        "ARCHIVING",
+        "NEXT-EXPIRY",
+        "OLDEST-OFFSET",
+    )
     print_rows((*name, "START-OFFSET", "LAG", *now, "REMARK"), rows, output)
     if output == "text":
         ended = ("ACCEPTED", "REJECTED", "EXHAUSTED", "GAP", "NO-DLQ", "DROPPED-LETTERS", "LOST-RECORDS")

@@ -274,6 +274,8 @@ class InMemoryState:
         for (outcome, _), records in found.outcomes.items():
             ended[outcome] += records
         dropped = [run for run in self._written if run.share_partition == at and run.dropped]
+        available = [r for r in found.records.values() if r.state is RecordState.AVAILABLE]
+        waits = [self.groups.at_second(r.not_before) for r in available if r.not_before is not None]
         expiries = [record.expires_at for record in found.records.values() if record.expires_at is not None]
         return SharePartitionStatus(
             group_id=at.group_id,
@@ -301,6 +303,7 @@ class InMemoryState:
             leases=len({lease.token for lease in found.leases.values()}),
             next_expiry=self.groups.at_second(min(expiries)) if expiries else None,
             waiting=view.waiting,
+            waiting_until=min((until for until in waits if until > self.now()), default=None),
             paused_reason=view.paused_reason,
             accepted=ended["accepted"],
             rejected=ended["rejected"],

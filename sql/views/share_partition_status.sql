@@ -23,7 +23,8 @@ select
     case when f.archiving = 0 then null
         when k.reason is not null then 'dead letters are held: ' || k.reason
         when not (select sharequeue.service_drains()) then 'no service writes the dead letters: the next run of a job does, or'
-            ' `sharequeue serve`, or `sharequeue dlq drain --group ' || sp.group_id || ' --execute`' end as held_reason
+            ' `sharequeue serve`, or `sharequeue dlq drain --group ' || sp.group_id || ' --execute`' end as held_reason,
+    f.waiting_until
 from sharequeue.share_partitions sp
 join sharequeue.group_settings g using (group_id)
 left join sharequeue.observations seen using (group_id, topic)
@@ -33,6 +34,7 @@ cross join lateral (
         coalesce(sum(n) filter (where state = 1), 0)::bigint as acquired,
         coalesce(sum(n) filter (where state = 3), 0)::bigint as archiving,
         coalesce(sum(n) filter (where state = 0 and not_before > sharequeue.clock()), 0)::bigint as waiting,
+        min(not_before) filter (where state = 0 and not_before > sharequeue.clock()) as waiting_until,
         coalesce(max(delivery_count) filter (where state in (0, 1, 3)), 0) as highest_delivery_count
     from sharequeue.all_batches b,
         sharequeue.records(sharequeue.offsets_of(b.first_offset, b.last_offset, b.offsets)) as n

@@ -107,7 +107,12 @@ def test_a_released_record_waits_for_the_back_off_of_its_delivery(
         assert times["{[0,1)}"] > ended + timedelta(minutes=40)
         again = times["{[1,10)}"]
         assert began + timedelta(seconds=wait) <= again <= ended + timedelta(seconds=wait * 1.2 + 1)
-        assert "10 records are waiting for the time" in str(report.remark)
+        soonest = f"{again:%Y-%m-%d %H:%M:%S} UTC"
+        assert (
+            f"10 records are waiting for the time from which they may be delivered again (the first from {soonest}"
+            in (str(report.remark))
+        )
+        assert state.describe(group)[0].waiting_until == again
         move_clock(state, 75)
 
 
@@ -239,6 +244,7 @@ def test_nothing_to_lease_says_why(
     database: Database,
     state: State,
     topics: Topics,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A group that starts at the end of the log, a topic that is not there, records that others hold, a pause."""
     topic = make_topic(1)
@@ -261,12 +267,16 @@ def test_nothing_to_lease_says_why(
     state.pause(group, "stock-taking")
     paused = run_job(job, holder)
     assert "stock-taking" in str(paused.remark)
+    assert "stock-taking" in caplog.text
     state.pause(group, None)
     held = state.acquire(at, "another", None, 100)
     assert held is not None
     assert "7 records are held by leases of others" in str(run_job(job, holder).remark)
     state.release_lease(held, refund=True)
     assert run_job(job, holder).remark is None
+    nobody = run_job(job, Holder([]))
+    assert not nobody.drained
+    assert "has not joined" in str(nobody.remark)
 
     late = f"{group}-late"
     alter_group_configs(database, late, {"share.auto.offset.reset": "latest"})
@@ -282,6 +292,21 @@ def test_nothing_to_lease_says_why(
     remark = str(run_job(job_of(late, topic, all_accepted), _holder(there)).remark)
     assert "7 records lie before it" in remark
     assert f"sharequeue offsets reset --group {late} --topic {topic} --to-earliest --execute" in remark
+
+
+def test_a_handler_that_returns_no_dataframe_says_so(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    """A list, or nothing: what came, what was expected, and nothing was leased."""
+    topic = make_topic(1)
+    produce(topic, 0, range(3))
+    for handler, said in (
+        (lambda records: all_accepted(records).collect(), "type list: expected the DataFrame"),
+        (lambda records: None, "type NoneType: expected the DataFrame"),
+    ):
+        with pytest.raises(HandlerError, match=said):
+            run_job(job_of(group, topic, handler), assigned(topic))
+    assert delivered(state, group) == [(0, 0, 0)]
 
 
 def _holder(at: SharePartition) -> Holder:

@@ -221,7 +221,10 @@ def test_batches_through_state(state: State) -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
     done = state.acknowledge_batches(AT, "m", batches, not_before=later)
     assert (done.accepted, done.released, done.spso) == (6, 1, 6)
-    assert state.describe("g")[0].waiting == 1
+    (status,) = state.describe("g")
+    assert status.waiting == 1
+    assert status.waiting_until is not None
+    assert timedelta(0) <= status.waiting_until - later < timedelta(seconds=2)
     renewal = [AcknowledgementBatch.of(7, 9, RENEW)]
     state.acknowledge_batches(AT, "m", renewal, token=lease.token, state_epoch=1)
     with pytest.raises(InvalidRequest, match="IsRenewAck"):
