@@ -300,12 +300,13 @@ def test_a_handler_that_returns_no_dataframe_says_so(
     """A list, or nothing: what came, what was expected, and nothing was leased."""
     topic = make_topic(1)
     produce(topic, 0, range(3))
+    holder = assigned(topic)
     for handler, said in (
         (lambda records: all_accepted(records).collect(), "type list: expected the DataFrame"),
         (lambda records: None, "type NoneType: expected the DataFrame"),
     ):
         with pytest.raises(HandlerError, match=said):
-            run_job(job_of(group, topic, handler), assigned(topic))
+            run_job(job_of(group, topic, handler), holder)
     assert delivered(state, group) == [(0, 0, 0)]
 
 
