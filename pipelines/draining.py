@@ -83,11 +83,12 @@ def drain_at_end(settings: Settings, state: State, configs: GroupConfigs) -> Dra
 
 def _drain(settings: Settings, state: State, configs: GroupConfigs) -> Drained:
     ends_at = time.monotonic() + DRAIN_SECONDS
-    late = threading.Event()
+    stop, late = threading.Event(), threading.Event()
 
     def on_step(step: Step, source: SharePartition) -> None:
         if time.monotonic() > ends_at:
             late.set()
+            stop.set()
 
     # Whoever takes over writes it as well; we have been asked for something else.
     report = DeadLetterWriter(
@@ -97,7 +98,7 @@ def _drain(settings: Settings, state: State, configs: GroupConfigs) -> Drained:
         configs,
         batch_records=BATCH_RECORDS,
         on_step=on_step,
-        stop=late,
+        stop=stop,  # which the writer sets itself when it ends
         takeovers=0,
     ).drain(_log.info)
     left = _waiting(state, configs.group_id)
