@@ -7306,7 +7306,8 @@ CREATE VIEW sharequeue.share_partition_status AS
             WHEN (k.reason IS NOT NULL) THEN ('dead letters are held: '::text || k.reason)
             WHEN (NOT ( SELECT sharequeue.service_drains() AS service_drains)) THEN (('no service writes the dead letters: the next run of a job does, or `sharequeue serve`, or `sharequeue dlq drain --group '::text || sp.group_id) || ' --execute`'::text)
             ELSE NULL::text
-        END AS held_reason
+        END AS held_reason,
+    f.waiting_until
    FROM (((((((((sharequeue.share_partitions sp
      JOIN sharequeue.group_settings g USING (group_id))
      LEFT JOIN sharequeue.observations seen USING (group_id, topic))
@@ -7314,6 +7315,7 @@ CREATE VIEW sharequeue.share_partition_status AS
             (COALESCE(sum(n.n) FILTER (WHERE (b.state = 1)), (0)::numeric))::bigint AS acquired,
             (COALESCE(sum(n.n) FILTER (WHERE (b.state = 3)), (0)::numeric))::bigint AS archiving,
             (COALESCE(sum(n.n) FILTER (WHERE ((b.state = 0) AND (b.not_before > sharequeue.clock()))), (0)::numeric))::bigint AS waiting,
+            min(b.not_before) FILTER (WHERE ((b.state = 0) AND (b.not_before > sharequeue.clock()))) AS waiting_until,
             COALESCE((max(b.delivery_count) FILTER (WHERE (b.state = ANY (ARRAY[0, 1, 3]))))::integer, 0) AS highest_delivery_count
            FROM sharequeue.all_batches b,
             LATERAL sharequeue.records(sharequeue.offsets_of(b.first_offset, b.last_offset, b.offsets)) n(n)
