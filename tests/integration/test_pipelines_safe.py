@@ -306,7 +306,7 @@ def test_a_handler_that_returns_no_dataframe_says_so(
         (lambda records: None, "type NoneType: expected the DataFrame"),
     ):
         with pytest.raises(HandlerError, match=said):
-            run_job(job_of(group, topic, handler), holder)
+            run_job(job_of(group, topic, handler), holder)  # type: ignore[arg-type]
     assert delivered(state, group) == [(0, 0, 0)]
 
 
