@@ -60,8 +60,7 @@ class Answers(Books):
                 if record.suspect:
                     # At the limit it shared its last delivery: it gets one more for itself, uncounted.
                     expected |= {c for c in record.counts if c >= min(s.limits_ever)}
-                # What was delivered before comes again, wherever the last stable offset is now.
-                end = partition.stable if stable and record.state == "fresh" else partition.log_end
+                end = partition.stable if stable else partition.log_end
                 if offset < partition.spso or (end is not None and offset >= end):
                     self._fault(f"{offset} leased, SPSO {partition.spso}, end {end}", at, offset)
                 if offset in left_out and record.state != "fresh":

@@ -23,7 +23,10 @@ class FanOutAcquisition(Acquisition):
         available = sorted(
             offset
             for offset, record in at.records.items()
-            if record.deliverable(now) and offset not in self.fetch.leave_out
+            if record.deliverable(now)
+            and offset not in self.fetch.leave_out
+            # Past the last stable offset a reader would find nothing, and take it for a gap.
+            and offset < self.fetch.log_end
         )
         part = at.records[available[0]].part if available else None
         if part is not None:

@@ -9,6 +9,7 @@ import pytest
 from sharequeue.state import Redelivery
 from sharequeue.testing.share_partition import part_size
 from tests.conformance.drawing import ACCEPT, RELEASE, T0, Table, on_every_engine
+from tests.conformance.engines import LogEnds
 
 LIMIT = 5
 
@@ -67,6 +68,19 @@ def test_a_delivery_after_the_limit_was_lowered_counts(engine: str, redelivery: 
     table.engine.configure("g", {"share.delivery.count.limit": 2})
     assert table.fetch_size("run", redelivery=redelivery) > 0
     assert "A3" in table.row()[2]
+
+
+@pytest.mark.parametrize("redelivery", ["kafka", "fan_out"])
+@on_every_engine
+def test_nothing_past_the_last_stable_offset_comes_again(engine: str, redelivery: Redelivery) -> None:
+    """A group that changes to read_committed gets no record of an open transaction again: its readers would not find
+    it, and take it for a gap."""
+    table = batch_table(engine, 10)
+    table.fetch_size("run", redelivery="fan_out")
+    table.answer("run", RELEASE, (0, 9))
+    table.engine.configure("g", {"share.isolation.level": "read_committed"})
+    table.engine.observe(T0, LogEnds(0, 10, 4))
+    assert table.fetch_size("run", redelivery=redelivery) == 4
 
 
 @on_every_engine

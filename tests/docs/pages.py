@@ -83,7 +83,8 @@ class Reader:
                 self._shell(block)
             case _:
                 with self.database.transaction() as connection:
-                    connection.exec_driver_sql(block.text)
+                    # Straight to the driver, without parameters: a percent sign is just text.
+                    connection.connection.cursor().execute(block.text)
 
     def _shell(self, block: Block) -> None:
         path = os.pathsep.join([str(self.folder), str(Path(sys.executable).parent), os.environ["PATH"]])

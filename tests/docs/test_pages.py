@@ -161,8 +161,12 @@ def test_sinks(
         job = reader.names[name]
         report = run_rounds(own, job, membership=Holder(held), state=state, topics=topics, spark=spark)
         assert (report.accepted, report.lag) == (2, 0), name
+    state.alter_offsets(held[0], info.topic_id, 0)
+    state.observe(held[0], info.topic_id, 0, 2, 2)
     for block in rest:
         reader.run(block)
+    (rows,) = reader.database.rows(sa.text("select count(*) as n from sales.orders where note = 'done'"))
+    assert rows["n"] == 2
 
 
 def test_testing(reader: Reader, spark: SparkSession, stack_home: Path, settings: Settings) -> None:
