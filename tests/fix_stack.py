@@ -88,15 +88,20 @@ def stack() -> Iterator[StackInfo]:
 
 @pytest.fixture(scope="session")
 def service(stack: StackInfo) -> str:
-    """Give the URL of the coordinator service, running as a process of the stack.
+    """Give the URL of the coordinator service, running as a process of the stack."""
+    info = start_service(stack.home)
+    assert info.service_url is not None
+    return info.service_url
+
+
+def start_service(home: Path) -> StackInfo:
+    """Start the shared stack's service, and what else of the stack does not run.
 
     It drains no dead letters: tests that stop a drain somewhere want to find what it left.
     """
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("SHAREQUEUE_SERVICE_DRAIN_DEAD_LETTERS", "false")
-        info = up(stack.home, _quiet)
-    assert info.service_url is not None
-    return info.service_url
+        return up(home, _quiet)
 
 
 @pytest.fixture

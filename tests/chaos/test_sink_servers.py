@@ -18,11 +18,11 @@ from pipelines.sinks import AtLeastOnce
 from sharequeue.database import Database
 from sharequeue.local import processes
 from sharequeue.local.home import Home
-from sharequeue.local.stack import StackInfo, up
+from sharequeue.local.stack import StackInfo
 from sharequeue.membership import Membership
 from sharequeue.state import Lease, State
 from tests.fix_pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of
-from tests.fix_stack import MakeTopic
+from tests.fix_stack import MakeTopic, start_service
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -37,7 +37,7 @@ class Servers:
     def __init__(self, stack: StackInfo) -> None:
         self.home, self.starting = (
             stack.home,
-            threading.Thread(target=up, args=(stack.home, lambda line: None)),
+            threading.Thread(target=start_service, args=(stack.home,)),
         )
         self.killed = False
 

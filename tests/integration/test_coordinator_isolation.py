@@ -18,12 +18,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy import text
 
-from sharequeue.configs import alter_group_configs
+from sharequeue.configs import ServiceConfigs, alter_group_configs
 from sharequeue.coordinator import Coordinator
 from sharequeue.database import Database
 from sharequeue.errors import UnknownTopicId
 from sharequeue.group_descriptions import describe_group
 from sharequeue.groups import HeartbeatRequest, heartbeat
+from sharequeue.published_configs import publish_service_configs
 from sharequeue.settings import Settings
 from sharequeue.state import SharePartition, State
 from sharequeue.topics import Topics
@@ -382,6 +383,7 @@ def test_the_only_replica_stopped_for_longer_than_a_session(
         ("MIN_SESSION_TIMEOUT", 500),
     ):
         monkeypatch.setenv(f"SHAREQUEUE_GROUP_SHARE_{name}_MS", str(value))
+    publish_service_configs(private_database, ServiceConfigs.load())
     alter_group_configs(private_database, "g", {"share.session.timeout.ms": 4000})
     only = replica("never")
     rows = text(
