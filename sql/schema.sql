@@ -464,6 +464,7 @@ declare
     v_answer jsonb;
     v_one sharequeue.acknowledged;
 begin
+    perform sharequeue.require_read_committed();
     if p_outputs is null or jsonb_typeof(p_outputs) <> 'array' then
         raise exception 'the outputs are an array with an array for each lease' using errcode = 'SQ042';
     end if;
@@ -709,6 +710,7 @@ declare
     v_bytes double precision := p_max_bytes;
     v_alone boolean := false;
 begin
+    perform sharequeue.require_read_committed();
     if p_parts is null or p_parts not between 1 and 1000 or p_last_attempt is null or p_max_records is null
             or p_max_records not between 0 and 4611686018427387904
             or p_max_bytes < 0 or (p_max_bytes is not null and p_mean_bytes is null)
@@ -1757,6 +1759,7 @@ CREATE FUNCTION sharequeue.check_cluster(p_cluster_id text) RETURNS void
 declare
     v_bound sharequeue.kafka_cluster;
 begin
+    perform sharequeue.require_read_committed();
     perform sharequeue.check_name('the cluster id', p_cluster_id);
     select * into v_bound from sharequeue.kafka_cluster;
     if not found and sharequeue.is_trusted() then

@@ -8,6 +8,7 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_bound sharequeue.kafka_cluster;
 begin
+    perform sharequeue.require_read_committed();
     perform sharequeue.check_name('the cluster id', p_cluster_id);
     select * into v_bound from sharequeue.kafka_cluster;
     if not found and sharequeue.is_trusted() then

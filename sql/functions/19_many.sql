@@ -147,6 +147,7 @@ declare
     v_bytes double precision := p_max_bytes;
     v_alone boolean := false;
 begin
+    perform sharequeue.require_read_committed();
     if p_parts is null or p_parts not between 1 and 1000 or p_last_attempt is null or p_max_records is null
             or p_max_records not between 0 and 4611686018427387904
             or p_max_bytes < 0 or (p_max_bytes is not null and p_mean_bytes is null)
@@ -274,6 +275,7 @@ declare
     v_answer jsonb;
     v_one sharequeue.acknowledged;
 begin
+    perform sharequeue.require_read_committed();
     if p_outputs is null or jsonb_typeof(p_outputs) <> 'array' then
         raise exception 'the outputs are an array with an array for each lease' using errcode = 'SQ042';
     end if;
