@@ -177,9 +177,11 @@ class _Run:
 
     def try_empty(self) -> None:
         """Call the handler before anything is leased: what is wrong with it on no records is so on all."""
-        handled = with_outcomes(self.job.handler(no_records(self.spark)), self.job.unknown)
+        records = no_records(self.spark)
+        handled = with_outcomes(self.job.handler(records), self.job.unknown)
         self.sink.fits(handled.schema)
         handled.collect()
+        uncache(handled, of=records)
 
     def assigned(self) -> list[SharePartition]:
         """What the member is assigned of this job's topics."""

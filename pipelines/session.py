@@ -142,16 +142,22 @@ def cancellable(spark: SparkSession) -> Iterator[Jobs]:
                 context.removeJobTag(jobs.tag)
 
 
-def uncache(frame: DataFrame) -> None:
-    """Forget what a handler has cached of the topic on the way to this DataFrame: it is of this round alone."""
+def uncache(frame: DataFrame, of: DataFrame | None = None) -> None:
+    """Forget what a handler has cached on the way to this DataFrame: of the topic, or of the DataFrame `of`.
+
+    It is of this round alone; what the handler has cached of other data stays.
+    """
     session: Any = frame.sparkSession._jsparkSession
     manager = session.sharedState().cacheManager()
     if manager.isEmpty():
         return
+    source = "kafka"
+    if of is not None:
+        source = str(of._jdf.queryExecution().analyzed().collectLeaves().apply(0)).lower()
     plans: list[Any] = [frame._jdf.queryExecution().analyzed()]
     while plans:
         plan = plans.pop()
-        if "kafka" not in str(plan.collectLeaves()).lower():
+        if source not in str(plan.collectLeaves()).lower():
             continue
         if manager.lookupCachedData(session, plan).isDefined():
             manager.uncacheQuery(session, plan, False, False)
