@@ -20,11 +20,12 @@ from sqlalchemy import text
 
 from sharequeue import __version__
 from sharequeue.cli import command
-from sharequeue.configs import alter_group_configs
+from sharequeue.configs import ServiceConfigs, alter_group_configs
 from sharequeue.database import Database
 from sharequeue.errors import CoordinatorNotAvailable, InvalidRequest
 from sharequeue.group_descriptions import describe_group
 from sharequeue.membership import Membership
+from sharequeue.published_configs import publish_service_configs
 from sharequeue.service import create_app
 from sharequeue.service.server import OneLine
 from sharequeue.settings import Settings
@@ -341,6 +342,7 @@ def quick(private_database: Database, no_environment: pytest.MonkeyPatch) -> Non
     """Make group `g` heartbeat every 100 ms, with a session of 3 s."""
     no_environment.setenv("SHAREQUEUE_GROUP_SHARE_MIN_HEARTBEAT_INTERVAL_MS", "50")
     no_environment.setenv("SHAREQUEUE_GROUP_SHARE_MIN_SESSION_TIMEOUT_MS", "500")
+    publish_service_configs(private_database, ServiceConfigs.load())
     alter_group_configs(
         private_database,
         "g",
