@@ -30,9 +30,9 @@ from pipelines.session import spark_session
 from pipelines.sharing import Counted, all_read_back, refuse_unshared
 from pipelines.stored import read_parquet
 from pipelines.write import STAGING, read_manifest, sink_root
-from sharequeue.cli.names import require_group
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound
+from sharequeue.known_groups import require_group
 from sharequeue.nearest import nearest
 from sharequeue.settings import Settings
 from sharequeue.state import State

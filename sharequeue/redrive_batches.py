@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.known_groups import group_names
 from sharequeue.offsets import OffsetSet
 
 
@@ -161,10 +162,7 @@ class RedriveBatches:
 
     def group_names(self) -> list[str]:
         """Return the names of all share groups."""
-        return [
-            row["group_id"]
-            for row in self._database.rows(sa.text("select group_id from sharequeue.group_list"))
-        ]
+        return group_names(self._database)
 
     def is_source(self, topic: str, topic_id: str) -> bool:
         """Whether no share group knows this topic under another id: then its offsets are those that letters name."""

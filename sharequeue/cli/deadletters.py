@@ -14,13 +14,13 @@ from typing import Any
 
 import click
 
-from sharequeue.cli.names import group_names, require_group
 from sharequeue.cli.offsets import execute_option
 from sharequeue.cli.output import home_option, output_option, print_rows, say, say_aside
 from sharequeue.configs import GroupConfigs
 from sharequeue.database import Database
 from sharequeue.deadletter_records import DeadLetter, read_dead_letters
 from sharequeue.deadletters import DeadLetterWriter
+from sharequeue.known_groups import group_names, require_group
 from sharequeue.offsets import OffsetSet
 from sharequeue.redrive import MAX_REDRIVES, Redrive
 from sharequeue.redrive_selection import (

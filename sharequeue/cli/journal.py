@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from sharequeue.cli.names import require_group
 from sharequeue.cli.output import home_option, output_option, print_rows, say
 from sharequeue.database import Database
 from sharequeue.errors import UnknownTopicOrPartition
 from sharequeue.journal import RETENTION, UPDATES_PER_SNAPSHOT, Journal
+from sharequeue.known_groups import require_group
 from sharequeue.leases import SharePartition
 from sharequeue.settings import Settings
 

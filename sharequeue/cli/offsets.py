@@ -13,11 +13,11 @@ from typing import Any
 
 import click
 
-from sharequeue.cli.names import require_group
 from sharequeue.cli.output import home_option, output_option, print_rows, say_aside
 from sharequeue.config_keys import reset_duration
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound, InvalidRequest, UnknownTopicOrPartition
+from sharequeue.known_groups import require_group
 from sharequeue.offset_resets import OffsetResets, Start, of_file
 from sharequeue.settings import Settings
 from sharequeue.state import State

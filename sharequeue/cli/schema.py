@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from sharequeue.cli.names import require_group
 from sharequeue.cli.output import home_option, output_option, say
 from sharequeue.database import Database
+from sharequeue.known_groups import require_group
 from sharequeue.migrations import migrate as apply_migrations
 from sharequeue.schema_dump import DumpFailed, print_schema
 from sharequeue.settings import Settings

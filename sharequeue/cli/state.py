@@ -12,11 +12,11 @@ from typing import Any
 
 import click
 
-from sharequeue.cli.names import require_group
 from sharequeue.cli.offsets import execute_option, parse_offsets, parse_topics
 from sharequeue.cli.output import home_option, output_option, print_rows, say
 from sharequeue.config_keys import reset_duration
 from sharequeue.database import Database
+from sharequeue.known_groups import require_group
 from sharequeue.leases import ForcedRun, SharePartition
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings

@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from sharequeue.cli import command
-from sharequeue.cli.names import group_names
 from sharequeue.configs import alter_group_configs
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound, ShareError, UnknownTopicOrPartition
+from sharequeue.known_groups import group_names
 from sharequeue.redrive import Redrive, RedrivePlan
 from sharequeue.redrive_selection import Selection
 from sharequeue.settings import Settings
