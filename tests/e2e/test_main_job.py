@@ -95,7 +95,7 @@ def test_reports_have_a_history(drained: Drained) -> None:
         history = Reports(database).history(GROUP)
     runs = len(drained.stack.run_statuses())
     assert len(history) == 4 * runs
-    assert {report.lag for report in history[-4:]} == {0}
+    assert {report.lag for report in history[-4:]} == {0}, drained.printed
 
 
 def test_runs_are_seen_in_dagster_and_their_checks_passed(drained: Drained) -> None:
