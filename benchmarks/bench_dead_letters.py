@@ -18,14 +18,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from rig import FULL, in_turn, median, report, seconds, spread
 
-from sharequeue.configs import GroupConfigs, alter_group_configs
 from sharequeue.database import Database
-from sharequeue.deadletter_topic import GROUP_ENABLE
-from sharequeue.deadletters import DeadLetterWriter
-from sharequeue.kafka_clients import client_config, spark_options
+from sharequeue.deadletters.topic import GROUP_ENABLE
+from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.groups.configs import GroupConfigs, alter_group_configs
+from sharequeue.kafka.clients import client_config, spark_options
+from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
-from sharequeue.state import AcknowledgeType, SharePartition, State
-from sharequeue.topics import Topics
+from sharequeue.state import State
+from sharequeue.values import AcknowledgeType, SharePartition
 
 LETTERS = 1_000_000 if FULL else 100_000
 ROUNDS = 5 if FULL else 3

@@ -23,12 +23,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from rig import report, seconds
 
-from pipelines.job import ShareGroupJob
-from pipelines.run import run_rounds
 from sharequeue.database import Database
+from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
+from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.run import run_rounds
 from sharequeue.state import State
-from sharequeue.topics import Topics
 
 MASTER = "local-cluster[1,2,1024]"
 RELEASED_EVERY = 1000

@@ -29,11 +29,12 @@ import sqlalchemy as sa
 from rich.console import Console
 from rich.table import Table
 
-from sharequeue.database import Database, migrate
-from sharequeue.journal import Journal
+from sharequeue.database import Database
+from sharequeue.database.migrations import migrate
 from sharequeue.local.stack import down, up
 from sharequeue.settings import Settings
 from sharequeue.state import State
+from sharequeue.state.journal import Journal
 
 BATCH = 500
 CONNECTIONS = 4

@@ -32,10 +32,12 @@ from psycopg2 import sql
 from rich.console import Console
 from rich.table import Table
 
-from sharequeue.database import Database, migrate
+from sharequeue.database import Database
+from sharequeue.database.migrations import migrate
 from sharequeue.local.stack import down, up
 from sharequeue.settings import Settings
-from sharequeue.state import SharePartition, State
+from sharequeue.state import State
+from sharequeue.values import SharePartition
 
 BATCH = 500
 WARM_UP = 3

@@ -31,16 +31,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from rig import in_turn, median, report, seconds, spread
 
-from pipelines import run_rounds
 from pipelines.flights.pipeline import FLIGHT, flight_delays
 from pipelines.flights.records import TOPIC, produce
-from pipelines.read import READER_OPTIONS
-from pipelines.report import STAGES
 from sharequeue.database import Database
-from sharequeue.kafka_clients import spark_options
+from sharequeue.kafka.clients import spark_options
+from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
+from sharequeue.spark import run_rounds
+from sharequeue.spark.reading.frame import READER_OPTIONS
+from sharequeue.spark.report import STAGES
 from sharequeue.state import State
-from sharequeue.topics import Topics
 
 BY_FILE = 50_000
 

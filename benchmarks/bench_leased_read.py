@@ -30,15 +30,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from rig import in_turn, median, report, seconds, spread
 
-from pipelines.read import READER_OPTIONS
-from pipelines.renewal import Budget, LeaseKeeper
-from pipelines.session import cancellable
-from pipelines.source import Source
 from sharequeue.database import Database
-from sharequeue.kafka_clients import spark_options
+from sharequeue.kafka.clients import spark_options
+from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
-from sharequeue.state import AcknowledgeType, State
-from sharequeue.topics import Topics
+from sharequeue.spark.leasing.renewal import Budget, LeaseKeeper
+from sharequeue.spark.reading.frame import READER_OPTIONS
+from sharequeue.spark.reading.source import Source
+from sharequeue.spark.session import cancellable
+from sharequeue.state import State
+from sharequeue.values import AcknowledgeType
 
 TOPIC = "bench"
 

@@ -18,15 +18,9 @@ import sqlalchemy as sa
 from rig import FULL, connect, in_turn, median, report, server, spread
 
 from sharequeue.database import Database
-from sharequeue.state import (
-    AcknowledgeType,
-    Lease,
-    LeaseAnswer,
-    LogSeen,
-    SharePartition,
-    State,
-    in_calls,
-)
+from sharequeue.state import State
+from sharequeue.state.many import LeaseAnswer, in_calls
+from sharequeue.values import AcknowledgeType, Lease, LogSeen, SharePartition
 
 PARTITIONS = 1_000
 RECORDS = 100

@@ -20,13 +20,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from rig import in_turn, median, report, seconds, spread
 
-from pipelines.read import READER_OPTIONS, leased_records
 from sharequeue.database import Database
-from sharequeue.kafka_clients import spark_options
+from sharequeue.kafka.clients import spark_options
+from sharequeue.kafka.topics import Topics
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
-from sharequeue.state import AcknowledgeType, Lease, State
-from sharequeue.topics import Topics
+from sharequeue.spark.reading.frame import READER_OPTIONS, leased_records
+from sharequeue.state import State
+from sharequeue.values import AcknowledgeType, Lease
 
 RECORDS = 2_000_000 if "--full" in sys.argv else 400_000
 CLUSTERS = 4

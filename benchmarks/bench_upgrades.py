@@ -20,12 +20,12 @@ from typing import Any
 import sqlalchemy as sa
 from rig import FULL, report, server
 
-import sharequeue.migrations
-from sharequeue.database import Database
-from sharequeue.leases import AcknowledgeType, SharePartition
-from sharequeue.migrations import Migration, SchemaBusy, migrate, migrations
+from sharequeue.database import Database, schema_files
+from sharequeue.database.migrations import SchemaBusy, migrate
+from sharequeue.database.schema_files import Migration, migrations
 from sharequeue.settings import DatabaseOptions
 from sharequeue.state import State
+from sharequeue.values import AcknowledgeType, SharePartition
 
 WORKERS = 4
 UPGRADES = 20 if FULL else 5
@@ -103,7 +103,7 @@ def main() -> None:
             at = SharePartition("bench", "t", partition)
             state.initialize(at, "id", 0, 1)
             state.observe(at, "id", 0, 10**12, 10**12)
-        original, number = sharequeue.migrations.migrations, 0
+        original, number = schema_files.migrations, 0
         with workers(url) as (longest, calls):
             time.sleep(2)
             rows.append(["no upgrade", "", "", f"{max(longest):.0f} ms", f"{sum(calls):,}"])
@@ -113,12 +113,12 @@ def main() -> None:
                 for _ in range(UPGRADES):
                     number += 1
                     files = files_of(kind, number, columns)
-                    sharequeue.migrations.migrations = lambda files=files: files
+                    schema_files.migrations = lambda files=files: files
                     began = time.perf_counter()
                     migrate(database)
                     took.append(time.perf_counter() - began)
                     ended += 1
-                    sharequeue.migrations.migrations = original
+                    schema_files.migrations = original
                     time.sleep(0.5)
                 pause = max(longest)
             rows.append(
@@ -127,7 +127,7 @@ def main() -> None:
         with database.engine.connect() as idle, workers(url) as (longest, calls):
             idle.execute(sa.text("select from sharequeue.share_partitions"))
             files = files_of("a table", number + 1, columns)
-            sharequeue.migrations.migrations = lambda: files
+            schema_files.migrations = lambda: files
             began = time.perf_counter()
             try:
                 migrate(database)

@@ -32,14 +32,15 @@ from confluent_kafka.admin import (
 )
 from pyspark.sql import SparkSession
 
-from pipelines.session import spark_session
-from sharequeue.configs import alter_group_configs
 from sharequeue.database import Database
-from sharequeue.kafka_clients import client_config
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
 from sharequeue.local.stack import down, up
 from sharequeue.settings import Settings
-from sharequeue.state import SharePartition, State
-from sharequeue.topics import Topics
+from sharequeue.spark.session import spark_session
+from sharequeue.state import State
+from sharequeue.values import SharePartition
 
 PARTITIONS = 4
 RECORD_BYTES = 100

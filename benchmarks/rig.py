@@ -26,9 +26,9 @@ from rich.console import Console
 from rich.table import Table
 
 from sharequeue.database import Database
+from sharequeue.database.migrations import migrate
 from sharequeue.local import postgres
 from sharequeue.local.home import Home
-from sharequeue.migrations import migrate
 
 FULL = "--full" in sys.argv
 """Whether the long form was asked for; the short one ends within a minute."""

@@ -2328,7 +2328,7 @@ CREATE FUNCTION sharequeue.compile_group_settings(p_group_id text) RETURNS void
     SET search_path TO 'pg_catalog'
     AS $$
     -- First, so that what another transaction is just setting is waited for, and then read.
-    select from sharequeue.group_settings where group_id = p_group_id for no key update;
+    select sharequeue.lock_in_order(array[p_group_id], true, false);
     insert into sharequeue.group_settings as s (group_id, delivery_count_limit, lock_duration_ms, min_lock_duration_ms,
         max_lock_duration_ms, max_record_locks, read_committed, renew_enabled, dead_letters, breaker_percent,
         breaker_min_records, breaker_window_records, breaker_probe_records, breaker_open_ms, refund_cancelled)

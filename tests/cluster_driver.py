@@ -21,14 +21,15 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines import ParquetByLease, ShareGroupJob, run_rounds, spark_session
-from pipelines.sink_copy import Copier
-from pipelines.sink_postgres import OpenTable, PostgresTable
-from pipelines.sinks import Place
 from sharequeue.database import Database
+from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
-from sharequeue.state import SharePartition, State
-from sharequeue.topics import Topics
+from sharequeue.spark import ParquetByLease, ShareGroupJob, run_rounds, spark_session
+from sharequeue.spark.sinks.copy import Copier
+from sharequeue.spark.sinks.postgres import OpenTable, PostgresTable
+from sharequeue.spark.sinks.sinks import Place
+from sharequeue.state import State
+from sharequeue.values import SharePartition
 
 COLUMNS = "topic string, partition int, offset long, lease_id long, outcome string, attempt int"
 CONF = {
@@ -63,7 +64,7 @@ class Stop:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What runs on the executors."""
-        if ours := {"pipelines", "sharequeue"} & set(sys.modules):
+        if ours := {"sharequeue"} & set(sys.modules):
             raise AssertionError(f"an executor has imported {ours}")
         context = TaskContext.get()
         assert context is not None

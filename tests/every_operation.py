@@ -10,12 +10,12 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from sharequeue.configs import ServiceConfigs, alter_group_configs
 from sharequeue.database import Database
-from sharequeue.groups import ensure_group
-from sharequeue.leases import AcknowledgeType, SharePartition
+from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
+from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
+from sharequeue.values import AcknowledgeType, SharePartition
 
 CALLED_BY_WORKERS = {
     *("initialize", "observe", "acquire", "acknowledge", "acknowledge_batches", "acknowledge_and_acquire"),

@@ -17,15 +17,16 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from sharequeue.configs import GroupConfigs, ServiceConfigs, alter_group_configs
 from sharequeue.database import Database
-from sharequeue.deadletter_batches import OnStep, Step
-from sharequeue.deadletters import DeadLetter, DeadLetterWriter, read_dead_letters
-from sharequeue.kafka_clients import client_config
+from sharequeue.deadletters.batches import OnStep, Step
+from sharequeue.deadletters.writer import DeadLetter, DeadLetterWriter, read_dead_letters
+from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, alter_group_configs
+from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
-from sharequeue.state import AcknowledgeType, SharePartition, State
-from sharequeue.topics import Topics
+from sharequeue.state import State
+from sharequeue.values import AcknowledgeType, SharePartition
 
 if TYPE_CHECKING:
     from tests.fix_stack import MakeTopic

@@ -19,11 +19,11 @@ import sqlalchemy as sa
 from confluent_kafka import Consumer, TopicPartition
 
 from sharequeue.database import Database
-from sharequeue.deadletters import DeadLetter, read_dead_letters
-from sharequeue.kafka_clients import client_config
+from sharequeue.deadletters.writer import DeadLetter, read_dead_letters
+from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.topics import Topics
 
 REPOSITORY = Path(__file__).parents[1]
 GROUP = "flight-delays"

@@ -13,18 +13,19 @@ import pytest
 import sqlalchemy as sa
 from confluent_kafka import Producer
 
-from sharequeue.configs import alter_group_configs
 from sharequeue.database import Database
-from sharequeue.kafka_clients import client_config
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
-from sharequeue.state import SharePartition, State
-from sharequeue.topics import Topics
+from sharequeue.state import State
+from sharequeue.values import SharePartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pipelines.job import Handler, ShareGroupJob
-    from pipelines.report import RunReport
+    from sharequeue.spark.job import Handler, ShareGroupJob
+    from sharequeue.spark.report import RunReport
 
 
 @dataclass
@@ -46,7 +47,7 @@ def all_accepted(records: DataFrame) -> DataFrame:
 
 def job_of(group: str, topic: str, handler: Handler, **changes: object) -> ShareGroupJob:
     """A job of a group on one topic, with a sink of its own, `sink-<group>`."""
-    from pipelines.job import ShareGroupJob
+    from sharequeue.spark.job import ShareGroupJob
 
     return ShareGroupJob(group=group, topics=(topic,), handler=handler, sink=f"sink-{group}", **changes)  # type: ignore[arg-type]
 
@@ -122,7 +123,7 @@ def output_settings(settings: Settings, tmp_path: Path) -> Settings:
 def run_job(output_settings: Settings, state: State, topics: Topics, spark: SparkSession) -> RunJob:
     """Give a function that runs a job's rounds for a holder: `run_job(job, holder, **arguments of
     run_rounds)`."""
-    from pipelines.run import run_rounds
+    from sharequeue.spark.run import run_rounds
 
     def run(job: ShareGroupJob, holder: Holder, **arguments: object) -> RunReport:
         given: dict[str, object] = {"state": state, "topics": topics, "spark": spark, **arguments}

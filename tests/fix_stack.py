@@ -22,17 +22,18 @@ import sqlalchemy as sa
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from sharequeue.config_keys import environment_name
-from sharequeue.configs import ServiceConfigs
-from sharequeue.database import Database, migrate
-from sharequeue.kafka_clients import client_config
+from sharequeue.database import Database
+from sharequeue.database.migrations import migrate
+from sharequeue.groups.config_keys import environment_name
+from sharequeue.groups.configs import ServiceConfigs
+from sharequeue.groups.published_configs import publish_service_configs
+from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
 from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, read_json, write_json
 from sharequeue.local.stack import StackInfo, down, up
-from sharequeue.published_configs import publish_service_configs
 from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.topics import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -210,7 +211,7 @@ def make_topic(settings: Settings) -> Iterator[MakeTopic]:
 @pytest.fixture(scope="session")
 def spark(stack: StackInfo) -> Iterator[SparkSession]:
     """Give the one Spark session of this process, local, with Kafka's connector."""
-    from pipelines.session import spark_session
+    from sharequeue.spark.session import spark_session
 
     session = spark_session(Settings.load(stack.home), "tests")
     yield session

@@ -15,14 +15,7 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any
 
-from tests.fuzz_records import (
-    GIVEN_UP,
-    At,
-    Call,
-    Partition,
-    Record,
-    Settings,
-)
+from tests.fuzz_records import GIVEN_UP, At, Call, Partition, Record, Settings
 
 
 class Books:

@@ -20,11 +20,11 @@ from uuid import uuid4
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from sharequeue.acls import Acl, AclFilter, Acls
-from sharequeue.configs import alter_group_configs
 from sharequeue.database import Database
 from sharequeue.errors import ShareError
-from sharequeue.groups import (
+from sharequeue.groups.acls import Acl, AclFilter, Acls
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.groups.heartbeats import (
     HeartbeatRequest,
     ensure_group,
     expire_members_of,
@@ -32,14 +32,16 @@ from sharequeue.groups import (
     overdue_groups,
     refresh_group,
 )
-from sharequeue.journal import Journal
-from sharequeue.leases import AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition
+from sharequeue.groups.service_leases import hear_replica
+from sharequeue.kafka.topics import TopicInfo
 from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.reports import Reports
-from sharequeue.service_leases import hear_replica
-from sharequeue.state import AcquireMode, LeaseAnswer, Redelivery, State
-from sharequeue.topics import TopicInfo
-from sharequeue.watched_topics import grown_groups, record_topics, start_grown
+from sharequeue.service.watched_topics import grown_groups, record_topics, start_grown
+from sharequeue.state import State
+from sharequeue.state.journal import Journal
+from sharequeue.state.many import LeaseAnswer
+from sharequeue.state.reports import Reports
+from sharequeue.state.rows import AcquireMode, Redelivery
+from sharequeue.values import AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition
 from tests.fix_stack import LOCK_BOUNDS
 
 GROUPS, TOPICS, PARTITIONS = ("g0", "g1"), ("t0", "t1"), (0, 1, 2)

@@ -12,11 +12,12 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from sharequeue.configs import alter_group_configs
 from sharequeue.database import Database
-from sharequeue.groups import ensure_group
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.offsets import OffsetSet
-from sharequeue.state import AcknowledgeType, LeaseOutput, SharePartition, State
+from sharequeue.state import State
+from sharequeue.values import AcknowledgeType, LeaseOutput, SharePartition
 
 HELD = SharePartition("g", "t", 0)
 """Member m holds [0,10) of 1,000 records and everything is as usual."""

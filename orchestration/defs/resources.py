@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from orchestration.resources import SettingsResource, SparkResource, StateResource
+from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 
 
 @dg.definitions

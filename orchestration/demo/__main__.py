@@ -21,12 +21,12 @@ from orchestration.demo.runs import Launcher, RunOutcome, open_instance, sole_de
 from orchestration.demo.waiting import Holder, Holders, wait_for_holders
 from sharequeue.database import Database
 from sharequeue.errors import BrokerNotAvailable, CoordinatorNotAvailable, ShareError
+from sharequeue.kafka.topics import Topics
 from sharequeue.local import stack
 from sharequeue.local.home import Home
 from sharequeue.local.preflight import StackError
 from sharequeue.settings import SettingMissing, Settings
 from sharequeue.state import State
-from sharequeue.topics import Topics
 
 FLIGHTS = 336_776
 WIDTH_OF_A_LOG = 110

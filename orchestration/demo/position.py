@@ -7,9 +7,10 @@ only. The group is drained when both agree that nothing is left.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestration.sensors import waiting_records
-from sharequeue.state import SharePartitionStatus, State
-from sharequeue.topics import LogOffsets, Topics
+from sharequeue.dagster.sensors import waiting_records
+from sharequeue.kafka.topics import LogOffsets, Topics
+from sharequeue.state import State
+from sharequeue.values import SharePartitionStatus
 
 
 @dataclass(frozen=True, slots=True)

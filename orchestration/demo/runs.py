@@ -23,7 +23,7 @@ from pathlib import Path
 import dagster as dg
 
 from orchestration.defs.flight_delays.group import NAME, TAGS
-from orchestration.sensors import AT_WORK
+from sharequeue.dagster.sensors import AT_WORK
 from sharequeue.local import dagster_ui
 from sharequeue.local.home import Home
 from sharequeue.settings import Settings

@@ -14,9 +14,9 @@ from rich.table import Table
 
 from orchestration.defs.flight_delays.group import DEAD_LETTER_TOPIC, GROUP, NAME
 from orchestration.demo.position import Position
-from orchestration.reports import OUTCOMES, histogram
+from sharequeue.dagster.reports import OUTCOMES, histogram
 from sharequeue.settings import Settings
-from sharequeue.state import ArchivedRun, DeliveryCount
+from sharequeue.values import ArchivedRun, DeliveryCount
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ import sqlalchemy as sa
 from orchestration.defs.flight_delays.group import CLIENT_ID_PREFIX
 from orchestration.demo.position import Position
 from sharequeue.database import Database
-from sharequeue.state import LeaseRow, State
+from sharequeue.state import State
+from sharequeue.values import LeaseRow
 
 POLL_SECONDS = 0.5
 # A view: a demo may be a reader of the database and no more.

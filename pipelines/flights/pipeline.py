@@ -13,7 +13,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from pipelines.flights.records import TOPIC
-from pipelines.job import ACCEPT, REJECT, RELEASE, Summary, pipeline
+from sharequeue.spark.job import ACCEPT, REJECT, RELEASE, Summary, pipeline
 
 GROUP = "flight-delays"
 CANCELLED = "cancelled: no departure time"

@@ -29,9 +29,9 @@ import pandas as pd
 from confluent_kafka import KafkaError, Message, Producer
 
 from sharequeue.errors import BrokerNotAvailable
-from sharequeue.kafka_clients import client_config
+from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
-from sharequeue.topics import Topics
 
 TOPIC = "flights"
 PARTITIONS = 4

@@ -12,22 +12,11 @@ import sys
 import click
 from sqlalchemy.exc import OperationalError
 
-from sharequeue.cli import (
-    acls,
-    deadletters,
-    doctor,
-    groups,
-    journal,
-    offsets,
-    schema,
-    service,
-    stack,
-    state,
-)
-from sharequeue.database import SchemaOutdated
+from sharequeue.cli import acls, deadletters, doctor, groups, journal, offsets, schema, service, stack, state
+from sharequeue.database.migrations import SchemaBusy
+from sharequeue.database.schema_files import SchemaOutdated
 from sharequeue.errors import ShareError
 from sharequeue.local.preflight import StackError
-from sharequeue.migrations import SchemaBusy
 from sharequeue.settings import SettingMissing
 
 __all__ = ["command", "main"]

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import click
 
-from sharequeue.acls import OPERATIONS, PATTERN_TYPES, Acl, AclFilter, Acls
 from sharequeue.cli.output import home_option, output_option, print_rows, say
 from sharequeue.database import Database
+from sharequeue.groups.acls import OPERATIONS, PATTERN_TYPES, Acl, AclFilter, Acls
 from sharequeue.settings import Settings
 
 _COLUMNS = ("GROUP", "PATTERN-TYPE", "PRINCIPAL", "PERMISSION", "OPERATION")

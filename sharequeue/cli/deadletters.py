@@ -16,23 +16,17 @@ import click
 
 from sharequeue.cli.offsets import execute_option
 from sharequeue.cli.output import home_option, output_option, print_rows, say, say_aside
-from sharequeue.configs import GroupConfigs
 from sharequeue.database import Database
-from sharequeue.deadletter_records import DeadLetter, read_dead_letters
-from sharequeue.deadletters import DeadLetterWriter
-from sharequeue.known_groups import group_names, require_group
+from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
+from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.groups.known import group_names, require_group
+from sharequeue.kafka.topics import Topics
 from sharequeue.offsets import OffsetSet
-from sharequeue.redrive import MAX_REDRIVES, Redrive
-from sharequeue.redrive_selection import (
-    LettersSeen,
-    RedriveRefused,
-    Selection,
-    parse_header,
-    parse_places,
-)
+from sharequeue.redrive.redrive import MAX_REDRIVES, Redrive
+from sharequeue.redrive.selection import LettersSeen, RedriveRefused, Selection, parse_header, parse_places
 from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.topics import Topics
 
 
 def _offsets(

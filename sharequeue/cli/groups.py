@@ -15,7 +15,7 @@ from sharequeue.cli.offsets import execute_option, parse_topics
 from sharequeue.cli.output import home_option, output_option, print_rows, say
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound, NonEmptyGroup
-from sharequeue.known_groups import require_group
+from sharequeue.groups.known import require_group
 from sharequeue.settings import Settings
 from sharequeue.state import State
 

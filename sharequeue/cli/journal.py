@@ -11,10 +11,10 @@ import click
 from sharequeue.cli.output import home_option, output_option, print_rows, say
 from sharequeue.database import Database
 from sharequeue.errors import UnknownTopicOrPartition
-from sharequeue.journal import RETENTION, UPDATES_PER_SNAPSHOT, Journal
-from sharequeue.known_groups import require_group
-from sharequeue.leases import SharePartition
+from sharequeue.groups.known import require_group
 from sharequeue.settings import Settings
+from sharequeue.state.journal import RETENTION, UPDATES_PER_SNAPSHOT, Journal
+from sharequeue.values import SharePartition
 
 
 @click.group()

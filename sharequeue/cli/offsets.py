@@ -14,14 +14,14 @@ from typing import Any
 import click
 
 from sharequeue.cli.output import home_option, output_option, print_rows, say_aside
-from sharequeue.config_keys import reset_duration
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound, InvalidRequest, UnknownTopicOrPartition
-from sharequeue.known_groups import require_group
-from sharequeue.offset_resets import OffsetResets, Start, of_file
+from sharequeue.groups.config_keys import reset_duration
+from sharequeue.groups.known import require_group
+from sharequeue.kafka.offset_resets import OffsetResets, Start, of_file
+from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.topics import Topics
 
 
 @click.group()

@@ -9,9 +9,9 @@ import click
 
 from sharequeue.cli.output import home_option, output_option, say
 from sharequeue.database import Database
-from sharequeue.known_groups import require_group
-from sharequeue.migrations import migrate as apply_migrations
-from sharequeue.schema_dump import DumpFailed, print_schema
+from sharequeue.database.migrations import migrate as apply_migrations
+from sharequeue.database.schema_dump import DumpFailed, print_schema
+from sharequeue.groups.known import require_group
 from sharequeue.settings import Settings
 from sharequeue.state import State
 

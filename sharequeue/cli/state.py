@@ -14,13 +14,13 @@ import click
 
 from sharequeue.cli.offsets import execute_option, parse_offsets, parse_topics
 from sharequeue.cli.output import home_option, output_option, print_rows, say
-from sharequeue.config_keys import reset_duration
 from sharequeue.database import Database
-from sharequeue.known_groups import require_group
-from sharequeue.leases import ForcedRun, SharePartition
+from sharequeue.groups.config_keys import reset_duration
+from sharequeue.groups.known import require_group
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.state import State
+from sharequeue.values import ForcedRun, SharePartition
 
 
 @click.group()

@@ -15,12 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sharequeue.database import Database, migrate
-from sharequeue.doctor import FAILURE, examine_machine
+from sharequeue.database import Database
+from sharequeue.database.migrations import may_migrate, migrate
+from sharequeue.database.schema_files import schema_mismatch
 from sharequeue.local import dagster_ui, jars, kafka, ports, postgres, processes, service
 from sharequeue.local.home import Home, Progress, read_json, write_json
+from sharequeue.local.machine import FAILURE, examine_machine
 from sharequeue.local.preflight import Java, StackError, find_java
-from sharequeue.migrations import may_migrate, schema_mismatch
 from sharequeue.settings import Settings
 
 __all__ = ["ComponentStatus", "StackInfo", "down", "reset", "status", "up"]
@@ -154,7 +155,7 @@ def reset(home: Path | str | None = None, progress: Progress = print) -> list[Pa
 
 
 def _examine(settings: Settings, given: Mapping[str, str]) -> None:
-    """Let the doctor look at this machine first; raise before anything is changed."""
+    """Look at this machine first; raise before anything is changed."""
     findings = examine_machine(settings, given)
     failures = [finding.text for finding in findings if finding.level == FAILURE]
     if failures:

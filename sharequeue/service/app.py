@@ -27,9 +27,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from sharequeue import __version__
-from sharequeue.configs import ServiceConfigs
-from sharequeue.coordinator import Coordinator
-from sharequeue.database import Database, SchemaOutdated, pending
+from sharequeue.database import Database
+from sharequeue.database.migrations import pending
+from sharequeue.database.schema_files import SchemaOutdated
 from sharequeue.errors import (
     BrokerNotAvailable,
     CoordinatorNotAvailable,
@@ -37,16 +37,18 @@ from sharequeue.errors import (
     ShareError,
     UnknownServerError,
 )
-from sharequeue.group_descriptions import describe_group, list_groups
-from sharequeue.groups import HeartbeatRequest, HeartbeatResponse, heartbeat
+from sharequeue.groups.configs import ServiceConfigs
+from sharequeue.groups.descriptions import describe_group, list_groups
+from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, heartbeat
+from sharequeue.kafka.topics import Topics
 from sharequeue.names import listed
 from sharequeue.service.bodies import group_description, heartbeat_request, heartbeat_response
+from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.hosts import AllowedHosts
 from sharequeue.service.metrics import Metrics
+from sharequeue.service.watched_topics import record_topics, unknown_names
 from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.topics import Topics
-from sharequeue.watched_topics import record_topics, unknown_names
 
 _log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from sharequeue.errors import InvalidRequest
-from sharequeue.group_assignments import AssignedTopic
-from sharequeue.group_descriptions import GroupDescription
-from sharequeue.groups import HeartbeatRequest, HeartbeatResponse
-from sharequeue.state import SharePartitionStatus
+from sharequeue.groups.assignments import AssignedTopic
+from sharequeue.groups.descriptions import GroupDescription
+from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
+from sharequeue.values import SharePartitionStatus
 
 
 def _without_nul(text: str) -> str:

@@ -16,8 +16,9 @@ from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.database import Database
-from sharequeue.group_descriptions import GroupSummary, list_groups
-from sharequeue.state import HeldDeadLetters, SharePartitionStatus, State
+from sharequeue.groups.descriptions import GroupSummary, list_groups
+from sharequeue.state import State
+from sharequeue.values import HeldDeadLetters, SharePartitionStatus
 
 _log = logging.getLogger(__name__)
 

@@ -23,7 +23,6 @@ It is held to the same conformance scenarios, recorded from a real broker, as th
 through the same random histories, compared after every step.
 """
 
-from sharequeue.leases import AcknowledgementBatch, AcknowledgeType, Lease, SharePartition
 from sharequeue.testing.groups import InMemoryShareGroups
 from sharequeue.testing.records import (
     Acquired,
@@ -36,6 +35,7 @@ from sharequeue.testing.records import (
     Redelivery,
 )
 from sharequeue.testing.state import InMemoryState
+from sharequeue.values import AcknowledgementBatch, AcknowledgeType, Lease, SharePartition
 
 __all__ = [
     "AcknowledgeType",

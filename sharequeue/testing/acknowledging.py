@@ -10,10 +10,10 @@ from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from sharequeue.errors import InvalidRecordState, InvalidRequest
-from sharequeue.leases import Acknowledged, AcknowledgementBatch, AcknowledgeType
 from sharequeue.offsets import MAX_OFFSET
 from sharequeue.testing.records import InFlightBatch, Policy, Record, RecordState
 from sharequeue.testing.share_partition import InMemorySharePartition
+from sharequeue.values import Acknowledged, AcknowledgementBatch, AcknowledgeType
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 GAP, RENEW = AcknowledgeType.GAP, AcknowledgeType.RENEW

@@ -20,12 +20,12 @@ from sharequeue.errors import (
     ShareError,
     UnknownTopicOrPartition,
 )
-from sharequeue.leases import SharePartition, Swept
 from sharequeue.offsets import MAX_OFFSET
 from sharequeue.testing.dead_letters import DeadLetters
 from sharequeue.testing.group import InMemoryGroup
 from sharequeue.testing.records import Policy, RecordState
 from sharequeue.testing.share_partition import InMemorySharePartition
+from sharequeue.values import SharePartition, Swept
 
 START = datetime(2000, 1, 1, tzinfo=UTC)
 """Where the engine's clock begins, unless told otherwise."""

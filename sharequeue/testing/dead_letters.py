@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sharequeue.leases import DeadLetterBatch, DeadLetterRun
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.testing.records import RecordState
 from sharequeue.testing.share_partition import InMemorySharePartition
+from sharequeue.values import DeadLetterBatch, DeadLetterRun
 
 
 @dataclass(slots=True)

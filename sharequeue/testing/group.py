@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from sharequeue.errors import InvalidConfig, ShareError
-from sharequeue.leases import Acknowledged
 from sharequeue.testing.dead_letters import DeadLetters
 from sharequeue.testing.records import Acquired, BreakerPolicy, Policy
 from sharequeue.testing.share_partition import InMemorySharePartition
+from sharequeue.values import Acknowledged
 
 Call = tuple[str, str, UUID | None]
 """What a request id names on a share-partition: an operation by a member."""

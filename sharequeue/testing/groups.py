@@ -13,16 +13,6 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from sharequeue.errors import InvalidRecordState, InvalidRequest, ShareError, UnknownTopicId
-from sharequeue.leases import (
-    Acknowledged,
-    AcknowledgementBatch,
-    AcknowledgeType,
-    DeadLetterBatch,
-    Delivery,
-    Lease,
-    SharePartition,
-    Swept,
-)
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.testing.acknowledging import Acknowledgement, validate
 from sharequeue.testing.acquiring import Acquisition
@@ -42,6 +32,16 @@ from sharequeue.testing.records import (
     whole_second,
 )
 from sharequeue.testing.share_partition import InMemorySharePartition
+from sharequeue.values import (
+    Acknowledged,
+    AcknowledgementBatch,
+    AcknowledgeType,
+    DeadLetterBatch,
+    Delivery,
+    Lease,
+    SharePartition,
+    Swept,
+)
 
 
 class InMemoryShareGroups(Operations):

@@ -10,11 +10,11 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from sharequeue.errors import InvalidRequest, UnknownTopicOrPartition
-from sharequeue.leases import ForcedRun, SharePartition
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.testing.administration import Administration
 from sharequeue.testing.records import Policy, Record, RecordState
 from sharequeue.testing.share_partition import InMemorySharePartition
+from sharequeue.values import ForcedRun, SharePartition
 
 Act = Literal["release", "dead_letter"]
 

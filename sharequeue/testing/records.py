@@ -14,8 +14,8 @@ from enum import IntEnum
 from typing import Literal
 from uuid import UUID
 
-from sharequeue.leases import Lease
 from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.values import Lease
 
 AcquireMode = Literal["batch_optimized", "record_limit"]
 """Kafka's ``share.acquire.mode`` (KIP-1206): whole log batches, or exactly so many records."""

@@ -2,7 +2,7 @@
 
 The same methods, over share groups in memory, with a clock that a test moves: hand one in where a pipeline or
 a dead-letter writer expects a ``State``. Batch members' redelivery, as there: ``fan_out``. The rules are in the
-other modules; this one turns their answers into the values of ``sharequeue.leases``.
+other modules; this one turns their answers into the values of ``sharequeue.values``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from sharequeue.errors import InvalidRecordState, InvalidRequest
-from sharequeue.leases import (
+from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.testing.groups import InMemoryShareGroups
+from sharequeue.testing.records import RecordState
+from sharequeue.testing.share_partition import InMemorySharePartition
+from sharequeue.values import (
     Acknowledged,
     AcknowledgementBatch,
     AcknowledgeType,
@@ -31,10 +35,6 @@ from sharequeue.leases import (
     SharePartitionStatus,
     Swept,
 )
-from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.testing.groups import InMemoryShareGroups
-from sharequeue.testing.records import RecordState
-from sharequeue.testing.share_partition import InMemorySharePartition
 
 
 class InMemoryState:

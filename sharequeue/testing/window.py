@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from sharequeue.leases import SharePartition
 from sharequeue.testing.circuit_breaker import CircuitBreaker
 from sharequeue.testing.records import (
     Description,
@@ -23,6 +22,7 @@ from sharequeue.testing.records import (
     Record,
     RecordState,
 )
+from sharequeue.values import SharePartition
 
 AVAILABLE, ACQUIRED = RecordState.AVAILABLE, RecordState.ACQUIRED
 ARCHIVING, ARCHIVED = RecordState.ARCHIVING, RecordState.ARCHIVED

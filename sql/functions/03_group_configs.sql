@@ -1,5 +1,5 @@
 -- Group configs as the state functions need them: the group's own value, else the service's, else Kafka's default. Names,
--- defaults and bounds for people are in sharequeue/config_keys.py; a test holds the two against each other.
+-- defaults and bounds for people are in sharequeue/groups/config_keys.py; a test holds the two against each other.
 create or replace function sharequeue.group_config(p_group_id text, p_name text) returns text
 language sql stable set search_path = pg_catalog as $$
     select coalesce(
@@ -90,7 +90,7 @@ language sql volatile set search_path = pg_catalog as $$
 $$;
 
 -- Refuses what cannot be configs of a service: texts by name, whole numbers where the state functions read numbers. What is
--- in bounds is sharequeue/configs.py's matter.
+-- in bounds is sharequeue/groups/configs.py's matter.
 create or replace function sharequeue.check_service_configs(p_configs jsonb) returns void
 language plpgsql immutable as $$
 declare
@@ -113,7 +113,7 @@ begin
 end
 $$;
 
--- What the service is configured to, all of it at once; names and values are checked by sharequeue/configs.py. Groups
+-- What the service is configured to, all of it at once; names and values are checked by sharequeue/groups/configs.py. Groups
 -- follow when something has changed.
 create or replace function sharequeue.set_service_configs(p_configs jsonb) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$

@@ -1,5 +1,5 @@
 -- What keeps the journal short: snapshots after so many updates, a partition a day made ahead, old ones dropped, and
--- what remains of a day when its journal goes. Called by whoever maintains the database (sharequeue/journal.py), each in
+-- what remains of a day when its journal goes. Called by whoever maintains the database (sharequeue/state/journal.py), each in
 -- a transaction of its own; several at once are harmless.
 
 -- Takes snapshots of share-partitions whose journal has grown by p_updates rows or more since their last one

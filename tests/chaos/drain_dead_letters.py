@@ -15,12 +15,13 @@ import signal
 import sys
 import threading
 
-from sharequeue.configs import GroupConfigs
 from sharequeue.database import Database
-from sharequeue.deadletter_batches import Step
-from sharequeue.deadletters import DeadLetterWriter
+from sharequeue.deadletters.batches import Step
+from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.groups.configs import GroupConfigs
 from sharequeue.settings import Settings
-from sharequeue.state import SharePartition, State
+from sharequeue.state import State
+from sharequeue.values import SharePartition
 
 EXIT_CODE = 86
 

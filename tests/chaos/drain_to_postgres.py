@@ -19,15 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from pipelines.job import ShareGroupJob
-from pipelines.outcomes import Answer
-from pipelines.sink_copy import LEASE
-from pipelines.sink_postgres import OpenTable, PostgresTable
-from pipelines.sinks import Accepted, Place
 from sharequeue.database import Database
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.settings import Settings
-from sharequeue.state import AcknowledgeType, Lease, SharePartition, State
+from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.outcomes.outcomes import Answer
+from sharequeue.spark.sinks.copy import LEASE
+from sharequeue.spark.sinks.postgres import OpenTable, PostgresTable
+from sharequeue.spark.sinks.sinks import Accepted, Place
+from sharequeue.state import State
+from sharequeue.values import AcknowledgeType, Lease, SharePartition
 
 COLUMNS = (
     StructType()

@@ -18,12 +18,13 @@ from dagster._utils.interrupts import raise_interrupts_as
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from pipelines import run_rounds, spark_session
-from pipelines.session import _configuration
 from sharequeue.database import Database
+from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
-from sharequeue.state import SharePartition, State
-from sharequeue.topics import Topics
+from sharequeue.spark import run_rounds, spark_session
+from sharequeue.spark.session import _configuration
+from sharequeue.state import State
+from sharequeue.values import SharePartition
 from tests.fix_pipelines import Holder, all_accepted, job_of
 
 CASES = ("job", "dagster", "planning", "group", "twice", "terminated", "acknowledging")

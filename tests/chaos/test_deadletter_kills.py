@@ -13,7 +13,7 @@ from typing import get_args
 
 import pytest
 
-from sharequeue.deadletter_batches import Step
+from sharequeue.deadletters.batches import Step
 from tests.chaos.drain_dead_letters import EXIT_CODE
 from tests.fix_deadletters import GivenUp
 

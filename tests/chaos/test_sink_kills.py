@@ -12,11 +12,12 @@ from typing import get_args
 import pytest
 import sqlalchemy as sa
 
-from pipelines.sink_postgres import Step
-from sharequeue.configs import alter_group_configs
 from sharequeue.database import Database
+from sharequeue.groups.configs import alter_group_configs
 from sharequeue.settings import Settings
-from sharequeue.state import SharePartition, State
+from sharequeue.spark.sinks.postgres import Step
+from sharequeue.state import State
+from sharequeue.values import SharePartition
 from tests.chaos.drain_to_postgres import drain, job_of, rejected
 from tests.cutting_proxy import CuttingProxy
 from tests.fix_stack import REPOSITORY

@@ -15,12 +15,13 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines.sink_postgres import PostgresTable
-from pipelines.sinks import AtLeastOnce
-from pipelines.write import sweep_outputs
 from sharequeue.database import Database
 from sharequeue.settings import Settings
-from sharequeue.state import Lease, State
+from sharequeue.spark.output.leases import sweep_outputs
+from sharequeue.spark.sinks.postgres import PostgresTable
+from sharequeue.spark.sinks.sinks import AtLeastOnce
+from sharequeue.state import State
+from sharequeue.values import Lease
 from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, RunJob, all_accepted, job_of
 from tests.fix_stack import REPOSITORY, MakeTopic
 
@@ -34,11 +35,12 @@ KILLED = textwrap.dedent(
     """
     import os, sys, threading
     from pathlib import Path
-    from pipelines import AtLeastOnce, PostgresTable, ShareGroupJob, run_rounds, spark_session
+    from sharequeue.spark import AtLeastOnce, PostgresTable, ShareGroupJob, run_rounds, spark_session
     from sharequeue.database import Database
     from sharequeue.settings import Settings
-    from sharequeue.state import SharePartition, State
-    from sharequeue.topics import Topics
+    from sharequeue.values import SharePartition
+    from sharequeue.state import State
+    from sharequeue.kafka.topics import Topics
     from tests.fix_pipelines import Holder, MakeTable, all_accepted
 
     home, output, group, topic, lock_ms, kind, where, delay_ms = sys.argv[1:]

@@ -12,15 +12,16 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import DataFrame
 
-from pipelines.job import ShareGroupJob
-from pipelines.sink_postgres import PostgresTable
-from pipelines.sinks import AtLeastOnce
 from sharequeue.database import Database
+from sharequeue.groups.membership import Membership
 from sharequeue.local import processes
 from sharequeue.local.home import Home
 from sharequeue.local.stack import StackInfo
-from sharequeue.membership import Membership
-from sharequeue.state import Lease, State
+from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.sinks.postgres import PostgresTable
+from sharequeue.spark.sinks.sinks import AtLeastOnce
+from sharequeue.state import State
+from sharequeue.values import Lease
 from tests.fix_pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of
 from tests.fix_stack import MakeTopic, start_service
 

@@ -21,13 +21,14 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from sharequeue.database import Database, migrate
-from sharequeue.leases import AcknowledgeType, Lease, SharePartition
+from sharequeue.database import Database
+from sharequeue.database.migrations import migrate
 from sharequeue.local import postgres
 from sharequeue.local.home import Home
 from sharequeue.local.processes import Running
 from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
+from sharequeue.values import AcknowledgeType, Lease, SharePartition
 from tests.cutting_proxy import CuttingProxy
 
 AT = SharePartition("g", "t", 0)

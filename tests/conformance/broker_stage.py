@@ -19,16 +19,17 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from sharequeue.configs import GroupConfigs, ServiceConfigs
 from sharequeue.database import Database
-from sharequeue.deadletter_records import KAFKA_HEADERS, DeadLetter, read_dead_letters
-from sharequeue.deadletter_topic import TopicKeeper
-from sharequeue.deadletters import DeadLetterWriter
+from sharequeue.deadletters.letters import KAFKA_HEADERS, DeadLetter, read_dead_letters
+from sharequeue.deadletters.topic import TopicKeeper
+from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.errors import ShareError
-from sharequeue.kafka_clients import client_config
+from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
+from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
-from sharequeue.state import SharePartition, State
-from sharequeue.topics import Topics
+from sharequeue.state import State
+from sharequeue.values import SharePartition
 from tests.conformance.engines import LogEnds
 from tests.conformance.postgres_engine import PostgresEngine
 from tests.conformance.replay import Answer, Replay

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from sharequeue.leases import Lease, SharePartition
 from sharequeue.offsets import OffsetSet
 from sharequeue.testing import InMemoryShareGroups, RecordState
+from sharequeue.values import Lease, SharePartition
 from tests.conformance.drawing import drawn
 from tests.conformance.sql_side import SqlSide, ranges_of
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from sharequeue.database import Database, migrate
+from sharequeue.database import Database
+from sharequeue.database.migrations import migrate
 from sharequeue.local.stack import StackInfo
 from tests.conformance.postgres_engine import PostgresEngine
 from tests.fix_stack import allow_short_locks

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from sharequeue.leases import AcknowledgeType, SharePartition
 from sharequeue.testing import (
     AcknowledgementBatch,
     AcquireMode,
@@ -19,6 +18,7 @@ from sharequeue.testing import (
     RecordState,
     Redelivery,
 )
+from sharequeue.values import AcknowledgeType, SharePartition
 from tests.conformance.engines import ENGINES, Engine, FetchOf, LogEnds
 
 T0 = SharePartition("g", "t", 0)

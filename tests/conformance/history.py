@@ -14,9 +14,9 @@ from typing import Any
 from uuid import UUID
 
 from sharequeue.errors import ShareError
-from sharequeue.leases import SharePartition
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.testing import AcknowledgementBatch, Acquired, InMemoryShareGroups, LogBatch, RecordState
+from sharequeue.values import SharePartition
 from tests.conformance.comparison import Comparison, Different, Held, Tally
 from tests.conformance.drawing import drawn
 from tests.conformance.sql_side import SqlSide, place, ranges_of, refusal

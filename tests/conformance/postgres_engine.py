@@ -19,12 +19,7 @@ from sharequeue.errors import (
     UnknownTopicOrPartition,
 )
 from sharequeue.offsets import OffsetSet
-from sharequeue.testing import (
-    Description,
-    OffsetState,
-    RecordState,
-    SharePartition,
-)
+from sharequeue.testing import Description, OffsetState, RecordState, SharePartition
 from tests.conformance.engines import LogEnds, topic_id
 from tests.conformance.postgres_fetches import PostgresFetches
 

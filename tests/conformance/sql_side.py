@@ -17,7 +17,7 @@ import psycopg2
 import sqlalchemy as sa
 
 from sharequeue.errors import error_for
-from sharequeue.leases import SharePartition
+from sharequeue.values import SharePartition
 from tests.fix_stack import LOCK_BOUNDS
 
 _RANGE = re.compile(r"\[(\d+),(\d+)\)")

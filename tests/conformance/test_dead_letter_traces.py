@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from sharequeue.deadletter_topic import TopicKeeper
+from sharequeue.deadletters.topic import TopicKeeper
 from sharequeue.settings import Settings
 from tests.conformance.broker_stage import BrokerReplay
 from tests.conformance.postgres_engine import PostgresEngine

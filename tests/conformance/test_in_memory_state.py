@@ -9,14 +9,14 @@ from uuid import UUID
 import pytest
 
 from sharequeue.errors import InvalidRecordState, InvalidRequest
-from sharequeue.leases import LeaseOutput
 from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
-from sharequeue.state_administration import StateAdministration
-from sharequeue.state_fetches import StateFetches
-from sharequeue.state_many import StateMany
-from sharequeue.state_outputs import StateOutputs
+from sharequeue.state.administration import StateAdministration
+from sharequeue.state.fetches import StateFetches
+from sharequeue.state.many import StateMany
+from sharequeue.state.outputs import StateOutputs
 from sharequeue.testing import InMemoryShareGroups, InMemoryState
+from sharequeue.values import LeaseOutput
 from tests.conformance.drawing import ACCEPT, REJECT, RELEASE, RENEW, T0
 from tests.fix_stack import LOCK_BOUNDS
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from sharequeue.errors import InvalidRequest
-from sharequeue.leases import Acknowledged, SharePartition
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.testing import AcknowledgementBatch, Acquired, RecordState, Redelivery
 from sharequeue.testing.acknowledging import validate
+from sharequeue.values import Acknowledged, SharePartition
 from tests.conformance.comparison import Different
 from tests.conformance.history import (
     DLQ,

@@ -26,7 +26,7 @@ from typing import get_args
 
 import pytest
 
-from sharequeue.deadletter_batches import Step
+from sharequeue.deadletters.batches import Step
 from sharequeue.settings import Settings
 from tests.fix_deadletters import GivenUp
 from tests.fix_stack import say

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 
-from sharequeue.configs import alter_group_configs
 from sharequeue.database import Database
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.kafka.topics import Topics
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
-from sharequeue.state import AcknowledgeType, SharePartition, State
-from sharequeue.topics import Topics
+from sharequeue.state import State
+from sharequeue.values import AcknowledgeType, SharePartition
 from tests.docs.pages import PAGES, ROOT, RUN, SHOWN, Reader, blocks
 from tests.fix_deadletters import GivenUp
 from tests.fix_pipelines import Holder, Produce
@@ -29,7 +30,7 @@ ELSEWHERE = {
     # Make's targets are what the build server and the end-to-end tests run.
     "README.md": "tests/e2e/test_main_job.py",
     # No container runs where the tests do; what each container runs is run as a process.
-    "docker/README.md": "tests/integration/test_docker.py",
+    "docker/README.md": "tests/integration/local/test_docker.py",
 }
 HERE = {
     "docs/dead-letters.md",
@@ -137,7 +138,7 @@ def test_sinks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The pipelines that the page defines run, each into its sink; then the files of one are brought together."""
-    from pipelines import run_rounds
+    from sharequeue.spark import run_rounds
 
     monkeypatch.chdir(reader.folder)
     produce(make_topic(2, "orders"), 0, ["one order", "another"])

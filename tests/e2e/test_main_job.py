@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pandas as pd
 import pytest
 
-from sharequeue.deadletter_records import KAFKA_HEADERS
-from sharequeue.reports import Reports
+from sharequeue.deadletters.letters import KAFKA_HEADERS
 from sharequeue.state import State
+from sharequeue.state.reports import Reports
 from tests.fix_demo import (
     GROUP,
     TOPIC,

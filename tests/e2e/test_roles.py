@@ -22,13 +22,14 @@ import sqlalchemy as sa
 
 from orchestration.defs.flight_delays.group import NAME, configure
 from pipelines.flights.records import produce
-from sharequeue.configs import alter_group_configs
 from sharequeue.database import Database
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.kafka.topics import Topics
 from sharequeue.local import processes, stack
 from sharequeue.local.home import Home
 from sharequeue.settings import Settings
-from sharequeue.state import AcknowledgeType, SharePartition, State
-from sharequeue.topics import Topics
+from sharequeue.state import State
+from sharequeue.values import AcknowledgeType, SharePartition
 from tests.fix_demo import GROUP, TOPIC, DemoStack, assert_drained
 from tests.fix_stack import REPOSITORY
 

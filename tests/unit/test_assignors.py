@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharequeue.assignors import Assignment, assign, desired_sharing, desired_sizes
+from sharequeue.groups.assignors import Assignment, assign, desired_sharing, desired_sizes
 
 Step = tuple[str, str, list[str]]
 Shape = tuple[list[int], int, int, int]

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sharequeue import deadletter_attempts
-from sharequeue.deadletter_attempts import (
+from sharequeue.deadletters import attempts as deadletter_attempts
+from sharequeue.deadletters.attempts import (
     FIRST_ATTEMPT,
     LAST_ATTEMPT,
     MEMBER,
@@ -21,9 +21,9 @@ from sharequeue.deadletter_attempts import (
     read_errors,
     without_explanation,
 )
-from sharequeue.deadletter_records import EXCEPTION_CLASS, EXCEPTION_MESSAGE, OFFSET, DeadLetter
+from sharequeue.deadletters.letters import EXCEPTION_CLASS, EXCEPTION_MESSAGE, OFFSET, DeadLetter
 from sharequeue.offsets import OffsetSet
-from sharequeue.state import Attempt
+from sharequeue.values import Attempt
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

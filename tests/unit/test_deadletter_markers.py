@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from sharequeue.deadletter_topic import CannotWrite
-from sharequeue.deadletter_transactions import Markers
+from sharequeue.deadletters.topic import CannotWrite
+from sharequeue.deadletters.transactions import Markers
 from sharequeue.settings import Settings
-from sharequeue.state import SharePartition
+from sharequeue.values import SharePartition
 
 SOURCE = SharePartition("g", "t", 0)
 
@@ -34,7 +34,7 @@ def markers(monkeypatch: pytest.MonkeyPatch, coordinator: Coordinator) -> Marker
     def consumer(*_: Any, **__: Any) -> Coordinator:
         return coordinator
 
-    monkeypatch.setattr("sharequeue.deadletter_transactions.Consumer", consumer)
+    monkeypatch.setattr("sharequeue.deadletters.transactions.Consumer", consumer)
     return Markers(Settings.load(bootstrap_servers="127.0.0.1:1"), "g")
 
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharequeue.deadletter_originals import passes
-from sharequeue.deadletter_records import (
+from sharequeue.deadletters.letters import (
     KAFKA_HEADERS,
     DeadLetter,
     Letter,
@@ -22,8 +21,9 @@ from sharequeue.deadletter_records import (
     record_bytes,
     without_content,
 )
+from sharequeue.kafka.records import passes
 from sharequeue.offsets import OffsetSet
-from sharequeue.state import DeadLetterBatch, DeadLetterRun, SharePartition
+from sharequeue.values import DeadLetterBatch, DeadLetterRun, SharePartition
 
 BATCH = DeadLetterBatch(
     SharePartition("gruppe-ü", "flights", 3),

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import TopicPartition
 
-from sharequeue.deadletter_topic import (
+from sharequeue.deadletters.topic import (
     DeadLetterRules,
     DeadLetterTopic,
     FoundTopic,
     name_problem,
     topic_problem,
 )
-from sharequeue.deadletter_transactions import Marker, transactional_id
-from sharequeue.state import SharePartition
+from sharequeue.deadletters.transactions import Marker, transactional_id
+from sharequeue.values import SharePartition
 
 RULES = DeadLetterRules("g", "dlq.g")
 ENABLED = {"errors.deadletterqueue.group.enable": "true"}

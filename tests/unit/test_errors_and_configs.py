@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from sharequeue import errors
-from sharequeue.config_keys import GROUP_CONFIGS, SERVICE_CONFIGS, environment_name, reset_duration
-from sharequeue.configs import GroupConfigs, ServiceConfigs, validate_group_config
 from sharequeue.errors import InvalidConfig, ShareError, UnknownServerError, error_for
+from sharequeue.groups.config_keys import GROUP_CONFIGS, SERVICE_CONFIGS, environment_name, reset_duration
+from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, validate_group_config
 
 NUMBERS = {
     "UNKNOWN_SERVER_ERROR": -1,

@@ -12,7 +12,7 @@ import yaml
 
 from orchestration.definitions import defs
 from orchestration.defs.flight_delays import group
-from sharequeue.configs import validate_group_config
+from sharequeue.groups.configs import validate_group_config
 
 REPOSITORY = Path(__file__).parents[2]
 

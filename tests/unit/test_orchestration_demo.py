@@ -9,8 +9,8 @@ import pytest
 from orchestration.demo.position import Position
 from orchestration.demo.runs import sole_demo, stage_of
 from orchestration.demo.waiting import Holder, wait_for_holders
+from sharequeue.kafka.topics import LogOffsets
 from sharequeue.local.home import Home
-from sharequeue.topics import LogOffsets
 from tests.unit.test_orchestration_sensor import status
 
 

@@ -5,7 +5,7 @@ from dagster._core.definitions.utils import is_valid_name
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.names import NameCollision, dagster_name, dagster_names
+from sharequeue.dagster.names import NameCollision, dagster_name, dagster_names
 
 
 def test_readable() -> None:

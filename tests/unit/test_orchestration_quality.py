@@ -7,9 +7,9 @@ from types import MappingProxyType
 import dagster as dg
 import pytest
 
-from orchestration.quality import dead_letters
-from orchestration.quality.expectations import Verdict, check_specs, validate
-from sharequeue.deadletter_records import KAFKA_HEADERS, MESSAGES, DeadLetter
+from sharequeue.dagster.quality import dead_letters
+from sharequeue.dagster.quality.expectations import Verdict, check_specs, validate
+from sharequeue.deadletters.letters import KAFKA_HEADERS, MESSAGES, DeadLetter
 from sharequeue.offsets import OffsetSet
 
 PREFIX = "__dlq.errors."

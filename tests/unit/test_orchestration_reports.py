@@ -5,10 +5,10 @@ from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
 
-from orchestration import plots, reports
-from sharequeue.deadletters import DeadLetterReport, Held, PartitionReport
-from sharequeue.journal import Day
-from sharequeue.state import DeliveryCount, SharePartition
+from sharequeue.dagster import plots, reports
+from sharequeue.deadletters.writer import DeadLetterReport, Held, PartitionReport
+from sharequeue.state.journal import Day
+from sharequeue.values import DeliveryCount, SharePartition
 
 PNG = b"\x89PNG\r\n\x1a\n"
 COUNTS = [

@@ -9,8 +9,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from orchestration.sensors import PAUSE_AFTER_FAILURE_SECONDS, lag_sensor, reason_to_wait, waiting_records
-from sharequeue.state import SharePartitionStatus
+from sharequeue.dagster.sensors import (
+    PAUSE_AFTER_FAILURE_SECONDS,
+    lag_sensor,
+    reason_to_wait,
+    waiting_records,
+)
+from sharequeue.values import SharePartitionStatus
 
 GROUP = "flight-delays"
 JOB = "flight_delays"

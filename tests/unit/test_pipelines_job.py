@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines import by_row, pipeline
+from sharequeue.spark import by_row, pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

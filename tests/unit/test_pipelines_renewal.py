@@ -11,9 +11,10 @@ from uuid import UUID
 import pytest
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from pipelines.renewal import Budget, LeaseKeeper, LockLost
 from sharequeue.offsets import OffsetSet
-from sharequeue.state import AcquiredMany, Delivery, Lease, SharePartition
+from sharequeue.spark.leasing.renewal import Budget, LeaseKeeper, LockLost
+from sharequeue.state.many import AcquiredMany
+from sharequeue.values import Delivery, Lease, SharePartition
 
 AT = SharePartition("g", "t", 0)
 

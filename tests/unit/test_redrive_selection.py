@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sharequeue.deadletter_records import DeadLetter, Headers
+from sharequeue.deadletters.letters import DeadLetter, Headers
 from sharequeue.offsets import OffsetSet
-from sharequeue.redrive_selection import Selection, original_headers, redrive_count, redriven_headers
+from sharequeue.redrive.selection import Selection, original_headers, redrive_count, redriven_headers
 
 WRITTEN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HEADERS: Headers = (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sharequeue.kafka_clients import client_config, spark_options
+from sharequeue.kafka.clients import client_config, spark_options
 from sharequeue.settings import SettingMissing, Settings, normalise_database_url
 
 STACK = {

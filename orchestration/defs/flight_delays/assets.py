@@ -2,20 +2,20 @@
 
 Accepted flights (lease → read → handle → write → acknowledge, round by round, as a member of the group),
 their summary, the sweep, the dead letters, and the two reports. The order is that of the dependencies, from
-top to bottom. What a round does is ``pipelines.run``'s matter.
+top to bottom. What a round does is ``sharequeue.spark.run``'s matter.
 """
 
 import dagster as dg
 from pydantic import Field
 
-from orchestration import reports
 from orchestration.defs.flight_delays.group import CLIENT_ID_PREFIX, GROUP, NAME, TAGS, TOPIC, configure
-from orchestration.resources import SettingsResource, SparkResource, StateResource
-from sharequeue.configs import GroupConfigs
-from sharequeue.deadletters import DeadLetterWriter
-from sharequeue.journal import Journal
-from sharequeue.membership import Membership
-from sharequeue.topics import Topics
+from sharequeue.dagster import reports
+from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
+from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.groups.membership import Membership
+from sharequeue.kafka.topics import Topics
+from sharequeue.state.journal import Journal
 
 HISTORY_REPORTS = 200
 REPORTED_DAYS = 200
@@ -54,8 +54,8 @@ def accepted_flights(
     committed.
     """
     from pipelines.flights.pipeline import flight_delays
-    from pipelines.run import run_rounds
-    from pipelines.write import sink_root
+    from sharequeue.spark.output.leases import sink_root
+    from sharequeue.spark.run import run_rounds
 
     place = settings.load()
     configure(queue.database)
@@ -96,9 +96,9 @@ def delay_summary(
     settings: SettingsResource, queue: StateResource, spark: SparkResource
 ) -> dg.MaterializeResult[None]:
     """Flights, delayed flights and arrival delay of each carrier and day, merged from the leases that count."""
-    from orchestration.files import replace_parquet
     from pipelines.flights.pipeline import DELAYS, flight_delays, merged_delays
-    from pipelines.write import read_manifest, read_output
+    from sharequeue.dagster.files import replace_parquet
+    from sharequeue.spark.output.leases import read_manifest, read_output
 
     sink = flight_delays.summary_sink(DELAYS)
     if not read_manifest(queue.state, GROUP, sink):
@@ -124,7 +124,7 @@ def swept_locks(
 ) -> dg.MaterializeResult[None]:
     """Locks that had lapsed, settled; and the files of leases that ended without an answer, removed."""
     from pipelines.flights.pipeline import flight_delays
-    from pipelines.write import sweep_outputs
+    from sharequeue.spark.output.leases import sweep_outputs
 
     swept = queue.state.sweep()
     orphans = sweep_outputs(spark.session(NAME), settings.load(), queue.state, flight_delays)

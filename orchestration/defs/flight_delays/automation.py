@@ -3,7 +3,7 @@
 import dagster as dg
 
 from orchestration.defs.flight_delays.group import GROUP, NAME, TAGS
-from orchestration.sensors import lag_sensor
+from sharequeue.dagster.sensors import lag_sensor
 
 # One process for all of a run: its assets share one JVM, and a kill of the run is a kill of everything it
 # does.

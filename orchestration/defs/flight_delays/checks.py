@@ -2,8 +2,8 @@
 
 import dagster as dg
 
-from orchestration.checks import dead_letter_checks, state_checks
 from orchestration.defs.flight_delays.group import GROUP, NAME
+from sharequeue.dagster.checks import dead_letter_checks, state_checks
 
 dead_letter_suite = dead_letter_checks(
     GROUP,

@@ -4,9 +4,9 @@ The handler and its sink are ``pipelines.flights.pipeline``'s; the names are rep
 imports Spark, which no process that only loads definitions should pay for.
 """
 
-from orchestration.names import GROUP_TAG, dagster_name
-from sharequeue.configs import GroupConfigs, alter_group_configs
+from sharequeue.dagster.names import GROUP_TAG, dagster_name
 from sharequeue.database import Database
+from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 
 GROUP = "flight-delays"
 NAME = dagster_name(GROUP)

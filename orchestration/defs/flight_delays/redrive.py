@@ -3,7 +3,7 @@
 import dagster as dg
 
 from orchestration.defs.flight_delays.group import GROUP, NAME, TAGS
-from orchestration.redrive import redrive_asset
+from sharequeue.dagster.redrive import redrive_asset
 
 redriven = redrive_asset(GROUP, NAME, TAGS)
 

@@ -1,0 +1,138 @@
+"""How are dead letters put back to work from Dagster?
+
+An asset of its own, in no job that runs by itself: somebody who has removed the cause launches it with a config that
+says which letters. Without `execute` it only says what it would do. `sharequeue.redrive` does the rest, with
+the same guarantees as on the command line: each letter once, whoever else redrives at the same time and
+whatever run is killed.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from sharequeue.dagster.resources import SettingsResource, StateResource
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.redrive.redrive import MAX_REDRIVES, Redrive, RedrivePlan, RedriveReport
+from sharequeue.redrive.selection import RedriveRefused, Selection, parse_header, parse_places
+
+
+class Redriving(dg.Config):
+    """Which letters, where to, and whether at all. What is left out does not matter."""
+
+    execute: bool = Field(
+        default=False, description="Send them; without this the run only says what it would do."
+    )
+    cause: str | None = Field(default=None, description="Only letters of this cause: rejected or exceeded.")
+    since: str | None = Field(default=None, description="Only letters written from then on (ISO 8601; UTC).")
+    until: str | None = Field(default=None, description="Only letters written before (ISO 8601; UTC).")
+    source_topic: str | None = Field(default=None, description="Only records of this topic.")
+    source_partition: int | None = Field(default=None, ge=0, description="Only records of this partition.")
+    header: str | None = Field(default=None, description="Only with this header: NAME=VALUE.")
+    offsets: list[str] = Field(
+        default=[], description="Only at these places in the dead-letter topic: PARTITION:FIRST-LAST."
+    )
+    target: str | None = Field(
+        default=None, description="The topic to send to; without it each record's source."
+    )
+    only_group: bool = Field(
+        default=False, description="For this group alone: runs of other share groups pass over the records."
+    )
+    rate: float | None = Field(default=None, gt=0, description="Records a second at most.")
+    max_redrives: int = Field(
+        default=MAX_REDRIVES, ge=1, description="Records put back so often already stay where they are."
+    )
+
+    def selection(self, group_id: str) -> Selection:
+        """The letters of ``group_id`` that are meant. Raises ``dg.Failure`` that names what cannot be read."""
+        if self.cause not in (None, "rejected", "exceeded"):
+            raise dg.Failure(f"cause: {self.cause!r}: expected rejected or exceeded", allow_retries=False)
+        try:
+            return Selection(
+                cause=self.cause,
+                since=_time(self.since),
+                until=_time(self.until),
+                group=group_id,
+                source_topic=self.source_topic,
+                source_partition=self.source_partition,
+                header=parse_header(self.header) if self.header is not None else None,
+                offsets=parse_places(self.offsets),
+            )
+        except ValueError as error:
+            raise dg.Failure(f"the redrive's config cannot be read: {error}", allow_retries=False) from error
+
+
+def redrive_asset(group_id: str, name: str, tags: Mapping[str, str]) -> dg.AssetsDefinition:
+    """The asset ``<name>_redriven``: dead letters of ``group_id`` put back, in a Dagster group of its own."""
+
+    @dg.asset(name=f"{name}_redriven", group_name=f"{name}_redrive", kinds={"kafka"}, tags=dict(tags))
+    def redriven(
+        context: dg.AssetExecutionContext,
+        config: Redriving,
+        settings: SettingsResource,
+        queue: StateResource,
+    ) -> dg.MaterializeResult[None]:
+        """Dead letters put back to work, each once; a dry run unless the config says `execute`."""
+        topic = GroupConfigs.load(queue.database, group_id).dead_letter_topic
+        if not topic:
+            raise dg.Failure(f"group {group_id} has no dead-letter topic", allow_retries=False)
+        selection = config.selection(group_id)
+        try:
+            work = Redrive(
+                settings.load(),
+                queue.database,
+                topic,
+                selection,
+                target=config.target,
+                only_group=group_id if config.only_group else None,
+                rate=config.rate,
+                max_redrives=config.max_redrives,
+            )
+            plan = work.plan()
+            report = work.run(context.log.info) if config.execute else None
+        except RedriveRefused as error:
+            # Nothing that trying again in a moment would change, and what was sent is known.
+            raise dg.Failure(str(error), allow_retries=False) from error
+        if report is None:
+            context.log.info(f"a dry run: {plan.letters:,} letters would be sent; set execute to send them")
+        return dg.MaterializeResult(metadata=metadata(topic, selection, plan, report))
+
+    return redriven
+
+
+def metadata(
+    topic: str, selection: Selection, plan: RedrivePlan, report: RedriveReport | None
+) -> dict[str, Any]:
+    """What was chosen and what was sent, in letters; keys and units are the same for a dry run."""
+    return {
+        "dead_letter_topic": topic,
+        "selection": str(selection),
+        "dry_run": report is None,
+        "chosen_records": plan.letters,
+        "sent_records": report.sent if report else 0,
+        "resumed_records": report.resumed if report else 0,
+        "gone_records": report.gone if report else 0,
+        "sent_before_records": plan.sent_before,
+        "held_by_loop_guard_records": plan.looping,
+        "redrive_seconds": round(report.seconds, 3) if report else 0.0,
+        "redrive_id": str(report.redrive_id) if report else "",
+        "other_groups": sorted({group for groups in plan.other_groups.values() for group in groups}),
+        "by_target": _counts("target", plan.targets),
+        "by_cause": _counts("cause", plan.causes),
+    }
+
+
+def _counts(name: str, counts: Mapping[str, int]) -> dg.TableMetadataValue:
+    return dg.MetadataValue.table(
+        records=[dg.TableRecord({name: key, "letters": count}) for key, count in sorted(counts.items())],
+        schema=dg.TableSchema(columns=[dg.TableColumn(name, "string"), dg.TableColumn("letters", "int")]),
+    )
+
+
+def _time(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    given = datetime.fromisoformat(text)
+    return given if given.tzinfo else given.replace(tzinfo=UTC)

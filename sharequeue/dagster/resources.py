@@ -1,0 +1,83 @@
+"""What do assets, checks and sensors share: settings, the queue's state, and Spark?
+
+Each resource opens what it stands for when a run first needs it and closes it when the run ends. Spark takes
+seconds to start, so its session is made at the first touch: a run that finds nothing to do never pays for it.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import PrivateAttr
+
+from sharequeue.database import Database
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.state.reports import Reports
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SettingsResource(dg.ConfigurableResource[Any]):
+    """Where everything is: environment, then the data folder's ``stack.json``, then defaults."""
+
+    home: str | None = None
+
+    def load(self) -> Settings:
+        """The settings as of now; a missing address raises when it is asked for, with what to set."""
+        return Settings.load(self.home)
+
+
+class StateResource(dg.ConfigurableResource[Any]):
+    """The share groups' state in Postgres, and the reports on it, over one pool per run."""
+
+    settings: dg.ResourceDependency[SettingsResource]
+    _database: Database | None = PrivateAttr(default=None)
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Makes the pool; it connects at the first question."""
+        self._database = Database.open(self.settings.load())
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Closes the pool."""
+        if self._database is not None:
+            self._database.close()
+
+    @property
+    def database(self) -> Database:
+        """The pool of this run."""
+        if self._database is None:
+            raise RuntimeError("the state resource is used outside of a run")
+        return self._database
+
+    @property
+    def state(self) -> State:
+        """What happened to which record."""
+        return State(self.database)
+
+    @property
+    def reports(self) -> Reports:
+        """The history of SPSO, lag and delivery counts."""
+        return Reports(self.database)
+
+
+class SparkResource(dg.ConfigurableResource[Any]):
+    """One Spark session per run, made at the first touch, stopped at the end of the run."""
+
+    settings: dg.ResourceDependency[SettingsResource]
+    _session: Any = PrivateAttr(default=None)
+
+    def session(self, app_name: str) -> "SparkSession":
+        """The run's session; ``app_name`` counts at the first call."""
+        if self._session is None:
+            from sharequeue.spark.session import spark_session
+
+            self._session = spark_session(self.settings.load(), app_name)
+        session: SparkSession = self._session
+        return session
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Stops the session when there is one."""
+        if self._session is not None:
+            self._session.stop()
+            self._session = None

@@ -1,0 +1,200 @@
+"""How does the schema get into a database?
+
+All in one transaction under an advisory lock, as the schema's owner. Which files there are is `schema_files`' matter,
+who may use what is ``sql/functions/90_permissions.sql``'s; which roles there are is asked for by :class:`RoleNames`
+(``sharequeue migrate --roles``).
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from sharequeue.database import schema_files
+from sharequeue.database.pool import Database
+from sharequeue.database.schema_files import VERSIONED, Migration, SchemaOutdated, applied
+from sharequeue.database.upgrades import SchemaBusy, Upgrade, patiently
+from sharequeue.settings import RoleNames
+
+__all__ = ["SchemaBusy", "may_migrate", "migrate", "pending"]
+
+_MIGRATION_LOCK = 7_264_519_032_117
+"""Key of the advisory lock under which one process at a time migrates; any constant does."""
+
+
+def pending(database: Database) -> list[str]:
+    """The names of the files that :func:`migrate` would apply, in order. Raises SchemaOutdated as it does."""
+    with database.engine.begin() as connection:
+        _become_owner(connection)
+        return [migration.name for migration in _pending(connection)]
+
+
+def migrate(database: Database, *, dry_run: bool = False, roles: RoleNames | None = None) -> list[str]:
+    """Brings the schema up to date, all in one transaction; answers with the names of the files applied.
+
+    With ``dry_run`` nothing changes and the names say what would be applied. With ``roles`` the roles of those
+    names are made where they are missing, the schema is handed to the owner's, and the others are granted what is
+    theirs. Raises SchemaOutdated when an applied numbered migration has another text now, or the database has one
+    that this code does not know (a newer release), and SchemaBusy when others were in the way for the database's
+    lock time-out: workers go on meanwhile.
+    """
+    return patiently(database, lambda upgrade: _migrate(upgrade, dry_run, roles))
+
+
+def _migrate(upgrade: Upgrade, dry_run: bool, roles: RoleNames | None) -> list[str]:
+    connection = upgrade.connection
+    # Moving a large table takes as long as it takes; waiting for one does not.
+    connection.exec_driver_sql("set local statement_timeout = 0")
+    connection.execute(sa.text("select pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+    if roles is not None and not dry_run:
+        _make_roles(connection, roles)
+        _hand_over(upgrade, roles.owner)
+    _become_owner(connection)
+    todo = _pending(connection)
+    if dry_run:
+        return [migration.name for migration in todo]
+    if todo:
+        _prepare(connection)
+        for migration in todo:
+            _apply(upgrade, migration)
+        # Files that are gone; what they made was dropped by a numbered migration.
+        connection.execute(
+            sa.text("delete from sharequeue.schema_migrations where not name = any(:names)"),
+            {"names": [f.name for f in schema_files.migrations()]},
+        )
+    if roles is not None:
+        _name_roles(connection, roles)
+    return [migration.name for migration in todo]
+
+
+def may_migrate(connection: sa.Connection) -> bool:
+    """Whether the login may migrate: there is no schema yet, or the schema's owner is one of its roles."""
+    owned = sa.text("select pg_has_role(nspowner, 'MEMBER') from pg_namespace where nspname = 'sharequeue'")
+    return connection.scalar(owned) is not False
+
+
+def _pending(connection: sa.Connection) -> list[Migration]:
+    done = applied(connection)
+    files = schema_files.migrations()
+    unknown = sorted(name for name in done.keys() - {f.name for f in files} if name.startswith(VERSIONED))
+    if unknown:
+        raise SchemaOutdated(
+            f"the database has {unknown[-1]}, which this version does not know: it was migrated by a newer release. "
+            "Upgrade sharequeue here."
+        )
+    for f in files:
+        if not f.repeatable and done.get(f.name, f.checksum) != f.checksum:
+            raise SchemaOutdated(
+                f"{f.name} was applied with another text than it has now. Numbered migrations never change once "
+                "applied: restore the file and write a new one."
+            )
+    first_changed = next((i for i, f in enumerate(files) if done.get(f.name) != f.checksum), len(files))
+    # A repeatable file may use any that stands before it: from the first change on, all of them are applied
+    # again.
+    return [f for i, f in enumerate(files) if i >= first_changed and (f.repeatable or f.name not in done)]
+
+
+def _prepare(connection: sa.Connection) -> None:
+    if connection.scalar(sa.text("select to_regnamespace('sharequeue')")) is None:
+        connection.exec_driver_sql("create schema sharequeue")
+    connection.exec_driver_sql(
+        "create table if not exists sharequeue.schema_migrations ("
+        " name text constraint schema_migrations_pkey primary key, checksum text not null,"
+        " applied_at timestamptz not null default clock_timestamp())"
+    )
+
+
+def _apply(upgrade: Upgrade, migration: Migration) -> None:
+    try:
+        upgrade.run(migration.text, repeatable=migration.repeatable)
+    except Exception as error:
+        error.add_note(f"while applying {migration.name}; nothing was changed")
+        raise
+    upgrade.connection.execute(
+        sa.text(
+            "insert into sharequeue.schema_migrations (name, checksum) values (:name, :checksum)"
+            " on conflict (name) do update set checksum = excluded.checksum, applied_at = clock_timestamp()"
+        ),
+        {"name": migration.name, "checksum": migration.checksum},
+    )
+
+
+def _become_owner(connection: sa.Connection) -> None:
+    """What is made belongs to whom the schema belongs to, whichever of its members runs this."""
+    owner = connection.scalar(
+        sa.text(
+            "select quote_ident(pg_get_userbyid(nspowner)) from pg_namespace where nspname = 'sharequeue'"
+            " and nspowner <> to_regrole(quote_ident(current_user))"
+        )
+    )
+    if owner is not None and connection.scalar(
+        sa.text("select pg_has_role(to_regrole(:owner), 'MEMBER')"), {"owner": owner}
+    ):
+        connection.exec_driver_sql(f"set local role {owner}")
+
+
+def _make_roles(connection: sa.Connection, roles: RoleNames) -> None:
+    """Makes the group roles that are missing; those that are there already are left as they are."""
+    for name in roles:
+        quoted = connection.scalar(sa.text("select quote_ident(:name)"), {"name": name})
+        if connection.scalar(sa.text("select to_regrole(:quoted)"), {"quoted": quoted}) is None:
+            connection.exec_driver_sql(f"create role {quoted} nologin")
+
+
+def _hand_over(upgrade: Upgrade, owner: str) -> None:
+    """Makes ``owner`` the owner of the schema and all that is in it."""
+    connection = upgrade.connection
+    quoted = connection.scalar(sa.text("select quote_ident(:name)"), {"name": owner})
+    if not connection.scalar(sa.text("select pg_has_role(to_regrole(:r), 'USAGE')"), {"r": quoted}):
+        connection.exec_driver_sql(f"grant {quoted} to current_user")
+    if not connection.scalar(
+        sa.text("select has_database_privilege(:name, current_database(), 'CREATE')"), {"name": owner}
+    ):
+        # Postgres asks for it of the new owner of a schema.
+        database = connection.scalar(sa.text("select quote_ident(current_database())"))
+        connection.exec_driver_sql(f"grant create on database {database} to {quoted}")
+    if connection.scalar(sa.text("select to_regnamespace('sharequeue')")) is None:
+        connection.exec_driver_sql(f"create schema sharequeue authorization {quoted}")
+        return
+    connection.exec_driver_sql(f"alter schema sharequeue owner to {quoted}")
+    statements = connection.scalars(_OWNED, {"owner": owner}).all()
+    if statements:
+        upgrade.lock()
+    for statement in statements:
+        connection.exec_driver_sql(statement)
+
+
+_OWNED = sa.text(
+    """
+    select format('alter %s %s owner to %I', what, name, cast(:owner as text)) from (
+        select 1 as turn, case relkind when 'v' then 'view' else 'table' end as what,
+            cast(cast(c.oid as regclass) as text) as name, relowner as owner
+        from pg_class c where relnamespace = to_regnamespace('sharequeue') and relkind in ('r', 'p', 'v')
+        union all
+        -- Those of identity columns follow their table.
+        select 2, 'sequence', cast(cast(c.oid as regclass) as text), relowner
+        from pg_class c where relnamespace = to_regnamespace('sharequeue') and relkind = 'S'
+            and not exists (select from pg_depend d where d.classid = cast('pg_class' as regclass)
+                and d.objid = c.oid and d.deptype in ('a', 'i'))
+        union all
+        select 3, 'type', cast(cast(t.oid as regtype) as text), typowner
+        from pg_type t join pg_class c on c.oid = typrelid
+        where typnamespace = to_regnamespace('sharequeue') and relkind = 'c'
+        union all
+        select 4, 'function', cast(cast(p.oid as regprocedure) as text), proowner
+        from pg_proc p where pronamespace = to_regnamespace('sharequeue')
+    ) as owned
+    where owner <> to_regrole(quote_ident(:owner)) order by turn, name
+    """
+)
+
+
+def _name_roles(connection: sa.Connection, roles: RoleNames) -> None:
+    for purpose, name in roles._asdict().items():
+        connection.execute(
+            sa.text(
+                "insert into sharequeue.roles (purpose, role_name) values (:purpose, :name)"
+                " on conflict (purpose) do update set role_name = excluded.role_name"
+            ),
+            {"purpose": purpose, "name": name},
+        )
+    connection.execute(sa.text("select sharequeue.apply_permissions()"))

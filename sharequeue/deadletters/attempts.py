@@ -1,0 +1,167 @@
+"""Why did the handler give a record up, and who tried it when?
+
+What Kafka's dead letters do not tell, as headers of ours: class and message of the handler's exception, when the
+record was first and last tried, by which run and member. Who tried it is in Postgres, one row per failed lease
+(``sql/functions/06_attempts.sql``). What was wrong stays where the run wrote it anyway, in the Parquet files of its
+exceptions sink, which the acknowledgement named as an output of its lease: so acknowledging costs nothing more, and
+only a record that dies is looked up. Where the files cannot be read, a letter goes without; it is not held for that.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from sharequeue.deadletters.letters import EXCEPTION_CLASS, EXCEPTION_MESSAGE, Header, Headers
+from sharequeue.values import Attempt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import fs
+
+FIRST_ATTEMPT = "sharequeue.attempt.first"
+"""When the record was first delivered to somebody who failed at it: milliseconds since the epoch."""
+LAST_ATTEMPT = "sharequeue.attempt.last"
+RUN = "sharequeue.run.id"
+"""What the last member to try called itself (Dagster's runs: `dagster-run-` and the run's id), else its member id."""
+MEMBER = "sharequeue.member.id"
+
+MOST_MESSAGE_BYTES = 1_000
+"""A message may quote the record; the record is in the letter when the group wants it there."""
+
+_CLASS = re.compile(r"((?:\w+\.)*_*[A-Z]\w*)(?:: (.*))?", re.DOTALL)
+
+_log = logging.getLogger(__name__)
+
+Tell = Callable[[int], Headers]
+"""What is told of an offset."""
+
+
+def nothing(offset: int) -> Headers:
+    """Told where no attempt is known."""
+    return ()
+
+
+def exception_headers(error: str) -> Headers:
+    """A handler's `error`: "Class: message" as `by_row` writes it, or any text, which is a message alone."""
+    found = _CLASS.fullmatch(error)
+    name, message = (found[1], found[2] or "") if found else ("", error)
+    headers: list[Header] = [(EXCEPTION_CLASS, name.encode())] if name else []
+    if message:
+        # Cut between characters: a half one would make the header unreadable.
+        cut = message.encode()[:MOST_MESSAGE_BYTES].decode(errors="ignore")
+        headers.append((EXCEPTION_MESSAGE, cut.encode()))
+    return tuple(headers)
+
+
+class Explanations:
+    """Tells of the records of one share-partition's batches, reading each file of errors once in a row of batches."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, pa.Table | None] = {}
+
+    def of(self, attempts: Sequence[Attempt]) -> Tell:
+        """What is told of each offset of a batch with these attempts, which are in their order."""
+        if not attempts:
+            return nothing
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for number, attempt in enumerate(attempts):
+            for bounds in attempt.offsets.ranges:
+                last.update(dict.fromkeys(range(*bounds), number))
+        for number, attempt in reversed(list(enumerate(attempts))):
+            for bounds in attempt.offsets.ranges:
+                first.update(dict.fromkeys(range(*bounds), number))
+        # Only the last attempt's error is the reason; one that ended without an answer has none.
+        named = {a.exceptions for a in attempts if a.exceptions}
+        self._tables = {location: table for location, table in self._tables.items() if location in named}
+        errors = [self._errors(attempt) for attempt in attempts]
+        made: dict[tuple[int, int, Headers], Headers] = {}
+
+        def tell(offset: int) -> Headers:
+            number = last.get(offset)
+            if number is None:
+                return ()
+            # The same tuple for what is the same: its letters differ in their offset only.
+            what = (first[offset], number, errors[number].get(offset, ()))
+            headers = made.get(what)
+            if headers is None:
+                headers = made[what] = (*what[2], *attempt_headers(attempts[what[0]], attempts[number]))
+            return headers
+
+        return tell
+
+    def _errors(self, attempt: Attempt) -> dict[int, Headers]:
+        """What the handler said, by offset; made into headers once per text."""
+        if attempt.exceptions is None:
+            return {}
+        if attempt.exceptions not in self._tables:
+            self._tables[attempt.exceptions] = read_errors(attempt.exceptions)
+        table = self._tables[attempt.exceptions]
+        return {} if table is None else _headers_between(table, attempt.offsets.first, attempt.offsets.end)
+
+
+def _headers_between(table: pa.Table, first: int, end: int) -> dict[int, Headers]:
+    import pyarrow.compute as pc
+
+    near = pc.and_(pc.greater_equal(table["offset"], first), pc.less(table["offset"], end))
+    wanted = table.filter(near)
+    texts = wanted["error"].combine_chunks().dictionary_encode()
+    headers = [exception_headers(text) for text in texts.dictionary.to_pylist()]
+    return {
+        offset: headers[index]
+        for offset, index in zip(wanted["offset"].to_pylist(), texts.indices.to_pylist(), strict=True)
+        if index is not None
+    }
+
+
+def attempt_headers(first: Attempt, last: Attempt) -> Headers:
+    """When it was tried, and by whom last."""
+    return (
+        (FIRST_ATTEMPT, _milliseconds(first)),
+        (LAST_ATTEMPT, _milliseconds(last)),
+        (RUN, (last.client_id or last.member_id).encode()),
+        (MEMBER, last.member_id.encode()),
+    )
+
+
+def read_errors(location: str) -> pa.Table | None:
+    """Offsets and errors of an attempt's exceptions; None when the files are not there, or hold no errors."""
+    # Only here: importing them takes longer than all else that the command line imports.
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    try:
+        filesystem, path = _place(location)
+        files = ds.dataset(path, format="parquet", filesystem=filesystem)
+        if not {"offset", "error"} <= set(files.schema.names):
+            return None
+        table = files.to_table(columns=["offset", "error"])
+        return table.cast(pa.schema([("offset", pa.int64()), ("error", pa.string())]))
+    except (OSError, pa.ArrowException, ValueError) as error:
+        _log.warning(
+            "dead letters go without what their handler said: %s cannot be read: %s", location, error
+        )
+        return None
+
+
+def _place(location: str) -> tuple[fs.FileSystem, str]:
+    from pyarrow import fs
+
+    if "://" in location or location.startswith("file:"):
+        # Hadoop's name for what everybody else calls s3.
+        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(location.replace("s3a://", "s3://", 1))
+        return found
+    return fs.LocalFileSystem(), location
+
+
+def _milliseconds(attempt: Attempt) -> bytes:
+    return b"%d" % round(attempt.acquired_at.timestamp() * 1000)
+
+
+def without_explanation(headers: Iterable[Header]) -> list[Header]:
+    """A letter's headers without what is told here, for a topic that takes no record so large."""
+    told = (EXCEPTION_CLASS, EXCEPTION_MESSAGE, FIRST_ATTEMPT, LAST_ATTEMPT, RUN, MEMBER)
+    return [header for header in headers if header[0] not in told]

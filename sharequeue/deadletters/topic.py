@@ -1,0 +1,270 @@
+"""May this topic take the group's dead letters, and if not, what is to be done?
+
+Kafka's rules for a dead-letter topic (kafka-semantics R-DL-6 and 7; Kafka's `ShareGroupDLQStateManager`): its
+name, its opt-in, its creation. Kafka throws the records away when a rule is broken and only its log tells;
+here the answer is a sentence for whoever looks after the group, and the records are held. What goes into the
+topic is `deadletters.letters`' matter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+from sharequeue.errors import InvalidConfig, ShareError, TopicAlreadyExists
+from sharequeue.groups.config_keys import environment_name
+from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
+from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
+from sharequeue.settings import Settings
+
+GROUP_ENABLE = "errors.deadletterqueue.group.enable"
+"""The topic config by which a topic takes dead letters of groups. Brokers before 4.4 do not know it."""
+OPT_IN = "sharequeue.dead.letter.topic.enable"
+"""The group config that stands in for it where the broker does not know it."""
+AUTO_CREATE = "errors.deadletterqueue.auto.create.topics.enable"
+TOPIC_NAME = "errors.deadletterqueue.topic.name"
+PREFIX = "errors.deadletterqueue.topic.name.prefix"
+
+TIMEOUT_SECONDS = 20.0
+_ERRORS = 3
+"""The client's log level: what it says below passes by itself, or is raised."""
+_DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
+_WAIT = "the records wait, the next drain tries again."
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_PASSING = frozenset(
+    {
+        # A coordinator that is elected, loading or moving: always so for the first group of a new broker.
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.BROKER_NOT_AVAILABLE,
+    }
+)
+
+
+class CannotWrite(Exception):
+    """Dead letters cannot be written now; the message says why and what to do.
+
+    `lasting`: waiting will not help, somebody has to act. Only then may records be dropped, where that is
+    allowed.
+    """
+
+    def __init__(self, reason: str, *, lasting: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.lasting = lasting
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterRules:
+    """What the group's and the service's configuration say about dead letters."""
+
+    group_id: str
+    topic: str
+    copy_record: bool = False
+    drop: bool = False
+    opted_in: bool = False
+    prefix: str = "dlq."
+    auto_create: bool = False
+
+    @classmethod
+    def of(cls, configs: GroupConfigs, service: ServiceConfigs) -> Self:
+        """The rules that these configurations make."""
+        return cls(
+            group_id=configs.group_id,
+            topic=configs.dead_letter_topic,
+            copy_record=configs.dead_letter_copy_record,
+            drop=configs.dead_letter_drop_enable,
+            opted_in=bool(configs.values.get(OPT_IN, False)),
+            prefix=service.dead_letter_prefix,
+            auto_create=service.dead_letter_auto_create,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterTopic:
+    """A topic that may take the group's dead letters."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    max_message_bytes: int
+
+    def partition_for(self, source_partition: int) -> int:
+        """Where the letters of a source partition go: its number modulo the topic's partitions."""
+        return source_partition % self.partitions
+
+
+NO_TOPIC = DeadLetterTopic("", "", 1, _DEFAULT_MAX_MESSAGE_BYTES)
+"""Stands in where a producer is only to fence others and writes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTopic:
+    """A topic as the broker describes it: number of partitions, id, configs."""
+
+    partitions: int
+    topic_id: str
+    configs: Mapping[str, str]
+
+
+def name_problem(rules: DeadLetterRules) -> str | None:
+    """What is wrong with the topic's name, and what to do; None when nothing is."""
+    topic, group = rules.topic, rules.group_id
+    rename = f"set `{TOPIC_NAME}` of group `{group}`"
+    if not topic:
+        return f"group `{group}` has no dead-letter topic, but records that wait for one: {rename}."
+    if topic.startswith("__"):
+        return f"`{topic}` begins with `__`, as only Kafka's internal topics do: {rename} to another."
+    if not _LEGAL_NAME.fullmatch(topic) or topic in (".", ".."):
+        return f"`{topic}` is no legal topic name (letters, digits, dot, underscore, hyphen): {rename} to another."
+    if not topic.startswith(rules.prefix):
+        return (
+            f"`{topic}` does not begin with `{rules.prefix}`: {rename} to one that does, "
+            f"or set {environment_name(PREFIX)}."
+        )
+    return None
+
+
+def topic_problem(rules: DeadLetterRules, found: FoundTopic | None) -> str | None:
+    """Why the topic does not take the group's dead letters, and what to do; None when it does, or can be made."""
+    topic = rules.topic
+    if found is None:
+        if rules.auto_create:
+            return None
+        return (
+            f"there is no topic `{topic}`: create it with the config `{GROUP_ENABLE}=true`, "
+            f"or let it be created by `{AUTO_CREATE}=true` of the broker or {environment_name(AUTO_CREATE)}=true."
+        )
+    if GROUP_ENABLE in found.configs:
+        if found.configs[GROUP_ENABLE] != "true":
+            return (
+                f"topic `{topic}` does not take dead letters of groups: set its config `{GROUP_ENABLE}=true`."
+            )
+    elif not rules.opted_in:
+        return (
+            f"this broker does not know the topic config `{GROUP_ENABLE}`: say that `{topic}` is meant for dead "
+            f"letters by setting `{OPT_IN}=true` of group `{rules.group_id}`."
+        )
+    policy = found.configs.get("cleanup.policy", "delete")
+    if "compact" in policy.split(","):
+        # Letters have no key, unless they are copies whose original has one; a compacted topic refuses the
+        # others.
+        return f"topic `{topic}` is compacted and takes no record without a key: set its `cleanup.policy=delete`."
+    return None
+
+
+class TopicKeeper:
+    """Finds, judges and, where allowed, makes the dead-letter topic."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._topics = Topics(settings, TIMEOUT_SECONDS)
+
+    def ready(self, rules: DeadLetterRules) -> DeadLetterTopic:
+        """The topic, ready to be written; made first where it is missing and may be made.
+
+        Raises `CannotWrite`: lasting when a rule is broken or access denied, passing when the broker is
+        silent.
+        """
+        problem = name_problem(rules)
+        found = None if problem else self.find(rules.topic)
+        if found is None and not problem and not rules.auto_create:
+            rules = replace(rules, auto_create=self._broker_creates())
+        problem = problem or topic_problem(rules, found)
+        if problem:
+            raise CannotWrite(problem, lasting=True)
+        if found is None:
+            self._create(rules.topic)
+            found = self.find(rules.topic)
+            if found is None:
+                raise CannotWrite(
+                    f"topic `{rules.topic}` was deleted while it was made: try again.", lasting=False
+                )
+        limit = int(found.configs.get("max.message.bytes", _DEFAULT_MAX_MESSAGE_BYTES))
+        return DeadLetterTopic(rules.topic, found.topic_id, found.partitions, limit)
+
+    def find(self, topic: str) -> FoundTopic | None:
+        """The topic as the broker has it now; None when there is none. Raises `CannotWrite`."""
+        try:
+            info = self._topics.describe([topic]).get(topic)
+        except ShareError as error:
+            raise unanswered(error, f"grant DESCRIBE on topic `{topic}`") from error
+        if info is None:
+            return None
+        try:
+            configs = self._configs(ConfigResource(ResourceType.TOPIC, topic))
+        except KafkaException as error:
+            raise refusal(error, f"grant DESCRIBE_CONFIGS on topic `{topic}`") from error
+        return FoundTopic(info.partitions, info.topic_id, configs)
+
+    def _broker_creates(self) -> bool:
+        """Whether the broker's own config lets share groups create their dead-letter topics (Kafka 4.4)."""
+        admin = AdminClient(client_config(self._settings, log_level=_ERRORS))
+        try:
+            broker = next(iter(admin.list_topics(timeout=TIMEOUT_SECONDS).brokers))
+            return self._configs(ConfigResource(ResourceType.BROKER, str(broker))).get(AUTO_CREATE) == "true"
+        except KafkaException:
+            # Who may not read the broker's configs goes by our own setting.
+            return False
+
+    def _configs(self, resource: ConfigResource) -> dict[str, str]:
+        admin = AdminClient(client_config(self._settings, log_level=_ERRORS))
+        entries = admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)[resource].result()
+        return {name: entry.value for name, entry in entries.items() if entry.value is not None}
+
+    def _create(self, topic: str) -> None:
+        by_hand = f"create topic `{topic}` by hand with `{GROUP_ENABLE}=true`, or grant CREATE on it"
+        try:
+            create_dead_letter_topic(self._topics, topic)
+        except ShareError as error:
+            raise unanswered(error, by_hand) from error
+
+
+def create_dead_letter_topic(topics: Topics, name: str, partitions: int = -1) -> None:
+    """Make the topic as Kafka does: the broker's partition count and replication, opted in, CreateTime.
+
+    A broker that does not know the opt-in gets the topic without it. No error when the topic is there
+    already. Raises what `Topics.create` raises otherwise.
+    """
+    configs = {GROUP_ENABLE: "true", "message.timestamp.type": "CreateTime"}
+    with suppress(TopicAlreadyExists):
+        try:
+            topics.create(name, partitions, configs)
+        except InvalidConfig:
+            del configs[GROUP_ENABLE]
+            topics.create(name, partitions, configs)
+
+
+def passes(cause: KafkaError) -> bool:
+    """Whether the very same request may succeed in a moment, with nothing changed by anybody."""
+    return bool(cause.code() in _PASSING or cause.retriable())
+
+
+def refusal(error: KafkaException, what_to_do: str) -> CannotWrite:
+    """A broker's refusal as a reason to hold records: silence passes, everything else needs somebody to act."""
+    cause: Any = error.args[0]
+    if passes(cause):
+        return CannotWrite(f"the broker does not answer ({cause.str()}): {_WAIT}", lasting=False)
+    return CannotWrite(f"the broker refuses ({cause.str()}): {what_to_do}.", lasting=True)
+
+
+def unanswered(error: ShareError, what_to_do: str) -> CannotWrite:
+    """The same for an error by Kafka's name."""
+    if error.retriable:
+        return CannotWrite(f"{error.message} {_WAIT.capitalize()}", lasting=False)
+    return CannotWrite(f"the broker refuses ({error}): {what_to_do}.", lasting=True)

@@ -1,0 +1,109 @@
+"""What is there to see of a share group: its state, its epochs, its members?
+
+Read only; the values of Kafka's ListGroups and ShareGroupDescribe (kafka-semantics 2.16, 2.19). The figures
+of share-partitions are `State.describe`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import text
+
+from sharequeue.database import Database
+from sharequeue.errors import GroupIdNotFound, InvalidGroupId
+from sharequeue.groups.assignments import AssignedTopic, assignment_of
+from sharequeue.names import too_long
+
+ASSIGNOR = "simple"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """A group in a list: `Empty` without members, else `Stable`."""
+
+    group_id: str
+    group_state: str
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """A member of a group and what it is assigned."""
+
+    member_id: str
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    subscribed_topic_names: tuple[str, ...]
+    joined_at: datetime
+    session_expires_at: datetime
+    assignment: tuple[AssignedTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group with its members."""
+
+    group_id: str
+    group_state: str
+    group_epoch: int
+    assignment_epoch: int
+    assignor_name: str
+    members: tuple[MemberDescription, ...]
+
+
+def list_groups(database: Database) -> list[GroupSummary]:
+    """All groups, by name."""
+    rows = database.rows(
+        text(
+            "select g.group_id, count(m.member_id) as members from sharequeue.share_groups g"
+            " left join sharequeue.members m using (group_id) group by g.group_id order by g.group_id"
+        )
+    )
+    return [GroupSummary(row["group_id"], _state(row["members"]), row["members"]) for row in rows]
+
+
+def describe_group(database: Database, group_id: str) -> GroupDescription:
+    """One group. Raises `InvalidGroupId` for an id that cannot be one, `GroupIdNotFound` when there is none of that
+    name."""
+    if not group_id or "\x00" in group_id or too_long("group id", group_id):
+        raise InvalidGroupId()
+    parameters = {"group_id": group_id}
+    with database.transaction() as connection:
+        group = connection.execute(
+            text("select * from sharequeue.share_groups where group_id = :group_id"), parameters
+        ).one_or_none()
+        if group is None:
+            raise GroupIdNotFound(f"There is no share group {group_id}. A group is made by its first member.")
+        rows = connection.execute(
+            text("select * from sharequeue.members where group_id = :group_id order by member_id"), parameters
+        ).all()
+        members = tuple(
+            MemberDescription(
+                row.member_id,
+                row.rack_id,
+                row.member_epoch,
+                row.client_id,
+                row.client_host,
+                tuple(row.subscribed_topic_names),
+                row.joined_at,
+                row.session_expires_at,
+                assignment_of(connection, group_id, row.member_id),
+            )
+            for row in rows
+        )
+    state = _state(len(members))
+    return GroupDescription(group_id, state, group.group_epoch, group.assignment_epoch, ASSIGNOR, members)
+
+
+def describe_groups(database: Database, group_ids: list[str] | None = None) -> list[GroupDescription]:
+    """The groups of these ids, or all. Errors as `describe_group`."""
+    names = [group.group_id for group in list_groups(database)] if group_ids is None else group_ids
+    return [describe_group(database, group_id) for group_id in names]
+
+
+def _state(members: int) -> str:
+    return "Stable" if members else "Empty"

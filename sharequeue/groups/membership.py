@@ -1,0 +1,240 @@
+"""How does a worker become, and stay, a member of a share group?
+
+A client of the service: joins, heartbeats in a thread of its own while the worker works, and leaves. It
+notices when the group has gone on without it (`lost`); what the worker then does with what it holds is its
+own matter, and so is acquiring. The client's half of KIP-932 (Kafka's `ShareHeartbeatRequestManager`): the
+full request is sent again after every failure, so that an assignment whose answer was lost arrives all the
+same.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+import httpx
+
+from sharequeue.errors import (
+    CoordinatorNotAvailable,
+    FencedMemberEpoch,
+    ShareError,
+    UnknownMemberId,
+    UnknownServerError,
+    error_for,
+)
+from sharequeue.groups.heartbeats import JOIN_EPOCH, LEAVE_EPOCH
+from sharequeue.values import SharePartition
+
+_log = logging.getLogger(__name__)
+
+Progress = Callable[[str], None]
+
+_PATH = "/v1/share-group-heartbeat"
+_FIRST_WAIT_S = 0.05
+_LONGEST_WAIT_S = 1.0
+_LEAVE_TIMEOUT_S = 3.0
+
+
+class Membership:
+    """One membership in one group, for `topics`, through the service at `service_url`.
+
+    Use it as a context manager: leaving the block leaves the group. Attributes may be read from any thread.
+    After `lost` is set, `join` starts over with the same member id.
+    """
+
+    def __init__(
+        self,
+        service_url: str,
+        group_id: str,
+        topics: Sequence[str],
+        member_id: str | None = None,
+        client_id: str = "sharequeue",
+        rack_id: str | None = None,
+        *,
+        request_timeout: float = 10.0,
+    ) -> None:
+        self.group_id = group_id
+        self.topics = tuple(topics)
+        self.member_id = member_id or str(uuid4())
+        self.lost = threading.Event()
+        """Set when the member is out of the group: fenced, expired, or the service not heard of for a
+        session."""
+        self.lost_reason: str | None = None
+        self._client_id = client_id
+        self._rack_id = rack_id
+        # The service's address is a direct one: a proxy of the environment is for the outside world.
+        self._http = httpx.Client(base_url=service_url, timeout=request_timeout, trust_env=False)
+        self._lock = threading.Lock()
+        self._member_epoch = JOIN_EPOCH
+        self._assignment: tuple[SharePartition, ...] = ()
+        self._interval_s = 5.0
+        self._session_s = 45.0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    @property
+    def member_epoch(self) -> int:
+        """The epoch last answered; 0 before joining."""
+        with self._lock:
+            return self._member_epoch
+
+    @property
+    def assignment(self) -> list[SharePartition]:
+        """The share-partitions to work on, as last answered."""
+        with self._lock:
+            return list(self._assignment)
+
+    def join(self, timeout: float | None = 30.0, progress: Progress | None = None) -> list[SharePartition]:
+        """Join, and wait until there is something assigned; gives the assignment, empty if `timeout` ended
+        first.
+
+        `timeout` in seconds, None waits as long as it takes; `progress` hears what is waited for. Heartbeats
+        go on in the background from here. Raises the error of a refusal, `CoordinatorNotAvailable` when the
+        service did not answer in the time.
+        """
+        self._end_thread()
+        self._stop.clear()
+        self.lost.clear()
+        self.lost_reason = None
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            self._member_epoch, self._assignment = JOIN_EPOCH, ()
+        said = ""
+        wait = _FIRST_WAIT_S
+        while True:
+            waiting_for = f"waiting for share-partitions of {', '.join(self.topics)} in group {self.group_id}"
+            try:
+                self._beat(full=self.member_epoch == JOIN_EPOCH)
+            except ShareError as error:
+                if isinstance(error, UnknownMemberId | FencedMemberEpoch):
+                    with self._lock:
+                        self._member_epoch = JOIN_EPOCH
+                elif not error.retriable or _over(deadline):
+                    raise
+                waiting_for = error.message
+            if self.assignment or _over(deadline):
+                break
+            if progress is not None and waiting_for != said:
+                said = waiting_for
+                progress(waiting_for)
+            time.sleep(wait)
+            wait = min(wait * 1.5, _LONGEST_WAIT_S)
+        self._thread = threading.Thread(
+            target=self._keep_alive, name=f"heartbeat-{self.group_id}-{self.member_id}", daemon=True
+        )
+        self._thread.start()
+        return self.assignment
+
+    def leave(self) -> None:
+        """Leave the group and stop heartbeating. Records still held wait for their lock; release them before.
+
+        Never fails: a service that cannot be told finds out by the session's end. Harmless to repeat.
+        """
+        self._end_thread()
+        if self._http.is_closed:
+            return
+        try:
+            if self.member_epoch > JOIN_EPOCH and not self.lost.is_set():
+                self._send(LEAVE_EPOCH, full=False, timeout=_LEAVE_TIMEOUT_S)
+        except ShareError as error:
+            _log.warning("member %s could not leave group %s: %s", self.member_id, self.group_id, error)
+        finally:
+            with self._lock:
+                self._member_epoch, self._assignment = JOIN_EPOCH, ()
+            self._http.close()
+
+    def _end_thread(self) -> None:
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _keep_alive(self) -> None:
+        heard = time.monotonic()
+        full = False
+        wait = self._interval_s
+        while not self._stop.wait(wait):
+            try:
+                self._beat(full=full)
+            except (UnknownMemberId, FencedMemberEpoch) as error:
+                self._lose(error.message)
+                return
+            except ShareError as error:
+                silent = time.monotonic() - heard
+                if silent >= self._session_s:
+                    self._lose(
+                        f"no heartbeat was answered for {silent:.0f} s, the session has expired: {error}"
+                    )
+                    return
+                _log.warning("heartbeat of %s failed, trying again: %s", self.member_id, error)
+                full = True
+                wait = min(_LONGEST_WAIT_S, self._interval_s)
+            else:
+                heard = time.monotonic()
+                full = False
+                wait = self._interval_s
+
+    def _lose(self, reason: str) -> None:
+        _log.warning("member %s is out of group %s: %s", self.member_id, self.group_id, reason)
+        self.lost_reason = reason
+        with self._lock:
+            self._assignment = ()
+        self.lost.set()
+
+    def _beat(self, *, full: bool) -> None:
+        answer = self._send(self.member_epoch, full=full)
+        with self._lock:
+            self._member_epoch = int(answer["member_epoch"])
+            if answer.get("assignment") is not None:
+                self._assignment = tuple(
+                    SharePartition(self.group_id, topic["topic_name"], partition)
+                    for topic in answer["assignment"]["topic_partitions"]
+                    for partition in topic["partitions"]
+                )
+            self._interval_s = answer["heartbeat_interval_ms"] / 1000
+            self._session_s = answer["session_timeout_ms"] / 1000
+
+    def _send(self, epoch: int, *, full: bool, timeout: float | None = None) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "group_id": self.group_id,
+            "member_id": self.member_id,
+            "member_epoch": epoch,
+            "client_id": self._client_id,
+        }
+        if full:
+            body |= {"subscribed_topic_names": list(self.topics), "rack_id": self._rack_id}
+        try:
+            reply = self._http.post(_PATH, json=body, timeout=timeout or self._http.timeout)
+            answer = reply.json() if reply.is_success else None
+        except (httpx.HTTPError, ValueError) as failure:
+            raise CoordinatorNotAvailable(
+                f"the service at {self._http.base_url} does not answer ({failure or type(failure).__name__})"
+            ) from None
+        if not isinstance(answer, dict) or "error_code" not in answer:
+            raise CoordinatorNotAvailable(
+                f"what answers at {self._http.base_url} is not the service, or is not well: "
+                f"HTTP {reply.status_code}"
+            )
+        if answer["error_code"]:
+            error = error_for(int(answer["error_code"]), answer.get("error_message"))
+            if isinstance(error, UnknownServerError):
+                raise CoordinatorNotAvailable(f"the service failed: {error.message}")
+            raise error
+        return answer
+
+
+def _over(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() >= deadline

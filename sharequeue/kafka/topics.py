@@ -1,0 +1,391 @@
+"""What does the broker say about a topic: its id, its partitions, where its logs start and end?
+
+The only place that asks Kafka for metadata. Every question has a time limit and ends in an answer or in an
+error of `errors`: `BrokerNotAvailable` when nobody answers, which is kept apart from a topic that is not
+there. What follows from an answer (initialising, moving the SPSO, marking a topic deleted) is decided by the
+coordinator. Log ends are read as Kafka's share coordinator reads them: the high watermark for lag, the last
+stable offset for read_committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+
+from sharequeue.errors import BrokerNotAvailable, InvalidTopic, ShareError, UnknownTopicOrPartition, error_for
+from sharequeue.kafka.clients import client_config
+from sharequeue.names import topic_name_problem
+from sharequeue.nearest import nearest
+from sharequeue.settings import Settings
+
+_log = logging.getLogger(__name__)
+_logger_of_client = logging.getLogger("sharequeue.librdkafka")
+
+_UNREACHABLE = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._FAIL,
+        KafkaError._DESTROY,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+    }
+)
+_ABSENT = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
+SETTLE_SECONDS = 2.0
+"""How long is waited, after writing in transactions, for what was written to be seen."""
+_SETTLED_SECONDS = 0.01
+_SPEC: Any = OffsetSpec  # carries no types
+_EARLIEST, _LATEST = _SPEC.earliest(), _SPEC.latest()
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as the broker knows it: the id changes when a topic is deleted and made again."""
+
+    topic_id: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogOffsets:
+    """Where a partition's log starts and ends; both ends exclusive, the stable one for read_committed."""
+
+    log_start: int
+    log_end: int
+    last_stable_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAnswers:
+    """What the broker said of some topics. Those that are in neither do not exist."""
+
+    known: Mapping[str, TopicInfo]
+    refused: Mapping[str, ShareError]
+    """Topics of which the broker, or the rule for names, said something else than whether they are there."""
+
+
+class Topics:
+    """Questions to one Kafka cluster, over one client that is made when it is first needed.
+
+    `timeout` is the longest that any one question takes, in seconds. May be used from several threads.
+    """
+
+    def __init__(self, settings: Settings, timeout: float = 10.0) -> None:
+        self._settings = settings
+        self._timeout = timeout
+        self._client: AdminClient | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the client and its threads. A later question opens a new one."""
+        self._client = None
+
+    def _admin(self) -> AdminClient:
+        if self._client is None:
+            config = client_config(
+                self._settings,
+                socket_timeout_ms=int(self._timeout * 1000),
+                # A broker that comes back is noticed within a second, not after librdkafka's ten.
+                reconnect_backoff_max_ms=1000,
+            )
+            config["log_level"] = 3
+            self._client = AdminClient(config, logger=_logger_of_client)
+        return self._client
+
+    def cluster_id(self) -> str:
+        """The id of the cluster that answers. Raises `BrokerNotAvailable`."""
+        described = self._answer(self._admin().describe_cluster(request_timeout=self._timeout))
+        return str(described.cluster_id)
+
+    def describe(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+        """The topics of these names that exist; those that do not are left out.
+
+        Raises `BrokerNotAvailable`, and the error of the first topic of which the broker says nothing.
+        """
+        answers = self.ask(names)
+        for error in answers.refused.values():
+            raise error
+        return dict(answers.known)
+
+    def ask(self, names: Iterable[str]) -> TopicAnswers:
+        """What the broker says of each of these topics: an error of one says nothing of the others.
+
+        The broker is not asked about names that can be no topic's. Raises `BrokerNotAvailable` when it says nothing
+        of any.
+        """
+        known: dict[str, TopicInfo] = {}
+        refused: dict[str, ShareError] = {}
+        silent: BrokerNotAvailable | None = None
+        wanted: list[str] = []
+        for name in sorted(set(names)):
+            problem = topic_name_problem(name)
+            if problem:
+                refused[name] = InvalidTopic(problem)
+            else:
+                wanted.append(name)
+        if wanted:
+            futures = self._admin().describe_topics(TopicCollection(wanted), request_timeout=self._timeout)
+            for name, future in futures.items():
+                try:
+                    described = self._answer(future)
+                except UnknownTopicOrPartition:
+                    continue
+                except BrokerNotAvailable as error:
+                    refused[name] = silent = error
+                except ShareError as error:
+                    refused[name] = error
+                else:
+                    known[name] = TopicInfo(_uuid_text(described.topic_id), len(described.partitions))
+        if silent is not None and all(refused.get(name) is not None for name in wanted):
+            raise silent
+        return TopicAnswers(known, refused)
+
+    def names(self) -> list[str]:
+        """Return the names of the topics that the caller may see, without the broker's own. Raises
+        `BrokerNotAvailable`."""
+        try:
+            found = self._admin().list_topics(timeout=self._timeout).topics
+        except KafkaException as error:
+            raise BrokerNotAvailable(f"The broker does not say which topics there are: {error}.") from error
+        return sorted(name for name in found if not name.startswith("__"))
+
+    def missing(self, name: str) -> UnknownTopicOrPartition:
+        """Return the error for a topic that does not exist, with the names most like it."""
+        known = nearest(name, self.names(), "topics")
+        return UnknownTopicOrPartition(f"There is no topic {name!r}. {known} Check the name, or create it.")
+
+    def offsets(self, name: str, patience: float | None = None) -> dict[int, LogOffsets]:
+        """Log start, log end and last stable offset of every partition of a topic.
+
+        Partitions without a leader are waited for `patience` seconds (the client's own time limit), then left out.
+        Raises `UnknownTopicOrPartition` without such a topic, `BrokerNotAvailable` without an answer.
+        """
+        info = self.describe([name]).get(name)
+        if info is None:
+            raise self.missing(name)
+        answered = self._until_led(
+            lambda: self.offsets_of({name: info.partitions}), info.partitions, patience
+        )
+        return {partition: offsets for (_, partition), offsets in answered.items()}
+
+    def offsets_of(
+        self, partitions: Mapping[str, int], refused: dict[str, ShareError] | None = None
+    ) -> dict[tuple[str, int], LogOffsets]:
+        """The same for many topics at once, given their numbers of partitions: three requests whatever their
+        number.
+
+        Partitions that have no leader for the moment are left out. Raises `BrokerNotAvailable` when none
+        answers; and the error of one, if all have one, unless `refused` takes them, by topic.
+        """
+        asked = [TopicPartition(name, p) for name, count in sorted(partitions.items()) for p in range(count)]
+        if not asked:
+            return {}
+        earliest = self._list(asked, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+        latest = self._list(asked, _LATEST, IsolationLevel.READ_UNCOMMITTED)
+        stable = self._list(asked, _LATEST, IsolationLevel.READ_COMMITTED)
+        # All three were sent before the first answer is waited for.
+        starts, ends, stables = (self._collect(futures, refused) for futures in (earliest, latest, stable))
+        return {
+            key: LogOffsets(starts[key], max(ends[key], starts[key]), stables[key])
+            for key in starts
+            if key in ends and key in stables
+        }
+
+    def settle(self, names: Iterable[str]) -> None:
+        """Wait until who reads committed records sees all that is in these topics now, 2 s at most.
+
+        A broker answers a commit before it has told the partitions; when it has just started, half a second before.
+        Another writer's open transaction holds readers up too; that is not waited for longer than a moment. Errors as
+        `offsets`.
+        """
+        deadline = time.monotonic() + SETTLE_SECONDS
+        # By `offsets`, which waits for partitions without a leader: a broker that has just started has some.
+        logs_of = {name: self.offsets(name) for name in names}
+        ends = {(name, at): log.log_end for name, logs in logs_of.items() for at, log in logs.items()}
+        sizes = {name: len(logs) for name, logs in logs_of.items()}
+        while time.monotonic() < deadline:
+            logs = self.offsets_of(sizes)
+            if all(at in logs and logs[at].last_stable_offset >= end for at, end in ends.items()):
+                return
+            time.sleep(_SETTLED_SECONDS)
+
+    def offsets_for_times(
+        self, name: str, timestamp_ms: int, patience: float | None = None
+    ) -> dict[int, int | None]:
+        """Per partition the first offset whose record's timestamp is at or after `timestamp_ms` (Unix
+        milliseconds).
+
+        None where there is no such record. `patience` and errors as `offsets`.
+        """
+        info = self.describe([name]).get(name)
+        if info is None:
+            raise self.missing(name)
+        asked = [TopicPartition(name, partition) for partition in range(info.partitions)]
+        spec = _SPEC.for_timestamp(timestamp_ms)
+        found = self._until_led(
+            lambda: self._collect(self._list(asked, spec, IsolationLevel.READ_UNCOMMITTED)),
+            info.partitions,
+            patience,
+        )
+        return {partition: None if offset < 0 else offset for (_, partition), offset in found.items()}
+
+    def committed_offsets(self, group_id: str) -> dict[tuple[str, int], int]:
+        """Where a consumer group of the broker stands: its committed offset per topic and partition.
+
+        Empty for a group that has committed nothing, or is not there. A share group of the broker's own has no
+        committed offsets: raises `GroupIdNotFound` for one, and `BrokerNotAvailable`.
+        """
+        futures = self._admin().list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group_id)], request_timeout=self._timeout
+        )
+        answered = self._answer(futures[group_id])
+        return {(p.topic, p.partition): p.offset for p in answered.topic_partitions if p.offset >= 0}
+
+    def create(self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None) -> TopicInfo:
+        """Create a topic and wait until the broker shows it; −1 partitions are the broker's default.
+
+        Raises `TopicAlreadyExists`, `InvalidTopic`, `BrokerNotAvailable`.
+        """
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(configs or {}))
+        futures = self._admin().create_topics(
+            [topic], operation_timeout=self._timeout, request_timeout=self._timeout
+        )
+        self._answer(futures[name])
+        info = self._until_shown(name, max(partitions, 1))
+        if info is None:
+            raise BrokerNotAvailable(f"Topic {name!r} was created, but the broker does not show it yet.")
+        return info
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Grow a topic to `total` partitions and wait until the broker shows them. Errors as `create`."""
+        futures = self._admin().create_partitions(
+            [NewPartitions(name, total)], operation_timeout=self._timeout, request_timeout=self._timeout
+        )
+        self._answer(futures[name])
+        self._until_shown(name, total)
+
+    def delete(self, name: str) -> None:
+        """Delete a topic and wait until the broker no longer shows it.
+
+        Raises `UnknownTopicOrPartition`, `BrokerNotAvailable`.
+        """
+        futures = self._admin().delete_topics(
+            [name], operation_timeout=self._timeout, request_timeout=self._timeout
+        )
+        self._answer(futures[name])
+        self._until_shown(name, 0)
+
+    def _until_shown(self, name: str, partitions: int) -> TopicInfo | None:
+        # The controller has decided; the broker that answers metadata questions follows a moment later.
+        deadline = time.monotonic() + self._timeout
+        info = self.describe([name]).get(name)
+        while (info.partitions if info else 0) < partitions or (partitions == 0 and info):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.02)
+            info = self.describe([name]).get(name)
+        return info
+
+    def _until_led(
+        self, ask: Callable[[], dict[_Key, _Answer]], partitions: int, patience: float | None
+    ) -> dict[_Key, _Answer]:
+        # A topic made a moment ago has partitions whose broker does not know yet that it leads them. What has still
+        # no leader after the time-out is left out, and when none has, that is the error.
+        deadline = time.monotonic() + (self._timeout if patience is None else patience)
+        while True:
+            try:
+                answered = ask()
+            except ShareError as error:
+                if (
+                    isinstance(error, BrokerNotAvailable)
+                    or not error.retriable
+                    or time.monotonic() > deadline
+                ):
+                    raise
+            else:
+                if len(answered) == partitions or time.monotonic() > deadline:
+                    return answered
+            time.sleep(0.05)
+
+    def _list(
+        self, asked: Iterable[TopicPartition], spec: Any, isolation: IsolationLevel
+    ) -> dict[TopicPartition, Future[Any]]:
+        futures: dict[TopicPartition, Future[Any]] = self._admin().list_offsets(
+            dict.fromkeys(asked, spec), isolation_level=isolation, request_timeout=self._timeout
+        )
+        return futures
+
+    def _collect(
+        self, futures: Mapping[TopicPartition, Future[Any]], refused: dict[str, ShareError] | None = None
+    ) -> dict[tuple[str, int], int]:
+        answered: dict[tuple[str, int], int] = {}
+        failure: ShareError | None = None
+        for partition, future in futures.items():
+            try:
+                answered[partition.topic, partition.partition] = int(self._answer(future).offset)
+            except ShareError as error:
+                if refused is None or isinstance(error, BrokerNotAvailable):
+                    failure = error
+                elif not error.retriable:
+                    refused[partition.topic] = error
+                _log.debug("no offset of %s-%d: %s", partition.topic, partition.partition, error)
+        if failure is not None and not answered:
+            raise failure
+        return answered
+
+    def _answer(self, future: Future[Any]) -> Any:
+        try:
+            # librdkafka keeps the request's own limit; the longer one here is for a client that is stuck.
+            return future.result(self._timeout + 5)
+        except TimeoutError:
+            raise self._unavailable("no answer") from None
+        except KafkaException as failure:
+            error = failure.args[0]
+            if error.code() in _UNREACHABLE:
+                raise self._unavailable(error.str()) from None
+            if error.code() in _ABSENT:
+                raise UnknownTopicOrPartition(error.str()) from None
+            raise error_for(int(error.code()), error.str()) from failure
+
+    def _unavailable(self, reason: str) -> BrokerNotAvailable:
+        return BrokerNotAvailable(
+            f"Kafka at {self._settings.bootstrap_servers} does not answer ({reason}). Check that it runs "
+            "and that SHAREQUEUE_BOOTSTRAP_SERVERS is right."
+        )
+
+
+def _uuid_text(uuid: object) -> str:
+    # As Kafka prints a Uuid: base64 in the alphabet that is safe in URLs; librdkafka uses the other one.
+    return str(uuid).replace("+", "-").replace("/", "_")

@@ -1,0 +1,1 @@
+"""How dead letters get back to work: which, by whom, each once."""

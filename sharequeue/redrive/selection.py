@@ -1,0 +1,181 @@
+"""Which dead letters are put back, and what does a record look like that comes from one?
+
+A selection says yes or no to a letter, and a letter gives the record that it stood for, with its own headers
+and a count of how often it was put back, by which a loop is found out. Sending them, each once, is `redrive`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sharequeue.deadletters.letters import ORIGINAL_HEADER, DeadLetter, Header, Headers
+from sharequeue.kafka.topics import Topics
+from sharequeue.nearest import nearest
+from sharequeue.offsets import OffsetSet
+
+REDRIVE_COUNT = "sharequeue.redrive.count"
+"""How often the record was put back from a dead-letter topic."""
+REDRIVE_FROM = "sharequeue.redrive.from"
+"""The letter it was put back from: topic, partition and offset, joined by colons."""
+
+REDRIVE_GROUP = "sharequeue.redrive.group"
+"""The one share group that the record was put back for; readers of other groups pass over it."""
+
+_PLACE = re.compile(r"(\d+):(\d+)(?:-(\d+))?")
+_OURS = ("__dlq.", "sharequeue.")
+
+
+class RedriveRefused(Exception):
+    """The redrive cannot go on; the message says why and what to do. What was sent is sent, and known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Letters to put back. What is None, or empty, does not matter; everything else must be so.
+
+    `since` and `until` are about when the letter was written, `header` about any header of the letter or of the
+    record it stands for, `offsets` about the letter's own place, by partition.
+    """
+
+    cause: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    group: str | None = None
+    source_topic: str | None = None
+    source_partition: int | None = None
+    header: tuple[str, str] | None = None
+    offsets: Mapping[int, OffsetSet] = field(default_factory=dict)
+
+    def takes(self, letter: DeadLetter) -> bool:
+        """Whether this letter is meant."""
+        return all(
+            (
+                self.cause is None or letter.cause == self.cause,
+                self.since is None or (letter.timestamp is not None and letter.timestamp >= self.since),
+                self.until is None or (letter.timestamp is not None and letter.timestamp < self.until),
+                self.group is None or letter.group == self.group,
+                self.source_topic is None or letter.source_topic == self.source_topic,
+                self.source_partition is None or letter.source_partition == self.source_partition,
+                self.header is None or _has(letter, *self.header),
+                not self.offsets or letter.offset in self.offsets.get(letter.partition, OffsetSet()),
+            )
+        )
+
+    def __str__(self) -> str:
+        """What is asked for, in words, for the audit."""
+        said = {
+            "cause": self.cause,
+            "since": self.since and self.since.isoformat(),
+            "until": self.until and self.until.isoformat(),
+            "group": self.group,
+            "source topic": self.source_topic,
+            "source partition": self.source_partition,
+            "header": self.header and "=".join(self.header),
+            "offsets": " ".join(
+                f"{partition}:{offsets}" for partition, offsets in sorted(self.offsets.items())
+            ),
+        }
+        return (
+            ", ".join(f"{name} {value}" for name, value in said.items() if value not in (None, "")) or "all"
+        )
+
+
+@dataclass(slots=True)
+class LettersSeen:
+    """Which groups and source topics the letters that were read name, so that a typo in a selection is found."""
+
+    groups: set[str] = field(default_factory=set)
+    topics: set[str] = field(default_factory=set)
+
+    def of(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
+        """Yield the letters, and remember what they name."""
+        for letter in letters:
+            if letter.group is not None:
+                self.groups.add(letter.group)
+            if letter.source_topic is not None:
+                self.topics.add(letter.source_topic)
+            yield letter
+
+    def check(
+        self, selection: Selection, topic: str, all_groups: Callable[[], Iterable[str]], broker: Topics
+    ) -> None:
+        """Raise RedriveRefused for a group or topic that no letter names and nobody else knows.
+
+        All letters must have been read. `all_groups` gives the share groups that there are.
+        """
+        group, source = selection.group, selection.source_topic
+        if group is not None and group not in self.groups:
+            known = self.groups | set(all_groups())
+            if group not in known:
+                raise RedriveRefused(
+                    f"no letter in {topic!r} is of a group {group!r}, and there is no such share group. "
+                    f"{nearest(group, known, 'groups')}"
+                )
+        if source is not None and source not in self.topics and not broker.describe([source]):
+            known = self.topics | set(broker.names())
+            raise RedriveRefused(
+                f"no letter in {topic!r} is of a topic {source!r}, and there is no such topic. "
+                f"{nearest(source, known, 'topics')}"
+            )
+
+
+def parse_places(texts: Iterable[str]) -> dict[int, OffsetSet]:
+    """Places in a dead-letter topic, each `PARTITION:OFFSET` or `PARTITION:FIRST-LAST`. Raises ValueError."""
+    found: dict[int, OffsetSet] = {}
+    for text in texts:
+        given = _PLACE.fullmatch(text)
+        first, last = (int(given[2]), int(given[3] or given[2])) if given else (1, 0)
+        if given is None or last < first:
+            raise ValueError(f"{text!r}: expected PARTITION:OFFSET or PARTITION:FIRST-LAST")
+        partition = int(given[1])
+        found[partition] = found.get(partition, OffsetSet()) | OffsetSet.of((first, last + 1))
+    return found
+
+
+def parse_header(text: str) -> tuple[str, str]:
+    """A header as `NAME=VALUE`. Raises ValueError."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"{text!r}: expected NAME=VALUE")
+    return name, value
+
+
+def redrive_count(headers: Headers) -> int:
+    """How often the record that has these headers was put back already; of a letter, the record it stands for."""
+    counts = [
+        int(value)
+        for name, value in headers
+        if name in (REDRIVE_COUNT, ORIGINAL_HEADER + REDRIVE_COUNT) and value is not None and value.isdigit()
+    ]
+    return max(counts, default=0)
+
+
+def original_headers(letter: DeadLetter) -> Headers:
+    """The headers that the record had, as its copy in the letter tells."""
+    return tuple(
+        (name.removeprefix(ORIGINAL_HEADER), value)
+        for name, value in letter.headers
+        if name.startswith(ORIGINAL_HEADER)
+    )
+
+
+def redriven_headers(
+    letter: DeadLetter, topic: str, own: Headers, only_group: str | None = None
+) -> list[Header]:
+    """Return the headers of the record put back: its own, without our earlier marks, then count, origin and whom
+    it is for."""
+    kept = [header for header in own if not header[0].startswith(_OURS)]
+    count = max(redrive_count(own), redrive_count(letter.headers)) + 1
+    origin = f"{topic}:{letter.partition}:{letter.offset}"
+    ours: list[Header] = [(REDRIVE_COUNT, b"%d" % count), (REDRIVE_FROM, origin.encode())]
+    return [*kept, *ours, *([(REDRIVE_GROUP, only_group.encode())] if only_group else [])]
+
+
+def _has(letter: DeadLetter, name: str, value: str) -> bool:
+    wanted = value.encode()
+    return any(
+        content == wanted and key.removeprefix(ORIGINAL_HEADER) == name for key, content in letter.headers
+    )

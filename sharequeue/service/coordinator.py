@@ -1,0 +1,268 @@
+"""What must happen in a share group by itself, without anybody asking?
+
+Sessions end, lapsed locks are swept, and the broker's topics are watched: new share-partitions get their
+start offset (kafka-semantics 2.12), logs grow and are cut, topics are deleted or made anew, and assignments
+follow. Kafka does this in the group coordinator, the share-partition leader and the share coordinator. Each
+step may be repeated and done by several coordinators at once: every decision is one transaction over locked
+rows, and only the watch is done by one at a time, which holds a lease for it. Each group is a step of its own, and
+each topic: what cannot be done for one is told, tried again, and holds up no other. How an operation works is
+`groups`' and `state`'s matter.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import text
+
+from sharequeue.database import Database
+from sharequeue.deadletters.drainer import DeadLetterDrainer
+from sharequeue.groups.configs import ServiceConfigs
+from sharequeue.groups.heartbeats import expire_members_of, overdue_groups, refresh_group
+from sharequeue.groups.published_configs import publish_service_configs
+from sharequeue.groups.service_leases import hear_replica, replica_name
+from sharequeue.kafka.topics import Topics
+from sharequeue.service.group_steps import GroupSteps
+from sharequeue.service.watch import Watch
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.state.journal import Journal, Kept
+
+_log = logging.getLogger(__name__)
+
+KEEP_INTERVAL_SECONDS = 10.0
+"""Between two looks at what keeps the journal short; a share-partition may go past its bound meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step did."""
+
+    expired: int = 0
+    swept_leases: int = 0
+    initialized: int = 0
+    observed: int = 0
+
+
+class Coordinator:
+    """Everything that must happen by itself, for all groups of a database.
+
+    `interval` is the time between two rounds of expiry and sweep, `watch_interval` between two looks at the
+    broker, in seconds. `now` gives Unix time in seconds, by which `by_duration` counts back. With the settings of the
+    broker as `dead_letters` they are written by itself.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        topics: Topics,
+        configs: ServiceConfigs | None = None,
+        *,
+        interval: float = 1.0,
+        watch_interval: float = 2.0,
+        now: Callable[[], float] = time.time,
+        dead_letters: Settings | None = None,
+    ) -> None:
+        self._database = database
+        self._state = State(database)
+        self._configs = configs or ServiceConfigs.load()
+        self._interval = interval
+        self._watch_interval = watch_interval
+        self._woken = threading.Event()
+        self.name = replica_name()
+        """What this coordinator is called among the replicas."""
+        self.groups = GroupSteps()
+        """Groups for which something could not be done at the last try, and why."""
+        self.watcher = Watch(database, topics, self._configs, self.groups, self.name, now)
+        """What the groups wait for, and what is wrong with their topics."""
+        self._drainer = (
+            None
+            if dead_letters is None
+            else DeadLetterDrainer(dead_letters, database, self._configs, self.name)
+        )
+        self.faults: dict[str, str] = {}
+        """What cannot be done now, in words, by what it is that fails: `expiry and sweep`, `watch`, `journal`, `dead
+        letters`."""
+
+    @property
+    def waiting(self) -> dict[tuple[str, str], str]:
+        """Why a group's topic has share-partitions without a start offset, by (group, topic)."""
+        return self.watcher.waiting
+
+    def wake(self) -> None:
+        """Have the broker looked at now and not at the next turn: somebody waits for a topic to be
+        initialised."""
+        self._woken.set()
+
+    def step(self) -> Step:
+        """One round of everything. Raises what the database or the broker raises; nothing is left half
+        done."""
+        expired, swept = self.settle()
+        initialized, observed = self.watch()
+        return Step(expired, swept, initialized, observed)
+
+    def settle(self, silence: timedelta | None = None) -> tuple[int, int]:
+        """End sessions and locks whose time is over; gives how many of each. Needs no broker.
+
+        With `silence`: once longer than that has passed in here, this process or the database was stopped meanwhile;
+        then nothing more is ended, for nobody could be heard.
+        """
+        began = time.monotonic()
+
+        def stopped() -> bool:
+            return silence is not None and time.monotonic() - began > silence.total_seconds()
+
+        self._state.beat()
+        hear_replica(self._database, self.name, drains=self._drainer is not None)
+        expired = 0
+        for group_id in overdue_groups(self._database):
+            if stopped():
+                return expired, 0
+            with self.groups.step(group_id):
+                gone = expire_members_of(self._database, group_id)
+                for member_id in gone:
+                    _log.warning(
+                        "member %s of group %s is gone: its session expired, records released",
+                        member_id,
+                        group_id,
+                    )
+                expired += len(gone)
+        if stopped():
+            return expired, 0
+        swept = self._state.sweep()
+        if swept.leases:
+            _log.info("swept %d lapsed leases, %d records", swept.leases, swept.records)
+        self._refresh_assignments()
+        return expired, swept.leases
+
+    def watch(self) -> tuple[int, int]:
+        """Look at the broker's topics; gives how many share-partitions were initialised and observed.
+
+        Does nothing while another coordinator watches, and nothing more once another one has taken over. Raises
+        `BrokerNotAvailable`.
+        """
+        found = self.watcher.look()
+        self._refresh_assignments()
+        return found
+
+    def keep(self) -> Kept:
+        """Write the snapshots that are due, make, roll up and drop the journal's days, and give back the room of
+        tables that are nearly all room. Needs no broker."""
+        kept = Journal(self._database).keep(
+            retention=self._configs.journal_retention,
+            updates_per_snapshot=self._configs.updates_per_snapshot,
+        )
+        for day in kept.dropped:
+            _log.info("the journal of %s is dropped: older than %s", day, self._configs.journal_retention)
+        for table in self._state.give_back_room():
+            _log.info("%s was nearly all room, and is written anew", table)
+        return kept
+
+    def run(self, stop: threading.Event) -> None:
+        """Go round until `stop` is set. Loss of the database or the broker is logged once, and tried again.
+
+        At the start, after every loss of the database, and where this process or the database was stopped: if no
+        replica was at work for longer than two heartbeat intervals, nobody could be heard, so sessions and locks go
+        on with the time they had left. A replica that starts beside others, or again and again, lengthens nothing.
+        The service's configs are made known to the state functions then too.
+        """
+        watcher = threading.Thread(
+            target=self._watch_until, args=(stop,), name="sharequeue-watch", daemon=True
+        )
+        watcher.start()
+        keeper = threading.Thread(
+            target=self._keep_until, args=(stop,), name="sharequeue-journal", daemon=True
+        )
+        keeper.start()
+        if self._drainer is not None:
+            drainer = threading.Thread(
+                target=self._drainer.run,
+                args=(stop, self._reported("dead letters")),
+                name="sharequeue-dead-letters",
+                daemon=True,
+            )
+            drainer.start()
+        heartbeat = timedelta(milliseconds=int(self._configs.values["group.share.heartbeat.interval.ms"]))
+        silence = 2 * heartbeat
+        heard: float | None = None
+        while not stop.is_set():
+            with self._reporting("expiry and sweep"):
+                # First a question that changes nothing: where the database stands still, this is what waits. A beat
+                # that waited would end the silence before anybody had noticed it.
+                self._state.now()
+                if heard is None or time.monotonic() - heard > silence.total_seconds():
+                    self._take_up(silence)
+                heard = time.monotonic()
+                self.settle(silence)
+            if "expiry and sweep" in self.faults:
+                heard = None
+            stop.wait(self._interval)
+        self._woken.set()
+        watcher.join(timeout=1.0)
+        keeper.join(timeout=1.0)
+
+    def _take_up(self, silence: timedelta) -> None:
+        """Begin, or begin again after nobody could be heard: before any lock or session is ended."""
+        outage = self._state.beat(silence)
+        if outage is not None:
+            _log.warning("nobody was heard for %s: locks go on with the time they had left", outage)
+        unheard = hear_replica(self._database, self.name, silence, drains=self._drainer is not None)
+        if unheard is not None:
+            _log.warning("no replica was there for %s: sessions go on with the time they had left", unheard)
+        publish_service_configs(self._database, self._configs)
+
+    def _watch_until(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            self._woken.clear()
+            with self._reporting("watch"):
+                self.watch()
+            self._woken.wait(self._watch_interval)
+
+    def _keep_until(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            with self._reporting("journal"):
+                self.keep()
+            stop.wait(KEEP_INTERVAL_SECONDS)
+
+    def _reported(self, what: str) -> Callable[[Callable[[], None]], None]:
+        def do(work: Callable[[], None]) -> None:
+            with self._reporting(what):
+                work()
+
+        return do
+
+    @contextmanager
+    def _reporting(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            # Whatever it was, the next round starts from what the database holds; dying would help nobody.
+            reason = str(error).splitlines()[0]
+            if self.faults.get(what) != reason:
+                _log.warning("%s fails, and is tried again: %s", what, reason)
+            self.faults[what] = reason
+        else:
+            if self.faults.pop(what, None) is not None:
+                _log.info("%s works again", what)
+
+    def _refresh_assignments(self) -> None:
+        behind = self._database.rows(
+            text(
+                "select g.group_id from sharequeue.share_groups g where exists"
+                " (select from sharequeue.members m where m.group_id = g.group_id)"
+                " and (g.assignment_epoch < g.group_epoch"
+                " or g.metadata_hash is distinct from sharequeue.metadata_hash(g.group_id) or exists"
+                " (select share_partition_id from sharequeue.assignable_share_partitions(g.group_id) except"
+                " select a.share_partition_id from sharequeue.assignments a where a.group_id = g.group_id))"
+                " order by g.group_id"
+            )
+        )
+        for row in behind:
+            with self.groups.step(row["group_id"]):
+                refresh_group(self._database, row["group_id"], self._configs)

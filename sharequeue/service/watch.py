@@ -1,0 +1,242 @@
+"""What does the broker say of the groups' topics, and what follows from it?
+
+One turn of the watch, done by one replica at a time: the topics are asked for, what the broker said is written down,
+share-partitions get their start offset (kafka-semantics 2.12), and where logs start and end becomes known. It holds a
+lease for its turn and no lock: each writing is a short transaction that is refused once another replica has taken
+over. What the broker says of one topic, or cannot be done for one group, holds up no other. When a turn is due is the
+`coordinator`'s matter.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from sharequeue.database import Database
+from sharequeue.errors import NotCoordinator, OffsetNotAvailable, ShareError, explanation
+from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
+from sharequeue.groups.heartbeats import refresh_group
+from sharequeue.groups.service_leases import ServiceLease
+from sharequeue.kafka.topics import LogOffsets, TopicAnswers, TopicInfo, Topics
+from sharequeue.names import listed
+from sharequeue.service.group_steps import GroupSteps
+from sharequeue.service.watched_topics import (
+    WatchedGroup,
+    grown_groups,
+    record_topics,
+    start_grown,
+    watched_groups,
+    watched_names,
+)
+from sharequeue.state import State
+from sharequeue.values import LogSeen, SharePartition
+
+_log = logging.getLogger(__name__)
+
+WATCH = "watch"
+LEASE_SECONDS = 10.0
+"""How long a replica that was stopped inside the watch keeps the others from it. Longer than a question may take."""
+LEADER_PATIENCE_SECONDS = 0.5
+"""How long the watch waits for the leaders of a topic that was just made; other topics wait meanwhile."""
+
+_NO_LOG = LogOffsets(0, 0, 0)
+_MADE_ANEW = (
+    "What the group has of it belongs to the old topic; one that is made under its name is another. Stop the group's "
+    "members, delete its offsets of the topic (`sharequeue offsets delete`), and start them again: it begins anew."
+)
+
+
+class Watch:
+    """The watch of one replica. `now` gives Unix time in seconds, by which `by_duration` counts back."""
+
+    def __init__(
+        self,
+        database: Database,
+        topics: Topics,
+        configs: ServiceConfigs,
+        groups: GroupSteps,
+        replica: str,
+        now: Callable[[], float],
+    ) -> None:
+        self._database = database
+        self._topics = topics
+        self._configs = configs
+        self._groups = groups
+        self._now = now
+        self._lease = ServiceLease(database, WATCH, replica, LEASE_SECONDS)
+        self.waiting: dict[tuple[str, str], str] = {}
+        """Why a group's topic has share-partitions without a start offset, by (group, topic)."""
+        self._retry_at: dict[tuple[str, str], float] = {}
+        self.faults: dict[str, str] = {}
+        """What the broker, or the rule for names, has against a topic that some group needs."""
+
+    def look(self) -> tuple[int, int]:
+        """One turn; gives how many share-partitions were initialised and observed.
+
+        Does nothing while another replica has its turn, and nothing more once another one has taken over. Raises
+        `BrokerNotAvailable`.
+        """
+        if not self._lease.take():
+            return 0, 0
+        try:
+            return self._look()
+        except NotCoordinator as error:
+            _log.warning("this turn of the watch ends early: %s", error)
+            return 0, 0
+        finally:
+            self._lease.end()
+
+    def _look(self) -> tuple[int, int]:
+        # Each time: what answers at this address may be another cluster since, and knows none of the topics.
+        cluster_id = self._topics.cluster_id()
+        State(self._database).check_cluster(cluster_id)
+        names = watched_names(self._database)
+        answers = self._topics.ask(names)
+        told = set(names) - set(answers.refused)
+        present = {name: info.topic_id for name, info in answers.known.items()}
+        with self._lease.fenced() as database:
+            record_topics(database, answers.known, told)
+            State(database).note_topics({name: present.get(name) for name in sorted(told)})
+        self._remove_deleted()
+        initialized = 0
+        for group_id in grown_groups(self._database):
+            with self._groups.step(group_id), self._lease.fenced() as database:
+                initialized += start_grown(database, group_id)
+        initialized += self._initialize(answers)
+        refused = dict(answers.refused)
+        observed = self._observe(answers.known, refused)
+        self._tell_faults(refused)
+        return initialized, observed
+
+    def _remove_deleted(self) -> None:
+        """What groups have of topics that have been gone for long enough, each group in a step of its own."""
+        retention = self._configs.deleted_topics_retention
+        due = State(self._database).remove_deleted_topics(retention, execute=False)
+        for group_id in sorted({each.group_id for each in due}):
+            with self._groups.step(group_id), self._lease.fenced() as database:
+                for each in State(database).remove_deleted_topics(retention, execute=True, group_id=group_id):
+                    _log.warning(
+                        "group %s: removed its %d share-partitions of topic %s (id %s), which is gone since %s",
+                        *(group_id, each.share_partitions, each.topic, each.topic_id, each.gone_since),
+                    )
+
+    def _still_watching(self) -> None:
+        """Hold on to the watch before the broker is asked again."""
+        if not self._lease.take():
+            raise NotCoordinator
+
+    def _tell_faults(self, refused: Mapping[str, ShareError]) -> None:
+        told = {topic: f"{error.name}: {error.message}" for topic, error in refused.items()}
+        by_reason: dict[str, list[str]] = {}
+        for topic, reason in told.items():
+            if self.faults.get(topic) != reason:
+                by_reason.setdefault(reason, []).append(topic)
+        for reason, topics in by_reason.items():
+            _log.warning("nothing is known of topic %s: %s", listed(topics), reason)
+        self.faults = told
+
+    def _initialize(self, answers: TopicAnswers) -> int:
+        initialized = 0
+        waiting: dict[tuple[str, str], str] = {}
+        for group in watched_groups(self._database):
+            with self._groups.step(group.group_id):
+                for topic in group.subscribed:
+                    started, reason = self._initialize_topic(group, topic, answers)
+                    initialized += started
+                    if reason:
+                        waiting[group.group_id, topic] = reason
+        self._tell_waiting(waiting)
+        return initialized
+
+    def _tell_waiting(self, waiting: dict[tuple[str, str], str]) -> None:
+        # One line for each reason: a subscription may name thousands of topics that are not there.
+        news: dict[tuple[str, str], list[str]] = {}
+        for (group_id, topic), reason in waiting.items():
+            if self.waiting.get((group_id, topic)) != reason:
+                news.setdefault((group_id, reason), []).append(topic)
+        for (group_id, reason), topics in news.items():
+            _log.warning("group %s waits for topic %s: %s", group_id, listed(topics), reason)
+        self.waiting = waiting
+
+    def _initialize_topic(
+        self, group: WatchedGroup, topic: str, answers: TopicAnswers
+    ) -> tuple[int, str | None]:
+        """Start what can be started of a topic; gives how many share-partitions, and why the rest waits."""
+        if topic in answers.refused:
+            return 0, answers.refused[topic].message
+        info = answers.known.get(topic)
+        if info is None and topic in group.topic_ids:
+            return 0, f"The topic was deleted. {_MADE_ANEW}"
+        if info is None:
+            return 0, "There is no such topic on the broker. Create it; the group then starts by itself."
+        if group.topic_ids.get(topic, info.topic_id) != info.topic_id:
+            return 0, f"The topic was deleted and made again under its name. {_MADE_ANEW}"
+        missing = sorted(set(range(info.partitions)) - group.initialized.get(topic, frozenset()))
+        if not missing:
+            return 0, None
+        key = group.group_id, topic
+        if self._now() < self._retry_at.get(key, 0.0):
+            return 0, self.waiting.get(key)
+        self._still_watching()
+        try:
+            starts = self._start_offsets(group.group_id, topic)
+        except ShareError as error:
+            # The broker has just said that it knows the topic: what it does not say now is this topic's matter.
+            return 0, error.message
+        started = 0
+        with self._lease.fenced() as database:
+            # The state epoch is the group epoch at initialisation, the change of metadata included (R-EP-3).
+            epoch = refresh_group(database, group.group_id, self._configs)
+            if epoch is None:
+                return 0, None
+            for partition in missing:
+                start = starts.get(partition)
+                if start is not None:
+                    at = SharePartition(group.group_id, topic, partition)
+                    started += State(database).initialize(at, info.topic_id, start, epoch)
+        for partition in missing:
+            if starts.get(partition) is not None:
+                _log.info(
+                    "group %s starts %s-%d at offset %d", group.group_id, topic, partition, starts[partition]
+                )
+        without = [str(partition) for partition in missing if starts.get(partition) is None]
+        if without:
+            if all(partition in starts for partition in missing):
+                # The broker has answered: no record is young enough. A partition without a leader is asked for anew.
+                self._retry_at[key] = self._now() + self._configs.initialize_retry_ms / 1000
+            return started, f"{explanation(OffsetNotAvailable)} Partitions: {', '.join(without)}."
+        return started, None
+
+    def _start_offsets(self, group_id: str, topic: str) -> dict[int, int | None]:
+        """Where each partition of a topic new to the group starts, by the group's reset policy (R-OR-2)."""
+        configs = GroupConfigs.load(self._database, group_id, self._configs)
+        back = configs.reset_duration
+        if back is not None:
+            since = int((self._now() - back.total_seconds()) * 1000)
+            return self._topics.offsets_for_times(topic, since, LEADER_PATIENCE_SECONDS)
+        logs = self._topics.offsets(topic, LEADER_PATIENCE_SECONDS)
+        if configs.auto_offset_reset == "earliest":
+            return {partition: log.log_start for partition, log in logs.items()}
+        return {partition: log.log_end for partition, log in logs.items()}
+
+    def _observe(self, known: Mapping[str, TopicInfo], refused: dict[str, ShareError]) -> int:
+        groups = watched_groups(self._database)
+        topics = {topic for group in groups for topic in group.initialized}
+        self._still_watching()
+        logs = self._topics.offsets_of({t: known[t].partitions for t in topics if t in known}, refused)
+        observed = 0
+        for group in groups:
+            seen: list[LogSeen] = []
+            for topic, partitions in group.initialized.items():
+                # What the topic that is there now does not have is told too, or it would be leased for ever.
+                another = topic in known and known[topic].topic_id != group.topic_ids[topic]
+                for partition in sorted(partitions):
+                    log = _NO_LOG if another else logs.get((topic, partition))
+                    if log is not None:
+                        at = SharePartition(group.group_id, topic, partition)
+                        ends = log.log_start, log.log_end, log.last_stable_offset
+                        seen.append(LogSeen(at, known[topic].topic_id, *ends))
+            with self._groups.step(group.group_id), self._lease.fenced() as database:
+                statuses = State(database).observe_many(seen)
+                observed += sum(status is not None for status in statuses.values())
+        return observed

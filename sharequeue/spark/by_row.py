@@ -1,0 +1,222 @@
+"""What becomes of a record whose Python function raises?
+
+Its outcome, and nobody else's. `by_row` makes a handler out of a function that is given one record at a time, as a
+dict. What the function raises is caught, and is the outcome of that record, with the exception's class and message
+as its `error`. Records travel in Arrow batches between Spark and Python, not one by one. A function that kills its
+whole process is beyond this; the queue's own redelivery isolates it (`sql/functions/12_acquire_fan_out.sql`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.cloudpickle import register_pickle_by_value
+from pyspark.sql import DataFrame
+from pyspark.sql import types as sql
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from sharequeue.spark.job import ACCEPT, KEPT_COLUMNS, OUTCOMES, REJECT, RELEASE, Handler
+
+__all__ = ["Reject", "Release", "RowFunction", "by_row"]
+
+RowFunction = Callable[[dict[str, Any]], Mapping[str, Any] | None]
+
+SAID = {"outcome": sql.StringType(), "error": sql.StringType(), "not_before": sql.TimestampType()}
+"""What every result says of its record, after the columns of the function's own."""
+ARROW_SAID = (pa.string(), pa.string(), pa.timestamp("us", tz="UTC"))
+"""The same, as Arrow knows it."""
+
+MOST_ERROR_CHARACTERS = 2_000
+"""An exception may carry the whole record in its message; a column of those would be larger than the sink."""
+
+
+class Reject(Exception):
+    """Raised by a row's function: this record will never do. It goes to the dead-letter topic."""
+
+    outcome = REJECT
+
+
+class Release(Exception):
+    """Raised by a row's function: not now. The record comes again until its deliveries are used up.
+
+    With `not_before`, a datetime that has a time zone, it does not come sooner (a rate limit, a shop that opens at
+    nine). Raises ValueError when it has none: the executor's own zone would decide.
+    """
+
+    outcome = RELEASE
+
+    def __init__(self, *args: object, not_before: datetime | None = None) -> None:
+        super().__init__(*args)
+        if not_before is not None and not_before.utcoffset() is None:
+            raise ValueError(
+                f"not_before={not_before} has no time zone: expected such as datetime.now(UTC) + …"
+            )
+        self.not_before = not_before
+
+
+def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: str = RELEASE) -> Handler:
+    """Make a handler of `function`, which gets a record and returns what to write of it.
+
+    The record is a dict of the columns a handler gets (`topic, partition, offset, timestamp, timestamp_type, key,
+    value, headers, delivery_count, lease_id`), timestamps in UTC. What is returned is a dict with names in `columns`,
+    a DDL string or a schema; a name left out is null. A record for which None is returned is left out, as by a
+    filter: the job's `dropped` decides. `Reject` and `Release` give the outcome of their name. Any other exception
+    gives `on_error`, and so does a value that does not fit its column, a result that is no dict, and a record that
+    Python cannot have (invalid UTF-8 in a text). Raises ValueError when `on_error` is no outcome; the handler does
+    when `columns` names one that every result has.
+    """
+    if on_error not in OUTCOMES:
+        raise ValueError(f"on_error={on_error!r} is no outcome: expected one of {', '.join(OUTCOMES)}")
+
+    def handler(records: DataFrame) -> DataFrame:
+        declared = _declared(columns)
+        kept = [records.schema[name] for name in KEPT_COLUMNS]
+        said = [sql.StructField(name, kind) for name, kind in SAID.items()]
+        worker = _Worker(function, to_arrow_schema(declared), on_error)
+        return records.mapInArrow(worker, sql.StructType([*kept, *declared.fields, *said]))
+
+    # A pipeline without a sink is named after its function, which is the user's and not this one.
+    handler.__name__ = str(getattr(function, "__name__", "<callable>"))
+    return handler
+
+
+def _declared(columns: str | sql.StructType) -> sql.StructType:
+    """The function's own columns, all of them nullable: what is written of a failed record is null."""
+    given = sql.StructType.fromDDL(columns) if isinstance(columns, str) else columns
+    if not isinstance(given, sql.StructType):
+        raise ValueError(
+            f"{columns!r} names no columns: expected a DDL string such as 'name string, amount int'"
+        )
+    if taken := {*KEPT_COLUMNS, *SAID} & set(given.names):
+        raise ValueError(
+            f"{', '.join(sorted(taken))} cannot be declared: every handler's result has them anyway"
+        )
+    return sql.StructType([sql.StructField(field.name, field.dataType, True) for field in given.fields])
+
+
+class _Worker:
+    """What runs beside Spark's executors: batches in, batches out."""
+
+    def __init__(self, function: RowFunction, columns: pa.Schema, on_error: str) -> None:
+        self.function = function
+        self.columns = columns
+        self.on_error = on_error
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield self._answered(batch)
+
+    def _answered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        kept: list[int] = []
+        rows: list[Mapping[str, Any]] = []
+        outcomes: list[str] = []
+        errors: list[str | None] = []
+        waits: list[datetime | None] = []
+        for place, record in enumerate(_records(batch)):
+            outcome, error, wait, row = self._outcome(record)
+            if row is not None:
+                kept.append(place)
+                rows.append(row)
+                outcomes.append(outcome)
+                errors.append(error)
+                waits.append(wait)
+        here = batch.select(list(KEPT_COLUMNS)).take(pa.array(kept, pa.int64()))
+        made = [self._column(field, rows, outcomes, errors) for field in self.columns]
+        # A value that does not fit takes its whole row back.
+        failed = pa.array([outcome != ACCEPT for outcome in outcomes], pa.bool_())
+        made = [pc.if_else(failed, pa.scalar(None, column.type), column) for column in made]
+        said = [
+            pa.array(told, kind) for told, kind in zip((outcomes, errors, waits), ARROW_SAID, strict=True)
+        ]
+        arrays = [*here.columns, *made, *said]
+        names = [*KEPT_COLUMNS, *self.columns.names, *SAID]
+        return pa.RecordBatch.from_arrays(arrays, names=names)
+
+    def _outcome(
+        self, record: dict[str, Any] | Exception
+    ) -> tuple[str, str | None, datetime | None, Mapping[str, Any] | None]:
+        try:
+            if isinstance(record, Exception):
+                raise record  # it cannot be given to the function at all
+            row = self.function(record)
+            if row is None:
+                return ACCEPT, None, None, None
+            if not isinstance(row, Mapping):
+                raise TypeError(f"the function returned a {type(row).__name__}: expected a dict, or None")
+            row = dict(row)
+            if strange := set(row) - set(self.columns.names):
+                raise KeyError(f"{', '.join(sorted(map(str, strange)))} not declared among the columns")
+        except Exception as error:
+            # By attribute: the worker may have one `Reject` from here and another from an import of its own.
+            asked = getattr(error, "outcome", None)
+            outcome = asked if asked in (REJECT, RELEASE) else self.on_error
+            # Other exceptions may have a `not_before` that means something else.
+            wait = getattr(error, "not_before", None) if asked == RELEASE else None
+            timed = isinstance(wait, datetime) and wait.utcoffset() is not None
+            return outcome, _told(error), wait if timed else None, {}
+        return ACCEPT, None, None, row
+
+    def _column(
+        self,
+        field: pa.Field,
+        rows: list[Mapping[str, Any]],
+        outcomes: list[str],
+        errors: list[str | None],
+    ) -> pa.Array:
+        """One column of the result; rows whose value does not fit it get `on_error`."""
+        values = [row.get(field.name) for row in rows]
+        try:
+            return pa.array(values, field.type)
+        except Exception:
+            for place, value in enumerate(values):
+                try:
+                    pa.scalar(value, field.type)
+                except Exception as error:
+                    values[place] = None
+                    outcomes[place] = self.on_error
+                    errors[place] = f"column {field.name}: {_told(error)}"[:MOST_ERROR_CHARACTERS]
+            return pa.array(values, field.type)
+
+
+def _records(batch: pa.RecordBatch) -> list[dict[str, Any] | Exception]:
+    """The records of a batch; an exception in the place of one that Python cannot have, such as invalid UTF-8."""
+    names, columns = batch.schema.names, batch.columns
+    # In UTC: the session's zone need not be one that Python knows.
+    columns = [
+        column.cast(pa.timestamp(column.type.unit, "UTC"))
+        if pa.types.is_timestamp(column.type) and column.type.tz is not None
+        else column
+        for column in columns
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, names=names)
+    try:
+        return list(batch.to_pylist())
+    except Exception:
+        return [_record(batch.slice(place, 1)) for place in range(batch.num_rows)]
+
+
+def _record(batch: pa.RecordBatch) -> dict[str, Any] | Exception:
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            column.to_pylist()
+        except Exception as error:
+            return ValueError(f"column {name}: {_told(error)}")
+    return dict(batch.to_pylist()[0])
+
+
+def _told(error: Exception) -> str:
+    try:
+        said = f"{type(error).__name__}: {error}"
+    except Exception:
+        said = type(error).__name__
+    # A lone surrogate is no text for anybody else.
+    return said[:MOST_ERROR_CHARACTERS].encode("utf-8", "backslashreplace").decode()[:MOST_ERROR_CHARACTERS]
+
+
+# Sent along whole: executors need PyArrow for it, and neither this package nor the queue's own requirements.
+register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

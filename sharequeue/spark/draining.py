@@ -1,0 +1,128 @@
+"""Who writes the dead letters of a job's group, where no service does?
+
+The job itself, at the end of a run or of a block of `lease`: for a while, each letter exactly once (the writer is
+`sharequeue.deadletters.writer`'s). Nothing that goes wrong here is the job's: it is told, and the records wait on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from sharequeue.deadletters.batches import Step
+from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.values import SharePartition
+
+__all__ = ["DeadLettersLeft", "Drained", "drain_at_end"]
+
+_log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 60.0
+"""A job's drain ends with the batches at which it is after this time."""
+BATCH_RECORDS = 5_000
+
+
+class DeadLettersLeft(UserWarning):
+    """Dead letters of the group still wait after a job's own drain; the message says how many and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What a job's own drain did for its group, in records."""
+
+    written: int = 0
+    """Letters that are in the dead-letter topic now and were not before; or were, and are only known now."""
+    dropped: int = 0
+    """Closed without a letter, because the group's config says so."""
+    left: int = 0
+    """Still on the way."""
+    warning: DeadLettersLeft | None = None
+    """Why some were left."""
+
+
+class _Told(Protocol):
+    dead_letters: Drained | None
+
+
+class DrainAtEnd:
+    """A block at whose end dead letters are written, and `told` is told of it.
+
+    Not after an interrupt, nor where the block never came so far as to have somebody to tell.
+    """
+
+    def __init__(self, settings: Settings, state: State, configs: GroupConfigs) -> None:
+        self._arguments = (settings, state, configs)
+        self.told: _Told | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.told is not None and (kind is None or issubclass(kind, Exception)):
+            self.told.dead_letters = drain_at_end(*self._arguments)
+
+
+def drain_at_end(settings: Settings, state: State, configs: GroupConfigs) -> Drained | None:
+    """Write what waits of a group; None where nothing does, or a service is there to write it. Raises nothing."""
+    try:
+        if state.service_drains() or not _waiting(state, configs.group_id):
+            return None
+        drained = _drain(settings, state, configs)
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        drained = Drained(warning=_left(configs.group_id, reason))
+    if drained.warning is not None:
+        _log.warning("%s", drained.warning)
+    return drained
+
+
+def _drain(settings: Settings, state: State, configs: GroupConfigs) -> Drained:
+    ends_at = time.monotonic() + DRAIN_SECONDS
+    stop, late = threading.Event(), threading.Event()
+
+    def on_step(step: Step, source: SharePartition) -> None:
+        if time.monotonic() > ends_at:
+            late.set()
+            stop.set()
+
+    # Whoever takes over writes it as well; we have been asked for something else.
+    report = DeadLetterWriter(
+        settings,
+        state,
+        configs.group_id,
+        configs,
+        batch_records=BATCH_RECORDS,
+        on_step=on_step,
+        stop=stop,  # which the writer sets itself when it ends
+        takeovers=0,
+    ).drain(_log.info)
+    left = _waiting(state, configs.group_id)
+    reasons = sorted({held.reason for held in report.held})
+    if late.is_set():
+        reasons.append(f"writing them took longer than {DRAIN_SECONDS:g} s")
+    if not reasons and left:
+        reasons.append("another writer is at them, or they were given up just now")
+    return Drained(
+        written=report.written + report.resumed,
+        dropped=report.dropped,
+        left=left,
+        warning=_left(configs.group_id, "; ".join(reasons), left) if left else None,
+    )
+
+
+def _waiting(state: State, group: str) -> int:
+    return sum(status.archiving for status in state.describe(group))
+
+
+def _left(group: str, reason: str, records: int | None = None) -> DeadLettersLeft:
+    count = "dead letters" if records is None else f"{records:,} dead letters"
+    return DeadLettersLeft(
+        f"{count} of group {group} wait, and no service writes them: {reason}. "
+        f"`sharequeue dlq drain --group {group} --execute` writes them, and so does the next run"
+    )

@@ -1,0 +1,182 @@
+"""What is to be done with the records of a share group?
+
+A job names its group, its topics and its sink, and has a handler: a function from DataFrame to DataFrame that
+gives every record an `outcome`, and for a failure an `error`, and when to try again at the soonest
+(`not_before`). How the records get there, and what becomes of the outcomes, is `run.py`'s matter; a handler can
+be called on any DataFrame with the same columns, which is how it is tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+
+from sharequeue.spark.reading.plan import MAX_SCANS
+from sharequeue.values import AcknowledgeType
+
+if TYPE_CHECKING:
+    from sharequeue.spark.sinks.sinks import Sink
+
+ACCEPT = "accept"
+RELEASE = "release"
+REJECT = "reject"
+
+OUTCOMES: Mapping[str, AcknowledgeType] = {
+    ACCEPT: AcknowledgeType.ACCEPT,
+    RELEASE: AcknowledgeType.RELEASE,
+    REJECT: AcknowledgeType.REJECT,
+}
+"""What a handler may write into the column `outcome`, and what it means to the queue."""
+
+KEPT_COLUMNS = ("topic", "partition", "offset", "lease_id")
+"""Columns a handler must pass on as they are: they say which record a row came from."""
+
+Handler = Callable[[DataFrame], DataFrame]
+
+
+class HandlerError(Exception):
+    """A handler broke its contract; the message says what it did and what is expected."""
+
+
+def check_meanings(dropped: str | None, unknown: str | None) -> None:
+    """Raise ValueError when what these stand for is no outcome."""
+    for name, outcome in (("dropped", dropped), ("unknown", unknown)):
+        if outcome is not None and outcome not in OUTCOMES:
+            raise ValueError(
+                f"{name}={outcome!r} is no outcome: expected one of {', '.join(OUTCOMES)}, or None"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Figures kept beside a sink: partial sums by lease, merged when they are read.
+
+    `partial` gets the accepted rows just written, with `lease_id`, and must group by `lease_id` among others.
+    It is computed and durable before the acknowledgement, and counts with it, like the records themselves.
+    """
+
+    name: str
+    partial: Handler
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroupJob:
+    """A share group's pipeline. Call it like its handler.
+
+    `dropped` is the outcome of a record that the handler returned no row for, `unknown` that of a record whose
+    `outcome` is none of ours or null; None, the default, makes an error of either. `deliveries_per_run` is how often
+    one run leases a record that it has released; what has no outcome (its process died) is not counted. A run stops
+    when `failed_share` of at least `failed_records` records of a round have failed; never when None. `try_empty`
+    calls the handler on a frame without rows before anything is leased. `lock_duration_ms` is the group's own when
+    None, and lies inside the service's bounds (15,000 to 60,000 unless it is configured otherwise). `headers` may be
+    switched off where they are not used, which spares decoding them. `output` says where accepted rows go
+    (`sinks.py`); None leaves them in files, by lease. `max_bytes` bounds the keys and values of a round, by the mean
+    size of the records; None takes the group config `sharequeue.fetch.max.bytes`, 0 is no bound.
+    """
+
+    group: str
+    topics: tuple[str, ...]
+    handler: Handler
+    sink: str
+    summaries: tuple[Summary, ...] = ()
+    dropped: str | None = None
+    lock_duration_ms: int | None = None
+    max_scans: int = MAX_SCANS
+    headers: bool = True
+    reader_options: Mapping[str, str] = field(default_factory=dict)
+    output: Sink | None = None
+    max_bytes: int | None = None
+    unknown: str | None = None
+    deliveries_per_run: int = 1
+    failed_share: float | None = 0.5
+    failed_records: int = 100
+    try_empty: bool = True
+
+    def __post_init__(self) -> None:
+        check_meanings(self.dropped, self.unknown)
+        if not self.topics:
+            raise ValueError("there is nothing to lease from: name at least one topic")
+        if self.deliveries_per_run < 1:
+            raise ValueError(f"deliveries_per_run is {self.deliveries_per_run}: expected 1 or more")
+        if self.failed_share is not None and not 0 < self.failed_share <= 1:
+            raise ValueError(
+                f"failed_share is {self.failed_share}: expected a part of a round, above 0 and up to 1, or None"
+            )
+        if self.failed_records < 1:
+            raise ValueError(f"failed_records is {self.failed_records}: expected 1 or more")
+        if self.max_bytes is not None and self.max_bytes < 0:
+            raise ValueError(f"max_bytes is {self.max_bytes}: expected bytes of a round, or 0 for no bound")
+        for name in (self.sink, *(summary.name for summary in self.summaries)):
+            if not name or name.startswith(("_", ".")) or "/" in name:
+                raise ValueError(f"{name!r} cannot be the name of a sink: it becomes a folder's name")
+
+    def __call__(self, records: DataFrame) -> DataFrame:
+        """What the handler makes of these records."""
+        return self.handler(records)
+
+    @property
+    def exceptions_sink(self) -> str:
+        """Where released and rejected records are written down, with their errors."""
+        return f"{self.sink}-exceptions"
+
+    def summary_sink(self, summary: Summary) -> str:
+        """Where the partial sums of a summary lie."""
+        return f"{self.sink}-{summary.name}"
+
+
+def pipeline(
+    *,
+    group: str,
+    topics: Sequence[str],
+    sink: str | None = None,
+    summaries: Sequence[Summary] = (),
+    dropped: str | None = None,
+    lock_duration_ms: int | None = None,
+    headers: bool = True,
+    reader_options: Mapping[str, str] | None = None,
+    output: Sink | None = None,
+    max_bytes: int | None = None,
+    unknown: str | None = None,
+    deliveries_per_run: int = 1,
+    failed_share: float | None = 0.5,
+    failed_records: int = 100,
+    try_empty: bool = True,
+) -> Callable[[Handler], ShareGroupJob]:
+    """Make a function from DataFrame to DataFrame the handler of a share group.
+
+    The sink is named after the function where no name is given, or after the group where the function has none.
+    The function gets `topic, partition, offset, timestamp, timestamp_type, key, value, headers,
+    delivery_count, lease_id` and returns the rows to write, with `outcome` (accept, release or reject) and,
+    if it likes, `error` and `not_before`, a timestamp before which a released record does not come again.
+    """
+
+    def mark(handler: Handler) -> ShareGroupJob:
+        return ShareGroupJob(
+            group=group,
+            topics=(topics,) if isinstance(topics, str) else tuple(topics),
+            handler=handler,
+            sink=sink or _named_after(handler, group),
+            summaries=tuple(summaries),
+            dropped=dropped,
+            lock_duration_ms=lock_duration_ms,
+            headers=headers,
+            reader_options=dict(reader_options or {}),
+            output=output,
+            max_bytes=max_bytes,
+            unknown=unknown,
+            deliveries_per_run=deliveries_per_run,
+            failed_share=failed_share,
+            failed_records=failed_records,
+            try_empty=try_empty,
+        )
+
+    return mark
+
+
+def _named_after(handler: Handler, group: str) -> str:
+    """The function's name; the group's for a lambda, whose name is everybody's."""
+    name = str(getattr(handler, "__name__", ""))
+    return name if name.isidentifier() else group

@@ -1,0 +1,68 @@
+"""Why is there nothing to lease, although somebody asked?
+
+Only what a person can act on is said: a topic that is not there, a group that begins at the end of the log, records
+that others hold, that wait, or that nobody may lease now. A group that has done all its work is no reason for words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC
+
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.kafka.topics import Topics
+from sharequeue.state import State
+from sharequeue.values import SharePartitionStatus
+
+
+def require_topics(topics: Topics, names: Iterable[str]) -> None:
+    """Raise UnknownTopicOrPartition for a topic that does not exist, with the names most like it."""
+    wanted = list(names)
+    there = topics.describe(wanted)
+    for name in wanted:
+        if name not in there:
+            raise topics.missing(name)
+
+
+def why_nothing(state: State, configs: GroupConfigs, topics: Sequence[str]) -> str | None:
+    """What keeps a group's records of these topics from being leased; None where all of them are done with."""
+    statuses = [status for status in state.describe(configs.group_id) if status.topic in topics]
+    if not statuses:
+        return f"nothing of {', '.join(topics)} is assigned to group {configs.group_id} yet"
+    if new := _begins_behind(state, configs, statuses):
+        return new
+    reasons = [
+        f"{status.share_partition} is not leased from: {status.paused_reason}"
+        for status in statuses
+        if status.paused_reason and status.lag
+    ]
+    waiting = sum(status.waiting for status in statuses)
+    soonest = min((status.waiting_until for status in statuses if status.waiting_until), default=None)
+    until = f" (the first from {soonest.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC on)" if soonest else ""
+    free = sum(status.available - status.waiting for status in statuses if not status.paused_reason)
+    counted = (
+        (sum(status.acquired for status in statuses), "held by leases of others"),
+        (waiting, f"waiting for the time from which they may be delivered again{until}"),
+        (free, "released by this run, and left to a later one"),
+        (sum(status.archiving for status in statuses), "on the way to the dead-letter topic"),
+    )
+    reasons += [f"{count:,} records are {what}" for count, what in counted if count]
+    return "; ".join(reasons) or None
+
+
+def _begins_behind(
+    state: State, configs: GroupConfigs, statuses: Sequence[SharePartitionStatus]
+) -> str | None:
+    """What to say of a group that has never done anything, and begins at the end of the log."""
+    before = sum(status.spso - status.log_start for status in statuses)
+    untouched = all(status.spso == status.speo == status.log_end for status in statuses)
+    if configs.auto_offset_reset != "latest" or not (before and untouched):
+        return None
+    if state.delivery_counts(configs.group_id):
+        return None
+    named = " ".join(f"--topic {topic}" for topic in sorted({status.topic for status in statuses}))
+    return (
+        f"group {configs.group_id} is new and starts at the end of the log (share.auto.offset.reset=latest): "
+        f"{before:,} records lie before it. To take them: sharequeue offsets reset --group {configs.group_id} "
+        f"{named} --to-earliest --execute"
+    )

@@ -1,0 +1,373 @@
+"""How are the locks of a long round kept, and what happens when one is lost?
+
+A thread renews every held lease at a third of its lock duration (KIP-1222's RENEW). A lease that the state
+refuses to renew is lost: its records are being, or will be, delivered to somebody else, so the Spark job is
+cancelled and nothing more is written or acknowledged. A database that does not answer is not a refusal:
+renewal goes on trying until the lock must have lapsed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Protocol, Self
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from sharequeue.errors import ShareError
+from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.spark.leasing.interrupts import deferred, forget_interrupted_call
+from sharequeue.spark.output.sharing import OutputNotShared
+from sharequeue.state import State
+from sharequeue.state.many import in_calls
+from sharequeue.values import Lease, SharePartition
+
+_log = logging.getLogger(__name__)
+
+RENEWALS_PER_LOCK = 3
+LAST_ATTEMPTS_IN_A_ROW = 32
+"""Each takes a round of its own, of a second or so; then everything else has a turn."""
+
+
+class Member(Protocol):
+    """A member of a share group, as `sharequeue.groups.membership.Membership` is one."""
+
+    @property
+    def member_id(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def member_epoch(self) -> int | None:
+        """Its epoch now; None for a holder that is no member."""
+        ...
+
+    @property
+    def assignment(self) -> list[SharePartition]:
+        """The share-partitions assigned to it now."""
+        ...
+
+    @property
+    def lost(self) -> threading.Event:
+        """Set when the group no longer knows it."""
+        ...
+
+
+class LockLost(Exception):
+    """A lock was lost in the middle of a round: its records are somebody else's now. Nothing more was written
+    or acknowledged; what else the run held was given back.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much is leased at most. `max_bytes` is no bound when 0; else `mean_bytes` has the mean size of each topic's
+    records.
+    """
+
+    max_records: int
+    max_bytes: int = 0
+    mean_bytes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Held:
+    lease: Lease
+    renewed_at: float
+    """By the monotonic clock, taken before the request was sent: the lock lives at least this long plus its
+    duration.
+    """
+    answering: bool = False
+    """Whether an acknowledgement is under way, which may end it."""
+
+    def due_at(self) -> float:
+        return self.renewed_at + self.lease.lock_duration_ms / 1000 / RENEWALS_PER_LOCK
+
+    def lapsed_at(self) -> float:
+        return self.renewed_at + self.lease.lock_duration_ms / 1000
+
+
+class LeaseKeeper:
+    """Holds leases of one member and renews them until they are dropped.
+
+    A context manager. What is still held when the block ends is given back: by an interrupt (no Exception) as of a
+    run that was cancelled, else as unanswered. `on_lost` cancels what is at work: it is called from the renewing
+    thread once a lock or the membership is lost, repeatedly until the exit, and when the block fails.
+    """
+
+    def __init__(self, state: State, member: Member, on_lost: Callable[[], None] = lambda: None) -> None:
+        self._state = state
+        self._member = member
+        self._on_lost = on_lost
+        self._held: dict[int, _Held] = {}
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stop = False
+        self._process = os.getpid()
+        self._lost: str | None = None
+        self._last_attempts = 0
+        self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if os.getpid() != self._process:
+            return  # a forked child: what is held is its parent's
+        # Ctrl-C, SIGTERM and Dagster's own interruption are no Exceptions: somebody stopped the run.
+        stopped = error is not None and not isinstance(error, Exception)
+        # Whoever is impatient and sends a second signal would make suspects of what is not given back yet.
+        with deferred():
+            try:
+                if stopped:
+                    forget_interrupted_call()
+                if error is not None:
+                    self._cancel_jobs()
+            finally:
+                # Nor is an output that the driver does not see the fault of any record.
+                self.give_back(cancelled=stopped or isinstance(error, OutputNotShared))
+                self._stop = True
+                self._wake.set()
+                self._thread.join()
+        # Spark's answer to the cancelled job is not the reason; the lost lock is.
+        if isinstance(error, Exception) and not isinstance(error, LockLost):
+            self.check()
+
+    def _cancel_jobs(self) -> None:
+        """Twice where an interrupt has broken the connection to the JVM; the interrupt is the error to raise."""
+        for _ in range(2):
+            try:
+                self._on_lost()
+            except Exception as error:
+                _log.warning("Spark's jobs were not cancelled: %s", error)
+                forget_interrupted_call()
+            else:
+                return
+
+    def give_back(self, *, cancelled: bool = False, refund: bool = False) -> None:
+        """Give back all that is kept; with a `refund` it has not been delivered: no record is at fault."""
+        held = self.held
+        for lease in held:
+            self.drop(lease)
+        release_held(self._state, held, cancelled=cancelled, refund=refund)
+
+    def acquire_within(
+        self,
+        budget: Budget,
+        share_partitions: Sequence[SharePartition],
+        lock_duration_ms: int | None,
+        leave_out: Callable[[SharePartition], OffsetSet] = lambda sp: EMPTY,
+        parts: int = 1,
+    ) -> list[Lease]:
+        """Lease from these share-partitions, in this order, within one budget, and keep it: up to `parts` leases
+        of one share-partition's suspects, and none of `leave_out`.
+
+        A suspect's last attempt comes first and alone; after `LAST_ATTEMPTS_IN_A_ROW` of them the others have a
+        turn. Raises LockLost, and what the first share-partition that refused has answered.
+        """
+        first = self._last_attempts < LAST_ATTEMPTS_IN_A_ROW
+        leases = self._acquire_many(budget, share_partitions, lock_duration_ms, leave_out, parts, first)
+        if not leases and not first:
+            leases = self._acquire_many(budget, share_partitions, lock_duration_ms, leave_out, parts, True)
+        alone = any(lease.last_attempt for lease in leases)
+        self._last_attempts = self._last_attempts + 1 if alone else 0
+        return leases
+
+    def _acquire_many(
+        self,
+        budget: Budget,
+        share_partitions: Sequence[SharePartition],
+        lock_duration_ms: int | None,
+        leave_out: Callable[[SharePartition], OffsetSet],
+        parts: int,
+        last_attempt: bool,
+    ) -> list[Lease]:
+        leases: list[Lease] = []
+        records, left = budget.max_records, float(budget.max_bytes)
+        for some in in_calls(share_partitions):
+            if leases:
+                some = [at for at in some if not budget.max_bytes or budget.mean_bytes[at.topic] <= left]
+            if records <= 0 or any(lease.last_attempt for lease in leases):
+                break
+            self.check()
+            # From before it is asked for: the lock lives at least this long plus its duration.
+            asked_at = time.monotonic()
+            # A signal in between would leave leases that nobody knows of.
+            with deferred():
+                acquired = self._state.acquire_many(
+                    some,
+                    self._member.member_id,
+                    self._member.member_epoch,
+                    records,
+                    max_bytes=int(left) if budget.max_bytes else None,
+                    mean_bytes=budget.mean_bytes,
+                    lock_duration_ms=lock_duration_ms,
+                    leave_outs=[leave_out(at) for at in some],
+                    parts=parts,
+                    # What came before is beside it.
+                    last_attempt=last_attempt and not leases,
+                )
+                with self._lock:
+                    self._held.update({lease.lease_id: _Held(lease, asked_at) for lease in acquired.leases})
+                self._wake.set()
+            for refusal in acquired.refusals.values():
+                raise refusal
+            leases += acquired.leases
+            for lease in acquired.leases:
+                records -= lease.offsets.count
+                left -= lease.offsets.count * budget.mean_bytes.get(lease.share_partition.topic, 0.0)
+        return leases
+
+    @contextmanager
+    def answering(self, lease: Lease) -> Iterator[Lease]:
+        """Give the lease as it is now, for a block that acknowledges it; afterwards it is kept no longer.
+
+        A renewal that is refused meanwhile says nothing: the acknowledgement came first, or is refused itself. Raises
+        LockLost; what the block raises leaves the lease kept.
+        """
+        self.check()
+        with self._lock:
+            held = self._held.get(lease.lease_id)
+            if held is not None:
+                held.answering = True
+        try:
+            yield self.current(lease)
+        except BaseException:
+            if held is not None:
+                held.answering = False
+            raise
+        self.drop(lease)
+
+    @contextmanager
+    def answering_many(self, leases: Sequence[Lease]) -> Iterator[list[Lease]]:
+        """As `answering`, for leases that one call acknowledges; `drop` those that it has answered."""
+        self.check()
+        with self._lock:
+            held = [each for each in map(self._held.get, (lease.lease_id for lease in leases)) if each]
+            for each in held:
+                each.answering = True
+        try:
+            yield self._currents(leases)
+        finally:
+            for each in held:
+                each.answering = False
+
+    def end_unanswered(self, leases: Sequence[Lease]) -> None:
+        """Give these back at once, unanswered: their records are suspects."""
+        for lease in leases:
+            self.drop(lease)
+        release_held(self._state, leases)
+
+    def cancel(self) -> None:
+        """Cancel what is at work for the leases, as a lost lock would."""
+        self._on_lost()
+
+    def drop(self, lease: Lease) -> None:
+        """Keep it no longer: it was answered or given back."""
+        with self._lock:
+            self._held.pop(lease.lease_id, None)
+
+    @property
+    def held(self) -> list[Lease]:
+        """What is kept now."""
+        with self._lock:
+            return [held.lease for held in self._held.values()]
+
+    def current(self, lease: Lease) -> Lease:
+        """The lease under the member's present epoch: it rises while others come and go, and only the last
+        two are accepted.
+        """
+        return replace(lease, member_epoch=self._member.member_epoch)
+
+    def _currents(self, leases: Sequence[Lease]) -> list[Lease]:
+        # Asked for once: a call has one member epoch, and it may rise any time.
+        epoch = self._member.member_epoch
+        return [replace(lease, member_epoch=epoch) for lease in leases]
+
+    def check(self) -> None:
+        """Raise LockLost when a lock or the membership is lost."""
+        if self._lost is None and self._member.lost.is_set():
+            self._lose(f"the group no longer knows member {self._member.member_id}")
+        if self._lost is not None:
+            raise LockLost(self._lost)
+
+    def _run(self) -> None:
+        while not self._stop:
+            self._wake.wait(self._renew_due())
+            self._wake.clear()
+
+    def _renew_due(self) -> float:
+        """Renew what is due; answers in how many seconds to come back."""
+        if self._lost is None and self._member.lost.is_set():
+            self._lose(f"the group no longer knows member {self._member.member_id}")
+        if self._lost is not None:
+            # Again and again: a cancellation finds only the jobs that run by now, and the next may be about to start.
+            try:
+                self._on_lost()
+            except Exception as error:
+                _log.warning("what is at work could not be cancelled, trying again: %s", error)
+            return 0.2
+        with self._lock:
+            held = list(self._held.values())
+        now = time.monotonic()
+        for some in in_calls([each for each in held if each.due_at() <= now]):
+            if not self._stop:
+                self._renew(some)
+        # Never long: a lost membership is only seen here while the main thread waits for Spark.
+        due = [each.due_at() - time.monotonic() for each in held]
+        return max(0.05, min([0.5, *due]))
+
+    def _renew(self, some: Sequence[_Held]) -> None:
+        asked_at = time.monotonic()
+        try:
+            answers = self._state.renew_many(self._currents([held.lease for held in some]))
+        except Exception as error:
+            # Not only the database's own: the pool of connections has a time-out, too.
+            _log.warning("%d leases could not be renewed, trying again: %s", len(some), error)
+            for held in some:
+                if asked_at >= held.lapsed_at():
+                    self._lose(
+                        f"lease {held.lease.lease_id} could not be renewed before its lock lapsed: {error}"
+                    )
+            return
+        for held, answer in zip(some, answers, strict=True):
+            if not isinstance(answer, ShareError):
+                held.renewed_at = asked_at
+                continue
+            with self._lock:
+                still_held = held.lease.lease_id in self._held and not held.answering
+            # Answered a moment ago, or just now: there is nothing left to renew.
+            if still_held:
+                self._lose(
+                    f"the lock on {held.lease.share_partition} (lease {held.lease.lease_id}): {answer}"
+                )
+
+    def _lose(self, reason: str) -> None:
+        if self._lost is None:
+            self._lost = reason
+            _log.error("lock lost: %s", reason)
+            self._wake.set()
+
+
+def release_held(
+    state: State, leases: Sequence[Lease], *, cancelled: bool = False, refund: bool = False
+) -> None:
+    """Give back what is held, as well as it can be done: what cannot be given back lapses.
+
+    Of a run that was `cancelled`, or with a `refund`, no record is a suspect.
+    """
+    for some in in_calls(leases):
+        try:
+            state.release_many(some, cancelled=cancelled, refund=refund)
+        except (ShareError, SQLAlchemyError) as error:
+            ids = ", ".join(str(lease.lease_id) for lease in some)
+            _log.warning("leases %s were not given back, their locks will lapse: %s", ids, error)

@@ -1,0 +1,1 @@
+"""From what a handler wrote to an acknowledgement for every record of a lease."""

@@ -1,0 +1,181 @@
+"""How does the answer to a lease reach the state, in one transaction?
+
+An acknowledgement releases with one time not before, or none. Where the handler gave several, they become several
+acknowledgements in one transaction, which share one fate: rounded up to the second as the state does it, and
+coarser where there are too many, so that no record comes sooner than it was told to. A sink that must commit
+with the acknowledgement does so here, in that same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import uuid4, uuid5
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from sharequeue.errors import ShareError
+from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.spark.leasing.renewal import LeaseKeeper
+from sharequeue.spark.outcomes.outcomes import Answer
+from sharequeue.state import State
+from sharequeue.state.many import A_CALL, LeaseAnswer, in_calls
+from sharequeue.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput
+
+MOST_DELAYS = 100
+"""Times of one lease that are kept apart: each is an acknowledgement of its own, of about a millisecond."""
+STEPS_SECONDS = (1, 10, 60, 600, 3600, 86_400)
+"""What times are rounded up to, the first that leaves no more than MOST_DELAYS of them."""
+
+CALLS_AT_ONCE = 4
+"""Postgres has more than one processor. Fewer than the pool of connections has: renewals go on meanwhile."""
+
+STOPPED_MS = 10_000
+"""How long the transaction of an acknowledgement may stand idle. It holds the share-partition: Postgres ends it where
+the driver is stopped inside, so that the others go on."""
+
+Around = Callable[[sa.Connection, Callable[[], Acknowledged]], Acknowledged]
+"""What a sink does in the acknowledgement's transaction: its statements, then the call that it is given, last."""
+
+
+def acknowledge(
+    state: State,
+    lease: Lease,
+    answered: Answer,
+    outputs: Sequence[LeaseOutput],
+    around: Around | None = None,
+) -> Acknowledged:
+    """Answer a lease, all or nothing, together with what `around` does; the outputs count from this commit on.
+
+    Raises what `State.acknowledge` raises; nothing of `around` has then happened. A transaction whose end was not
+    heard of is repeated, once: `around` must see by itself whether it was committed.
+    """
+    calls = _calls(answered)
+    if around is None and len(calls) == 1:
+        ((outcomes, not_before),) = calls
+        if not_before is None:
+            return state.acknowledge(lease, outcomes, outputs=outputs)
+        return state.acknowledge(lease, outcomes, outputs=outputs, not_before=not_before)
+    request_id = uuid4()
+
+    def once() -> Acknowledged:
+        with state.transaction() as (connection, joined):
+            connection.execute(sa.text(f"set local idle_in_transaction_session_timeout = {STOPPED_MS}"))
+
+            def answer() -> Acknowledged:
+                last = len(calls) - 1
+                return _together(
+                    [
+                        joined.acknowledge(
+                            lease,
+                            outcomes,
+                            outputs=outputs if at == last else (),
+                            request_id=uuid5(request_id, str(at)),
+                            not_before=not_before,
+                        )
+                        for at, (outcomes, not_before) in enumerate(calls)
+                    ]
+                )
+
+            return answer() if around is None else around(connection, answer)
+
+    try:
+        return once()
+    except DBAPIError as error:
+        if not (error.connection_invalidated or isinstance(error, OperationalError)):
+            raise
+        return once()
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A lease, its answer, and the outputs that count with it."""
+
+    lease: Lease
+    answered: Answer
+    outputs: Sequence[LeaseOutput] = ()
+
+
+def acknowledge_all(state: State, keeper: LeaseKeeper, given: Sequence[Given]) -> list[Acknowledged]:
+    """Answer many leases, each whole or not at all, in a few calls side by side; they are kept no longer.
+
+    A lease with several times not before is a transaction of its own. Raises LockLost, and the first refusal once
+    everything else was answered.
+    """
+    if not given:
+        return []
+    plain = [each for each in given if len(_calls(each.answered)) == 1]
+    others = [each for each in given if len(_calls(each.answered)) > 1]
+    size = min(A_CALL, -(-len(plain) // CALLS_AT_ONCE) or 1)
+    with ThreadPoolExecutor(CALLS_AT_ONCE) as beside:
+        answers: dict[int, Acknowledged | ShareError] = {}
+        for some in beside.map(lambda some: _at_once(state, keeper, some), in_calls(plain, size)):
+            answers |= some
+    for each in others:
+        with keeper.answering(each.lease) as kept:
+            answers[each.lease.lease_id] = acknowledge(state, kept, each.answered, each.outputs)
+    acknowledged: list[Acknowledged] = []
+    for each in given:
+        answer = answers[each.lease.lease_id]
+        if isinstance(answer, ShareError):
+            raise answer
+        acknowledged.append(answer)
+    return acknowledged
+
+
+def _at_once(
+    state: State, keeper: LeaseKeeper, given: Sequence[Given]
+) -> dict[int, Acknowledged | ShareError]:
+    with keeper.answering_many([each.lease for each in given]) as leases:
+        answers = []
+        for lease, each in zip(leases, given, strict=True):
+            ((outcomes, not_before),) = _calls(each.answered)
+            answers.append(LeaseAnswer(lease, outcomes, each.outputs, not_before))
+        answered = dict(
+            zip([lease.lease_id for lease in leases], state.acknowledge_many(answers), strict=True)
+        )
+        for lease in leases:
+            if not isinstance(answered[lease.lease_id], ShareError):
+                keeper.drop(lease)
+    return answered
+
+
+def rounded(delays: Mapping[int, OffsetSet], most: int = MOST_DELAYS) -> dict[int, OffsetSet]:
+    """Offsets by the second from which they may be delivered, in at most `most` groups, none of them sooner."""
+    for step in STEPS_SECONDS:
+        groups: dict[int, OffsetSet] = {}
+        for second, offsets in delays.items():
+            at = -(-second // step) * step
+            groups[at] = groups.get(at, EMPTY) | offsets
+        if len(groups) <= most:
+            break
+    return groups
+
+
+def _calls(answered: Answer) -> list[tuple[dict[AcknowledgeType, OffsetSet], datetime | None]]:
+    """The acknowledgements that an answer takes; the last one ends the lease."""
+    calls: list[tuple[dict[AcknowledgeType, OffsetSet], datetime | None]] = []
+    rest = dict(answered.outcomes)
+    for second, offsets in sorted(rounded(answered.delays).items()):
+        calls.append(({AcknowledgeType.RELEASE: offsets}, datetime.fromtimestamp(second, UTC)))
+        rest[AcknowledgeType.RELEASE] -= offsets
+    rest = {kind: offsets for kind, offsets in rest.items() if offsets}
+    if rest or not calls:
+        calls.append((rest, None))
+    return calls
+
+
+def _together(parts: Sequence[Acknowledged]) -> Acknowledged:
+    """The sums; SPSO and lag as they are after the last."""
+    return Acknowledged(
+        spso=parts[-1].spso,
+        lag=parts[-1].lag,
+        accepted=sum(part.accepted for part in parts),
+        released=sum(part.released for part in parts),
+        rejected=sum(part.rejected for part in parts),
+        gaps=sum(part.gaps for part in parts),
+        exhausted=sum(part.exhausted for part in parts),
+    )

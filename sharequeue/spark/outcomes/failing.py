@@ -1,0 +1,66 @@
+"""Does a round fail as a whole, so that it is the handler that is wrong, and not the records?
+
+A typo in a handler fails every record alike; acknowledged, it would cost each of them a delivery, and a few runs
+later the topic would be dead letters. So the outcomes of a round are looked at before they are acknowledged. Records
+that have failed before are not counted: those that are bad for good come again, and must come to their end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.spark.outcomes.outcomes import Seen
+from sharequeue.spark.output.leases import Written
+from sharequeue.values import AcknowledgeType, Lease
+
+
+class MostFailed(Exception):
+    """Most records of a round failed. Nothing of it was acknowledged, and its deliveries were given back; the message
+    has the most frequent error and an example.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """A run stops when `share` of the records of a round have failed, of at least `records`; never when None."""
+
+    share: float | None
+    records: int
+
+    def check(
+        self, spark: SparkSession, written: Written, leases: Sequence[Lease], seen: Mapping[int, Seen]
+    ) -> None:
+        """Raise MostFailed when a round is over these limits."""
+        if self.share is None:
+            return
+        given = failed = 0
+        for lease in leases:
+            first = OffsetSet.union(d.offsets for d in lease.deliveries if d.delivery_count == 1)
+            outcomes = seen[lease.lease_id].outcomes if lease.lease_id in seen else {}
+            given += sum((offsets & first).count for offsets in outcomes.values())
+            failed += (outcomes.get(AcknowledgeType.RELEASE, EMPTY) & first).count
+            failed += (outcomes.get(AcknowledgeType.REJECT, EMPTY) & first).count
+        if given >= self.records and failed >= self.share * given:
+            raise MostFailed(
+                f"{failed:,} of {given:,} records failed at their first delivery; the limit is {self.share:.0%}. "
+                "Nothing of this round was acknowledged, and its deliveries were given back. "
+                f"{_most_frequent(spark, written)} Mend the handler; where so many failures are right, raise "
+                "the job's `failed_share`, or switch it off with None."
+            )
+
+
+def _most_frequent(spark: SparkSession, written: Written) -> str:
+    failed = spark.read.parquet(*written.exceptions.values())
+    errors = failed.groupBy("outcome", "error").agg(
+        fn.count("*").alias("times"),
+        fn.min_by(fn.struct("topic", "partition", "offset"), "offset").alias("at"),
+    )
+    row = errors.orderBy(fn.desc("times"), "error").limit(1).collect()[0]
+    what = row["error"] or f"{row['outcome']}, without an error"
+    topic, partition, offset = row["at"]
+    return f"Most often, {row['times']:,} times: {what} (such as {topic}-{partition} offset {offset})."

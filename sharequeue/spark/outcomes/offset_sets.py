@@ -1,0 +1,176 @@
+"""How do the offsets of many rows become a few sets, and the rows nobody's matter?
+
+Where the data are: in Spark's tasks as bitmaps, a bit for each offset, of which the driver merges some kilobytes a
+lease. Files that lie on this machine, where Spark's executors are, too, are read here without it, a batch at a time,
+of which only the ranges stay: 0.1 s instead of 0.5 s for two million records, most of which is what a job of Spark's
+costs however small it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, reduce
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as fn
+
+from sharequeue.offsets import MAX_OFFSET, OffsetSet
+from sharequeue.spark.job import HandlerError
+
+BITMAP_OFFSETS = 32_768
+"""Offsets in one of Spark's bitmaps, of 4 KiB."""
+MOST_BITMAPS = 16_384
+"""Bitmaps that are collected, 64 MiB; where there are more the slower way is taken, which sorts the offsets."""
+ROWS_AT_ONCE = 65_536
+READ_AT_ONCE_BYTES = 65_536
+"""Of a column of a file, and nothing before it is wanted: 8 MiB in memory instead of 200 for 100 million rows."""
+
+Told = tuple[tuple[Any, ...], OffsetSet, int]
+"""Values of some columns, the offsets of the rows that have them, and how many rows these are."""
+
+_Ranges = NDArray[np.int64]
+"""Half-open ranges, one a row: first, end."""
+
+
+def offset_sets(records: DataFrame, *by: str) -> list[Told]:
+    """The offsets of each combination of values in the columns `by`. Raises HandlerError for what is no offset.
+
+    As bitmaps: in any order, doubled or not, neither sorted nor sent one by one. Where the offsets lie so far apart
+    that there would be more than MOST_BITMAPS, they are made distinct and sorted instead, and sent as ranges.
+    """
+    bitmaps = _bitmaps(records, by).limit(MOST_BITMAPS + 1).toArrow()
+    if bitmaps.num_rows > MOST_BITMAPS:
+        return _sorted_runs(records, by)
+    # The bits stay where Arrow has put them.
+    bits = bitmaps.column("bits")
+    *keys, buckets, counts = (column.to_pylist() for column in bitmaps.drop_columns("bits").columns)
+    if None in buckets:
+        raise _astray("no offset")
+    return _together(
+        (key, _ones(some, (bucket - 1) * BITMAP_OFFSETS), count)
+        for key, bucket, some, count in zip(zip(*keys, strict=True), buckets, bits, counts, strict=True)
+    )
+
+
+def offset_sets_in(files: Sequence[Path], *by: str) -> list[Told]:
+    """As `offset_sets`, of Parquet files on this machine. No row has a null in the columns `by`."""
+    with ThreadPoolExecutor(os.cpu_count() or 1) as beside:
+        found = beside.map(partial(_in_file, by=by), files)
+        return _together(piece for pieces in found for piece in pieces)
+
+
+def _together(pieces: Iterable[tuple[tuple[Any, ...], _Ranges, int]]) -> list[Told]:
+    ranges: dict[tuple[Any, ...], list[_Ranges]] = {}
+    rows: dict[tuple[Any, ...], int] = {}
+    for key, some, count in pieces:
+        ranges.setdefault(key, []).append(some)
+        rows[key] = rows.get(key, 0) + count
+    return [(key, _union(found), rows[key]) for key, found in ranges.items()]
+
+
+def _union(pieces: Sequence[_Ranges]) -> OffsetSet:
+    """The union of ranges in any order, overlapping or not."""
+    ranges = np.concatenate(pieces)
+    firsts, ends = ranges[:, 0], ranges[:, 1]
+    if (firsts[1:] < firsts[:-1]).any():
+        order = np.argsort(firsts, kind="stable")
+        firsts, ends = firsts[order], ends[order]
+    if firsts[0] < 0:
+        raise _astray(f"offset {firsts[0]}")
+    ends = np.maximum.accumulate(ends)
+    apart = firsts[1:] > ends[:-1]
+    firsts, ends = firsts[np.append(True, apart)], ends[np.append(apart, True)]
+    return OffsetSet(tuple(zip(firsts.tolist(), ends.tolist(), strict=True)))
+
+
+def _astray(what: str) -> HandlerError:
+    return HandlerError(
+        f"a row has {what}: every row must pass on topic, partition, offset and lease_id of its record"
+    )
+
+
+def _in_file(file: Path, by: Sequence[str]) -> list[tuple[tuple[Any, ...], _Ranges, int]]:
+    pieces = []
+    parquet = pq.ParquetFile(file, read_dictionary=list(by), buffer_size=READ_AT_ONCE_BYTES, pre_buffer=False)
+    for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=[*by, "offset"]):
+        if batch["offset"].null_count:
+            raise _astray("no offset")
+        for key, offsets in _parts(batch, by):
+            if len(offsets):
+                pieces.append((key, _runs(offsets), len(offsets)))
+    return pieces
+
+
+def _parts(batch: pa.RecordBatch, by: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], NDArray[np.int64]]]:
+    offsets = batch["offset"].cast(pa.int64())
+    keys = list(product(*(pc.unique(batch[name]).to_pylist() for name in by)))
+    for key in keys:
+        if len(keys) == 1:
+            yield key, offsets.to_numpy()
+        else:
+            same = (pc.equal(batch[name], value) for name, value in zip(by, key, strict=True))
+            yield key, offsets.filter(reduce(pc.and_, same)).to_numpy()
+
+
+def _runs(offsets: NDArray[np.int64]) -> _Ranges:
+    """The ranges of offsets in any order, doubled or not."""
+    if (offsets[1:] <= offsets[:-1]).any():
+        offsets = np.unique(offsets)
+    if offsets[-1] > MAX_OFFSET:
+        raise _astray(f"offset {offsets[-1]}")
+    cut = np.flatnonzero(np.diff(offsets) != 1)
+    firsts, lasts = np.append(0, cut + 1), np.append(cut, len(offsets) - 1)
+    return np.stack([offsets[firsts], offsets[lasts] + 1], axis=1)
+
+
+def _bitmaps(records: DataFrame, by: Sequence[str]) -> DataFrame:
+    """Columns `by`, then bucket, bits (null when all are set) and rows. Spark counts from 1, offsets from 0."""
+    placed = records.select(
+        *by,
+        fn.expr("bitmap_bucket_number(offset + 1)").alias("bucket"),
+        fn.expr("bitmap_bit_position(offset + 1)").alias("bit"),
+    )
+    made = placed.groupBy(*by, "bucket").agg(
+        fn.expr("bitmap_construct_agg(bit)").alias("bits"), fn.count("*").alias("rows")
+    )
+    some = fn.expr(f"if(bitmap_count(bits) = {BITMAP_OFFSETS}, null, bits)").alias("bits")
+    return made.select(*by, "bucket", some, "rows")
+
+
+def _ones(bits: pa.BinaryScalar, first: int) -> _Ranges:
+    """The ranges of a bitmap whose first bit is that offset."""
+    if not bits.is_valid:
+        return np.array([[first, first + BITMAP_OFFSETS]])
+    padded = np.zeros(BITMAP_OFFSETS + 2, np.int8)
+    padded[1:-1] = np.unpackbits(np.frombuffer(bits.as_buffer(), np.uint8), bitorder="little")
+    return np.flatnonzero(np.diff(padded)).reshape(-1, 2) + first
+
+
+def _sorted_runs(records: DataFrame, by: Sequence[str]) -> list[Told]:
+    rows = {tuple(row[:-1]): row[-1] for row in records.groupBy(*by).count().collect()}
+    distinct = records.select(*by, "offset").distinct()
+    ordered = distinct.repartitionByRange(*by, "offset").sortWithinPartitions(*by, "offset")
+    # In order and distinct, an offset minus the number of its row is the same throughout a run.
+    run = (fn.col("offset") - fn.monotonically_increasing_id()).alias("run")
+    runs = (
+        ordered.select(*by, "offset", run)
+        .groupBy(*by, "run")
+        .agg(fn.min("offset").alias("first"), (fn.max("offset") + 1).alias("past"))
+        .drop("run")
+        .toArrow()
+    )
+    ranges: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
+    *keys, firsts, pasts = (column.to_pylist() for column in runs.columns)
+    for key, first, past in zip(zip(*keys, strict=True), firsts, pasts, strict=True):
+        ranges.setdefault(key, []).append((first, past))
+    return [(key, _union([np.array(found)]), rows[key]) for key, found in ranges.items()]

@@ -1,0 +1,1 @@
+"""The files of a lease: where they lie, who sees them, how many become few."""

@@ -1,0 +1,94 @@
+"""Does the driver see what the tasks wrote?
+
+On a cluster whose executors write to disks of their own, the driver finds nothing of it, or a part, and a record that
+is not found looks like one that the handler dropped. So an output that is a path is refused there unless the user
+says that it is shared; and whatever was said, the rows that the tasks wrote are counted, by them, and met with what
+was read back before anything is acknowledged.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.settings import Settings
+from sharequeue.spark.output.files import Files
+
+COUNTED_SECONDS = 60.0
+"""Longest wait for a count after its write has ended. It comes at once, unless Spark has lost the event."""
+
+
+class OutputNotShared(Exception):
+    """What the tasks wrote is not what the driver reads: on a cluster every process needs one and the same output
+    folder. Nothing was acknowledged.
+    """
+
+
+class Counted:
+    """How many rows a DataFrame has, as the tasks count them that write it: `rows` is there once it was written.
+
+    Of a task that was done twice only the one counts that Spark took: they are the last stage's figures.
+    """
+
+    def __init__(self, records: DataFrame) -> None:
+        self._observation = Observation()
+        self.records = records.observe(self._observation, fn.count(fn.lit(1)).alias("rows"))
+
+    @property
+    def rows(self) -> int:
+        """The count. Raises OutputNotShared when Spark does not give it: what was written is then not known."""
+        observed: Any = self._observation._jo
+        deadline = time.monotonic() + COUNTED_SECONDS
+        while not observed.future().isCompleted():
+            if time.monotonic() > deadline:
+                raise OutputNotShared(
+                    "Spark does not tell how many rows its tasks wrote, so that it is not known whether all of them "
+                    "were read back: nothing was acknowledged, the records come again."
+                )
+            time.sleep(0.005)
+        return int(self._observation.get["rows"])
+
+
+def refuse_unshared(spark: SparkSession, settings: Settings, folder: str) -> None:
+    """Raise OutputNotShared for a path of this machine where Spark works on a cluster, unless the settings say that
+    it is shared.
+    """
+    master = str(spark.sparkContext.master)
+    files = Files(spark, folder)
+    if master.startswith("local") or settings.output_shared or not files.is_path(folder):
+        return
+    raise OutputNotShared(
+        f"{folder} is a folder of this machine, and Spark works on a cluster ({master}): what its executors write to "
+        "disks of their own is not found here, and would pass for dropped. Nothing was leased, or what was leased is "
+        "given back. Name an output that all of them reach (hdfs://…, s3a://…), or, if each of them has this very "
+        "folder mounted, set SHAREQUEUE_OUTPUT_SHARED=true."
+    )
+
+
+def all_read_back(what: str, written: int, read: int) -> None:
+    """Raise OutputNotShared unless the driver has read as many rows as the tasks wrote."""
+    if read != written:
+        raise OutputNotShared(
+            f"the tasks wrote {written} rows of {what}, and the driver reads {read}: nothing was acknowledged, the "
+            "records come again. Is the output folder one and the same for the driver and every executor "
+            "(SHAREQUEUE_OUTPUT)? Or did somebody remove files there?"
+        )
+
+
+@contextmanager
+def read_where_written() -> Iterator[None]:
+    """Raise OutputNotShared for a file that the driver sees and an executor does not."""
+    try:
+        yield
+    except Exception as error:
+        if "FAILED_READ_FILE.FILE_NOT_EXIST" not in str(error):
+            raise
+        raise OutputNotShared(
+            "the driver has found files that an executor does not find: nothing was acknowledged, the records come "
+            "again. Is the output folder one and the same for the driver and every executor (SHAREQUEUE_OUTPUT)?"
+        ) from error

@@ -1,0 +1,73 @@
+"""How are Parquet files of several shapes read as one table?
+
+A column that came later is null where it is not; one that was widened (int, later bigint) is read as the wider. Spark
+by itself takes the columns of one file for all, or refuses the whole when a type differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as sql
+
+from sharequeue.spark.output.files import literal
+
+_WHOLE = (sql.ByteType, sql.ShortType, sql.IntegerType, sql.LongType)
+_WIDER: dict[tuple[type[sql.DataType], type[sql.DataType]], type[sql.DataType]] = {
+    **{(narrow, wide): wide for at, narrow in enumerate(_WHOLE) for wide in _WHOLE[at + 1 :]},
+    **{(narrow, sql.DoubleType): sql.DoubleType for narrow in (*_WHOLE[:3], sql.FloatType)},
+    (sql.DateType, sql.TimestampNTZType): sql.TimestampNTZType,
+}
+
+
+class ColumnChanged(Exception):
+    """A column has types in different folders of which none holds the other; the message names it."""
+
+
+def read_parquet(
+    spark: SparkSession, paths: Sequence[str], schema: sql.StructType | str | None = None
+) -> DataFrame:
+    """All columns that any of these folders has, or those of `schema`. Raises ColumnChanged."""
+    if schema is None:
+        shapes = _shapes(spark, paths)
+        schema = shapes[0] if len(shapes) == 1 else _together(shapes)
+    return spark.read.schema(schema).parquet(*map(literal, paths))
+
+
+def _shapes(spark: SparkSession, paths: Sequence[str]) -> list[sql.StructType]:
+    """The columns of the folders; several times where Spark cannot make one of them: found by halves."""
+    try:
+        return [spark.read.option("mergeSchema", "true").parquet(*map(literal, paths)).schema]
+    except Exception as error:
+        if "CANNOT_MERGE" not in str(error) or len(paths) == 1:
+            raise
+    half = len(paths) // 2
+    return [*_shapes(spark, paths[:half]), *_shapes(spark, paths[half:])]
+
+
+def _together(shapes: Sequence[sql.StructType]) -> sql.StructType:
+    kinds: dict[str, sql.DataType] = {}
+    for shape in shapes:
+        for field in shape.fields:
+            one, other = kinds.get(field.name, field.dataType), field.dataType
+            wider = one if one == other else _wider(one, other)
+            if wider is None:
+                raise ColumnChanged(
+                    f"column {field.name} is {one.simpleString()} in some folders and {other.simpleString()} in "
+                    "others: name the columns that you want with their types (`schema`), or read the folders apart"
+                )
+            kinds[field.name] = wider
+    return sql.StructType([sql.StructField(name, kind) for name, kind in kinds.items()])
+
+
+def _wider(one: sql.DataType, other: sql.DataType) -> sql.DataType | None:
+    """The type that holds both, as Parquet's readers can give it; None without any."""
+    if isinstance(one, sql.DecimalType) and isinstance(other, sql.DecimalType):
+        scale = max(one.scale, other.scale)
+        digits = max(one.precision - one.scale, other.precision - other.scale)
+        return sql.DecimalType(digits + scale, scale) if digits + scale <= 38 else None
+    if isinstance(one, sql.NullType) or isinstance(other, sql.NullType):
+        return other if isinstance(one, sql.NullType) else one
+    found = _WIDER.get((type(one), type(other))) or _WIDER.get((type(other), type(one)))
+    return found() if found is not None else None

@@ -1,0 +1,1 @@
+"""From leased offset ranges to one DataFrame: scans, records, topics, sizes."""

@@ -1,0 +1,261 @@
+"""How do the records of some leases become one DataFrame: those, all of those, and no others?
+
+Spark's own connector reads the scans that `plan.py` chose; what a scan reads in vain is filtered out here,
+and each record gets the delivery count and the lease it was leased with. Where a scan is leased whole, these
+are constants. Otherwise they come from a broadcast join with the leased ranges, cut into buckets of offsets
+so that it is an equi-join: a million singles scattered over a billion offsets are found as fast as one range.
+A retried or speculative task reads the same records, because the ranges are fixed in the leases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as fn
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from sharequeue.kafka.clients import spark_options
+from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.redrive.selection import REDRIVE_GROUP
+from sharequeue.settings import Settings
+from sharequeue.spark.reading.plan import MAX_SCANS, NEAR, Scan, TopicPartition, plan_scans
+from sharequeue.values import Lease
+
+READER_OPTIONS: Mapping[str, str] = {
+    # Measured on 4 million records of 100 bytes: 1.0 million a second by default, 1.6 million so.
+    "kafka.max.poll.records": "5000",
+    "kafka.max.partition.fetch.bytes": str(8 * 2**20),
+    # How long a task waits at an offset that should be there and is not (the log was truncated, the topic made
+    # again, the broker is gone). The connector's own two minutes are twice a long lock.
+    "kafkaConsumer.pollTimeoutMs": "30000",
+}
+MOST_CONSTANTS = 32
+"""Up to so many topic-partitions are told apart by a CASE in generated code, more by the join."""
+MOST_BUCKETS = 200_000
+"""Broadcast rows aimed at; where there are more ranges than that, each costs two."""
+
+RECORD_SCHEMA = (
+    "topic string, partition int, offset long, timestamp timestamp_ltz, timestamp_type int, key binary, value binary,"
+    " headers array<struct<key:string,value:binary>>, delivery_count int, lease_id long"
+)
+"""What a DataFrame of leased records looks like, in DDL."""
+
+_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType as timestamp_type", "key", "value")
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """Offsets of one topic-partition with the same lease and delivery count."""
+
+    topic: str
+    partition: int
+    lease_id: int
+    delivery_count: int
+    offsets: OffsetSet
+
+
+def no_records(spark: SparkSession) -> DataFrame:
+    """A frame like that of leased records, without a row."""
+    schema = cast("StructType", StructType.fromDDL(RECORD_SCHEMA))
+    return spark.createDataFrame(to_arrow_schema(schema).empty_table(), schema)
+
+
+def leased_records(
+    spark: SparkSession,
+    settings: Settings,
+    leases: Sequence[Lease],
+    *,
+    options: Mapping[str, str] | None = None,
+    isolation_level: str = "read_uncommitted",
+    headers: bool = True,
+    max_scans: int = MAX_SCANS,
+    pass_over: bool = False,
+) -> DataFrame:
+    """The records of the leases: `topic, partition, offset, timestamp, timestamp_type, key, value, headers,
+    delivery_count, lease_id`.
+
+    Nothing is read before an action. Offsets that the log does not have are simply absent. `options` are the
+    connector's and win over READER_OPTIONS. With `pass_over` records put back for another share group alone are left
+    out. Raises ValueError without a lease.
+    """
+    pieces = [
+        Leased(
+            lease.share_partition.topic,
+            lease.share_partition.partition,
+            lease.lease_id,
+            delivery.delivery_count,
+            delivery.offsets,
+        )
+        for lease in leases
+        for delivery in lease.deliveries
+    ]
+    scans = plan_scans(covered(pieces), max_scans=max_scans, near=NEAR)
+    if not scans:
+        raise ValueError("there is nothing to read: no lease, or leases without offsets")
+    given = {
+        **READER_OPTIONS,
+        "includeHeaders": str(headers or pass_over).lower(),
+        "kafka.isolation.level": isolation_level,
+        **(options or {}),
+    }
+    frames = []
+    for scan in scans:
+        records = scan_records(spark, settings, scan, given)
+        if pass_over:
+            records = not_for_others(records, leases[0].share_partition.group_id)
+        frames.append(_labelled(spark, _typed(records, headers), scan, pieces))
+    return reduce(DataFrame.unionByName, frames)
+
+
+def scan_records(
+    spark: SparkSession, settings: Settings, scan: Scan, options: Mapping[str, str]
+) -> DataFrame:
+    """What the connector gives for one scan, under its own column names.
+
+    Data loss is left to the caller, who compares the log start with what came back: the connector's own check
+    fails the whole job where retention has taken one record.
+    """
+    reader = spark.read.format("kafka").option("failOnDataLoss", "false")
+    return reader.options(**{**spark_options(settings), **options, **scan.options()}).load()
+
+
+def not_for_others(records: DataFrame, group: str) -> DataFrame:
+    """Leave out what was put back from a dead-letter topic for another share group alone. Needs the headers."""
+    wanted = fn.lit(group).cast("binary")
+    other = fn.exists("headers", lambda h: (h["key"] == REDRIVE_GROUP) & (h["value"] != wanted))
+    return records.filter(~fn.coalesce(other, fn.lit(False)))
+
+
+def covered(pieces: Iterable[Leased]) -> dict[TopicPartition, OffsetSet]:
+    """What is leased of each topic-partition, whatever its lease and delivery count."""
+    union: dict[TopicPartition, OffsetSet] = {}
+    for piece in pieces:
+        at = (piece.topic, piece.partition)
+        union[at] = union.get(at, EMPTY) | piece.offsets
+    return union
+
+
+def _typed(records: DataFrame, headers: bool) -> DataFrame:
+    # Without headers the column is there all the same, so that a handler's plan does not depend on the
+    # switch. In SQL, here and below: one call of the JVM instead of a dozen.
+    empty = "cast(null as array<struct<key:string,value:binary>>) as headers"
+    return records.selectExpr(*_COLUMNS, "headers" if headers else empty)
+
+
+def _labelled(spark: SparkSession, records: DataFrame, scan: Scan, pieces: Sequence[Leased]) -> DataFrame:
+    owners = _sole_owners(scan, pieces)
+    if owners is not None:
+        return records.withColumns(
+            {
+                "delivery_count": _constant(
+                    owners, {at: piece.delivery_count for at, piece in owners.items()}, "int"
+                ),
+                "lease_id": _constant(owners, {at: piece.lease_id for at, piece in owners.items()}, "long"),
+            }
+        )
+    return _joined(spark, records, scan, pieces)
+
+
+def _sole_owners(scan: Scan, pieces: Sequence[Leased]) -> dict[TopicPartition, Leased] | None:
+    """The one lease and delivery count of each segment, or None when a segment has several, or holes."""
+    if len(scan.segments) > MOST_CONSTANTS:
+        return None
+    owners: dict[TopicPartition, Leased] = {}
+    for segment in scan.segments:
+        whole = OffsetSet.of((segment.first, segment.end))
+        at = (segment.topic, segment.partition)
+        owner = next((p for p in pieces if (p.topic, p.partition) == at and not whole - p.offsets), None)
+        if owner is None:
+            return None
+        owners[at] = owner
+    return owners
+
+
+def _constant(
+    owners: Mapping[TopicPartition, Leased], values: Mapping[TopicPartition, int], kind: str
+) -> Column:
+    distinct = set(values.values())
+    if len(distinct) == 1:
+        return fn.lit(distinct.pop()).cast(kind)
+    one_topic = len({topic for topic, _ in owners}) == 1
+    chosen: Column | None = None
+    for (topic, partition), value in values.items():
+        here = fn.col("partition") == partition
+        if not one_topic:
+            here = here & (fn.col("topic") == topic)
+        result = fn.lit(value).cast(kind)
+        chosen = fn.when(here, result) if chosen is None else chosen.when(here, result)
+    assert chosen is not None  # noqa: S101 - a scan has at least one segment
+    return chosen
+
+
+def _joined(spark: SparkSession, records: DataFrame, scan: Scan, pieces: Sequence[Leased]) -> DataFrame:
+    runs = _runs(scan, pieces)
+    width = _bucket_exponent(runs)
+    within = f"explode(sequence(shiftright(r_first, {width}), shiftright(r_last, {width}))) as bucket"
+    buckets = (
+        spark.createDataFrame(runs)
+        .selectExpr("*", within)
+        .selectExpr("*", f"{_bucket_key('bucket', 'r_partition')} as r_key")
+    )
+    matches = [
+        f"{_bucket_key(f'shiftright(offset, {width})', 'partition')} = r_key",
+        "partition = r_partition",
+        "offset between r_first and r_last",
+        *(["topic = r_topic"] if len(scan.topics) > 1 else []),
+    ]
+    joined = records.join(fn.broadcast(buckets), fn.expr(" and ".join(matches)), "inner")
+    return joined.selectExpr(*records.columns, "r_delivery_count as delivery_count", "r_lease_id as lease_id")
+
+
+def _bucket_key(bucket: str, partition: str) -> str:
+    # One long is what the fastest hash relation takes. Collisions are harmless: the rest of the condition
+    # decides.
+    return f"{bucket} ^ shiftleft(cast({partition} as bigint), 48)"
+
+
+def _runs(scan: Scan, pieces: Sequence[Leased]) -> pa.Table:
+    tables: list[pa.Table] = []
+    for segment in scan.segments:
+        whole = OffsetSet.of((segment.first, segment.end))
+        for piece in pieces:
+            if (piece.topic, piece.partition) != (segment.topic, segment.partition) or not piece.offsets:
+                continue
+            inside = segment.first <= piece.offsets.first and piece.offsets.end <= segment.end
+            ranges = np.array((piece.offsets if inside else piece.offsets & whole).ranges, np.int64)
+            if len(ranges):
+                tables.append(
+                    pa.table(
+                        {
+                            "r_topic": pa.repeat(piece.topic, len(ranges)),
+                            "r_partition": pa.array(np.full(len(ranges), piece.partition, np.int32)),
+                            "r_first": pa.array(ranges[:, 0]),
+                            "r_last": pa.array(ranges[:, 1] - 1),
+                            "r_delivery_count": pa.array(
+                                np.full(len(ranges), piece.delivery_count, np.int32)
+                            ),
+                            "r_lease_id": pa.array(np.full(len(ranges), piece.lease_id, np.int64)),
+                        }
+                    )
+                )
+    return pa.concat_tables(tables)
+
+
+def _bucket_exponent(runs: pa.Table) -> int:
+    """The narrowest buckets, as a power of two, with which the ranges fall into not many more than
+    MOST_BUCKETS.
+    """
+    lengths = pc.subtract(runs["r_last"], runs["r_first"]).to_numpy()
+    most = max(MOST_BUCKETS, 2 * len(lengths))
+    exponent = 0
+    while int((lengths >> exponent).sum()) + len(lengths) > most:
+        exponent += 1
+    return exponent

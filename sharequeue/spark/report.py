@@ -1,0 +1,157 @@
+"""What did a run do, and how far is it?
+
+The figures of rounds and runs, as values. Counts come from the acknowledgements' answers, so they say what
+the queue holds to be true; seconds are by stage, in the order in which a round goes through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sharequeue.spark.draining import Drained
+
+STAGES = ("observe", "acquire", "plan", "write", "summarise", "read back", "stage", "acknowledge")
+"""Spark reads, handles and writes in one pass, so `write` has the time of all three. `stage` is only there for a sink
+that prepares its rows before the acknowledgement, as `PostgresTable` does."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """One round: what was leased, and what became of it, in records.
+
+    `lost` were taken by retention; `unanswered` were given back because their own Spark job failed while others of
+    the round did not.
+    """
+
+    number: int
+    lease_ids: tuple[int, ...]
+    leased: int
+    accepted: int
+    released: int
+    rejected: int
+    gaps: int
+    exhausted: int
+    dropped: int
+    lost: int
+    lag: int
+    stage_seconds: Mapping[str, float]
+    unanswered: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """How long the round took."""
+        return sum(self.stage_seconds.values())
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """All rounds of a run. `lag` and `drained` are as of the last acknowledgement; `lag` counts what is in
+    flight.
+    """
+
+    group: str
+    rounds: tuple[RoundReport, ...]
+    lag: int
+    drained: bool
+    """Nothing was left to lease when the run ended; others may hold records. False where nothing was assigned."""
+    seconds: float
+    remark: str | None = None
+    """Why there was nothing more to lease although not all is done; None where there is nothing to say."""
+    dead_letters: Drained | None = None
+    """The dead letters of the group that the run has written; None where none waited or a service writes them."""
+
+    @property
+    def leased(self) -> int:
+        """Records leased, each time it was."""
+        return sum(r.leased for r in self.rounds)
+
+    @property
+    def accepted(self) -> int:
+        """Records accepted."""
+        return sum(r.accepted for r in self.rounds)
+
+    @property
+    def released(self) -> int:
+        """Releases that put the record back in the queue."""
+        return sum(r.released for r in self.rounds)
+
+    @property
+    def rejected(self) -> int:
+        """Records rejected."""
+        return sum(r.rejected for r in self.rounds)
+
+    @property
+    def gaps(self) -> int:
+        """Offsets acknowledged as gaps."""
+        return sum(r.gaps for r in self.rounds)
+
+    @property
+    def exhausted(self) -> int:
+        """Records released once too often: their deliveries are used up."""
+        return sum(r.exhausted for r in self.rounds)
+
+    @property
+    def dropped(self) -> int:
+        """Records for which the handler returned no row."""
+        return sum(r.dropped for r in self.rounds)
+
+    @property
+    def lost(self) -> int:
+        """Records that retention took between lease and read."""
+        return sum(r.lost for r in self.rounds)
+
+    @property
+    def unanswered(self) -> int:
+        """Records given back, as suspects, because their own Spark job failed while others of its round did not."""
+        return sum(r.unanswered for r in self.rounds)
+
+    @property
+    def stage_seconds(self) -> dict[str, float]:
+        """Seconds by stage, over all rounds; of the stages that there were."""
+        taken = {
+            stage: [r.stage_seconds[stage] for r in self.rounds if stage in r.stage_seconds]
+            for stage in STAGES
+        }
+        return {stage: sum(seconds) for stage, seconds in taken.items() if seconds or stage != "stage"}
+
+    @property
+    def rate(self) -> float:
+        """Records leased and answered a second."""
+        return self.leased / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run is, whenever a stage begins and when a round ends (stage `done`)."""
+
+    round: int
+    stage: str
+    leased: int
+    records_done: int
+    seconds: float
+    lag: int | None
+
+    @property
+    def rate(self) -> float:
+        """Records done a second since the run began."""
+        return self.records_done / self.seconds if self.seconds else 0.0
+
+    @property
+    def seconds_to_drain(self) -> float | None:
+        """Lag at the rate so far; None before there is one."""
+        return None if self.lag is None or not self.records_done else self.lag / self.rate
+
+    def __str__(self) -> str:
+        if self.stage != "done":
+            return (
+                f"round {self.round}: {self.stage} {self.leased:,} records"
+                if self.leased
+                else (f"round {self.round}: {self.stage}")
+            )
+        line = f"round {self.round}: {self.records_done:,} records done, {self.rate:,.0f}/s, lag {self.lag:,}"
+        left = self.seconds_to_drain
+        return f"{line}, {left:,.0f} s to drain" if left else line
+
+
+ProgressCallback = Callable[[Progress], None]

@@ -1,0 +1,290 @@
+"""How does every accepted record get into a Postgres table exactly once?
+
+By the acknowledgement's own transaction, which takes that the table is in the state's database. Spark's
+executors copy a lease's rows into an unlogged staging table of that lease (`sink_copy.py`); then one
+transaction on the driver moves them, `insert into target select … from staging`, and acknowledges as its last
+statement. Any answer but NONE rolls the whole back. No row passes through the driver. Staging tables of leases
+that ended otherwise are swept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import sqlalchemy as sa
+from psycopg2 import sql
+from pyspark.sql import Column, DataFrame, types
+from pyspark.sql import functions as fn
+
+from sharequeue.spark.job import KEPT_COLUMNS
+from sharequeue.spark.outcomes.acknowledging import acknowledge
+from sharequeue.spark.outcomes.outcomes import Answer
+from sharequeue.spark.output.files import literal
+from sharequeue.spark.output.leases import ELSEWHERE, Written
+from sharequeue.spark.sinks.copy import ATTEMPT, LEASE, RECEIPT, Copier
+from sharequeue.spark.sinks.sinks import Accepted, OpenSink, Place, SinkRefused, discard
+from sharequeue.spark.sinks.tables import (
+    Target,
+    connection_of,
+    cursor_of,
+    dropped,
+    find,
+    same_database,
+    staging_prefix,
+    staging_tables,
+)
+from sharequeue.state import State
+from sharequeue.values import Acknowledged, LeaseOutput
+
+if TYPE_CHECKING:
+    from sharequeue.spark.job import ShareGroupJob
+
+Step = Literal["staged", "copied", "locked", "inserted", "acknowledged", "committed", "dropped"]
+
+OPTIONAL = frozenset((*KEPT_COLUMNS, "delivery_count"))
+"""Columns that every handler passes on: written where the table has them."""
+NEVER = frozenset(("outcome", "error", "not_before"))
+"""Columns that are for the queue and not for the table."""
+_SIMPLE = (
+    *(types.BooleanType, types.ByteType, types.ShortType, types.IntegerType, types.LongType),
+    *(types.FloatType, types.DoubleType, types.StringType, types.DateType, types.TimestampType),
+    types.TimestampNTZType,
+)
+_TAKE_JSON = ("json", "jsonb", "text", "varchar", "bpchar")
+_NESTED = (types.ArrayType, types.MapType, types.StructType)
+
+
+class StagingLost(Exception):
+    """A lease's staged rows are not there any more, or not all: Postgres crashed (its staging tables are unlogged),
+    or somebody removed them. Nothing was acknowledged; the records come again.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresTable:
+    """A table in the state's database that gets every accepted record exactly once.
+
+    `table` may name its schema; it exists, and columns go by name: every column of the handler's must be there, but
+    `topic`, `partition`, `offset`, `lease_id` and `delivery_count` are left out where it has none of that name.
+    Binary columns go to `bytea`, arrays, maps and structs to `json` or `jsonb`. The run's role needs `insert`
+    and `select` on it, `create` on its schema (for staging tables), and to be a worker and a reader of the
+    queue.
+
+    `url` is how the executors reach that database, if not by the driver's own URL; another database is refused.
+    """
+
+    table: str
+    url: str | None = None
+    on_step: Callable[[Step], None] = field(default=lambda step: None, compare=False, repr=False)
+
+    def open(self, place: Place) -> OpenSink:
+        """Make ready for a run. Raises SinkRefused when there is no such table, when it may not be written, and when
+        `url` leads to another database than the state's.
+        """
+        with place.state.transaction() as (connection, _):
+            target = find(cursor_of(connection), self.table)
+            route = connection_of(self.url or place.settings.database_url)
+            if self.url is not None:
+                same_database(connection, route, self.table)
+        return OpenTable(self, place, target, route)
+
+    def sweep(self, state: State, job: ShareGroupJob, *, dry_run: bool) -> list[str]:
+        """Remove the staging tables of leases that are not held any more; answers their names."""
+        with state.transaction() as (connection, _):
+            cursor = cursor_of(connection)
+            schema = find(cursor, self.table).schema
+            found = staging_tables(cursor, schema, staging_prefix(job.group, job.sink))
+        # After the tables: a lease that is taken in between has none yet.
+        held = {row.lease_id for row in state.leases(job.group)}
+        left = [name for lease_id, name in found if lease_id not in held]
+        if not dry_run:
+            left = [name for name in left if dropped(state, schema, name)]
+        return [f"{ELSEWHERE}{schema}.{name}" for name in left]
+
+
+@dataclass(slots=True)
+class OpenTable:
+    """The table in one run. `stage` is Spark's part; all else runs on the driver and is a few statements a lease."""
+
+    sink: PostgresTable
+    place: Place
+    target: Target
+    route: Mapping[str, Any]
+    columns: tuple[str, ...] = ()
+    attempts: dict[int, dict[str, int]] = field(default_factory=dict)
+    """What was copied: rows by attempt, by lease id."""
+    stages = True
+
+    def output(self, accepted: Accepted) -> None:
+        """Nothing by itself: the rows move in the acknowledgement's own transaction."""
+
+    def fits(self, columns: types.StructType) -> None:
+        """Raise SinkRefused when a column has no place in the table."""
+        wanted = [name for name in columns.names if name not in NEVER]
+        absent = [name for name in wanted if name not in self.target.columns and name not in OPTIONAL]
+        if absent:
+            raise SinkRefused(
+                f"table {self.sink.table} has no column {', '.join(absent)}, which the handler's result has: "
+                f"add it to the table, or drop it in the handler. The table has {', '.join(self.target.columns)}."
+            )
+        for name in wanted:
+            kind = columns[name].dataType
+            if not isinstance(
+                kind, (*_SIMPLE, *_NESTED, types.BinaryType, types.DecimalType, types.NullType)
+            ):
+                raise SinkRefused(
+                    f"column {name} is of type {kind.simpleString()}, which cannot be copied into Postgres: cast it "
+                    "in the handler, for instance to string"
+                )
+            if name in self.target.columns:
+                self._refuse_kind(name, kind, self.target.kinds[name])
+        self.columns = tuple(name for name in wanted if name in self.target.columns)
+        if not self.columns:
+            raise SinkRefused(
+                f"table {self.sink.table} has no column in common with the handler's result: it has "
+                f"{', '.join(self.target.columns)}, the result {', '.join(wanted)}."
+            )
+
+    def _refuse_kind(self, name: str, kind: types.DataType, there: str) -> None:
+        """Raise SinkRefused for what Postgres would refuse while copying, or read otherwise than it was meant."""
+        if isinstance(kind, _NESTED) and there not in _TAKE_JSON:
+            raise SinkRefused(
+                f"column {name} is of type {kind.simpleString()}, which is copied as JSON, and in table "
+                f"{self.sink.table} it is {'an array' if there == '[]' else there}: make it json or jsonb there."
+            )
+        if isinstance(kind, types.TimestampNTZType) and there in ("timestamptz", "timetz"):
+            raise SinkRefused(
+                f"column {name} is a timestamp without a time zone, and in table {self.sink.table} it has one: say "
+                "in the handler which zone is meant, such as by `cast(… as timestamp_ltz)`."
+            )
+
+    def stage(self, written: Written) -> None:
+        """Copy a round's accepted rows into the staging tables of their leases, on the executors."""
+        if not written.accepted:
+            return
+        copier = self.copier(written.accepted)
+        rows = self.place.spark.read.parquet(*map(literal, written.accepted.values()))
+        receipts = _texts(rows, self.columns).mapInArrow(copier, RECEIPT).collect()
+        self.take((row["attempt"], row["lease_id"], row["rows"]) for row in receipts)
+
+    def copier(self, lease_ids: Iterable[int]) -> Copier:
+        """Make the staging tables of these leases, empty, and what fills them from any process."""
+        statements: dict[int, str] = {}
+        with self.place.state.transaction() as (connection, _):
+            cursor = cursor_of(connection)
+            columns = sql.SQL(", ").join(map(sql.Identifier, self.columns))
+            for lease_id in lease_ids:
+                staging = self._staging(lease_id)
+                cursor.execute(sql.SQL("drop table if exists {}").format(staging))
+                cursor.execute(
+                    sql.SQL(
+                        "create unlogged table {} as select cast(null as text) as {}, {} from {} with no data"
+                    ).format(staging, sql.Identifier(ATTEMPT), columns, self._table())
+                )
+                copy = sql.SQL("copy {} ({}, {}) from stdin with (format csv)")
+                statements[lease_id] = copy.format(staging, sql.Identifier(ATTEMPT), columns).as_string(
+                    cursor
+                )
+        self.sink.on_step("staged")
+        return Copier(self.route, statements)
+
+    def take(self, receipts: Iterable[tuple[str, int, int]]) -> None:
+        """Note which attempts have copied how much of which lease: of those alone the rows are moved."""
+        self.attempts.clear()
+        for attempt, lease_id, rows in receipts:
+            self.attempts.setdefault(lease_id, {})[attempt] = rows
+        self.sink.on_step("copied")
+
+    def acknowledge(
+        self, accepted: Accepted, answered: Answer, outputs: Sequence[LeaseOutput]
+    ) -> Acknowledged:
+        """Move a lease's rows into the table and acknowledge it, in one transaction; exactly once, also when the
+        commit's answer is lost.
+        """
+        lease, state, on_step = accepted.lease, self.place.state, self.sink.on_step
+        where = f"{ELSEWHERE}postgresql:{self.target.schema}.{self.target.name}"
+        output = LeaseOutput(self.place.job.sink, where, accepted.rows)
+
+        def around(connection: sa.Connection, answer: Callable[[], Acknowledged]) -> Acknowledged:
+            if not self._counts_already(connection, lease.lease_id):
+                self._move(cursor_of(connection), lease.lease_id, accepted.rows)
+            on_step("inserted")
+            acknowledged = answer()
+            on_step("acknowledged")
+            return acknowledged
+
+        acknowledged = acknowledge(state, lease, answered, [output, *outputs], around)
+        on_step("committed")
+        if accepted.rows:
+            dropped(state, self.target.schema, self._name(lease.lease_id))
+        discard(self.place, accepted)
+        on_step("dropped")
+        return acknowledged
+
+    def _counts_already(self, connection: sa.Connection, lease_id: int) -> bool:
+        """Whether an earlier transaction of this lease was committed after all.
+
+        Behind a lock that ends with that transaction, so that one which is just being committed is waited for.
+        """
+        # The rows of a large lease take longer than any one statement of the queue may.
+        connection.execute(sa.text("set local statement_timeout = 0"))
+        connection.execute(
+            sa.text("select pg_advisory_xact_lock(hashtextextended(:name, 0))"),
+            {"name": self._name(lease_id)},
+        )
+        self.sink.on_step("locked")
+        found = connection.execute(
+            sa.text("select 1 from sharequeue.counted_outputs where lease_id = :lease_id and sink = :sink"),
+            {"lease_id": lease_id, "sink": self.place.job.sink},
+        )
+        return found.first() is not None
+
+    def _move(self, cursor: Any, lease_id: int, expected: int) -> None:
+        attempts = self.attempts.get(lease_id, {})
+        if expected == 0:
+            return
+        columns = sql.SQL(", ").join(map(sql.Identifier, self.columns))
+        cursor.execute(
+            # A literal and no parameter: with parameters a percent sign in a column's name would be one, too.
+            sql.SQL("insert into {} ({}) select {} from {} where {} = any (cast({} as text[]))").format(
+                self._table(),
+                columns,
+                columns,
+                self._staging(lease_id),
+                sql.Identifier(ATTEMPT),
+                sql.Literal(list(attempts)),
+            )
+        )
+        if not cursor.rowcount == sum(attempts.values()) == expected:
+            raise StagingLost(
+                f"lease {lease_id} has {expected} accepted rows, its tasks copied {sum(attempts.values())}, and "
+                f"{cursor.rowcount} were there to move to {self.sink.table}: nothing was acknowledged, the records "
+                "come again. Did Postgres crash, or did somebody touch the staging table?"
+            )
+
+    def _name(self, lease_id: int) -> str:
+        return f"{staging_prefix(self.place.job.group, self.place.job.sink)}{lease_id}"
+
+    def _staging(self, lease_id: int) -> sql.Identifier:
+        return sql.Identifier(self.target.schema, self._name(lease_id))
+
+    def _table(self) -> sql.Identifier:
+        return sql.Identifier(self.target.schema, self.target.name)
+
+
+def _texts(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """The columns to copy, in forms that a CSV has: binary as Postgres's hex, nested ones as JSON."""
+
+    def text(name: str) -> Column:
+        kind, column = rows.schema[name].dataType, fn.col("`" + name.replace("`", "``") + "`")
+        if isinstance(kind, types.BinaryType):
+            return fn.concat(fn.lit("\\x"), fn.hex(column)).alias(name)
+        if isinstance(kind, _NESTED):
+            return fn.to_json(column, {"ignoreNullFields": "false"}).alias(name)
+        if isinstance(kind, (types.DecimalType, types.NullType)):
+            return column.cast("string").alias(name)
+        return column
+
+    return rows.select(fn.col("lease_id").alias(LEASE), *map(text, columns))

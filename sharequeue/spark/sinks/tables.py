@@ -1,0 +1,150 @@
+"""What does Postgres say of a sink's tables?
+
+The user's table and its columns, whether two URLs lead to one database, and the staging tables: their names, which
+there are, and their end. Through the driver's own cursor, inside transactions of the state's: identifiers are quoted
+by the driver's own means.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg2
+import sqlalchemy as sa
+from psycopg2 import sql
+from psycopg2.errors import LockNotAvailable
+
+from sharequeue.spark.sinks.sinks import SinkRefused
+from sharequeue.state import State
+
+DROP_WAIT_MS = 1000
+"""How long the drop of a staging table waits for a copy that is still at work there; then the sweep does it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The user's table, as the catalog has it."""
+
+    schema: str
+    name: str
+    kinds: Mapping[str, str]
+    """Its columns, with their types: the base type of a domain, `[]` for any array."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of its columns."""
+        return tuple(self.kinds)
+
+
+def staging_prefix(group: str, sink: str) -> str:
+    """What the names of a sink's staging tables begin with; the lease id follows."""
+    digest = hashlib.blake2s(f"{group}\0{sink}".encode(), digest_size=6).hexdigest()
+    return f"sharequeue_staging_{digest}_"
+
+
+def connection_of(url: str) -> dict[str, Any]:
+    """psycopg2's arguments for an SQLAlchemy URL."""
+    parts = sa.make_url(url)
+    given = {
+        **parts.query,
+        "host": parts.host or parts.query.get("host"),
+        "port": parts.port,
+        "user": parts.username,
+        "password": parts.password,
+        "dbname": parts.database,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def cursor_of(connection: sa.Connection) -> Any:
+    """The driver's own cursor, in the same transaction: identifiers are quoted by the driver's own means."""
+    # Begun by a statement of SQLAlchemy's, which the transaction's settings go with.
+    connection.execute(sa.text("select 1"))
+    return connection.connection.cursor()
+
+
+def find(cursor: Any, table: str) -> Target:
+    """The table by its name. Raises SinkRefused when it is not there, or may not be written."""
+    cursor.execute(
+        "select n.nspname, c.relname, has_table_privilege(c.oid, 'insert') and has_table_privilege(c.oid, 'select'),"
+        " has_schema_privilege(n.oid, 'create'),"
+        " (select coalesce(json_object_agg(a.attname, case when b.typcategory = 'A' then '[]' else b.typname end"
+        " order by a.attnum), '{}') from pg_attribute a join pg_type t on t.oid = a.atttypid"
+        " join pg_type b on b.oid = case when t.typtype = 'd' then t.typbasetype else t.oid end"
+        " where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attgenerated = '')"
+        " from pg_class c join pg_namespace n on n.oid = c.relnamespace"
+        " where c.oid = to_regclass(%s) and c.relkind in ('r', 'p')",
+        (table,),
+    )
+    row = cursor.fetchone()
+    if row is None:
+        raise SinkRefused(
+            f"there is no table {table} in the state's database: create it first, there, for its rows are written by "
+            "the transaction that acknowledges. To write elsewhere use `AtLeastOnce`."
+        )
+    schema, name, may_insert, may_create, kinds = row
+    if schema == "sharequeue":
+        raise SinkRefused(
+            f"{table} is in the schema sharequeue, which is the queue's own: make it in another one, and name that."
+        )
+    if not may_insert or not may_create:
+        lacking = (
+            f"insert into and select from {schema}.{name}"
+            if not may_insert
+            else f"create staging tables in schema {schema}"
+        )
+        raise SinkRefused(f"this role may not {lacking}: grant it, or run as a role that may.")
+    return Target(schema, name, kinds)
+
+
+def same_database(connection: sa.Connection, route: Mapping[str, Any], table: str) -> None:
+    """Raise SinkRefused unless both lead to one database: a lock taken by one is seen by the other.
+
+    By a lock and not by a server's or a database's identity, which a restored copy has too.
+    """
+    keys = secrets.randbelow(2**31), secrets.randbelow(2**31)
+    connection.execute(sa.text("select pg_advisory_xact_lock(:a, :b)"), dict(zip("ab", keys, strict=True)))
+    there = psycopg2.connect(**route)
+    try:
+        with there.cursor() as cursor:
+            cursor.execute(
+                "select exists (select from pg_locks where locktype = 'advisory' and granted and database ="
+                " (select oid from pg_database where datname = current_database()) and classid = %s and objid = %s)",
+                keys,
+            )
+            seen = cursor.fetchone()
+    finally:
+        there.close()
+    if not seen or not seen[0]:
+        raise SinkRefused(
+            f"`url` of table {table} leads to another database (host {route.get('host')}, database "
+            f"{route.get('dbname')}) than the one with the share group's state: rows and acknowledgement could not "
+            "be committed together. Put the table into the state's database, or write with `AtLeastOnce`."
+        )
+
+
+def staging_tables(cursor: Any, schema: str, prefix: str) -> list[tuple[int, str]]:
+    """The staging tables that there are, with their lease ids."""
+    cursor.execute(
+        "select c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace"
+        " where n.nspname = %s and starts_with(c.relname, %s) and c.relkind = 'r' order by c.relname",
+        (schema, prefix),
+    )
+    numbered = [(name.removeprefix(prefix), name) for (name,) in cursor.fetchall()]
+    return [(int(number), name) for number, name in numbered if number.isdecimal()]
+
+
+def dropped(state: State, schema: str, name: str) -> bool:
+    """Drop a staging table, unless a copy that nobody waits for any more is still at work there."""
+    try:
+        with state.transaction() as (connection, _):
+            cursor = cursor_of(connection)
+            cursor.execute("select set_config('lock_timeout', %s, true)", (str(DROP_WAIT_MS),))
+            cursor.execute(sql.SQL("drop table if exists {}").format(sql.Identifier(schema, name)))
+    except LockNotAvailable:
+        return False
+    return True

@@ -1,0 +1,235 @@
+"""What may an administrator do to the state of share-partitions?
+
+Pause and resume leasing, begin anew at another offset, forget a topic's state or a whole group, move stuck
+records by hand, extend locks, fence every holder after a restore: one method, one SQL function of
+``sql/functions``. The functions ask themselves who may, refuse while a group has members (KIP-932,
+AlterShareGroupOffsets and its neighbours), and write the audit log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Literal
+
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.offsets import OffsetSet
+from sharequeue.state.rows import raise_refusal, refusal, share_partition_name
+from sharequeue.values import DeletedTopic, ForcedRun, ResetRow, SharePartition
+
+
+class StateAdministration:
+    """The administrative part of ``sharequeue.state.State``."""
+
+    _database: Database
+
+    def pause(
+        self, group_id: str, reason: str | None, topic: str | None = None, partition: int | None = None
+    ) -> int:
+        """Stops leasing from a group, or from some of its share-partitions; None resumes, and closes the
+        circuit breaker. What is leased may still be answered. Answers how many rows that concerned.
+
+        Raises GroupIdNotFound, UnknownTopicOrPartition, and InvalidRequest for an empty reason.
+        """
+        rows = self._database.call(
+            sa.text(
+                "select sharequeue.pause(:group_id, cast(:reason as text), cast(:topic as text),"
+                " cast(:partition as integer)) as paused"
+            ),
+            group_id=group_id,
+            reason=reason,
+            topic=topic,
+            partition=partition,
+        )
+        return int(rows[0]["paused"])
+
+    def alter_offsets(
+        self, at: SharePartition, topic_id: str, start_offset: int, state_epoch: int | None = None
+    ) -> int:
+        """Begins a share-partition anew at an offset: nothing is in flight, holders from before are fenced.
+
+        Answers the new state epoch. Raises NonEmptyGroup, GroupIdNotFound, InvalidRequest.
+        """
+        rows = self._database.rows(
+            sa.text(
+                "select sharequeue.alter_offsets(:group_id, :topic, :partition, :topic_id, :start_offset,"
+                " cast(:state_epoch as integer)) as epoch"
+            ),
+            **share_partition_name(at),
+            topic_id=topic_id,
+            start_offset=start_offset,
+            state_epoch=state_epoch,
+        )
+        return int(rows[0]["epoch"])
+
+    def reset_offsets(
+        self,
+        group_id: str,
+        starts: Mapping[tuple[str, int], int],
+        topic_ids: Mapping[str, str],
+        *,
+        execute: bool = False,
+    ) -> list[ResetRow]:
+        """Begins many share-partitions anew, by topic and partition; the group is made if there is none.
+
+        Without ``execute`` it only says what would be done. A partition that is refused does not stop the
+        others (Kafka's AlterShareGroupOffsets). Raises NonEmptyGroup, InvalidGroupId.
+        """
+        named = sorted(starts)
+        rows = self._database.rows(
+            sa.text(
+                "select * from sharequeue.reset_offsets(:group_id, cast(:topics as text[]),"
+                " cast(:partitions as integer[]), cast(:topic_ids as text[]), cast(:starts as bigint[]), :execute)"
+            ),
+            group_id=group_id,
+            topics=[topic for topic, _ in named],
+            partitions=[partition for _, partition in named],
+            topic_ids=[topic_ids[topic] for topic, _ in named],
+            starts=[starts[each] for each in named],
+            execute=execute,
+        )
+        done = (
+            ResetRow(
+                row["topic"],
+                row["partition"],
+                row["start_offset_before"],
+                row["start_offset"],
+                row["state_epoch"],
+                refusal(row),
+            )
+            for row in rows
+        )
+        return sorted(done, key=lambda row: (row.topic, row.partition))
+
+    def delete_offsets(self, group_id: str, topic: str) -> int:
+        """Forgets a group's share-partitions of a topic; answers how many there were.
+
+        Raises NonEmptyGroup, GroupIdNotFound.
+        """
+        rows = self._database.call(
+            sa.text("select sharequeue.delete_offsets(:group_id, :topic) as deleted"),
+            group_id=group_id,
+            topic=topic,
+        )
+        return int(rows[0]["deleted"])
+
+    def delete_group(self, group_id: str) -> bool:
+        """Deletes a group with all it has; answers whether there was one. Raises NonEmptyGroup."""
+        rows = self._database.call(
+            sa.text("select sharequeue.delete_group(:group_id) as deleted"), group_id=group_id
+        )
+        return bool(rows[0]["deleted"])
+
+    def force_release(
+        self, at: SharePartition, offsets: OffsetSet, *, execute: bool = False
+    ) -> list[ForcedRun]:
+        """Makes chosen offsets available at once, whoever holds them or whatever they wait for.
+
+        A holder is fenced for them: its answer gets InvalidRecordState. What is done with, on its way to the
+        dead-letter topic or was never delivered is refused and stays. Without ``execute`` nothing changes and the
+        answer says what would.
+        """
+        return self._force(at, offsets, "release", execute)
+
+    def force_dead_letter(
+        self, at: SharePartition, offsets: OffsetSet, *, execute: bool = False
+    ) -> list[ForcedRun]:
+        """Sends chosen offsets to the dead-letter topic as rejected, whoever holds them; archives them where the
+        group has no such topic. Otherwise as :meth:`force_release`."""
+        return self._force(at, offsets, "dead_letter", execute)
+
+    def _force(
+        self, at: SharePartition, offsets: OffsetSet, act: Literal["release", "dead_letter"], execute: bool
+    ) -> list[ForcedRun]:
+        rows = self._database.rows(
+            sa.text(
+                "select * from sharequeue.force(:group_id, :topic, :partition, cast(:offsets as int8multirange),"
+                " :act, :execute)"
+            ),
+            **share_partition_name(at),
+            offsets=str(offsets),
+            act=act,
+            execute=execute,
+        )
+        for row in rows:
+            raise_refusal(row)
+        done = (
+            ForcedRun(
+                row["act"],
+                OffsetSet.parse(row["offsets"]),
+                row["state"],
+                row["delivery_count"],
+                row["member_id"],
+                row["reason"],
+            )
+            for row in rows
+        )
+        return sorted(done, key=lambda run: run.offsets.first)
+
+    def extend_locks(self, amount: timedelta) -> int:
+        """Makes every lock there is last so much longer; answers how many leases that were."""
+        rows = self._database.rows(
+            sa.text("select sharequeue.extend_locks(cast(:amount as interval)) as extended"), amount=amount
+        )
+        return int(rows[0]["extended"])
+
+    def raise_state_epochs(self) -> int:
+        """After a restore from a backup: fences every holder from before, and makes what was leased available.
+
+        Answers how many share-partitions there are.
+        """
+        rows = self._database.rows(sa.text("select sharequeue.raise_state_epochs() as raised"))
+        return int(rows[0]["raised"])
+
+    def check_cluster(self, cluster_id: str) -> None:
+        """The broker that was asked is of this Kafka cluster; binds the state to the first that the service meets.
+
+        Raises InconsistentClusterId, with both ids and what to do, when the state is of another.
+        """
+        self._database.call(sa.text("select sharequeue.check_cluster(:cluster_id)"), cluster_id=cluster_id)
+
+    def note_topics(self, topic_ids: Mapping[str, str | None]) -> None:
+        """Writes down what the broker has just said of topics: the id that each has now, None where there is none."""
+        self._database.call(
+            sa.text("select sharequeue.note_topics(cast(:topics as text[]), cast(:topic_ids as text[]))"),
+            topics=list(topic_ids),
+            topic_ids=list(topic_ids.values()),
+        )
+
+    def remove_deleted_topics(
+        self, gone_for: timedelta, *, execute: bool, group_id: str | None = None
+    ) -> list[DeletedTopic]:
+        """Removes what groups, or one group, have of topics of which the broker has said for ``gone_for`` that they
+        are gone, and says so still. Without ``execute`` only says what that is."""
+        rows = self._database.rows(
+            sa.text(
+                "select * from sharequeue.remove_deleted_topics(cast(:gone_for as interval), :execute,"
+                " cast(:group_id as text)) order by group_id, topic, topic_id"
+            ),
+            gone_for=gone_for,
+            execute=execute,
+            group_id=group_id,
+        )
+        return [DeletedTopic(**row) for row in rows]
+
+    def beat(self, longer_than: timedelta | None = None) -> timedelta | None:
+        """Writes down that the service is alive; answers how long an outage was that this ends.
+
+        An outage is another Postgres server than at the last beat, or a silence ``longer_than`` given. Locks that
+        it would have ended go on afterwards with the time they had left (``sql/functions/14_outages.sql``).
+        """
+        rows = self._database.call(
+            sa.text("select sharequeue.beat(cast(:longer_than as interval)) as outage"),
+            longer_than=longer_than,
+        )
+        outage: timedelta | None = rows[0]["outage"]
+        return outage
+
+    def give_back_room(self) -> tuple[str, ...]:
+        """Writes anew the tables that are nearly all room, as a transaction left open elsewhere makes them; gives
+        their names. Harmless to call often: it looks at sizes, and does nothing while room would come of nothing."""
+        return tuple(
+            self._database.rows(sa.text("select sharequeue.give_back_room() as tables"))[0]["tables"]
+        )

@@ -1,0 +1,153 @@
+"""Which records are dead letters, and how far is each on its way?
+
+The state's half of KIP-1191: batches of ARCHIVING records under a number that is durable before anything is
+produced, and their end once the broker confirmed them (``sql/functions/15_dead_letters.sql``). Writing them to
+the topic is ``sharequeue.deadletters.writer``'s matter.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.offsets import OffsetSet
+from sharequeue.state.rows import share_partition_name
+from sharequeue.values import (
+    ArchivedRun,
+    Attempt,
+    DeadLetterBatch,
+    DeadLetterRun,
+    HeldDeadLetters,
+    SharePartition,
+)
+
+
+class StateDeadLetters:
+    """The dead-letter part of ``sharequeue.state.State``."""
+
+    _database: Database
+
+    def topics_redriven_for_others(self, group_id: str) -> set[str]:
+        """Return the topics that have records put back from a dead-letter topic for another share group alone.
+
+        A reader of `group_id` passes over those records: they carry the other group's name in the header
+        ``sharequeue.redrive.group``.
+        """
+        rows = self._database.rows(
+            sa.text("select topic from sharequeue.topics_redriven_for_others(:group_id) as topic"),
+            group_id=group_id,
+        )
+        return {row["topic"] for row in rows}
+
+    def open_dead_letters(self, at: SharePartition, max_records: int) -> DeadLetterBatch | None:
+        """The batch of dead letters to write next: the open one again, or a new one of the lowest offsets.
+
+        None when none waits.
+        """
+        rows = self._database.call(
+            sa.text(
+                "select * from sharequeue.open_dead_letters(:group_id, :topic, :partition, :max_records)"
+            ),
+            **share_partition_name(at),
+            max_records=max_records,
+        )
+        if not rows:
+            return None
+        letters = tuple(
+            DeadLetterRun(row["delivery_count"], row["cause"], OffsetSet.parse(row["offsets"]))
+            for row in rows
+        )
+        first = rows[0]
+        return DeadLetterBatch(at, first["sequence"], first["topic_id"], letters, first["opened_at"])
+
+    def close_dead_letters(self, at: SharePartition, sequence: int, *, dropped: bool = False) -> int:
+        """ARCHIVING becomes ARCHIVED for a batch the broker confirmed; answers its records, 0 if closed
+        before."""
+        rows = self._database.call(
+            sa.text(
+                "select sharequeue.close_dead_letters(:group_id, :topic, :partition, :sequence, :dropped) as closed"
+            ),
+            **share_partition_name(at),
+            sequence=sequence,
+            dropped=dropped,
+        )
+        return int(rows[0]["closed"])
+
+    def dead_letter_attempts(self, at: SharePartition, sequence: int) -> list[Attempt]:
+        """The deliveries that the records of a batch went through in vain, oldest first."""
+        rows = self._database.call(
+            sa.text(
+                "select lease_id, member_id, client_id, acquired_at, cast(offsets as text) as offsets, exceptions"
+                " from sharequeue.dead_letter_attempts(:group_id, :topic, :partition, :sequence)"
+            ),
+            **share_partition_name(at),
+            sequence=sequence,
+        )
+        return [
+            Attempt(
+                row["lease_id"],
+                row["member_id"],
+                row["client_id"],
+                row["acquired_at"],
+                OffsetSet.parse(row["offsets"]),
+                row["exceptions"],
+            )
+            for row in rows
+        ]
+
+    def hold_dead_letters(self, at: SharePartition, reason: str | None) -> None:
+        """Say why what waits cannot be written, for everybody to see; None takes it back, as closing a batch does."""
+        self._database.call(
+            sa.text(
+                "select sharequeue.hold_dead_letters(:group_id, :topic, :partition, cast(:reason as text))"
+            ),
+            **share_partition_name(at),
+            reason=reason,
+        )
+
+    def service_drains(self) -> bool:
+        """Return whether a service is at work that writes all groups' dead letters by itself."""
+        rows = self._database.rows(sa.text("select sharequeue.service_drains() as drains"))
+        return bool(rows[0]["drains"])
+
+    def held_dead_letters(self, group_id: str | None = None) -> list[HeldDeadLetters]:
+        """What no drain could write, of a group or of all."""
+        rows = self._database.rows(
+            sa.text(
+                "select group_id, topic, partition, records, reason, since from sharequeue.dead_letters_held"
+                " where group_id = coalesce(cast(:group_id as text), group_id) order by group_id, topic, partition"
+            ),
+            group_id=group_id,
+        )
+        return [
+            HeldDeadLetters(
+                SharePartition(row["group_id"], row["topic"], row["partition"]),
+                row["records"],
+                row["reason"],
+                row["since"],
+            )
+            for row in rows
+        ]
+
+    def dead_letters(self, group_id: str) -> list[ArchivedRun]:
+        """Every closed run of dead letters of a group, in the order of writing."""
+        rows = self._database.rows(
+            sa.text(
+                "select topic, partition, sequence, cause, delivery_count, offsets, written_at, dropped"
+                " from sharequeue.written_dead_letters where group_id = :group_id"
+                " order by topic, partition, sequence, cause, delivery_count"
+            ),
+            group_id=group_id,
+        )
+        return [
+            ArchivedRun(
+                SharePartition(group_id, row["topic"], row["partition"]),
+                row["sequence"],
+                row["cause"],
+                row["delivery_count"],
+                OffsetSet.parse(row["offsets"]),
+                row["written_at"],
+                row["dropped"],
+            )
+            for row in rows
+        ]

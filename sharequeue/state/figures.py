@@ -1,0 +1,77 @@
+"""What is the state of share-partitions, in figures?
+
+Read only: the views of ``sql/views`` and ``sharequeue.verify`` as values. Lag is KIP-1226's. The history of the
+figures is ``sharequeue.state.reports``'s matter.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.offsets import OffsetSet
+from sharequeue.values import DeliveryCount, LeaseRow, OutputRow, SharePartitionStatus
+
+
+class StateFigures:
+    """The reading part of ``sharequeue.state.State``."""
+
+    _database: Database
+
+    def outputs(self, group_id: str, sink: str) -> list[OutputRow]:
+        """The outputs of a sink that count: the manifest its readers go by."""
+        rows = self._database.rows(
+            sa.text(
+                "select lease_id, topic, partition, location, records, acknowledged_at"
+                " from sharequeue.counted_outputs where group_id = :group_id and sink = :sink order by lease_id"
+            ),
+            group_id=group_id,
+            sink=sink,
+        )
+        return [OutputRow(**row) for row in rows]
+
+    def describe(self, group_id: str | None = None) -> list[SharePartitionStatus]:
+        """The figures of every share-partition of a group, or of all groups."""
+        rows = self._database.rows(
+            sa.text(
+                "select group_id, topic, partition, topic_id, status, state_epoch, spso, speo, log_start, log_end,"
+                " last_stable_offset, observed_at, lag, in_flight, available, acquired, archiving,"
+                " delivery_complete_count, lost_records, highest_delivery_count, leases, next_expiry, waiting,"
+                " oldest_offset, oldest_state, oldest_since, paused_reason, fault, accepted, rejected, exhausted,"
+                " gap, no_dlq, dropped_letters, held_reason, waiting_until"
+                " from sharequeue.share_partition_status"
+                " where cast(:group_id as text) is null or group_id = :group_id order by group_id, topic, partition"
+            ),
+            group_id=group_id,
+        )
+        return [SharePartitionStatus(**row) for row in rows]
+
+    def leases(self, group_id: str) -> list[LeaseRow]:
+        """Who holds what in a group, soonest to lapse first."""
+        rows = self._database.rows(
+            sa.text(
+                "select lease_id, topic, partition, member_id, records, acquired_at, expires_at, seconds_left,"
+                " offsets, highest_delivery_count"
+                " from sharequeue.held_leases where group_id = :group_id order by expires_at, lease_id"
+            ),
+            group_id=group_id,
+        )
+        return [LeaseRow(**{**row, "offsets": OffsetSet.parse(row["offsets"] or "{}")}) for row in rows]
+
+    def delivery_counts(self, group_id: str) -> list[DeliveryCount]:
+        """The histogram of delivery counts over all records of a group that have ended, by outcome."""
+        rows = self._database.rows(
+            sa.text(
+                "select topic, partition, outcome, delivery_count, records from sharequeue.delivery_count_totals"
+                " where group_id = :group_id order by topic, partition, outcome, delivery_count"
+            ),
+            group_id=group_id,
+        )
+        return [DeliveryCount(**row) for row in rows]
+
+    def verify(self, group_id: str | None = None) -> list[str]:
+        """The invariants of the state that do not hold, in words; empty when all do."""
+        rows = self._database.rows(
+            sa.text("select * from sharequeue.verify(cast(:group_id as text))"), group_id=group_id
+        )
+        return [f"{row['group_id']} {row['topic']}-{row['partition']}: {row['violation']}" for row in rows]

@@ -1,0 +1,334 @@
+"""What happened to a share-partition, when, and does replaying it give the state that is there?
+
+The journal plays the part of Kafka's share-group state topic: every change of state is a row (ShareUpdate),
+written by the database in the change's own transaction, and a snapshot now and then says all there is
+(ShareSnapshot), so that replay need not begin at the beginning. This module reads it, takes and checks
+snapshots, and keeps it short: a partition a day, made ahead and dropped after a while, with rows per day left
+behind for the reports. What a row means is written at the table, in ``sql/migrations/0003_journal.sql``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from sharequeue.database import Database
+from sharequeue.offsets import OffsetSet
+from sharequeue.state.rows import share_partition_name
+from sharequeue.values import SharePartition
+
+__all__ = [
+    "Change",
+    "Day",
+    "Journal",
+    "JournalPartition",
+    "Kept",
+    "Replay",
+    "ReplayedBatch",
+    "ReplayedLease",
+    "Snapshot",
+]
+
+UPDATES_PER_SNAPSHOT = 500
+"""Kafka's default of ``share.coordinator.snapshot.update.records.per.snapshot``."""
+
+RETENTION = timedelta(days=7)
+"""How long the journal is kept where nobody says otherwise, as long as a topic's log by Kafka's default."""
+
+_LOCK_NOT_AVAILABLE = "55P03"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Where replay may begin: its first row's journal id, and when it was taken."""
+
+    journal_id: int
+    taken_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row of the journal: what there is after the change. `values` holds the columns its kind fills."""
+
+    journal_id: int
+    at: datetime
+    kind: str
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedBatch:
+    """A row of in-flight state: a uniform batch, or one state inside an exploded one."""
+
+    first_offset: int
+    last_offset: int
+    part: int
+    state: int
+    delivery_count: int
+    lease_id: int | None
+    isolate: int | None
+    not_before: datetime | None
+    cause: str | None
+    offsets: OffsetSet
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedLease:
+    """A lease as it was granted or last renewed. Durations in milliseconds."""
+
+    lease_id: int
+    member_id: str
+    member_epoch: int
+    token: UUID
+    lock_duration_ms: int
+    acquired_at: datetime
+    expires_at: datetime
+    fan_out: bool
+    own_lock_duration: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The state of one share-partition at one point of its journal; offsets, SPEO exclusive."""
+
+    spso: int
+    speo: int
+    delivery_complete_count: int
+    state_epoch: int
+    status: str
+    paused_reason: str | None
+    batches: tuple[ReplayedBatch, ...]
+    leases: tuple[ReplayedLease, ...]
+    outcomes: dict[tuple[str, int], int]
+    """Records that ended, by outcome and delivery count; without those accepted at their first delivery."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPartition:
+    """One day of the journal (UTC) and what it takes on disk, indexes included, in bytes."""
+
+    day: date
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """One share-partition on one day (UTC), counted from the journal. Records, offsets, rows."""
+
+    day: date
+    topic: str
+    partition: int
+    updates: int
+    snapshots: int
+    leases: int
+    entered: int
+    accepted_first: int
+    lost_records: int
+    highest_delivery_count: int
+    spso: int
+    speo: int
+    delivery_complete_count: int
+    state_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What one round of keeping the journal did."""
+
+    snapshots: int = 0
+    made: tuple[date, ...] = ()
+    rolled_up: tuple[date, ...] = ()
+    dropped: tuple[date, ...] = ()
+    waiting: str | None = None
+    """Why a partition that is due could not be made or dropped now; the next round tries again."""
+
+
+_ID = sa.text(
+    "select share_partition_id from sharequeue.share_partitions"
+    " where group_id = :group_id and topic = :topic and partition = :partition"
+)
+_REPLAYED_SHARE_PARTITION = sa.text(
+    "select spso, speo, delivery_complete_count, state_epoch, status, paused_reason"
+    " from sharequeue.replay_share_partition(:id, :snapshot, cast(:until as bigint))"
+)
+_REPLAYED_BATCHES = sa.text(
+    "select * from sharequeue.replay_batches(:id, :snapshot, cast(:until as bigint)) order by first_offset, part"
+)
+_REPLAYED_LEASES = sa.text(
+    "select * from sharequeue.replay_leases(:id, :snapshot, cast(:until as bigint)) order by lease_id"
+)
+_REPLAYED_OUTCOMES = sa.text(
+    "select * from sharequeue.replay_outcomes(:id, :snapshot, cast(:until as bigint))"
+)
+
+
+class Journal:
+    """The journal of one database. Safe to share between threads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def take_snapshot(self, at: SharePartition) -> int | None:
+        """Takes a snapshot now; answers where it begins, None when the share-partition is not initialised."""
+        rows = self._database.rows(
+            sa.text("select sharequeue.take_snapshot(cast(:id as bigint)) as journal_id"), id=self._id(at)
+        )
+        journal_id: int | None = rows[0]["journal_id"]
+        return journal_id
+
+    def snapshots(self, at: SharePartition) -> list[Snapshot]:
+        """The snapshots that replay may begin from, latest first."""
+        rows = self._database.rows(
+            sa.text("select * from sharequeue.snapshots(cast(:id as bigint))"), id=self._id(at)
+        )
+        return [Snapshot(**row) for row in rows]
+
+    def changes(self, at: SharePartition, after: int = 0, limit: int = 1000) -> list[Change]:
+        """What happened to a share-partition after a point of its journal, in order, ``limit`` rows at most."""
+        rows = self._database.rows(
+            sa.text(
+                "select journal_id, at, kind, jsonb_strip_nulls(to_jsonb(j)) as values from sharequeue.journal j"
+                " where j.share_partition_id = :id and j.journal_id > :after order by j.journal_id limit :limit"
+            ),
+            id=self._id(at),
+            after=after,
+            limit=limit,
+        )
+        head = ("journal_id", "share_partition_id", "at", "kind")
+        return [
+            Change(
+                row["journal_id"],
+                row["at"],
+                row["kind"],
+                {name: value for name, value in row["values"].items() if name not in head},
+            )
+            for row in rows
+        ]
+
+    def replay(
+        self, at: SharePartition, snapshot: int | None = None, until: int | None = None
+    ) -> Replay | None:
+        """The state as the journal has it: from a snapshot on, up to and with the change ``until``.
+
+        From the latest snapshot that will do, to the end of the journal, where nothing is said. None when there is
+        no snapshot to begin from, or the share-partition is not initialised.
+        """
+        if snapshot is None:
+            fitting = (s.journal_id for s in self.snapshots(at) if until is None or s.journal_id <= until)
+            snapshot = next(fitting, None)
+        place = {"id": self._id(at), "snapshot": snapshot, "until": until}
+        with self._database.transaction() as connection:
+            connection.execute(sa.text("set transaction isolation level repeatable read, read only"))
+            head = connection.execute(_REPLAYED_SHARE_PARTITION, place).mappings().one_or_none()
+            if head is None:
+                return None
+            batches = connection.execute(_REPLAYED_BATCHES, place).mappings().all()
+            leases = connection.execute(_REPLAYED_LEASES, place).mappings().all()
+            outcomes = connection.execute(_REPLAYED_OUTCOMES, place).mappings().all()
+        return Replay(
+            **head,
+            batches=tuple(_batch(row) for row in batches),
+            leases=tuple(ReplayedLease(**{**row, "token": UUID(str(row["token"]))}) for row in leases),
+            outcomes={(row["outcome"], row["delivery_count"]): row["records"] for row in outcomes},
+        )
+
+    def verify(self, group_id: str | None = None, snapshots: int = 1) -> list[str]:
+        """Where replay from one of the latest ``snapshots`` snapshots does not give the present state, bit by bit,
+        in words; empty when it always does."""
+        rows = self._database.rows(
+            sa.text("select * from sharequeue.verify_journal(cast(:group_id as text), :snapshots)"),
+            group_id=group_id,
+            snapshots=snapshots,
+        )
+        return [
+            f"{row['group_id']} {row['topic']}-{row['partition']}: {row['differs']} (from {row['journal_id']})"
+            for row in rows
+        ]
+
+    def days(self, group_id: str, since: date | None = None) -> list[Day]:
+        """What a group's share-partitions did, day by day, also on days whose journal is gone. A day is there once
+        it is over and has been rolled up."""
+        rows = self._database.rows(
+            sa.text(
+                "select day, topic, partition, updates, snapshots, leases, entered, accepted_first, lost_records,"
+                " highest_delivery_count, spso, speo, delivery_complete_count, state_epoch"
+                " from sharequeue.daily_rollups where group_id = :group_id"
+                " and (cast(:since as date) is null or day >= :since) order by day, topic, partition"
+            ),
+            group_id=group_id,
+            since=since,
+        )
+        return [Day(**row) for row in rows]
+
+    def partitions(self) -> list[JournalPartition]:
+        """The days that the journal holds now, oldest first."""
+        rows = self._database.rows(sa.text("select * from sharequeue.journal_partitions()"))
+        return [JournalPartition(**row) for row in rows]
+
+    def roll_up(self, day: date) -> int:
+        """Counts a day (UTC) of the journal anew; answers how many share-partitions it concerned."""
+        rows = self._database.rows(sa.text("select sharequeue.roll_up_journal(:day) as counted"), day=day)
+        return int(rows[0]["counted"])
+
+    def keep(
+        self,
+        *,
+        retention: timedelta = RETENTION,
+        updates_per_snapshot: int = UPDATES_PER_SNAPSHOT,
+        ahead: int = 2,
+    ) -> Kept:
+        """One round of what keeps the journal short: snapshots that are due, partitions for the days ahead, days
+        that are over rolled up, days older than ``retention`` dropped. Each in a transaction of its own.
+
+        Several callers at once are harmless. Dropping waits a quarter of a second for a lock and then gives way to
+        the operations, until the next round.
+        """
+        taken = self._database.rows(
+            sa.text("select sharequeue.take_snapshots(:updates) as taken"), updates=updates_per_snapshot
+        )[0]["taken"]
+        made: list[date] = []
+        rolled_up: list[date] = []
+        dropped: list[date] = []
+        waiting: str | None = None
+        try:
+            made = self._database.rows(
+                sa.text("select sharequeue.make_journal_partitions(:ahead) as made"), ahead=ahead
+            )[0]["made"]
+            rolled_up = self._database.rows(sa.text("select sharequeue.roll_up_due_days() as days"))[0][
+                "days"
+            ]
+            while (day := self._drop(retention)) is not None:
+                dropped.append(day)
+            self._database.rows(
+                sa.text("select sharequeue.clear_other_journal(:retention)"), retention=retention
+            )
+        except DBAPIError as error:
+            if getattr(error.orig, "pgcode", None) != _LOCK_NOT_AVAILABLE:
+                raise
+            waiting = str(error.orig).splitlines()[0]
+        return Kept(taken, tuple(made), tuple(rolled_up), tuple(dropped), waiting)
+
+    def _id(self, at: SharePartition) -> int | None:
+        rows = self._database.rows(_ID, **share_partition_name(at))
+        return int(rows[0]["share_partition_id"]) if rows else None
+
+    def _drop(self, retention: timedelta) -> date | None:
+        dropped: date | None = self._database.rows(
+            sa.text("select sharequeue.drop_journal_partition(:retention) as day"), retention=retention
+        )[0]["day"]
+        return dropped
+
+
+def _batch(row: sa.RowMapping) -> ReplayedBatch:
+    offsets = (
+        OffsetSet.of((row["first_offset"], row["last_offset"] + 1))
+        if row["offsets"] is None
+        else OffsetSet.parse(row["offsets"])
+    )
+    return ReplayedBatch(**{**row, "offsets": offsets})

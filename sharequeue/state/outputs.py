@@ -1,0 +1,74 @@
+"""How do the outputs of several leases become one, without a reader who notices?
+
+The manifest's side of a compaction: it is announced before anything is written, the manifest moves to the new folder
+in one transaction, and what was replaced is told to whoever sweeps. The files are moved by
+``sharequeue.spark.output.compaction``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+
+
+class StateOutputs:
+    """The compacting part of ``sharequeue.state.State``."""
+
+    _database: Database
+    _state_id: UUID | None = None
+
+    def state_id(self) -> UUID:
+        """Which state this is: outputs carry it in their names. Asked for once."""
+        if self._state_id is None:
+            rows = self._database.rows(sa.text("select sharequeue.state_id() as state_id"))
+            self._state_id = UUID(str(rows[0]["state_id"]))
+        return self._state_id
+
+    def begin_compaction(self, compaction_id: UUID, group_id: str, sink: str, location: str) -> None:
+        """Announces that a folder will be written, so that a sweep finds it whatever happens."""
+        self._database.call(
+            sa.text("select sharequeue.begin_compaction(cast(:id as uuid), :group_id, :sink, :location)"),
+            id=str(compaction_id),
+            group_id=group_id,
+            sink=sink,
+            location=location,
+        )
+
+    def commit_compaction(self, compaction_id: UUID, replaced: Sequence[str], records: int) -> int:
+        """The new folder, with so many records, counts instead of these; answers how many leases' it holds.
+
+        Raises InvalidRequest, and nothing has changed, when a sweep has given the compaction up, or when the old
+        folders do not count that many records any more.
+        """
+        rows = self._database.call(
+            sa.text(
+                "select sharequeue.commit_compaction(cast(:id as uuid), cast(:replaced as text[]), :records) as moved"
+            ),
+            id=str(compaction_id),
+            replaced=list(replaced),
+            records=records,
+        )
+        return int(rows[0]["moved"])
+
+    def removable_outputs(self, group_id: str, sink: str, grace: timedelta) -> dict[UUID, list[str]]:
+        """Folders by compaction that no reader needs any more: replaced longer ago than the grace, or new ones of
+        compactions that took longer than it, which are given up by this."""
+        rows = self._database.call(
+            sa.text("select * from sharequeue.removable_outputs(:group_id, :sink, cast(:grace as interval))"),
+            group_id=group_id,
+            sink=sink,
+            grace=grace,
+        )
+        return {UUID(str(row["compaction_id"])): list(row["folders"]) for row in rows}
+
+    def forget_compaction(self, compaction_id: UUID) -> bool:
+        """The compaction's folders were removed; answers whether it was known."""
+        rows = self._database.call(
+            sa.text("select sharequeue.forget_compaction(cast(:id as uuid)) as known"), id=str(compaction_id)
+        )
+        return bool(rows[0]["known"])

@@ -1,0 +1,69 @@
+"""How do rows of the state functions become values and errors, and names become parameters?
+
+Shared by the parts of ``sharequeue.state.State``; nothing here talks to the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+from uuid import UUID
+
+from sharequeue.errors import ShareError, error_for
+from sharequeue.offsets import OffsetSet
+from sharequeue.values import Delivery, Lease, SharePartition
+
+Redelivery = Literal["kafka", "fan_out"]
+"""How records that come again are dealt out: under Kafka's throttle, or suspects divided (poison isolation)."""
+
+AcquireMode = Literal["batch_optimized", "record_limit"]
+"""Kafka's ``share.acquire.mode`` (KIP-1206)."""
+
+
+def share_partition_name(at: SharePartition) -> dict[str, str | int]:
+    """The parameters by which the SQL functions find a share-partition."""
+    return {"group_id": at.group_id, "topic": at.topic, "partition": at.partition}
+
+
+def holder(lease: Lease) -> dict[str, str | int | None]:
+    """The parameters that fence a lease: name, state epoch, member, member epoch, token."""
+    return {
+        **share_partition_name(lease.share_partition),
+        "state_epoch": lease.state_epoch,
+        "member_id": lease.member_id,
+        "member_epoch": lease.member_epoch,
+        "token": str(lease.token),
+    }
+
+
+def refusal(row: Mapping[Any, Any], prefix: str = "") -> ShareError | None:
+    """The error that a row tells of; None when it tells of none."""
+    code = row[f"{prefix}error_code"]
+    return error_for(int(str(code)), str(row[f"{prefix}error_message"])) if code else None
+
+
+def raise_refusal(row: Mapping[Any, Any]) -> None:
+    """Raises the error that a row tells of, if it does."""
+    error = refusal(row)
+    if error is not None:
+        raise error
+
+
+def lease_of(
+    rows: Sequence[Mapping[Any, Any]], at: SharePartition, member_id: str, member_epoch: int | None
+) -> Lease:
+    """The lease that an acquire answers in rows, one row per range."""
+    first = rows[0]
+    return Lease(
+        lease_id=first["lease_id"],
+        share_partition=at,
+        state_epoch=first["state_epoch"],
+        member_id=member_id,
+        member_epoch=member_epoch,
+        token=UUID(str(first["token"])),
+        expires_at=first["expires_at"],
+        lock_duration_ms=first["lock_duration_ms"],
+        deliveries=tuple(Delivery(row["delivery_count"], OffsetSet.parse(row["offsets"])) for row in rows),
+        suspects=bool(first.get("suspects")),
+        last_attempt=bool(first.get("last_attempt")),
+    )

@@ -1,0 +1,307 @@
+"""What may be done to a share-partition, and what is its state?
+
+A typed layer over the SQL functions in ``sql/functions``: one method, one function, one round trip, one
+transaction. The rules themselves are in SQL, where every client meets the same ones; this module turns rows
+into values, error codes into exceptions by Kafka's name, and repeats a call whose reply was lost: acquire and
+acknowledge carry a request id for that, the others have the same effect done twice as once. Terms and
+rules: KIP-932, KIP-1191, KIP-1222, KIP-1226.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from datetime import datetime
+from typing import Self
+from uuid import UUID, uuid4
+
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.database.pool import Joined
+from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.state.administration import StateAdministration
+from sharequeue.state.dead_letters import StateDeadLetters
+from sharequeue.state.fetches import StateFetches
+from sharequeue.state.figures import StateFigures
+from sharequeue.state.many import A_CALL, AcquiredMany, LeaseAnswer, StateMany, in_calls
+from sharequeue.state.outputs import StateOutputs
+from sharequeue.state.rows import (
+    AcquireMode,
+    Redelivery,
+    holder,
+    lease_of,
+    raise_refusal,
+    share_partition_name,
+)
+from sharequeue.values import (
+    Acknowledged,
+    AcknowledgedAndAcquired,
+    AcknowledgementBatch,
+    AcknowledgeType,
+    ArchivedRun,
+    Attempt,
+    DeadLetterBatch,
+    DeadLetterRun,
+    Delivery,
+    DeliveryCount,
+    ForcedRun,
+    HeldDeadLetters,
+    Lease,
+    LeaseOutput,
+    LeaseRow,
+    LogSeen,
+    OutputRow,
+    ResetRow,
+    SharePartition,
+    SharePartitionStatus,
+    Swept,
+)
+
+__all__ = [
+    "A_CALL",
+    "AcknowledgeType",
+    "Acknowledged",
+    "AcknowledgedAndAcquired",
+    "AcknowledgementBatch",
+    "AcquireMode",
+    "AcquiredMany",
+    "ArchivedRun",
+    "Attempt",
+    "DeadLetterBatch",
+    "DeadLetterRun",
+    "Delivery",
+    "DeliveryCount",
+    "ForcedRun",
+    "HeldDeadLetters",
+    "Lease",
+    "LeaseAnswer",
+    "LeaseOutput",
+    "LeaseRow",
+    "LogSeen",
+    "OutputRow",
+    "Redelivery",
+    "ResetRow",
+    "SharePartition",
+    "SharePartitionStatus",
+    "State",
+    "Swept",
+    "in_calls",
+]
+
+
+class State(StateMany, StateFetches, StateDeadLetters, StateFigures, StateOutputs, StateAdministration):
+    """The operations on share-partition state, over one database. Safe to share between threads.
+
+    A refusal raises the error of Kafka's name from ``sharequeue.errors`` and has changed nothing. The
+    parts by subject: many share-partitions at once (``state_many``), Kafka's batches (``state_fetches``), dead
+    letters, figures, compaction of outputs, administration.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @property
+    def database(self) -> Database:
+        """The database that the state is in."""
+        return self._database
+
+    @contextmanager
+    def transaction(self) -> Iterator[tuple[sa.Connection, Self]]:
+        """One transaction for statements of the caller's own and for calls of the state given: all or nothing.
+
+        A refusal raises, as ever, and so takes the caller's statements back with it. Nothing is repeated when
+        the connection is lost: the caller repeats the block, with the same request ids.
+        """
+        with self._database.transaction() as connection:
+            joined = copy(self)
+            joined._database = Joined(connection)
+            yield connection, joined
+
+    def now(self) -> datetime:
+        """The time by which locks lapse."""
+        clock: datetime = self._database.rows(sa.text("select sharequeue.clock() as clock"))[0]["clock"]
+        return clock
+
+    def initialize(self, at: SharePartition, topic_id: str, start_offset: int, state_epoch: int) -> bool:
+        """Gives a share-partition its start offset (R-IN); answers whether it was new. A second time
+        changes nothing."""
+        rows = self._database.call(
+            sa.text(
+                "select sharequeue.initialize(:group_id, :topic, :partition, :topic_id, :start_offset, :state_epoch)"
+                " as created"
+            ),
+            **share_partition_name(at),
+            topic_id=topic_id,
+            start_offset=start_offset,
+            state_epoch=state_epoch,
+        )
+        return bool(rows[0]["created"])
+
+    def observe(
+        self, at: SharePartition, topic_id: str, log_start: int, log_end: int, last_stable_offset: int
+    ) -> str | None:
+        """Records what the broker said of the log; a log start past SPSO moves SPSO (R-LS).
+
+        Answers the share-partition's status, None when it is not initialised.
+        """
+        rows = self._database.call(
+            sa.text(
+                "select sharequeue.observe(:group_id, :topic, :partition, :topic_id, :log_start, :log_end,"
+                " :last_stable_offset) as status"
+            ),
+            **share_partition_name(at),
+            topic_id=topic_id,
+            log_start=log_start,
+            log_end=log_end,
+            last_stable_offset=last_stable_offset,
+        )
+        status: str | None = rows[0]["status"]
+        return status
+
+    def acquire(
+        self,
+        at: SharePartition,
+        member_id: str,
+        member_epoch: int | None,
+        max_records: int,
+        *,
+        state_epoch: int | None = None,
+        lock_duration_ms: int | None = None,
+        request_id: UUID | None = None,
+        redelivery: Redelivery = "fan_out",
+        mode: AcquireMode = "batch_optimized",
+        batch_size: int | None = None,
+        log_batches: Sequence[tuple[int, int]] | None = None,
+        aborted: OffsetSet = EMPTY,
+        leave_out: OffsetSet = EMPTY,
+    ) -> Lease | None:
+        """Leases up to ``max_records`` records: redeliverable ones first, then fresh ones up to the log end.
+
+        None when there is nothing to lease. With ``member_epoch`` the member must be live in the group. What is in
+        ``leave_out`` is not leased again by ``fan_out``; others may have it. The arguments from ``mode`` to
+        ``aborted`` belong to ``redelivery="kafka"``: first and last offset of the log's batches, and the offsets of
+        aborted transactions, shape the lease as a broker would (R-AQ, R-IL).
+        """
+        rows = self._database.call(
+            sa.text(
+                "select * from sharequeue.acquire(:group_id, :topic, :partition, cast(:state_epoch as integer),"
+                " :member_id, cast(:member_epoch as integer), :max_records, cast(:lock_duration_ms as integer),"
+                " cast(:request_id as uuid), :redelivery, :mode, cast(:batch_size as bigint),"
+                " cast(:log_firsts as bigint[]), cast(:log_lasts as bigint[]), cast(:aborted as int8multirange),"
+                " cast(:leave_out as int8multirange))"
+            ),
+            **share_partition_name(at),
+            state_epoch=state_epoch,
+            member_id=member_id,
+            member_epoch=member_epoch,
+            max_records=max_records,
+            lock_duration_ms=lock_duration_ms,
+            request_id=str(request_id or uuid4()),
+            redelivery=redelivery,
+            mode=mode,
+            batch_size=batch_size,
+            log_firsts=None if log_batches is None else [first for first, _ in log_batches],
+            log_lasts=None if log_batches is None else [last for _, last in log_batches],
+            aborted=str(aborted),
+            leave_out=str(leave_out),
+        )
+        if not rows:
+            return None
+        raise_refusal(rows[0])
+        return lease_of(rows, at, member_id, member_epoch)
+
+    def acknowledge(
+        self,
+        lease: Lease,
+        outcomes: Mapping[AcknowledgeType, OffsetSet],
+        *,
+        outputs: Sequence[LeaseOutput] = (),
+        request_id: UUID | None = None,
+        not_before: datetime | None = None,
+    ) -> Acknowledged:
+        """Answers records of a lease, all or nothing; the outputs named count from this commit on.
+
+        What is released is delivered again ``not_before`` that time, by the database's clock.
+
+        What no set names stays leased. Raises InvalidRecordState when an offset is not held under this
+        lease, and FencedStateEpoch, UnknownMemberId or FencedMemberEpoch when its holder has been fenced.
+        """
+        if AcknowledgeType.RENEW in outcomes:
+            raise ValueError("acknowledge() answers records; to keep a lock, call renew()")
+        rows = self._database.call(
+            sa.text(
+                "select * from sharequeue.acknowledge(:group_id, :topic, :partition, :state_epoch, :member_id,"
+                " cast(:member_epoch as integer), cast(:token as uuid), cast(:request_id as uuid),"
+                " cast(:accept as int8multirange), cast(:release as int8multirange),"
+                " cast(:reject as int8multirange), cast(:gap as int8multirange), cast(:outputs as jsonb), '{}',"
+                " cast(:not_before as timestamptz))"
+            ),
+            **holder(lease),
+            request_id=str(request_id or uuid4()),
+            accept=str(outcomes.get(AcknowledgeType.ACCEPT, EMPTY)),
+            release=str(outcomes.get(AcknowledgeType.RELEASE, EMPTY)),
+            reject=str(outcomes.get(AcknowledgeType.REJECT, EMPTY)),
+            gap=str(outcomes.get(AcknowledgeType.GAP, EMPTY)),
+            outputs=json.dumps(
+                [{"sink": o.sink, "location": o.location, "records": o.records} for o in outputs]
+            ),
+            not_before=not_before,
+        )
+        row = dict(rows[0])
+        raise_refusal(row)
+        return Acknowledged(**{name: value for name, value in row.items() if not name.startswith("error_")})
+
+    def renew(self, lease: Lease) -> datetime:
+        """A full lock duration from now for what the lease still holds (KIP-1222); answers the new expiry.
+
+        Raises InvalidRecordState when the lock has lapsed or the group forbids renewal.
+        """
+        rows = self._database.call(
+            sa.text(
+                "select * from sharequeue.renew(:group_id, :topic, :partition, :state_epoch, :member_id,"
+                " cast(:member_epoch as integer), cast(:token as uuid))"
+            ),
+            **holder(lease),
+        )
+        raise_refusal(rows[0])
+        expires_at: datetime = rows[0]["expires_at"]
+        return expires_at
+
+    def release(self, group_id: str, member_id: str, *, cancelled: bool = False, refund: bool = False) -> int:
+        """Gives back, unanswered, everything a member holds in a group; answers how many records that was.
+
+        ``cancelled`` says that a person or the scheduler stopped the run: its records are no suspects, and where
+        the group config ``sharequeue.cancelled.run.refund.enable`` is on they get their delivery back.
+        ``refund`` says the same of a run in which no record was at fault, and gives the delivery back in any case.
+        """
+        return self._release(group_id, member_id, None, cancelled, refund)
+
+    def release_lease(self, lease: Lease, *, cancelled: bool = False, refund: bool = False) -> int:
+        """Gives back, unanswered, what a lease still holds: its records come again as suspects, unless
+        ``cancelled`` or with a ``refund`` (see :meth:`release`)."""
+        return self._release(lease.share_partition.group_id, lease.member_id, lease.token, cancelled, refund)
+
+    def _release(
+        self, group_id: str, member_id: str, token: UUID | None, cancelled: bool, refund: bool
+    ) -> int:
+        rows = self._database.call(
+            sa.text(
+                "select sharequeue.release(:group_id, :member_id, cast(:token as uuid), :cancelled, :refund)"
+                " as released"
+            ),
+            group_id=group_id,
+            member_id=member_id,
+            token=str(token) if token else None,
+            cancelled=cancelled,
+            refund=refund,
+        )
+        return int(rows[0]["released"])
+
+    def sweep(self, limit: int = 1000) -> Swept:
+        """Settles the locks that have lapsed on idle share-partitions, ``limit`` leases at most, oldest
+        first."""
+        rows = self._database.call(sa.text("select * from sharequeue.sweep(:limit)"), limit=limit)
+        return Swept(rows[0]["leases"], rows[0]["records"])

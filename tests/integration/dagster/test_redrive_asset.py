@@ -1,0 +1,135 @@
+"""Dead letters put back from Dagster: a dry run first, then each once, with figures in the asset's metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import dagster as dg
+import pytest
+import sqlalchemy as sa
+
+from sharequeue.dagster.checks import RECONCILED, dead_letter_checks
+from sharequeue.dagster.redrive import redrive_asset
+from sharequeue.dagster.resources import SettingsResource, StateResource
+from sharequeue.local.stack import StackInfo
+from sharequeue.offsets import OffsetSet
+from tests.fix_deadletters import GivenUp
+
+NAME = "redrive_test"
+LETTERS = dg.AssetKey("letters")
+Launch = Callable[..., dg.ExecuteInProcessResult]
+
+
+@pytest.fixture
+def case(given_up: Callable[..., GivenUp]) -> GivenUp:
+    """Give a group with ten dead letters, copied, of two partitions."""
+    made = given_up(partitions=2, copy=True)
+    made.produce(20, partitions=2, headers=[("kind", b"refund")])
+    made.reject({0: OffsetSet.of((0, 6)), 1: OffsetSet.of((2, 6))})
+    made.writer().drain()
+    return made
+
+
+@pytest.fixture
+def definitions(stack: StackInfo, case: GivenUp) -> dg.Definitions:
+    """Give the asset, and the checks on the letters it takes from, each with its job."""
+    settings = SettingsResource(home=str(stack.home))
+    return dg.Definitions(
+        assets=[redrive_asset(case.group, NAME, {}), dg.AssetSpec(LETTERS)],
+        asset_checks=[dead_letter_checks(case.group, "suite", LETTERS, after=[])],
+        jobs=[
+            dg.define_asset_job("redrive", selection=[f"{NAME}_redriven"]),
+            dg.define_asset_job("checks", selection=dg.AssetSelection.all_asset_checks()),
+        ],
+        resources={"settings": settings, "queue": StateResource(settings=settings)},
+    )
+
+
+@pytest.fixture
+def launch(definitions: dg.Definitions) -> Launch:
+    """Give a function that runs the asset in this process, with the config given."""
+
+    def run(raise_on_error: bool = True, **config: object) -> dg.ExecuteInProcessResult:
+        return definitions.resolve_job_def("redrive").execute_in_process(
+            run_config={"ops": {f"{NAME}_redriven": {"config": config}}}, raise_on_error=raise_on_error
+        )
+
+    return run
+
+
+def figures(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    (materialization,) = result.asset_materializations_for_node(f"{NAME}_redriven")
+    return {name: value.value for name, value in materialization.metadata.items()}
+
+
+def ends(case: GivenUp) -> int:
+    return sum(log.log_end for log in case.topics.offsets(case.topic).values())
+
+
+def test_a_run_without_a_config_sends_nothing_and_says_what_it_would(case: GivenUp, launch: Launch) -> None:
+    """The default is a dry run over all of the group's letters."""
+    before = ends(case)
+    told = figures(launch())
+    assert (told["dry_run"], told["chosen_records"], told["sent_records"]) == (True, 10, 0)
+    assert [record.data for record in told["by_target"].records] == [{"target": case.topic, "letters": 10}]
+    assert [record.data for record in told["by_cause"].records] == [{"cause": "rejected", "letters": 10}]
+    assert ends(case) == before
+
+
+def test_a_run_sends_what_is_chosen_once(case: GivenUp, launch: Launch, definitions: dg.Definitions) -> None:
+    """Chosen by source, place and header; a second run finds that it was sent, and sends the rest. The checks on the
+    dead letters pass afterwards: a letter that was put back is still the letter of its record."""
+    chosen: dict[str, Any] = {
+        "execute": True,
+        "source_partition": 0,
+        "header": "kind=refund",
+        "cause": "rejected",
+    }
+    letters = [letter for letter in case.letters() if letter.source_partition == 0]
+    first, last = letters[0].offset, letters[3].offset
+    told = figures(launch(offsets=[f"{letters[0].partition}:{first}-{last}"], **chosen))
+    assert (told["dry_run"], told["chosen_records"], told["sent_records"], told["gone_records"]) == (
+        False,
+        4,
+        4,
+        0,
+    )
+    assert told["selection"].startswith("cause rejected, group ")
+    told = figures(launch(execute=True, since="2020-01-01"))
+    assert (told["sent_records"], told["sent_before_records"]) == (6, 4)
+    told = figures(launch(execute=True, until="2020-01-01T00:00:00+02:00"))
+    assert (told["chosen_records"], told["sent_before_records"]) == (0, 0)
+    rows = case.database.rows(
+        sa.text(
+            "select sent from sharequeue.redrives where dead_letter_topic = :topic order by requested_at"
+        ),
+        topic=case.dead_letter_topic,
+    )
+    assert [row["sent"] for row in rows] == [4, 6, 0]
+    checked = definitions.resolve_job_def("checks").execute_in_process()
+    verdicts = {each.check_name: each.passed for each in checked.get_asset_check_evaluations()}
+    assert verdicts[RECONCILED]
+    assert all(verdicts.values())
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"cause": "bored"}, "expected rejected or exceeded"),
+        ({"header": "kind"}, "expected NAME=VALUE"),
+        ({"offsets": ["0:9-3"]}, "expected PARTITION:OFFSET or PARTITION:FIRST-LAST"),
+        ({"since": "yesterday"}, "Invalid isoformat string"),
+        ({"target": "nowhere", "execute": True}, "there is no topic `nowhere` to send to"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_is_sent(
+    case: GivenUp, launch: Launch, config: dict[str, object], says: str
+) -> None:
+    """A config that cannot be meant fails the run with what was expected, and nothing moves."""
+    before = ends(case)
+    result = launch(raise_on_error=False, **config)
+    assert not result.success
+    (failure,) = [event for event in result.all_events if event.is_step_failure]
+    assert says in str(failure.step_failure_data.error)
+    assert ends(case) == before

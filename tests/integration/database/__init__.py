@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.database` against real servers."""

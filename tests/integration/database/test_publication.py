@@ -1,0 +1,66 @@
+"""A publication for all tables, the usual set-up of Debezium: every operation works under it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.state import State
+from sharequeue.state.journal import Journal
+from sharequeue.values import AcknowledgeType, SharePartition
+from tests.every_operation import call_every_operation
+from tests.integration.state.state_calls import move_clock
+
+WITHOUT_IDENTITY = sa.text(
+    "select c.relname as name from pg_class c where c.relnamespace = to_regnamespace('sharequeue')"
+    " and c.relkind in ('r', 'p') and c.relreplident <> 'f' and not (c.relreplident = 'd' and exists"
+    " (select from pg_index i where i.indrelid = c.oid and i.indisprimary)) order by 1"
+)
+
+
+def published(database: Database) -> None:
+    with database.transaction() as connection:
+        connection.exec_driver_sql("create publication everything for all tables")
+
+
+def test_every_table_has_a_replica_identity(private_database: Database) -> None:
+    """A primary key, or the whole row; the journal's partitions of days to come too."""
+    Journal(private_database).keep(ahead=5)
+    assert [row["name"] for row in private_database.rows(WITHOUT_IDENTITY)] == []
+
+
+def test_every_operation_works_under_a_publication_for_all_tables(
+    private_database: Database, group: str, topic: str
+) -> None:
+    """Also those that delete rows: failed attempts, and rows of the journal, of partitions made later too."""
+    published(private_database)
+    call_every_operation(private_database, private_database, private_database, group, topic)
+    state, at = State(private_database), SharePartition("g", "t", 0)
+    alter_group_configs(private_database, "g", {"errors.deadletterqueue.topic.name": "dlq.letters"})
+    state.initialize(at, "id", 0, 1)
+    state.observe(at, "id", 0, 1000, 1000)
+    for _ in range(3):
+        lease = state.acquire(at, "m", None, 10)
+        assert lease is not None
+        state.acknowledge(lease, {AcknowledgeType.REJECT: lease.offsets})
+        letters = state.open_dead_letters(at, 100)
+        assert letters is not None
+        state.close_dead_letters(at, letters.sequence)
+    state.acquire(at, "m", None, 10)
+    assert state.release("g", "m") == 10
+    state.beat()
+    journal = Journal(private_database)
+    move_clock(state, 3 * 86400)
+    state.sweep()
+    state.acquire(at, "m", None, 10)
+    made = journal.keep(updates_per_snapshot=1).made
+    assert made
+    move_clock(state, 30 * 86400)
+    state.acquire(at, "other", None, 10)
+    kept = journal.keep(retention=timedelta(days=2), updates_per_snapshot=1)
+    assert kept.dropped
+    assert kept.waiting is None
+    assert state.verify() == []

@@ -1,0 +1,280 @@
+"""Who may touch what: owner, service, worker and reader, each logged in as a role of its own."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import ProgrammingError
+
+from sharequeue.database import Database
+from sharequeue.database.migrations import migrate
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
+from sharequeue.kafka.topics import Topics
+from sharequeue.service.coordinator import Coordinator
+from sharequeue.settings import RoleNames, Settings
+from sharequeue.state import State
+from sharequeue.values import SharePartition
+from tests.every_operation import CALLED_BY_WORKERS, call_every_operation, start
+from tests.fix_stack import REPOSITORY
+
+PROGRAMS = ("sharequeue", "pipelines", "orchestration")
+PURPOSES = ("owner", "service", "worker", "reader")
+
+
+@dataclass(frozen=True)
+class Logins:
+    """One database, seen by the superuser and by one login of each role."""
+
+    superuser: Database
+    owner: Database
+    service: Database
+    worker: Database
+    reader: Database
+    names: RoleNames
+
+
+@pytest.fixture
+def logins(private_database: Database) -> Iterator[Logins]:
+    """Give a login of each role, under role names that are this test's alone."""
+    suffix = uuid.uuid4().hex[:8]
+    names = RoleNames(*(f"our {purpose} {suffix}" for purpose in PURPOSES))
+    migrate(private_database, roles=names)
+    opened: dict[str, Database] = {}
+    for purpose, name in names._asdict().items():
+        login = f"{purpose}_{suffix}"
+        with private_database.transaction() as connection:
+            connection.exec_driver_sql(f"create role {login} login password 'secret' in role \"{name}\"")
+        url = private_database.engine.url.set(username=login, password="secret")
+        opened[purpose] = Database(url.render_as_string(hide_password=False))
+    try:
+        yield Logins(private_database, names=names, **opened)
+    finally:
+        for each in opened.values():
+            each.close()
+
+
+def _refused(database: Database, statement: str) -> None:
+    with pytest.raises(ProgrammingError, match="permission denied"):
+        database.rows(sa.text(statement))
+
+
+def _names(logins: Logins, query: str, **parameters: str) -> list[str]:
+    return [row["name"] for row in logins.superuser.rows(sa.text(query), **parameters)]
+
+
+def _tables(logins: Logins) -> list[str]:
+    return _names(
+        logins,
+        "select relname as name from pg_class where relnamespace = to_regnamespace('sharequeue')"
+        " and relkind in ('r', 'p')",
+    )
+
+
+def _start(logins: Logins, group: str, topic: str) -> SharePartition:
+    return start(logins.service, logins.worker, group, topic)
+
+
+def test_a_worker_can_run_every_operation(logins: Logins, group: str, topic: str) -> None:
+    """All that a worker may call works for it, from a share-partition's first offset to its last dead letter; and
+    there is nothing else that it may call."""
+    call_every_operation(logins.service, logins.worker, logins.reader, group, topic)
+    granted = _names(
+        logins,
+        "select distinct proname as name from pg_proc where pronamespace = to_regnamespace('sharequeue')"
+        " and has_function_privilege(:role, oid, 'EXECUTE')",
+        role=logins.names.worker,
+    )
+    assert set(granted) == CALLED_BY_WORKERS
+
+
+def test_a_worker_touches_no_table_no_helper_and_no_clock(logins: Logins, group: str, topic: str) -> None:
+    """Every table is closed to a worker and to a reader for every verb, every inner function to both, and only the
+    owner moves the clock."""
+    _start(logins, group, topic)
+    for table in _tables(logins):
+        for database in (logins.worker, logins.reader):
+            _refused(database, f"select count(*) from sharequeue.{table}")  # noqa: S608 - a name from the catalog
+            _refused(database, f"delete from sharequeue.{table}")  # noqa: S608 - a name from the catalog
+    open_to_some = _names(
+        logins,
+        "select relname as name from pg_class, (values ('select'), ('insert'), ('update'), ('delete'), ('truncate'),"
+        " ('references'), ('trigger')) v (verb), (values (:worker), (:reader)) r (role)"
+        " where relnamespace = to_regnamespace('sharequeue') and case relkind"
+        " when 'S' then has_sequence_privilege(role, oid, 'usage, select, update')"
+        " when 'v' then verb <> 'select' and has_table_privilege(role, oid, verb)"
+        " else relkind in ('r', 'p') and has_table_privilege(role, oid, verb) end",
+        worker=logins.names.worker,
+        reader=logins.names.reader,
+    )
+    assert open_to_some == []
+    for database in (logins.worker, logins.service, logins.reader):
+        _refused(database, "select sharequeue.set_clock_offset(interval '1 hour')")
+        _refused(database, "select sharequeue.apply_permissions()")
+        _refused(database, "select sharequeue.end_unanswered(1, 1)")
+        _refused(database, "select sharequeue.audit('x', 'g', null, null)")
+        _refused(database, "create table sharequeue.mine (a integer)")
+    _refused(logins.worker, "select sharequeue.raise_state_epochs()")
+    _refused(logins.worker, "select sharequeue.extend_locks(interval '1 hour')")
+    logins.owner.rows(sa.text("select sharequeue.set_clock_offset(interval '1 hour')"))
+    ahead = (
+        State(logins.worker).now() - logins.worker.rows(sa.text("select clock_timestamp() as at"))[0]["at"]
+    )
+    assert 3590 < ahead.total_seconds() < 3610
+
+
+def test_a_reader_sees_the_views_and_nothing_else(logins: Logins, group: str, topic: str) -> None:
+    """Each view answers a reader; every function that changes something is closed to it."""
+    at = _start(logins, group, topic)
+    assert State(logins.worker).acquire(at, "member", None, 10) is not None
+    views = _names(
+        logins,
+        "select relname as name from pg_class where relnamespace = to_regnamespace('sharequeue') and relkind = 'v'",
+    )
+    assert {"share_partition_status", "held_leases", "audit_trail", "group_acls"} <= set(views)
+    for view in views:
+        logins.reader.rows(sa.text(f"select * from sharequeue.{view}"))  # noqa: S608 - a name from the catalog
+    state = State(logins.reader)
+    assert [each.acquired for each in state.describe(group)] == [10]
+    assert state.verify() == []
+    assert [each.records for each in state.leases(group)] == [10]
+    assert state.outputs(group, "files") == []
+    assert state.dead_letters(group) == []
+    assert state.delivery_counts(group) == []
+    changing = _names(
+        logins,
+        "select proname as name from pg_proc where pronamespace = to_regnamespace('sharequeue') and provolatile = 'v'"
+        " and proname <> 'clock' and has_function_privilege(:role, oid, 'EXECUTE')",
+        role=logins.names.reader,
+    )
+    assert changing == []
+
+
+def test_the_service_keeps_groups_and_not_state(
+    logins: Logins, settings: Settings, group: str, topic: str
+) -> None:
+    """The coordinator runs as the service's role, which writes groups and members, whose triggers go on working, and
+    no other table."""
+    _start(logins, group, topic)
+    Coordinator(logins.service, Topics(settings)).step()
+    joined = heartbeat(logins.service, HeartbeatRequest(group, "member", 0, subscribed_topic_names=(topic,)))
+    assert joined.member_epoch == 2
+    left = heartbeat(logins.service, HeartbeatRequest(group, "member", -1))
+    assert left.error_code == 0
+    alter_group_configs(logins.service, group, {"share.delivery.count.limit": 3})
+    limit = sa.text("select delivery_count_limit from sharequeue.group_settings where group_id = :group")
+    assert logins.service.rows(limit, group=group)[0]["delivery_count_limit"] == 3
+    kept = {"assignments", "group_configs", "grown_topics", "members", "redrives", "share_groups", "topics"}
+    for table in set(_tables(logins)) - kept:
+        logins.service.rows(sa.text(f"select count(*) from sharequeue.{table}"))  # noqa: S608 - from the catalog
+        _refused(logins.service, f"delete from sharequeue.{table}")  # noqa: S608 - from the catalog
+    _refused(logins.service, "delete from sharequeue.share_groups")
+
+
+HOSTILE = """
+create schema evil;
+create function evil.earlier(timestamptz, interval) returns timestamptz language sql as
+    $$ select timestamptz '1970-01-01 00:00:00+00' $$;
+create operator evil.+ (leftarg = timestamptz, rightarg = interval, function = evil.earlier);
+create function evil.never(bigint, bigint) returns boolean language sql as $$ select false $$;
+create operator evil.= (leftarg = bigint, rightarg = bigint, function = evil.never);
+create function evil.lower(int8multirange) returns bigint language sql as $$ select 999::bigint $$;
+create function evil.clock_timestamp() returns timestamptz language sql as
+    $$ select timestamptz '1970-01-01 00:00:00+00' $$;
+create table evil.share_partitions (like sharequeue.share_partitions);
+grant usage on schema evil to public;
+grant all on all tables in schema evil to public;
+"""
+
+
+def test_a_hostile_session_changes_nothing(logins: Logins, group: str, topic: str) -> None:
+    """A search path full of traps, temporary tables and types of our names, and quotes in every text: a worker gets
+    what every other gets."""
+    _start(logins, group, topic)
+    with logins.superuser.transaction() as connection:
+        connection.exec_driver_sql(HOSTILE)
+    member = "'; drop table x; --\" \\ $$"
+    with logins.worker.transaction() as connection:
+        connection.exec_driver_sql(
+            "create temporary table share_partitions (a integer); create temporary table leases (a integer);"
+            " create temporary table clock_offset (amount interval);"
+            " create domain pg_temp.int8range as text; create domain pg_temp.smallint as text;"
+            " set search_path = evil, pg_temp, pg_catalog, sharequeue"
+        )
+        call = sa.text(
+            "select * from sharequeue.acquire(:group, :topic, 0, 1, :member, null, 5), sharequeue.clock() as at"
+        )
+        row = connection.execute(call, {"group": group, "topic": topic, "member": member}).mappings().one()
+        assert (row["error_code"], str(row["offsets"])) == (0, "{[0,5)}")
+        assert min(row["expires_at"], row["at"]).year > 2000
+    [held] = State(logins.reader).leases(group)
+    assert (held.member_id, held.records) == (member, 5)
+    assert State(logins.worker).release(group, member) == 5
+    assert State(logins.reader).verify() == []
+
+
+def test_the_owner_migrates_and_nobody_else(logins: Logins) -> None:
+    """A member of the owner's role migrates as that role: what it makes belongs to the role, not to the login."""
+    assert migrate(logins.owner) == []
+    with logins.superuser.transaction() as connection:
+        connection.exec_driver_sql(
+            "update sharequeue.schema_migrations set checksum = '' where name = 'functions/17_audit.sql'"
+        )
+    assert "functions/90_permissions.sql" in migrate(logins.owner)
+    owners = _names(
+        logins,
+        "select distinct pg_get_userbyid(relowner) as name from pg_class"
+        " where relnamespace = to_regnamespace('sharequeue') union select pg_get_userbyid(proowner) from pg_proc"
+        " where pronamespace = to_regnamespace('sharequeue')",
+    )
+    assert owners == [logins.names.owner]
+    with pytest.raises(ProgrammingError, match="permission denied"):
+        migrate(logins.worker)
+    State(logins.worker).now()
+
+
+def test_the_audit_trail_cannot_be_rewritten(logins: Logins, group: str, topic: str) -> None:
+    """Each administrative act says who, what, before and after; not even the owner changes a line of it."""
+    at = _start(logins, group, topic)
+    State(logins.worker).alter_offsets(at, "id", 7)
+    alter_group_configs(logins.service, group, {"share.delivery.count.limit": 3})
+    alter_group_configs(logins.service, group, {"share.delivery.count.limit": 4})
+    trail = logins.reader.rows(
+        sa.text("select * from sharequeue.audit_trail where group_id = :group order by audit_id"), group=group
+    )
+    acts = [(row["act"], row["before"], row["after"]) for row in trail]
+    assert acts[0][0] == "alter_offsets"
+    assert (acts[0][1]["start_offset"], acts[0][2]["start_offset"]) == (0, 7)
+    limit = "share.delivery.count.limit"
+    assert acts[1:] == [
+        ("alter_group_config", None, {limit: "3"}),
+        ("alter_group_config", {limit: "3"}, {limit: "4"}),
+    ]
+    assert trail[0]["principal"] == f"User:{logins.worker.engine.url.username}"
+    assert trail[1]["role_name"] == logins.service.engine.url.username
+    for statement in (
+        "update sharequeue.audit_log set act = ''",
+        "delete from sharequeue.audit_log",
+        "truncate sharequeue.audit_log",
+    ):
+        with pytest.raises(ProgrammingError, match="append only"):
+            logins.owner.rows(sa.text(statement))
+
+
+def test_every_function_that_a_program_calls_is_somebodys(logins: Logins) -> None:
+    """What the Python of the queue, its pipelines and its Dagster code calls, the service or a reader may call: a new
+    function that nobody put into 90_permissions.sql is found here, not by the first who is refused."""
+    sources = [path.read_text() for room in PROGRAMS for path in (REPOSITORY / room).rglob("*.py")]
+    called = {name for source in sources for name in re.findall(r"sharequeue\.(\w+)\(", source)}
+    closed = _names(
+        logins,
+        "select distinct proname as name from pg_proc where pronamespace = to_regnamespace('sharequeue')"
+        " and not has_function_privilege(:service, oid, 'EXECUTE')",
+        service=logins.names.service,
+    )
+    assert called & set(closed) == {"apply_permissions"}

@@ -1,0 +1,183 @@
+"""The schema: one file that shows the whole, one transaction that brings it up to date, and a clear answer to whoever
+meets another than it expects."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from psycopg2.errors import SyntaxError as PostgresSyntaxError
+
+from sharequeue.database import Database, schema_files
+from sharequeue.database.migrations import migrate, pending
+from sharequeue.database.schema_dump import print_schema
+from sharequeue.database.schema_files import Migration, SchemaOutdated, migrations, sql_root
+from sharequeue.local import postgres
+from sharequeue.local.home import Home
+from sharequeue.state import State
+from sharequeue.values import SharePartition
+from tests.conformance.histories import run_histories
+from tests.every_operation import call_every_operation
+
+AT = SharePartition("group", "topic", 0)
+FUTURE = Migration("migrations/9999_future.sql", "drop function sharequeue.sweep(integer);", repeatable=False)
+BROKEN = Migration(
+    "migrations/9998_broken.sql", "create table sharequeue.half (a int); selec 1;", repeatable=False
+)
+
+
+def _with(monkeypatch: pytest.MonkeyPatch, *more: Migration) -> None:
+    """This program knows more numbered migrations than it does."""
+    files = migrations()
+    numbered = [f for f in files if not f.repeatable]
+    known = [*numbered, *more, *files[len(numbered) :]]
+    monkeypatch.setattr(schema_files, "migrations", lambda: known)
+
+
+def _without_schema(database: Database) -> None:
+    with database.transaction() as connection:
+        connection.exec_driver_sql("drop schema sharequeue cascade")
+
+
+def test_schema_sql_shows_what_the_migrations_make(private_database: Database) -> None:
+    """`sql/schema.sql` is what `sharequeue migrate --print-schema` prints of a database just migrated."""
+    printed = print_schema(private_database)
+    written = (sql_root() / "schema.sql").read_text()
+    assert printed == written, (
+        "run `sharequeue migrate --print-schema > sql/schema.sql` on a migrated database"
+    )
+    assert "journal_2" not in printed
+    assert "password" not in printed
+
+
+def test_a_migration_that_fails_leaves_nothing(
+    private_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All in one transaction: what came before the mistake is undone too, and the error names the file."""
+    _without_schema(private_database)
+    _with(monkeypatch, BROKEN)
+    with pytest.raises(PostgresSyntaxError) as failed:
+        migrate(private_database)
+    assert failed.value.__notes__ == [f"while applying {BROKEN.name}; nothing was changed"]
+    assert private_database.rows(sa.text("select to_regnamespace('sharequeue') as it"))[0]["it"] is None
+
+
+def test_several_may_migrate_at_once(private_database: Database) -> None:
+    """One applies all, the others find nothing to do."""
+    _without_schema(private_database)
+    with ThreadPoolExecutor(4) as pool:
+        applied = sorted(len(names) for names in pool.map(lambda _: migrate(private_database), range(4)))
+    assert applied == [0, 0, 0, len(migrations())]
+
+
+def test_a_dry_run_says_which_files_and_changes_nothing(private_database: Database) -> None:
+    """From the first changed file on, in order."""
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql(
+            "update sharequeue.schema_migrations set checksum = '' where name = 'functions/20_verify.sql'"
+        )
+    would = migrate(private_database, dry_run=True)
+    assert would[0] == "functions/20_verify.sql"
+    assert would[-1] == "functions/90_permissions.sql"
+    assert pending(private_database) == would
+    assert migrate(private_database) == would
+    assert migrate(private_database) == []
+
+
+def test_an_old_program_is_told_that_the_schema_is_newer(private_database: Database) -> None:
+    """A function that a newer release dropped: the caller hears to upgrade, not that a function does not exist."""
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql(FUTURE.text)
+        connection.execute(
+            sa.text("insert into sharequeue.schema_migrations (name, checksum) values (:name, :checksum)"),
+            {"name": FUTURE.name, "checksum": FUTURE.checksum},
+        )
+    with pytest.raises(SchemaOutdated, match=r"newer than this program: it is at migrations/9999_future.sql"):
+        State(private_database).sweep()
+    with pytest.raises(SchemaOutdated, match="Upgrade sharequeue here"):
+        migrate(private_database)
+
+
+def test_a_new_program_is_told_that_the_schema_is_older(
+    private_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not there yet: run migrate. The same where functions alone are of another release, where there is no
+    schema at all, and before there was a function that told."""
+    missing = sa.text("select sharequeue.operation_of_tomorrow(1)")
+    with pytest.raises(sa.exc.ProgrammingError, match="does not exist"):
+        private_database.rows(missing)
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql(
+            "update sharequeue.schema_migrations set checksum = 'x' where name = 'functions/14_locks.sql'"
+        )
+    with pytest.raises(SchemaOutdated, match=r"functions are of another release.*sharequeue migrate"):
+        private_database.call(missing)
+    _with(monkeypatch, FUTURE)
+    older = r"older than this program: it is at migrations/\d{4}_\w+.sql, the program needs migrations/9999_future"
+    with pytest.raises(SchemaOutdated, match=older):
+        private_database.call(missing)
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql("drop function sharequeue.schema_version()")
+    with pytest.raises(SchemaOutdated, match=older), private_database.transaction() as connection:
+        connection.execute(missing)
+    _without_schema(private_database)
+    with pytest.raises(SchemaOutdated, match="no schema `sharequeue`: run `sharequeue migrate`"):
+        State(private_database).acquire(AT, "member", None, 1)
+
+
+def _older() -> dict[int, Path]:
+    """Where the binaries of PostgreSQL before 18 are, by major version: 16 in the wheel that brings 18, and 15 in
+    an early release of the wheel that one was made from, which knows no Python 3.13."""
+    found = {16: postgres._binaries().parents[1] / "pginstall" / "bin"}
+    spec = importlib.util.find_spec("pgserver")
+    if spec is not None and spec.origin is not None:
+        found[15] = Path(spec.origin).parent / "pginstall" / "bin"
+    elif sys.platform == "linux" and sys.version_info < (3, 13):
+        raise AssertionError("The wheel with PostgreSQL 15 is missing: pip install -e '.[dev]'")
+    return found
+
+
+@pytest.fixture(params=sorted(_older()))
+def older_postgres(request: pytest.FixtureRequest, stack_home: Path) -> Iterator[tuple[int, Database]]:
+    """Give a PostgreSQL of an older major version, and which.
+
+    Not below pytest's own folder: another run of pytest shuts that against others, and as root Postgres is one.
+    """
+    home = Home.at(stack_home)
+    home.create()
+    binaries = _older()[request.param]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(postgres, "_binaries", lambda: binaries)
+        port = postgres.ensure(home, lambda line: None)
+        opened = Database(postgres.url(home, "sharequeue", port))
+        try:
+            yield request.param, opened
+        finally:
+            opened.close()
+            postgres.stop(home)
+
+
+def test_older_postgresql_does_all_that_18_does(
+    older_postgres: tuple[int, Database], group: str, topic: str
+) -> None:
+    """15 and 16: migrated from nothing, every operation, every invariant, random histories, nothing left to do."""
+    version, opened = older_postgres
+    assert opened.rows(sa.text("show server_version_num"))[0]["server_version_num"].startswith(str(version))
+    assert len(migrate(opened)) == len(migrations())
+    assert migrate(opened) == []
+    call_every_operation(opened, opened, opened, group, topic)
+    run = run_histories(opened.engine.url.render_as_string(hide_password=False), version, 20)
+    assert run.difference is None, run.told()
+
+
+def test_every_sql_file_is_found() -> None:
+    """Numbers of migrations are unique and without gaps; permissions come last."""
+    names = [m.name for m in migrations()]
+    numbers = [int(name.split("/")[1][:4]) for name in names if name.startswith("migrations/")]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert names[-1] == "functions/90_permissions.sql"

@@ -1,0 +1,166 @@
+"""Who tried a record, when, and what was wrong with it: from the lease to the headers of its dead letter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.groups.configs import ServiceConfigs
+from sharequeue.groups.heartbeats import HeartbeatRequest, ensure_group, heartbeat
+from sharequeue.offsets import OffsetSet
+from sharequeue.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
+from tests.fix_deadletters import GROUP_CONFIGS, GivenUp
+
+Make = Callable[..., GivenUp]
+
+
+@pytest.fixture
+def case(given_up: Make, private_database: Database) -> GivenUp:
+    """Give a group with a limit of two deliveries over 20 records, in a database whose clock can be moved."""
+    made = replace(given_up(dlq_partitions=1), database=private_database)
+    configs = {name.replace(".", "_"): value for name, value in GROUP_CONFIGS.items()}
+    ensure_group(private_database, made.group)
+    made.configure(
+        **configs,
+        share_delivery_count_limit="2",
+        errors_deadletterqueue_topic_name=made.dead_letter_topic,
+    )
+    made.produce(20)
+    at, log = source(made), made.topics.offsets(made.topic)[0]
+    topic_id = made.topics.describe([made.topic])[made.topic].topic_id
+    made.state.initialize(at, topic_id, 0, 1)
+    made.state.observe(at, topic_id, log.log_start, log.log_end, log.last_stable_offset)
+    return made
+
+
+def source(case: GivenUp) -> SharePartition:
+    return SharePartition(case.group, case.topic, 0)
+
+
+def acquire(case: GivenUp, member: str, records: int = 20) -> Lease:
+    lease = case.state.acquire(source(case), member, None, records, redelivery="kafka")
+    assert lease is not None
+    return lease
+
+
+def later(case: GivenUp, minutes: int) -> None:
+    """The clock goes to so many minutes past its beginning."""
+    case.database.rows(
+        sa.text("select sharequeue.set_clock_offset(:by) as done"), by=timedelta(minutes=minutes)
+    )
+
+
+def written_exceptions(folder: Path, errors: dict[int, str]) -> list[LeaseOutput]:
+    """The outputs of a run: what it accepted, and the exceptions as it writes them."""
+    folder.mkdir(parents=True)
+    rows = [{"offset": offset, "outcome": "release", "error": error} for offset, error in errors.items()]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "part-0.parquet")
+    return [
+        LeaseOutput("flights", str(folder.parent / "accepted"), 1),
+        LeaseOutput("flights-exceptions", str(folder), len(errors)),
+    ]
+
+
+def test_a_letter_names_exception_attempts_and_run(case: GivenUp, tmp_path: Path) -> None:
+    """Released with a reason, released with another: class and message are the last's, and both times are told."""
+    everything = OffsetSet.of((0, 20))
+    client = HeartbeatRequest(
+        case.group, "second", 0, client_id="dagster-run-7", subscribed_topic_names=(case.topic,)
+    )
+    assert heartbeat(case.database, client, ServiceConfigs.of({})).error_code == 0
+    began = case.state.now()
+    first = acquire(case, "first")
+    outputs = written_exceptions(tmp_path / "lease=1", dict.fromkeys(range(20), "ValueError: once"))
+    case.state.acknowledge(first, {AcknowledgeType.RELEASE: everything}, outputs=outputs)
+    later(case, 30)
+    second = acquire(case, "second")
+    failing = {3: "KeyError: 'tail'", 4: "json.decoder.JSONDecodeError: no JSON", 9: "it does not fly"}
+    outputs = written_exceptions(tmp_path / "lease=2", failing)
+    fails = OffsetSet.of((3, 5), (9, 10))
+    case.state.acknowledge(
+        second,
+        {AcknowledgeType.RELEASE: fails, AcknowledgeType.ACCEPT: everything - fails},
+        outputs=outputs,
+    )
+    assert case.writer().drain().held == ()
+
+    letters = {letter.source_offset or 0: letter for letter in case.letters()}
+    assert sorted(letters) == [3, 4, 9]
+    assert [letters[at].exception_class for at in (3, 4, 9)] == [
+        "KeyError",
+        "json.decoder.JSONDecodeError",
+        None,
+    ]
+    assert [letters[at].exception_message for at in (3, 4, 9)] == ["'tail'", "no JSON", "it does not fly"]
+    for letter in letters.values():
+        assert letter.header("sharequeue.run.id") == "dagster-run-7"
+        assert letter.header("sharequeue.member.id") == "second"
+        tried = [int(letter.header(f"sharequeue.attempt.{which}") or 0) / 1000 for which in ("first", "last")]
+        assert 0 <= tried[0] - began.timestamp() < 60
+        assert 1800 <= tried[1] - began.timestamp() < 1860
+        assert [name for name, _ in letter.headers[:6]] == [
+            f"__dlq.errors.{name}"
+            for name in ("topic", "partition", "offset", "group", "delivery.count", "message")
+        ]
+
+
+def test_a_lapsed_lease_is_an_attempt_without_a_reason(case: GivenUp, tmp_path: Path) -> None:
+    """What killed its worker says nothing: the letter has the member's name and the times, and no stale reason."""
+    first = acquire(case, "first", 1)
+    outputs = written_exceptions(tmp_path / "lease=1", {0: "ValueError: once"})
+    case.state.acknowledge(first, {AcknowledgeType.RELEASE: OffsetSet.of((0, 1))}, outputs=outputs)
+    assert acquire(case, "killed", 1).offsets == OffsetSet.of((0, 1))
+    later(case, 60)
+    case.state.sweep()
+    case.writer().drain()
+    (letter,) = case.letters()
+    assert (letter.cause, letter.exception_class, letter.exception_message) == ("exceeded", None, None)
+    assert letter.header("sharequeue.run.id") == "killed"
+
+
+def test_attempts_are_kept_no_longer_than_their_records_are_in_flight(case: GivenUp) -> None:
+    """Behind SPSO nothing is known of attempts any more, and of groups without a dead-letter topic nothing ever."""
+
+    def known() -> list[tuple[int, str]]:
+        rows = case.database.rows(
+            sa.text("select past, offsets::text as offsets from sharequeue.failed_attempts order by past")
+        )
+        return [(row["past"], row["offsets"]) for row in rows]
+
+    lease = acquire(case, "a", 10)
+    case.state.acknowledge(
+        lease, {AcknowledgeType.REJECT: OffsetSet.of((2, 4)), AcknowledgeType.RELEASE: OffsetSet.of((8, 10))}
+    )
+    assert known() == [(10, "{[2,4),[8,10)}")]
+    case.state.acknowledge(lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 2), (4, 8))})
+    assert len(known()) == 1
+    case.writer().drain()
+    lease = acquire(case, "b", 10)
+    case.state.acknowledge(lease, {AcknowledgeType.REJECT: OffsetSet.of((8, 9))})
+    assert [past for past, _ in known()] == [9, 10]
+    case.state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets - OffsetSet.of((8, 9))})
+    case.writer().drain()
+    assert known() == []
+    case.configure(errors_deadletterqueue_topic_name="")
+    rest = acquire(case, "c")
+    case.state.acknowledge(rest, {AcknowledgeType.REJECT: rest.offsets})
+    assert known() == []
+
+
+def test_a_letter_fits_a_topic_that_takes_little(given_up: Make) -> None:
+    """Where what is told makes a letter too large for its topic, it is left out, and the letter is written."""
+    case = given_up(dlq_partitions=1, max_message_bytes="600")
+    case.produce(3)
+    case.reject()
+    report = case.writer().drain()
+    assert (report.written, report.held) == (3, ())
+    assert {letter.header("sharequeue.member.id") for letter in case.letters()} == {None}
+    case.assert_each_exactly_once()

@@ -1,0 +1,195 @@
+"""Dead letters that the service writes by itself: each exactly once, beside others, and nobody waits for another."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]
+from sqlalchemy import text
+
+from sharequeue.database import Database
+from sharequeue.deadletters import drainer as deadletter_drainer
+from sharequeue.deadletters.drainer import DeadLetterDrainer
+from sharequeue.groups.configs import ServiceConfigs
+from sharequeue.kafka.topics import Topics
+from sharequeue.service.app import Service
+from sharequeue.service.coordinator import Coordinator
+from sharequeue.settings import Settings
+from sharequeue.values import SharePartition
+from tests.fix_deadletters import GivenUp, alter_configs
+
+Make = Callable[..., GivenUp]
+
+
+@pytest.fixture
+def alone(given_up: Make, private_database: Database) -> Make:
+    """Give what `given_up` gives, in a database of this test alone."""
+
+    def make(**arguments: int) -> GivenUp:
+        shared = given_up(**arguments)
+        group = f"group-of-{shared.topic}"
+        made = GivenUp(shared.settings, private_database, group, shared.topic, shared.dead_letter_topic)
+        made.configure(
+            errors_deadletterqueue_topic_name=made.dead_letter_topic,
+            share_partition_max_record_locks="2000000",
+        )
+        return made
+
+    return make
+
+
+@contextmanager
+def running(coordinator: Coordinator) -> Iterator[None]:
+    stop = threading.Event()
+    thread = threading.Thread(target=coordinator.run, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(20)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 40) -> None:
+    """Wait for a condition, and fail when it does not come."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come"
+        time.sleep(0.05)
+
+
+def archiving(case: GivenUp) -> int:
+    return sum(status.archiving for status in case.state.describe(case.group))
+
+
+def is_written(case: GivenUp) -> bool:
+    """Whether all of it is closed, and readers see it: a broker answers a commit before its partitions know of it."""
+    return archiving(case) == 0 and len(case.letters()) >= sum(case.expected.values())
+
+
+def drainer(case: GivenUp, name: str = "replica") -> DeadLetterDrainer:
+    return DeadLetterDrainer(case.settings, case.database, ServiceConfigs.load(), name)
+
+
+def test_the_service_drains_and_nobody_waits_for_another(
+    alone: Make, settings: Settings, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no job at all, records that are rejected become letters, each once. A group whose topic takes none is held
+    and told, delays nobody, and goes on by itself once the topic takes them."""
+    monkeypatch.setattr(deadletter_drainer, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(deadletter_drainer, "FIRST_PAUSE_SECONDS", 0.5)
+    monkeypatch.setattr(deadletter_drainer, "LONGEST_PAUSE_SECONDS", 0.5)
+    well, ill = alone(partitions=3), alone()
+    alter_configs(
+        settings, ResourceType.TOPIC, ill.dead_letter_topic, errors_deadletterqueue_group_enable="false"
+    )
+    for case in (ill, well):
+        case.produce(30, partitions=3 if case is well else 1)
+        case.reject()
+    with running(Coordinator(well.database, topics, dead_letters=settings)):
+        wait_until(lambda: is_written(well))
+        well.assert_each_exactly_once()
+        wait_until(lambda: len(ill.state.held_dead_letters(ill.group)) == 1)
+        assert archiving(ill) == 30
+        well.produce(30, partitions=3)
+        well.reject()
+        wait_until(lambda: is_written(well))
+        alter_configs(
+            settings, ResourceType.TOPIC, ill.dead_letter_topic, errors_deadletterqueue_group_enable="true"
+        )
+        wait_until(lambda: is_written(ill))
+    well.assert_each_exactly_once()
+    ill.assert_each_exactly_once()
+    assert ill.state.held_dead_letters() == []
+
+
+def test_one_replica_at_a_time(alone: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another replica has under its lease is left to it; if that replica is dead, for the lease's time only."""
+    monkeypatch.setattr(deadletter_drainer, "LEASE_SECONDS", 30.0)
+    case = alone()
+    case.produce(10)
+    case.reject()
+    source = SharePartition(case.group, case.topic, 0)
+    dead = drainer(case, "dead")
+    assert dead._lease(source).take()
+    assert drainer(case).waiting() == [source]
+    assert drainer(case).drain([source]) is None
+    assert archiving(case) == 10
+    case.database.rows(text("select sharequeue.set_clock_offset(interval '31 s')"))
+    report = drainer(case).drain([source])
+    assert report is not None
+    assert report.written == 10
+    case.assert_each_exactly_once()
+    assert drainer(case).waiting() == []
+    assert case.database.rows(text("select * from sharequeue.service_leases")) == []
+
+
+def test_whoever_loses_its_lease_writes_nothing_more(alone: Make) -> None:
+    """A replica that was stopped and overtaken ends at its next step, and what it had written counts once."""
+    case = alone()
+    case.produce(20)
+    case.reject()
+    source = SharePartition(case.group, case.topic, 0)
+    slow = drainer(case, "slow")
+    lease = slow._lease(source)
+    assert lease.take()
+    case.database.rows(text("select sharequeue.set_clock_offset(interval '2 min')"))
+    other = drainer(case, "other")
+    taken = other._lease(source)
+    assert taken.take()
+    left = slow._drain({source: lease})
+    assert (left.written, [each.takeovers for each in left.partitions]) == (0, [1])
+    taken.end()
+    report = other.drain([source])
+    assert report is not None
+    assert report.written == 20
+    case.assert_each_exactly_once()
+
+
+def test_a_turn_has_an_end(alone: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn ends with the batch at which it is, after its letters or its time; the next one goes on."""
+    monkeypatch.setattr(deadletter_drainer, "BATCH_RECORDS", 10)
+    case = alone()
+    case.produce(50)
+    case.reject()
+    source = SharePartition(case.group, case.topic, 0)
+    monkeypatch.setattr(deadletter_drainer, "TURN_RECORDS", 20)
+    first = drainer(case).drain([source])
+    assert first is not None
+    assert first.written == 20
+    monkeypatch.setattr(deadletter_drainer, "TURN_SECONDS", 0.0)
+    second = drainer(case).drain([source])
+    assert second is not None
+    assert second.written == 10
+    monkeypatch.undo()
+    drainer(case).drain([source])
+    case.assert_each_exactly_once()
+
+
+def test_beside_a_drain_from_elsewhere(alone: Make, settings: Settings, topics: Topics) -> None:
+    """A job's own drain works beside the service, may find nothing left, and still reports; each letter is one."""
+    case = alone(partitions=2)
+    with running(Coordinator(case.database, topics, dead_letters=settings)):
+        for _ in range(4):
+            case.produce(400, partitions=2)
+            case.reject()
+            report = case.writer(batch_records=50).drain()
+            assert report.held == ()
+        wait_until(lambda: is_written(case))
+        assert case.writer().drain().written == 0
+    case.assert_each_exactly_once()
+
+
+def test_it_can_be_switched_off(settings: Settings, no_environment: pytest.MonkeyPatch) -> None:
+    """By default the service drains; a setting leaves it to others."""
+    here = {"database_url": settings.database_url, "bootstrap_servers": settings.bootstrap_servers}
+    for given, drains in ((None, True), ("true", True), ("false", False)):
+        if given is not None:
+            no_environment.setenv("SHAREQUEUE_SERVICE_DRAIN_DEAD_LETTERS", given)
+        service = Service(Settings.load(settings.home, **here))
+        assert (service.coordinator._drainer is not None) is drains
+        service.close()

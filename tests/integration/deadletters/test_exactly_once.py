@@ -1,0 +1,150 @@
+"""Each dead letter exactly once: drains that fail, lose their marker, or meet another writer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from sharequeue.database import Database
+from sharequeue.deadletters.batches import Step
+from sharequeue.deadletters.transactions import marker_group
+from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.kafka.clients import client_config
+from sharequeue.offsets import OffsetSet
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.values import SharePartition
+from tests.fix_deadletters import GivenUp, Stop, stop_at
+
+Make = Callable[..., GivenUp]
+
+
+@pytest.mark.rule("R-DL-9", "R-IN-9")
+@pytest.mark.parametrize(
+    "step", ["initialised", "opened", "begun", "producing", "marked", "committed", "closed"]
+)
+def test_a_drain_that_fails_at_any_step_is_resumed(given_up: Make, step: Step) -> None:
+    """The next drain in the same process writes what is not written and closes what is."""
+    case = given_up(partitions=2)
+    case.produce(60, partitions=2)
+    case.reject()
+    with pytest.raises(Stop):
+        case.writer(on_step=stop_at(step, 2), batch_records=10).drain()
+    case.writer(batch_records=10).drain()
+    case.assert_each_exactly_once()
+
+
+def test_a_lost_marker_is_made_up_for_by_reading_the_letters(given_up: Make, settings: Settings) -> None:
+    """The marker's group is deleted between the commit and the closing of a batch: nothing is written twice."""
+    case = given_up()
+    case.produce(30)
+    case.reject()
+    with pytest.raises(Stop):
+        case.writer(on_step=stop_at("committed", 2), batch_records=10).drain()
+    admin = AdminClient(client_config(settings))
+    deleted = admin.delete_consumer_groups([marker_group(case.group)])
+    deleted[marker_group(case.group)].result(30)
+    report = case.writer(batch_records=10).drain()
+    assert (report.written, report.resumed) == (10, 10)
+    case.assert_each_exactly_once()
+
+
+def test_the_marker_of_another_life_of_the_group_hides_nothing(
+    given_up: Make, private_database: Database
+) -> None:
+    """A group made anew counts its batches from 1 again, below the marker that its earlier life left."""
+    case = given_up()
+    case.produce(30)
+    case.reject({0: OffsetSet.of((0, 15))})
+    case.writer(batch_records=5).drain()
+    anew = replace(case, database=private_database, expected=type(case.expected)())
+    anew.configure(errors_deadletterqueue_topic_name=case.dead_letter_topic)
+    anew.reject({0: OffsetSet.of((15, 30))})
+    assert anew.writer(batch_records=5).drain().written == 15
+    assert sorted(letter.source_offset or 0 for letter in case.letters()) == list(range(30))
+
+
+def test_of_two_writers_one_is_fenced_and_gives_way(given_up: Make) -> None:
+    """The second fences the first in the middle of its transaction; the first looks again, and all is there once."""
+    case = given_up()
+    case.produce(200)
+    case.reject()
+    reached, other_done = threading.Event(), threading.Event()
+
+    def wait_once(step: Step, source: SharePartition) -> None:
+        if step == "producing" and not reached.is_set():
+            reached.set()
+            assert other_done.wait(60)
+
+    first = case.writer(on_step=wait_once, batch_records=50)
+    reports = []
+    thread = threading.Thread(target=lambda: reports.append(first.drain()))
+    thread.start()
+    assert reached.wait(60)
+    second = case.writer(batch_records=50).drain()
+    other_done.set()
+    thread.join(60)
+    assert second.written == 200
+    assert (reports[0].written, reports[0].held) == (0, ())
+    assert [partition.takeovers for partition in reports[0].partitions] == [1]
+    case.assert_each_exactly_once()
+
+
+def test_a_writer_takes_over_from_one_that_stands_still(given_up: Make) -> None:
+    """The fenced writer waits for the other only while that makes progress, then finishes the work itself."""
+    case = given_up()
+    case.produce(100)
+    case.reject()
+    first_reached, second_reached, first_done = threading.Event(), threading.Event(), threading.Event()
+
+    def first_step(step: Step, source: SharePartition) -> None:
+        if step == "producing" and not first_reached.is_set():
+            first_reached.set()
+            assert second_reached.wait(60)
+
+    def second_step(step: Step, source: SharePartition) -> None:
+        if step == "marked" and not second_reached.is_set():
+            second_reached.set()
+            assert first_done.wait(60)
+
+    reports = {}
+
+    def drain(name: str, writer: DeadLetterWriter) -> None:
+        reports[name] = writer.drain()
+
+    first = threading.Thread(target=drain, args=("first", case.writer(on_step=first_step)))
+    second = threading.Thread(target=drain, args=("second", case.writer(on_step=second_step)))
+    first.start()
+    assert first_reached.wait(60)
+    second.start()
+    first.join(60)
+    first_done.set()
+    second.join(60)
+    assert (reports["first"].written, reports["second"].written) == (100, 0)
+    case.assert_each_exactly_once()
+
+
+def test_ten_thousand_letters_in_seconds(given_up: Make) -> None:
+    """As many as the main job makes, over four partitions: within 3 s on an idle machine of two cores."""
+    case = given_up(partitions=4, dlq_partitions=4)
+    case.produce(9_430, partitions=4)
+    case.reject()
+    report = case.writer().drain()
+    print(f"9,430 dead letters in {report.seconds:.2f} s")
+    assert report.written == 9_430
+    assert report.seconds < 15  # the goal of 3 s holds on an idle machine, which a test's is not
+    case.assert_each_exactly_once()
+
+
+def test_a_partial_close_leaves_later_letters_waiting(given_up: Make, state: State) -> None:
+    """Batches are numbered without gaps per share-partition, and each is in the state's history once."""
+    case = given_up()
+    case.produce(25)
+    case.reject()
+    report = case.writer(batch_records=10).drain()
+    assert [partition.batches for partition in report.partitions] == [3]
+    assert [run.sequence for run in state.dead_letters(case.group)] == [1, 2, 3]

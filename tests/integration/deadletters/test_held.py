@@ -1,0 +1,100 @@
+"""Dead letters that cannot be written say so wherever somebody may look, and stop saying so once they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import httpx
+import pytest
+from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]
+
+from sharequeue.database import Database
+from sharequeue.groups.heartbeats import ensure_group
+from sharequeue.settings import Settings
+from tests.fix_deadletters import GROUP_CONFIGS, GivenUp, alter_configs
+from tests.integration.groups.test_service import serving
+
+Make = Callable[..., GivenUp]
+METRIC = "sharequeue_share_partition_held_dead_letters"
+
+
+@pytest.fixture
+def held(given_up: Make, private_database: Database) -> GivenUp:
+    """Give a group with six dead letters of two partitions, whose topic does not take them."""
+    made = given_up(partitions=2, errors_deadletterqueue_group_enable="false")
+    case = replace(made, database=private_database)
+    ensure_group(private_database, case.group)
+    case.configure(
+        **{name.replace(".", "_"): value for name, value in GROUP_CONFIGS.items()},
+        errors_deadletterqueue_topic_name=case.dead_letter_topic,
+    )
+    case.produce(6, partitions=2)
+    case.reject()
+    return case
+
+
+@pytest.fixture
+def client(held: GivenUp, settings: Settings) -> Iterator[httpx.Client]:
+    """Give a client of the service, which runs over that database in a thread."""
+    place = held.database.engine.url.render_as_string(hide_password=False)
+    with (
+        serving(settings.replace(database_url=place, service_drain_dead_letters=False)) as url,
+        httpx.Client(base_url=url, trust_env=False, timeout=20) as client,
+    ):
+        yield client
+
+
+def metrics(client: httpx.Client) -> list[str]:
+    return [line for line in client.get("/metrics").text.splitlines() if line.startswith(METRIC)]
+
+
+def test_held_dead_letters_are_told_until_they_are_written(
+    held: GivenUp, client: httpx.Client, settings: Settings
+) -> None:
+    """`State`, `/ready` and the metric name share-partition, records and what to do, from the drain that failed until
+    a batch is written; the service itself is ready all the while."""
+    assert (held.state.held_dead_letters(), metrics(client)) == ([], [])
+    report = held.writer().drain()
+    told = held.state.held_dead_letters(held.group)
+    assert [(each.share_partition, each.records, each.reason) for each in told] == [
+        (each.share_partition, each.records, each.reason) for each in report.held
+    ]
+    ready = client.get("/ready")
+    assert (ready.status_code, ready.json()["ready"]) == (200, True)
+    first, second = ready.json()["held_dead_letters"]
+    assert (first["group"], first["records"], second["records"]) == (held.group, 3, 3)
+    assert "set its config `errors.deadletterqueue.group.enable=true`" in first["reason"]
+    assert len(metrics(client)) == 2
+    assert metrics(client)[0].endswith(" 3.0")
+
+    # Held on: since when does not move, whatever the reason is by now.
+    held.configure(errors_deadletterqueue_topic_name="letters.not-there")
+    held.writer().drain()
+    again = held.state.held_dead_letters(held.group)
+    assert "`letters.not-there` does not begin with `dlq.`" in again[0].reason
+    assert [each.since for each in again] == [each.since for each in told]
+
+    held.configure(errors_deadletterqueue_topic_name=held.dead_letter_topic)
+    opted_in = {"errors_deadletterqueue_group_enable": "true"}
+    alter_configs(settings, ResourceType.TOPIC, held.dead_letter_topic, **opted_in)
+    assert held.writer().drain().written == 6
+    assert held.state.held_dead_letters() == []
+    assert client.get("/ready").json()["held_dead_letters"] == []
+    assert metrics(client) == []
+    held.assert_each_exactly_once()
+
+
+def test_dropping_holds_nothing(held: GivenUp, client: httpx.Client) -> None:
+    """Kafka's way: what cannot be written is dropped, and there is nothing to say but how many."""
+    held.writer().drain()
+    held.configure(sharequeue_dead_letter_drop_enable="true")
+    assert held.writer().drain().dropped == 6
+    assert client.get("/ready").json()["held_dead_letters"] == []
+
+
+def test_a_group_that_is_gone_holds_nothing(held: GivenUp) -> None:
+    """What is told ends with the share-partitions that it is told of."""
+    held.writer().drain()
+    held.state.delete_offsets(held.group, held.topic)
+    assert held.state.held_dead_letters() == []

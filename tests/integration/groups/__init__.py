@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.groups` against real servers."""

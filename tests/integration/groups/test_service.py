@@ -1,0 +1,430 @@
+"""The service over HTTP, in process and as a server, and the members that talk to it."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from click.testing import CliRunner
+from sqlalchemy import text
+
+from sharequeue import __version__
+from sharequeue.cli import command
+from sharequeue.database import Database
+from sharequeue.errors import CoordinatorNotAvailable, InvalidRequest
+from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
+from sharequeue.groups.descriptions import describe_group
+from sharequeue.groups.membership import Membership
+from sharequeue.groups.published_configs import publish_service_configs
+from sharequeue.service import create_app
+from sharequeue.service.server import OneLine
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.values import SharePartition
+
+MakeTopic = Callable[..., str]
+PATH = "/v1/share-group-heartbeat"
+
+
+@pytest.fixture
+def here(settings: Settings, private_database: Database) -> Settings:
+    """Give settings that lead to a database of this test alone."""
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    return settings.replace(database_url=url)
+
+
+@contextmanager
+def serving(settings: Settings, port: int = 0) -> Iterator[str]:
+    """Run the service as a real server in a thread; gives its URL."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        server = uvicorn.Server(
+            uvicorn.Config(create_app(settings), log_config=None, timeout_graceful_shutdown=1)
+        )
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(10)
+
+
+@pytest.fixture
+def client(here: Settings) -> Iterator[httpx.Client]:
+    """Give a client of the service, which runs in a thread of this process, coordinator included."""
+    with serving(here) as url, httpx.Client(base_url=url, trust_env=False, timeout=20) as client:
+        yield client
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait for a condition, and fail when it does not come."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come"
+        time.sleep(0.02)
+
+
+def test_a_heartbeat_as_json(client: httpx.Client, make_topic: MakeTopic) -> None:
+    """Kafka's fields in snake case; a topic is initialised promptly after the heartbeat that names it."""
+    topic = make_topic(2)
+    body: dict[str, Any] = {
+        "group_id": "g",
+        "member_id": "m1",
+        "member_epoch": 0,
+        "subscribed_topic_names": [topic],
+    }
+    first = client.post(PATH, json=body).json()
+    assert first == {
+        "throttle_time_ms": 0,
+        "error_code": 0,
+        "error_message": None,
+        "member_id": "m1",
+        "member_epoch": 2,
+        "heartbeat_interval_ms": 5000,
+        "session_timeout_ms": 45000,
+        "assignment": {"topic_partitions": []},
+    }
+    answers: list[dict[str, Any]] = []
+
+    def assigned() -> bool:
+        answers.append(client.post(PATH, json={**body, "member_epoch": 2}).json())
+        return bool(answers[-1]["assignment"]["topic_partitions"])
+
+    wait_until(assigned, 5)
+    [given] = answers[-1]["assignment"]["topic_partitions"]
+    assert (given["topic_name"], given["partitions"], answers[-1]["member_epoch"]) == (topic, [0, 1], 3)
+    assert len(given["topic_id"]) == 22
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"{", "not JSON"),
+        (b"[]", "`body`"),
+        (b"\xff", "not JSON"),
+        (b'{"group_id": "g", "member_epoch": 0}', "`member_id`: Field required"),
+        (b'{"group_id": "g", "member_id": null, "member_epoch": 0}', "`member_id`"),
+        (b'{"group_id": "g", "member_id": "m", "member_epoch": "0"}', "`member_epoch`"),
+        (b'{"group_id": "g", "member_id": "m", "member_epoch": 4294967296}', "`member_epoch`"),
+        (b'{"group_id": "g", "member_id": "m", "member_epoch": 0, "topics": []}', "`topics`"),
+        (b'{"group_id": "g", "member_id": "m\\u0000", "member_epoch": 0}', "NUL"),
+        (b'{"group_id": "' + b"g" * 2_000_000 + b'"}', "longer than"),
+    ],
+)
+def test_a_malformed_body(client: httpx.Client, body: bytes, says: str) -> None:
+    """What is wrong with a body is INVALID_REQUEST in an ordinary answer, with the field's name."""
+    reply = client.post(PATH, content=body, headers={"Content-Type": "application/json"})
+    assert (reply.status_code, reply.json()["error_code"]) == (200, 42)
+    assert says in reply.json()["error_message"]
+
+
+@pytest.mark.parametrize(
+    "kind", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonp"]
+)
+def test_only_json_is_taken(client: httpx.Client, kind: str | None) -> None:
+    """What a page of another site can make a browser send without asking is refused with 415."""
+    body = b'{"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["t"]}'
+    reply = client.post(PATH, content=body, headers={"Content-Type": kind} if kind else {})
+    assert reply.status_code == 415
+    assert client.get("/v1/groups").json() == {"groups": []}
+    json = client.post(PATH, content=body, headers={"Content-Type": "Application/JSON; charset=utf-8"})
+    assert json.json()["error_code"] == 0
+
+
+def test_only_our_own_names_are_answered(here: Settings) -> None:
+    """A request names a host that is ours: the loopback's names and those of the setting, at any port."""
+    with (
+        serving(here.replace(service_allowed_hosts="queue.example, service")) as url,
+        httpx.Client(base_url=url, trust_env=False, timeout=20) as client,
+    ):
+        for host in ("localhost", "127.0.0.1:80", "[::1]:80", "Queue.Example:1", "service"):
+            assert client.get("/health", headers={"Host": host}).status_code == 200
+        for host in ("evil.example", "service.evil.example", ""):
+            refused = client.get("/health", headers={"Host": host})
+            assert (refused.status_code, refused.json()["error_code"]) == (400, 42)
+
+
+@pytest.mark.parametrize("group", ["%00", "a%00b", "g" * 3200])
+def test_a_group_that_can_be_none(client: httpx.Client, group: str) -> None:
+    """An id that no group can have is INVALID_GROUP_ID, not a failure of the service."""
+    reply = client.get(f"/v1/groups/{group}")
+    assert (reply.status_code, reply.json()["error_code"]) == (404, 24)
+
+
+def test_a_probe_while_kafka_is_away(here: Settings) -> None:
+    """With Kafka away heartbeats succeed, so members may be sent here: ready, and degraded told apart, within the
+    second that a probe waits."""
+    with (
+        serving(here.replace(bootstrap_servers="127.0.0.1:1")) as url,
+        httpx.Client(base_url=url, trust_env=False, timeout=20) as client,
+    ):
+        body = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["t"]}
+        assert client.post(PATH, json=body).json()["error_code"] == 0
+        began = time.monotonic()
+        ready = client.get("/ready")
+        took = time.monotonic() - began
+        assert ready.status_code == 200
+        assert (ready.json()["ready"], ready.json()["degraded"]) == (True, True)
+        assert ready.json()["broker"] != "ok"
+        assert took < 3
+        wait_until(lambda: "127.0.0.1:1" in client.get("/ready").json()["broker"])
+
+
+def test_a_topic_that_is_refused_is_told_by_the_probe(
+    client: httpx.Client, private_database: Database
+) -> None:
+    """What is wrong with one topic leaves the service ready, and is told."""
+    body = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["t"]}
+    assert client.post(PATH, json=body).json()["error_code"] == 0
+    private_database.rows(text("update sharequeue.members set subscribed_topic_names = '{a b}' returning 1"))
+    wait_until(lambda: "a b" in client.get("/ready").json().get("topics", {}))
+    assert client.get("/ready").json()["ready"] is True
+    wait_until(lambda: "not legal" in client.get("/v1/groups/g").json()["waiting"].get("a b", ""))
+
+
+def test_a_held_group_leaves_the_others_their_threads(
+    client: httpx.Client, private_database: Database
+) -> None:
+    """However many members ask for a group that somebody's transaction holds, another group's are answered."""
+    join = {"group_id": "held", "member_epoch": 0, "subscribed_topic_names": ["t"]}
+    assert client.post(PATH, json={**join, "member_id": "m"}).json()["error_code"] == 0
+    with private_database.transaction() as connection, ThreadPoolExecutor(20) as pool:
+        connection.execute(text("select from sharequeue.share_groups where group_id = 'held' for update"))
+        asked = [
+            pool.submit(client.post, PATH, json={**join, "member_id": f"m{number}"}) for number in range(20)
+        ]
+        began = time.monotonic()
+        other = client.post(PATH, json={**join, "group_id": "free", "member_id": "m"})
+        took = time.monotonic() - began
+        assert other.json()["error_code"] == 0
+        connection.rollback()
+        codes = {each.result().json()["error_code"] for each in asked}
+    assert took < 2
+    assert codes <= {0, CoordinatorNotAvailable.code}
+
+
+def test_nobody_forges_a_line_of_the_log() -> None:
+    """Line breaks in names are shown as in a literal; a traceback is indented."""
+    log = OneLine("%(levelname)s %(message)s")
+    record = logging.LogRecord(
+        "n", logging.INFO, "p", 1, "group %s", ("g\nWARNING all\u2028is lost\x1b[2J",), None
+    )
+    assert log.format(record) == "INFO group g\\nWARNING all\\u2028is lost\\x1b[2J"
+    try:
+        raise ValueError("a\nWARNING b")
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    assert all(line.startswith(("INFO ", "    ")) for line in log.format(record).splitlines())
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "service.example"])  # noqa: S104
+def test_beyond_this_machine_only_when_told(host: str) -> None:
+    """`serve` refuses an address that others can reach, unless it is told that nobody is asked who they are."""
+    refused = CliRunner().invoke(command, ["serve", "--host", host])
+    assert refused.exit_code == 1
+    assert "--allow-unauthenticated" in refused.output
+
+
+def test_a_group_to_look_at(client: httpx.Client, make_topic: MakeTopic) -> None:
+    """The list and the description of groups; one that is not there is GROUP_ID_NOT_FOUND with status 404."""
+    topic = make_topic()
+    body = {
+        "group_id": "a/b",
+        "member_id": "m1",
+        "member_epoch": 0,
+        "subscribed_topic_names": [topic, "absent"],
+    }
+    client.post(PATH, json=body)
+    assert client.get("/v1/groups").json() == {
+        "groups": [{"group_id": "a/b", "group_state": "Stable", "members": 1}]
+    }
+    wait_until(lambda: bool(client.get("/v1/groups/a/b").json()["offsets"]), 5)
+    wait_until(lambda: "absent" in client.get("/v1/groups/a/b").json()["waiting"], 5)
+    group = client.get("/v1/groups/a/b").json()
+    assert (group["group_state"], group["assignor_name"]) == ("Stable", "simple")
+    assert group["members"][0]["subscribed_topic_names"] == sorted([topic, "absent"])
+    assert (group["offsets"][0]["topic_name"], group["offsets"][0]["lag"]) == (topic, 0)
+    missing = client.get("/v1/groups/none")
+    assert (missing.status_code, missing.json()["error_code"]) == (404, 69)
+
+
+def test_alive_and_ready(client: httpx.Client, here: Settings) -> None:
+    """`/health` says that the process lives, `/ready` that database, schema and broker are there."""
+    assert client.get("/health").json() == {"status": "alive", "version": __version__}
+    ready = client.get("/ready")
+    assert (ready.status_code, ready.json()["ready"]) == (200, True)
+    assert (ready.json()["database"], ready.json()["broker"]) == ("ok", "ok")
+
+
+def test_a_service_without_its_servers(here: Settings) -> None:
+    """Without database and broker the service starts, lives, says what is missing, and refuses with a
+    retriable error."""
+    nowhere = here.replace(
+        database_url="postgresql+psycopg2://nobody@127.0.0.1:1/none", bootstrap_servers="127.0.0.1:1"
+    )
+    with serving(nowhere) as url, httpx.Client(base_url=url, trust_env=False, timeout=20) as client:
+        assert client.get("/health").status_code == 200
+        ready = client.get("/ready")
+        assert ready.status_code == 503
+        assert "database does not answer" in ready.json()["database"]
+        assert "127.0.0.1:1 does not answer" in ready.json()["broker"]
+        body = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["t"]}
+        assert client.post(PATH, json=body).json()["error_code"] == CoordinatorNotAvailable.code
+        assert client.get("/v1/groups").status_code == 503
+        assert "sharequeue_database_up 0.0" in client.get("/metrics").text
+
+
+def test_a_probe_while_the_database_stands_still(here: Settings) -> None:
+    """A database that takes connections and says nothing, as one that is stopped: 503 with the reason, and no probe
+    that waits for ever."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        nowhere = here.replace(
+            database_url=f"postgresql+psycopg2://nobody@127.0.0.1:{silent.getsockname()[1]}/none"
+        )
+        with serving(nowhere) as url, httpx.Client(base_url=url, trust_env=False, timeout=8) as client:
+            ready = client.get("/ready")
+            assert ready.status_code == 503
+            assert "database does not answer within" in ready.json()["database"]
+            assert client.get("/health").status_code == 200
+
+
+def test_figures_for_prometheus(client: httpx.Client, make_topic: MakeTopic) -> None:
+    """Kafka's metrics under the exporter's names, ours under sharequeue_, with group and partition as
+    labels."""
+    topic = make_topic()
+    client.post(
+        PATH, json={"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": [topic]}
+    )
+    wait_until(lambda: "sharequeue_share_partition_lag{" in client.get("/metrics").text, 5)
+    figures = client.get("/metrics").text
+    assert 'kafka_server_group_coordinator_metrics_group_count{protocol="share"} 1.0' in figures
+    assert 'kafka_server_group_coordinator_metrics_share_group_count{state="Stable"} 1.0' in figures
+    assert f'sharequeue_share_partition_lag{{group="g",partition="0",topic="{topic}"}} 0.0' in figures
+    assert 'sharequeue_heartbeats_total{error_code="0"} 1.0' in figures
+
+
+def test_a_member_joins_works_and_leaves(
+    here: Settings, private_database: Database, make_topic: MakeTopic
+) -> None:
+    """A membership waits for its assignment, telling what for, shares with a second member, and leaves at
+    the end."""
+    topic = make_topic(4)
+    alter_group_configs(private_database, "g", {"share.assignment.interval.ms": 0})
+    said: list[str] = []
+    with serving(here) as url, Membership(url, "g", [topic]) as first:
+        everything = [SharePartition("g", topic, partition) for partition in range(4)]
+        assert first.join(20, said.append) == everything
+        assert topic in said[0]
+        assert first.member_epoch == 3
+        with Membership(url, "g", [topic]) as second:
+            assert len(second.join(20)) == 2
+            assert len(describe_group(private_database, "g").members) == 2
+        assert len(describe_group(private_database, "g").members) == 1
+        assert not first.lost.is_set()
+    assert describe_group(private_database, "g").group_state == "Empty"
+
+
+@pytest.fixture
+def quick(private_database: Database, no_environment: pytest.MonkeyPatch) -> None:
+    """Make group `g` heartbeat every 100 ms, with a session of 3 s."""
+    no_environment.setenv("SHAREQUEUE_GROUP_SHARE_MIN_HEARTBEAT_INTERVAL_MS", "50")
+    no_environment.setenv("SHAREQUEUE_GROUP_SHARE_MIN_SESSION_TIMEOUT_MS", "500")
+    publish_service_configs(private_database, ServiceConfigs.load())
+    alter_group_configs(
+        private_database,
+        "g",
+        {
+            "share.heartbeat.interval.ms": 100,
+            "share.session.timeout.ms": 3000,
+            "share.assignment.interval.ms": 0,
+        },
+    )
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_member_that_was_put_out_notices(
+    here: Settings, private_database: Database, make_topic: MakeTopic
+) -> None:
+    """A member whose session was ended by the group learns it with its next heartbeat, and may join again."""
+    topic = make_topic()
+    with serving(here) as url, Membership(url, "g", [topic]) as member:
+        member.join(20)
+        private_database.rows(text("delete from sharequeue.members where group_id = 'g' returning member_id"))
+        assert member.lost.wait(20)
+        assert "not a member" in (member.lost_reason or "")
+        assert member.assignment == []
+        assert member.join(20) == [SharePartition("g", topic, 0)]
+        assert not member.lost.is_set()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_member_outlives_a_restart_of_the_service(
+    here: Settings, private_database: Database, make_topic: MakeTopic
+) -> None:
+    """While the service is away shorter than a session the member stays; its heartbeats go on with the next
+    one."""
+    topic = make_topic()
+    with serving(here) as url:
+        member = Membership(url, "g", [topic], request_timeout=2)
+        member.join(20)
+    with serving(here, int(url.rsplit(":", 1)[1])), member:
+        before = describe_group(private_database, "g").members[0].session_expires_at
+        wait_until(lambda: describe_group(private_database, "g").members[0].session_expires_at > before)
+        assert not member.lost.is_set()
+        assert member.assignment == [SharePartition("g", topic, 0)]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_service_that_stays_away_ends_the_membership(here: Settings, make_topic: MakeTopic) -> None:
+    """After a session's length without an answer the member counts itself out; leaving then is quiet and
+    quick."""
+    with serving(here) as url:
+        member = Membership(url, "g", [make_topic()], request_timeout=1)
+        member.join(20)
+    assert member.lost.wait(20)
+    assert "session has expired" in (member.lost_reason or "")
+    member.leave()
+    member.leave()
+
+
+def test_joining_without_a_service_says_so() -> None:
+    """No service is COORDINATOR_NOT_AVAILABLE with its address, once the time is over."""
+    with (
+        Membership("http://127.0.0.1:1", "g", ["t"]) as member,
+        pytest.raises(CoordinatorNotAvailable, match=r"http://127\.0\.0\.1:1"),
+    ):
+        member.join(0.2)
+
+
+def test_a_refused_join_is_raised_at_once(here: Settings) -> None:
+    """A refusal that waiting cannot cure ends the join."""
+    with (
+        serving(here) as url,
+        Membership(url, "", ["t"]) as member,
+        pytest.raises(InvalidRequest, match="group id"),
+    ):
+        member.join(20)
+
+
+def test_nothing_to_assign_is_an_empty_assignment(
+    here: Settings, private_database: Database, topic: str
+) -> None:
+    """A topic that does not come in time leaves the member in the group, with nothing."""
+    with serving(here) as url, Membership(url, "g", [topic]) as member:
+        assert member.join(0.5) == []
+        assert len(describe_group(private_database, "g").members) == 1
+        assert State(private_database).describe("g") == []

@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.local` against real servers."""

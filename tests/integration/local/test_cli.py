@@ -1,0 +1,175 @@
+"""The command: answers on stdout, one line of error on stderr, exit codes that can be relied on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sharequeue.database import Database
+from sharequeue.doctor import FAILURE, OK, examine
+from sharequeue.groups.heartbeats import ensure_group
+from sharequeue.local.stack import StackInfo, down, status, up
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.values import SharePartition
+from tests.fix_stack import REPOSITORY
+
+
+def sharequeue(*arguments: str, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user does."""
+    return subprocess.run(
+        [sys.executable, "-m", "sharequeue.cli", *arguments],
+        env={**os.environ, "SHAREQUEUE_HOME": str(home), **environment},
+        cwd=REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_whole_stack_comes_up_answers_and_goes(stack_home: Path) -> None:
+    """`up -o json`, `status`, `doctor`, `down`, as an operator types them; no password is printed."""
+    answer = sharequeue("up", "-o", "json", home=stack_home)
+    assert answer.returncode == 0, answer.stderr
+    info = json.loads(answer.stdout)
+    assert info["service_url"].startswith("http://127.0.0.1:")
+    assert (stack_home / "postgres" / "password").read_text() not in answer.stdout + answer.stderr
+    listed = json.loads(sharequeue("status", "-o", "json", home=stack_home).stdout)
+    assert {each["name"] for each in listed if each["state"] == "running"} == {"postgres", "kafka", "service"}
+    doctor = sharequeue("doctor", home=stack_home)
+    assert doctor.returncode == 0, doctor.stdout
+    assert all(line.startswith("ok ") for line in doctor.stdout.splitlines())
+    gone = sharequeue("down", home=stack_home)
+    assert gone.stdout.splitlines() == [f"{name:<17} stopped" for name in ("service", "kafka", "postgres")]
+    assert sharequeue("down", home=stack_home).stdout == "nothing was running\n"
+
+
+def test_the_service_is_started_again_after_kill_9(stack_home: Path) -> None:
+    """The same address, another process."""
+    before = up(stack_home, lambda line: None)
+    pid = next(each.pid for each in status(stack_home) if each.name == "service")
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    assert up(stack_home, lambda line: None) == before
+    assert next(each.pid for each in status(stack_home) if each.name == "service") not in (None, pid)
+
+
+def test_doctor_says_what_to_do_when_nothing_runs(stack_home: Path) -> None:
+    """Each failure ends with a remedy, and the exit code tells a script."""
+    up(stack_home, lambda line: None, service=False)
+    down(stack_home, lambda line: None)
+    answer = sharequeue("doctor", "-o", "json", home=stack_home)
+    assert answer.returncode == 1
+    failed = {each["subject"]: each for each in json.loads(answer.stdout) if each["level"] == FAILURE}
+    assert set(failed) == {"database", "broker", "service"}
+    assert all("sharequeue up" in each["remedy"] or "make up" in each["seen"] for each in failed.values())
+
+
+def test_a_home_with_a_comma_is_refused(tmp_path: Path) -> None:
+    """Kafka would take it for two folders, and Spark for two jars: named before anything is made."""
+    home = tmp_path / "one,two"
+    answer = sharequeue("up", home=home)
+    assert answer.returncode == 1
+    assert f"{home} has a comma in its path" in answer.stderr
+    assert not home.exists()
+
+
+def test_doctor_sees_a_schema_that_waits(stack: StackInfo, private_database: Database) -> None:
+    """A database that was never migrated is a failure with the command that mends it."""
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql("drop schema sharequeue cascade")
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    found = {each.subject: each for each in examine(Settings.load(stack.home).replace(database_url=url))}
+    assert found["schema"].level == FAILURE
+    assert found["schema"].remedy == "run `sharequeue migrate`"
+    assert found["broker"].level == found["clock"].level == OK
+
+
+def test_migrate_says_first_and_does_then(stack: StackInfo, private_database: Database) -> None:
+    """A dry run changes nothing; a second run has nothing to do."""
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql("drop schema sharequeue cascade")
+    url = private_database.engine.url.render_as_string(hide_password=False)
+
+    def migrate(*options: str) -> list[str]:
+        answer = sharequeue("migrate", *options, home=stack.home, SHAREQUEUE_DATABASE_URL=url)
+        assert answer.returncode == 0, answer.stderr
+        return answer.stdout.splitlines()
+
+    would = migrate("--dry-run")
+    assert would
+    assert all(line.startswith("would apply ") for line in would)
+    assert migrate() == [line.replace("would apply", "applied") for line in would]
+    assert migrate() == ["the schema is up to date"]
+
+
+def test_describe_shows_kafkas_columns_and_figures(
+    stack: StackInfo, database: Database, state: State, group: str, topic: str
+) -> None:
+    """GROUP TOPIC PARTITION START-OFFSET LAG come first, as in kafka-share-groups.sh."""
+    at = SharePartition(group, topic, 0)
+    ensure_group(database, group)
+    state.initialize(at, "an-id", 3, 1)
+    state.observe(at, "an-id", 0, 13, 13)
+    text = sharequeue("groups", "describe", group, home=stack.home)
+    assert text.returncode == 0, text.stderr
+    head, _, row = text.stdout.splitlines()[:3]
+    assert head.split()[:5] == ["GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG"]
+    assert row.split()[:5] == [group, topic, "0", "3", "10"]
+    listed = json.loads(sharequeue("groups", "list", "-o", "json", home=stack.home).stdout)
+    assert {"group": group, "state": "Empty", "members": 0} in listed
+    assert sharequeue("verify", "--group", group, home=stack.home).stdout == "every invariant holds\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("groups", "describe", "no-such-group"), 1, "Error: GROUP_ID_NOT_FOUND: There is no share group"),
+        (("dlq", "list", "no-such-topic"), 1, "Error: UNKNOWN_TOPIC_OR_PARTITION: "),
+        (("groups", "describe"), 2, "Missing argument"),
+        (("no-such-command",), 2, "No such command"),
+    ],
+)
+def test_expected_errors_are_told_without_a_traceback(
+    stack: StackInfo, arguments: tuple[str, ...], code: int, told: str
+) -> None:
+    """1 when it cannot be done, 2 when the command line is wrong; stdout stays empty."""
+    answer = sharequeue(*arguments, home=stack.home)
+    assert (answer.returncode, answer.stdout) == (code, "")
+    assert told in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_command_without_addresses_says_what_to_set(tmp_path: Path) -> None:
+    """No stack, no environment."""
+    answer = sharequeue("groups", "list", home=tmp_path)
+    assert answer.returncode == 1
+    assert "set SHAREQUEUE_DATABASE_URL, or run `make up`" in answer.stderr
+
+
+def test_a_database_that_is_gone_is_one_line(stack: StackInfo) -> None:
+    """A refused connection is no traceback."""
+    url = "postgresql://u:p@127.0.0.1:1/x"
+    answer = sharequeue("groups", "list", home=stack.home, SHAREQUEUE_DATABASE_URL=url)
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("Error: The database does not answer")
+    assert answer.stderr.count("\n") == 1
+
+
+def test_reset_asks_first(stack_home: Path) -> None:
+    """Without an answer nothing is removed; `--dry-run` only tells."""
+    up(stack_home, lambda line: None, service=False)
+    assert sharequeue("reset", home=stack_home).returncode != 0
+    told = sharequeue("reset", "--dry-run", home=stack_home)
+    assert told.returncode == 0
+    assert "postgres, kafka" in told.stdout
+    assert {each.name for each in status(stack_home) if each.state == "running"} == {"postgres", "kafka"}
+    assert sharequeue("reset", "--yes", home=stack_home).returncode == 0
+    assert not (stack_home / "postgres").exists()

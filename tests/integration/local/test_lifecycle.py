@@ -1,0 +1,332 @@
+"""The embedded stack survives what happens to processes, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+import sqlalchemy as sa
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from sharequeue.database import Database
+from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
+from sharequeue.local import postgres, processes
+from sharequeue.local.home import Home, file_lock, read_json
+from sharequeue.local.preflight import StackError
+from sharequeue.local.stack import StackInfo, down, reset, status, up
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from tests.fix_stack import REPOSITORY, jars_folder
+
+SERVERS = ("postgres", "kafka")
+
+
+def quiet(line: str) -> None:
+    """Swallow progress."""
+
+
+def pids(home: Path, names: tuple[str, ...] = SERVERS) -> dict[str, int | None]:
+    found = {each.name: each.pid for each in status(home)}
+    return {name: found[name] for name in names}
+
+
+def ours(home: Path) -> list[psutil.Process]:
+    """Every process that carries the home's mark or works in it."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            mark = process.environ().get("SHAREQUEUE_COMPONENT", "")
+            if mark.startswith(f"{home}#") or Path(process.cwd()).is_relative_to(home):
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def leave_a_trace(info: StackInfo) -> None:
+    """Write a table and a topic that must survive."""
+    with Database(info.database_url) as database, database.transaction() as connection:
+        connection.exec_driver_sql("create table if not exists trace (told text)")
+        connection.exec_driver_sql("insert into trace values ('here')")
+    admin = AdminClient(client_config(Settings.load(info.home)))
+    admin.create_topics([NewTopic("trace", num_partitions=1)])["trace"].result(20)
+
+
+def assert_trace(info: StackInfo) -> None:
+    with Database(info.database_url) as database, database.transaction() as connection:
+        assert connection.scalar(sa.text("select told from trace")) == "here"
+    assert "trace" in AdminClient(client_config(Settings.load(info.home))).list_topics(timeout=10).topics
+
+
+def test_up_twice_is_harmless_and_down_leaves_no_process_but_the_data(stack_home: Path) -> None:
+    """The second `up` leaves the servers alone; after `down` and `up` addresses and data are the same."""
+    first = up(stack_home, quiet, service=False)
+    running = pids(stack_home)
+    leave_a_trace(first)
+    assert up(stack_home, quiet, service=False) == first
+    assert pids(stack_home) == running
+    assert sorted(down(stack_home, quiet)) == ["kafka", "postgres"]
+    assert ours(stack_home) == []
+    assert down(stack_home, quiet) == []
+    again = up(stack_home, quiet, service=False)
+    assert again == first
+    assert_trace(again)
+
+
+def test_stack_file_and_password_are_the_owners_alone(stack_home: Path) -> None:
+    """They hold the database's password."""
+    up(stack_home, quiet, service=False)
+    for name in ("stack.json", "postgres/password"):
+        assert (stack_home / name).stat().st_mode & 0o077 == 0
+    assert set(read_json(stack_home / "stack.json")) >= {
+        "database_url",
+        "dagster_url",
+        "bootstrap_servers",
+        "jars",
+    }
+
+
+def test_a_home_of_any_name_is_its_owners_alone(stack_home: Path) -> None:
+    """A folder with letters of any script holds all of the stack, under a locale that knows none of them; nobody else
+    can list or read what is in it."""
+    folder = stack_home / "Größe 数据" / "home"
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("LC_ALL", "C")
+        try:
+            info = up(folder, quiet, service=False)
+            with Topics(Settings.load(folder)) as topics:
+                topics.create("kept", 1)
+            wait_until((folder / "kafka" / "data" / "kept-0").is_dir)
+            assert State(Database(info.database_url)).describe() == []
+        finally:
+            down(folder, quiet)
+    assert [path.name for path in stack_home.iterdir() if path.is_dir()] == ["Größe 数据"]
+    for path in (folder, *folder.iterdir(), *(folder / "logs").iterdir()):
+        if path.is_dir() or path.suffix == ".log":
+            assert path.stat().st_mode & 0o066 == 0, path
+
+
+def test_after_kill_9_of_a_component_it_is_said_and_up_goes_on(stack_home: Path) -> None:
+    """Broker, Postgres and then both at once are killed; every time the data are whole."""
+    info = up(stack_home, quiet, service=False)
+    leave_a_trace(info)
+    for victims in (("kafka",), ("postgres",), SERVERS):
+        for name, pid in pids(stack_home, victims).items():
+            assert pid is not None, name
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda victims=victims: all(pid is None for pid in pids(stack_home, victims).values()))  # type: ignore[misc]
+        assert {each.name for each in status(stack_home) if each.state == "died"} == set(victims)
+        assert up(stack_home, quiet, service=False) == info
+        assert_trace(info)
+
+
+def test_an_orphaned_backend_does_not_keep_postgres_down(stack_home: Path) -> None:
+    """A backend in the middle of a statement outlives its server; it is ended before the next start."""
+    info = up(stack_home, quiet, service=False)
+    engine = sa.create_engine(info.database_url)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        asleep = pool.submit(sleep_in_database, engine)
+        data = stack_home / "postgres" / "data"
+        # One transaction would go on seeing the sessions of its beginning.
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            busy = sa.text(
+                "select pid from pg_stat_activity where query like 'select pg_sleep%' and state = 'active'"
+            )
+            wait_until(lambda: connection.scalar(busy) is not None)
+            backend = psutil.Process(connection.scalar(busy))
+        # Stopped, it cannot notice that its server is gone.
+        backend.suspend()
+        server = pids(stack_home)["postgres"]
+        assert server is not None
+        os.kill(server, signal.SIGKILL)
+        wait_until(lambda: pids(stack_home)["postgres"] is None)
+        up(stack_home, quiet, service=False)
+        assert not backend.is_running()
+        asleep.exception(30)
+    engine.dispose()
+    assert (data / "postmaster.pid").exists()
+
+
+def sleep_in_database(engine: sa.Engine) -> None:
+    with engine.connect() as connection:
+        connection.execute(sa.text("select pg_sleep(60)"))
+
+
+def test_a_port_taken_while_we_were_down_is_answered_by_another(stack_home: Path) -> None:
+    """It is said, and the stack file names the new address; the data do not mind."""
+    info = up(stack_home, quiet, service=False)
+    leave_a_trace(info)
+    down(stack_home, quiet)
+    said: list[str] = []
+    with socket.socket() as kafka, socket.socket() as database:
+        for stranger, port in ((kafka, info.bootstrap_servers.rpartition(":")[2]), (database, port_of(info))):
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            stranger.bind(("127.0.0.1", int(port)))
+            stranger.listen()
+        again = up(stack_home, said.append, service=False)
+    assert again.bootstrap_servers != info.bootstrap_servers
+    assert again.database_url != info.database_url
+    assert sum("is in use by another program" in line for line in said) == 2
+    assert Settings.load(stack_home).bootstrap_servers == again.bootstrap_servers
+    assert_trace(again)
+
+
+def port_of(info: StackInfo) -> int:
+    port = sa.make_url(info.database_url).port
+    assert port is not None
+    return port
+
+
+def test_a_component_that_dies_at_start_shows_its_log_and_the_rest_stays(stack_home: Path) -> None:
+    """A damaged data folder: the broker's last words, where the log is, and once mended `up` works."""
+    up(stack_home, quiet, service=False)
+    down(stack_home, quiet)
+    meta = stack_home / "kafka" / "data" / "meta.properties"
+    good = meta.read_text()
+    meta.write_text(good.replace("node.id=1", "node.id=7"))
+    with pytest.raises(StackError) as raised:
+        up(stack_home, quiet, service=False)
+    assert "kafka ended while it was starting" in str(raised.value)
+    assert "node" in str(raised.value).lower()
+    assert str(stack_home / "logs" / "kafka.log") in str(raised.value)
+    meta.write_text(good)
+    up(stack_home, quiet, service=False)
+
+
+def test_a_killed_initialisation_starts_over(stack_home: Path) -> None:
+    """What a killed initdb and a killed format leave is not taken for a cluster."""
+    home = Home.at(stack_home)
+    home.create()
+    (home.postgres / "making-1" / "data").mkdir(parents=True)
+    (home.postgres / "making-1" / "data" / "PG_VERSION").write_text("18\n")
+    (home.kafka / "formatting").mkdir()
+    up(stack_home, quiet, service=False)
+    assert sorted(path.name for path in home.postgres.iterdir()) == ["data", "password"]
+    assert not (home.kafka / "formatting").exists()
+
+
+@pytest.mark.parametrize("moment", ["postgres", "kafka"])
+def test_up_killed_in_the_middle_goes_on_at_the_next(stack_home: Path, moment: str) -> None:
+    """Killed as soon as a component's process exists: the next `up` adopts or finishes what is there."""
+    command = "from sharequeue.local.stack import up; import sys; up(sys.argv[1], service=False)"
+    first = subprocess.Popen(
+        [sys.executable, "-c", command, str(stack_home)], cwd=REPOSITORY, stdout=subprocess.DEVNULL
+    )
+    log = stack_home / "logs" / f"{moment}.log"
+    wait_until(lambda: log.exists() or first.poll() is not None)
+    first.kill()
+    first.wait()
+    info = up(stack_home, quiet, service=False)
+    leave_a_trace(info)
+    assert_trace(info)
+    commands = [" ".join(process.cmdline()) for process in ours(stack_home)]
+    assert sum("kafka.Kafka" in line for line in commands) == 1
+    assert sum("/bin/postgres -D" in line for line in commands) == 1
+
+
+def test_two_ups_at_once_start_one_stack(stack_home: Path) -> None:
+    """The second waits for the first and finds everything running."""
+    command = (
+        "from sharequeue.local.stack import up; import sys; print(up(sys.argv[1], service=False).created_at)"
+    )
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", command, str(stack_home)],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    told = [each.communicate(timeout=120)[0].splitlines()[-1] for each in both]
+    assert [each.returncode for each in both] == [0, 0]
+    assert told[0] == told[1]
+    assert len([process for process in ours(stack_home) if "kafka.Kafka" in process.cmdline()]) == 1
+
+
+def test_reset_removes_the_data_and_nothing_else(stack_home: Path) -> None:
+    """A file of somebody else in the folder stays, and so do the jars. While a run is at work everything does."""
+    up(stack_home, quiet, service=False)
+    (stack_home / "mine.txt").write_text("keep")
+    with file_lock(Home.at(stack_home).job_lock, lambda: None):
+        with pytest.raises(StackError, match="A run is at work"):
+            reset(stack_home, quiet)
+        assert None not in pids(stack_home).values()
+    removed = {path.name for path in reset(stack_home, quiet)}
+    assert {"postgres", "kafka", "stack.json"} <= removed
+    assert (stack_home / "mine.txt").read_text() == "keep"
+    assert ours(stack_home) == []
+
+
+def test_servers_named_by_the_environment_are_used_and_not_started(
+    stack: StackInfo, stack_home: Path
+) -> None:
+    """Production servers, or another stack's: nothing of our own is started beside them."""
+    given = {
+        **os.environ,
+        "SHAREQUEUE_DATABASE_URL": stack.database_url,
+        "SHAREQUEUE_BOOTSTRAP_SERVERS": stack.bootstrap_servers,
+    }
+    info = up(stack_home, quiet, service=False, environment=given)
+    assert (info.database_url, info.bootstrap_servers) == (stack.database_url, stack.bootstrap_servers)
+    assert {each.state for each in status(stack_home)} == {"stopped"}
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_postgres_runs_below_a_folder_closed_to_others(tmp_path: Path, inside: bool) -> None:
+    """A clone below /root: as root, Postgres runs as `nobody`, who cannot pass there by himself."""
+    closed = tmp_path / "closed"
+    home = closed / "home" if inside else tmp_path / "home"
+    home.mkdir(parents=True)
+    closed.mkdir(exist_ok=True)
+    closed.chmod(0o700)
+    tmp_path.parent.chmod(0o700)
+    place = Home.at(home)
+    place.create()
+    try:
+        port = postgres.ensure(place, quiet)
+        assert postgres.ensure(place, quiet) == port
+        found = processes.find(place, "postgres")
+        assert found is not None
+        assert psutil.Process(found.pid).uids().effective != 0
+    finally:
+        postgres.stop(place)
+    assert ours(home) == []
+
+
+def test_jars_altered_on_disk_are_fetched_again_before_anything_starts(stack_home: Path) -> None:
+    """Here the mirror does not have them, so `up` says so instead of starting a broker on them."""
+    altered = stack_home / "altered"
+    shutil.copytree(jars_folder(), altered)
+    victim = next((altered / "broker").glob("kafka-clients-*.jar"))
+    victim.write_bytes(victim.read_bytes()[:-1])
+    settings = stack_home / "ivysettings.xml"
+    settings.write_text(
+        '<ivysettings><settings defaultResolver="mirror"/><resolvers>'
+        f'<ibiblio name="mirror" m2compatible="true" root="{(stack_home / "nothing").as_uri()}/"/>'
+        "</resolvers></ivysettings>"
+    )
+    given = {**os.environ, "SHAREQUEUE_JARS": str(altered), "SHAREQUEUE_IVY_SETTINGS": str(settings)}
+    with pytest.raises(StackError, match="could not be resolved"):
+        up(stack_home, quiet, service=False, environment=given)
+    assert {each.state for each in status(stack_home)} == {"stopped"}
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait for a condition of another process."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come about"
+        time.sleep(0.02)

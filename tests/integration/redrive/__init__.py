@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.redrive` against real servers."""

@@ -1,0 +1,223 @@
+"""Dead letters put back to work: each once, whatever dies when, and never in a loop."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import get_args
+
+import pytest
+import sqlalchemy as sa
+from click.testing import CliRunner
+from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from sharequeue.cli import command
+from sharequeue.deadletters.letters import headers_of
+from sharequeue.kafka.clients import client_config
+from sharequeue.offsets import OffsetSet
+from sharequeue.redrive.redrive import Redrive, Step
+from sharequeue.redrive.selection import REDRIVE_COUNT, REDRIVE_FROM, RedriveRefused, Selection
+from tests.fix_deadletters import GivenUp, Stop
+from tests.fix_stack import MakeTopic
+
+Make = Callable[..., GivenUp]
+
+
+def redrive(case: GivenUp, selection: Selection | None = None, **options: object) -> Redrive:
+    return Redrive(
+        case.settings,
+        case.database,
+        case.dead_letter_topic,
+        selection or Selection(),
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def committed(case: GivenUp, topic: str) -> list[Message]:
+    """The records of a topic, read committed."""
+    logs = case.topics.offsets(topic)
+    config = {"group_id": "tests", "enable_auto_commit": False, "isolation_level": "read_committed"}
+    consumer = Consumer(client_config(case.settings, **config, enable_partition_eof=True))
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in logs])
+    found: list[Message] = []
+    left = set(logs)
+    while left:
+        for message in consumer.consume(1000, 1.0):
+            if message.error() is not None:
+                left.discard(message.partition() or 0)
+            else:
+                found.append(message)
+    consumer.close()
+    return found
+
+
+def put_back(case: GivenUp, topic: str | None = None) -> Counter[str]:
+    """How often each letter was put back, by the header that says where a record comes from."""
+    origins = Counter[str]()
+    for message in committed(case, topic or case.topic):
+        for name, value in headers_of(message):
+            if name == REDRIVE_FROM and value is not None:
+                origins[value.decode()] += 1
+    return origins
+
+
+def places(case: GivenUp) -> set[str]:
+    return {f"{case.dead_letter_topic}:{letter.partition}:{letter.offset}" for letter in case.letters()}
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_letters_come_back_as_the_records_they_were(given_up: Make, copy: bool) -> None:
+    """Key, value and headers, from the copy in the letter or, without one, from the source; a second redrive finds
+    that all were sent."""
+    case = given_up(partitions=2, copy=copy)
+    case.produce(20, partitions=2, headers=[("kind", b"refund"), ("kind", None)])
+    case.reject({0: OffsetSet.of((2, 5)), 1: OffsetSet.of((0, 2))})
+    case.writer().drain()
+    assert redrive(case).plan().letters == 5
+    report = redrive(case).run()
+    assert (report.sent, report.gone) == (5, 0)
+    back = [message for message in committed(case, case.topic) if len(headers_of(message)) > 2]
+    assert sorted(message.value() or b"" for message in back) == [b"value %d" % n for n in (1, 3, 4, 6, 8)]
+    for message in back:
+        headers = headers_of(message)
+        assert headers[:2] == (("kind", b"refund"), ("kind", None))
+        assert (REDRIVE_COUNT, b"1") in headers
+        assert message.key() == (message.value() or b"").replace(b"value", b"key")
+    assert put_back(case) == Counter(places(case))
+    again = redrive(case).plan()
+    assert (again.letters, again.sent_before) == (0, 5)
+    assert redrive(case).run().sent == 0
+
+
+@pytest.mark.parametrize("step", get_args(Step))
+def test_a_redrive_that_dies_at_any_step_is_carried_on(given_up: Make, step: Step) -> None:
+    """The next one closes or sends the batch that the dead one had open, and goes on: every letter once."""
+    case = given_up(copy=True)
+    case.produce(30)
+    case.reject()
+    case.writer().drain()
+    left = [1 if step == "initialised" else 2]
+
+    def die(reached: Step) -> None:
+        left[0] -= reached == step
+        if reached == step and left[0] == 0:
+            raise Stop(step)
+
+    with pytest.raises(Stop):
+        redrive(case, batch_records=10, on_step=die).run()
+    report = redrive(case, batch_records=10).run()
+    assert put_back(case) == Counter(places(case))
+    assert report.sent + report.resumed == {"initialised": 30, "closed": 10}.get(step, 20)
+    assert report.resumed == (10 if step == "committed" else 0)
+
+
+def test_two_redrives_at_once_send_each_letter_once(given_up: Make) -> None:
+    """One fences the other, which says so; together they have sent everything, nothing twice."""
+    case = given_up(copy=True)
+    case.produce(60)
+    case.reject()
+    case.writer().drain()
+    both = threading.Barrier(2)
+    refused: list[str] = []
+
+    def work() -> None:
+        one = redrive(case, batch_records=5)
+        both.wait(30)
+        try:
+            one.run()
+        except RedriveRefused as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) <= 1
+    assert all("has taken over" in reason for reason in refused)
+    assert put_back(case) == Counter(places(case))
+
+
+def test_a_record_that_keeps_coming_back_is_held(given_up: Make) -> None:
+    """Rejected again after each redrive, it is put back three times and no more, unless the guard is moved."""
+    case = given_up(copy=True)
+    case.produce(1)
+    # Between two of its places in the source lies the marker of a transaction, which nobody rejects.
+    for at in (0, 1, 3):
+        case.reject({0: OffsetSet.of((at, at + 1))})
+        case.writer().drain()
+        assert redrive(case).run().sent == 1
+    case.reject({0: OffsetSet.of((5, 6))})
+    case.writer().drain()
+    plan = redrive(case).plan()
+    assert (plan.letters, plan.sent_before, plan.looping) == (0, 3, 1)
+    assert redrive(case, max_redrives=4).plan().letters == 1
+
+
+def test_an_original_that_is_gone_is_told_and_stays_a_letter(given_up: Make) -> None:
+    """Without a copy, and with the source's record deleted, there is nothing to send."""
+    case = given_up()
+    case.produce(4)
+    case.reject()
+    case.writer().drain()
+    at = TopicPartition(case.topic, 0, 2)
+    admin = AdminClient(client_config(case.settings))
+    admin.delete_records([at])[at].result(30)
+    report = redrive(case).run()
+    assert (report.sent, report.gone) == (2, 2)
+    assert redrive(case).plan().letters == 2
+
+
+def test_another_target_and_a_topic_that_is_not_there(given_up: Make, make_topic: MakeTopic) -> None:
+    """Letters may go elsewhere; where there is no such topic nothing is sent, and nothing written down."""
+    case = given_up(copy=True)
+    case.produce(3)
+    case.reject()
+    case.writer().drain()
+    with pytest.raises(RedriveRefused, match="there is no topic `nowhere` to send to"):
+        redrive(case, target="nowhere").run()
+    with pytest.raises(RedriveRefused, match="choose another topic"):
+        redrive(case, target=case.dead_letter_topic)
+    elsewhere = make_topic(1)
+    assert redrive(case, target=elsewhere).run().sent == 3
+    assert put_back(case, elsewhere) == Counter(places(case))
+    assert put_back(case) == Counter()
+
+
+def test_the_command_shows_first_and_sends_when_told(given_up: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`dlq redrive` is a dry run; with --execute it sends, and the audit says who asked for what."""
+    case = given_up(copy=True)
+    case.produce(3)
+    case.reject()
+    case.writer().drain()
+    monkeypatch.setenv("SHAREQUEUE_HOME", str(case.settings.home))
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(command, ["dlq", *arguments], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    listed = run(
+        "list", case.dead_letter_topic, "--output", "json", "--cause", "rejected", "--offsets", "0:1-2"
+    )
+    assert [row["offset"] for row in json.loads(listed)] == [1, 2]
+    assert json.loads(run("list", case.dead_letter_topic, "--output", "json", "--cause", "exceeded")) == []
+
+    wanted = ["redrive", case.dead_letter_topic, "--cause", "rejected", "--offsets", "0:0-1"]
+    assert "a dry run: nothing was sent" in run(*wanted)
+    assert put_back(case) == Counter()
+    run(*wanted, "--execute")
+    assert sum(put_back(case).values()) == 2
+    assert "Offset rejected by client." in run("show", case.dead_letter_topic, "0", "0")
+    (audit,) = case.database.rows(
+        sa.text(
+            "select selection, sent, requested_by, ended_at from sharequeue.redrives where dead_letter_topic = :topic"
+        ),
+        topic=case.dead_letter_topic,
+    )
+    assert (audit["selection"], audit["sent"]) == ("cause rejected, offsets 0:{[0,2)}", 2)
+    assert audit["requested_by"]
+    assert audit["ended_at"] is not None

@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.spark` against real servers."""

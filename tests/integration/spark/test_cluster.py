@@ -1,0 +1,188 @@
+"""On a cluster whatever dies or is done twice, the output and the ledger are the same: a master, two workers, and a
+driver, each a process of its own."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.spark.output.leases import read_manifest
+from sharequeue.spark.sinks.postgres import PostgresTable
+from sharequeue.state import State
+from sharequeue.values import SharePartition
+from tests.fix_cluster import Cluster, executor_of, wait_until
+from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, RunJob, all_accepted, job_of
+from tests.fix_stack import MakeTopic
+
+pytestmark = pytest.mark.timeout(600)
+
+RECORDS = 400
+"""By partition: eight batches of Arrow each, and a task stops after the first."""
+SHORT_LOCK_MS = 5000
+
+
+@pytest.fixture
+def filled(make_topic: MakeTopic, produce: Produce, assigned: Assigned) -> str:
+    """A topic of two partitions, on which the group starts."""
+    topic = make_topic(2)
+    for partition in range(2):
+        produce(topic, partition, range(RECORDS))
+    assigned(topic)
+    return topic
+
+
+def ledger(state: State, group: str) -> pa.Table:
+    """Nothing is held, nothing lags, every record is in the output once: the output that counts is given."""
+    statuses = state.describe(group)
+    assert [(status.spso, status.lag, status.acquired) for status in statuses] == [(RECORDS, 0, 0)] * 2
+    assert state.leases(group) == []
+    assert state.verify(group) == []
+    folders = read_manifest(state, group, f"sink-{group}")
+    tables = [pq.read_table(file) for folder in folders for file in Path(folder).glob("*.parquet")]
+    output = pa.concat_tables(tables, promote_options="default")
+    offsets = Counter(zip(output["partition"].to_pylist(), output["offset"].to_pylist(), strict=True))
+    assert offsets == {(p, n): 1 for p in range(2) for n in range(RECORDS)}
+    return output
+
+
+def test_a_task_that_fails_half_way_is_done_again(
+    group: str, filled: str, cluster: Cluster, state: State
+) -> None:
+    """The first attempt at each task fails once its first batch is written: the second reads and writes the same."""
+    cluster.begin(group, filled, held=[0, 1], fails=True)
+    report = cluster.end()
+    assert (report["accepted"], report["rounds"], report["failed_tasks"]) == (2 * RECORDS, 1, 2)
+    assert set(ledger(state, group)["attempt"].to_pylist()) == {1}
+
+
+def test_a_task_that_is_done_twice_at_once_counts_once(
+    group: str, filled: str, cluster: Cluster, state: State
+) -> None:
+    """One of two tasks does not get on: Spark does it a second time beside it, and that output is the output."""
+    cluster.begin(group, filled, held=[0])
+    report = cluster.end()
+    assert (report["accepted"], report["rounds"], report["failed_tasks"]) == (2 * RECORDS, 1, 0)
+    output = ledger(state, group)
+    assert set(zip(output["partition"].to_pylist(), output["attempt"].to_pylist(), strict=True)) == {
+        (0, 1),
+        (1, 0),
+    }
+
+
+def test_an_executor_that_is_killed_takes_nothing_along(
+    group: str, filled: str, cluster: Cluster, state: State
+) -> None:
+    """SIGKILL of an executor half-way through its task: the task is done again on another."""
+    signals = cluster.begin(group, filled, held=[0, 1])
+    executor_of(signals, 1)
+    executor_of(signals, 0).kill()
+    (signals / "go").touch()
+    report = cluster.end()
+    assert (report["accepted"], report["rounds"], report["failed_tasks"]) == (2 * RECORDS, 1, 1)
+    ledger(state, group)
+
+
+def test_a_stage_whose_input_died_is_done_again(
+    group: str, filled: str, cluster: Cluster, state: State
+) -> None:
+    """The handler shuffles, and an executor is killed with its half of the shuffled records: Spark reads those from
+    the topic once more, and they are the same."""
+    signals = cluster.begin(group, filled, held=[0, 1], shuffled=True)
+    executor_of(signals, 1)
+    executor_of(signals, 0).kill()
+    (signals / "go").touch()
+    report = cluster.end()
+    assert (report["accepted"], report["rounds"]) == (2 * RECORDS, 1)
+    assert report["stages_again"] > 0
+    ledger(state, group)
+
+
+@pytest.mark.parametrize(
+    ("unshared", "said"),
+    [
+        ("untold", "set SHAREQUEUE_OUTPUT_SHARED=true"),
+        ("all", f"the tasks wrote {2 * RECORDS} rows of .*, and the driver reads 0"),
+        ("partly", "does not find|the driver reads"),
+    ],
+)
+def test_an_output_that_is_not_shared_loses_nothing(
+    group: str, filled: str, cluster: Cluster, state: State, unshared: str, said: str
+) -> None:
+    """Each process has another folder under the output's name: refused at once, unless the user says otherwise, and
+    then as soon as the driver does not read what the tasks wrote. Nothing is acknowledged, and nothing
+    is suspect."""
+    (cluster.begin(group, filled, unshared=unshared) / "go").touch()
+    error = cluster.end()["error"]
+    assert error.startswith("OutputNotShared: ")
+    assert re.search(said, error)
+    statuses = state.describe(group)
+    assert [(status.spso, status.acquired, status.archiving) for status in statuses] == [(0, 0, 0)] * 2
+    assert state.outputs(group, f"sink-{group}") == state.outputs(group, f"sink-{group}-exceptions") == []
+    assert state.leases(group) == []
+
+
+@pytest.fixture
+def table(make_table: MakeTable) -> str:
+    """Give a table for what is accepted."""
+    return make_table('partition int, "offset" bigint, attempt int')
+
+
+@pytest.mark.parametrize("what", ["fails", "twice", "killed"])
+def test_a_copy_into_postgres_that_is_done_again_counts_once(
+    group: str, filled: str, cluster: Cluster, state: State, database: Database, table: str, what: str
+) -> None:
+    """Half of a lease's rows are copied when the task fails, is overtaken by a second one, or loses its executor: the
+    table has each record once, and no staging table stays."""
+    held = {"fails": [0, 1], "twice": [0], "killed": [0, 1]}[what]
+    signals = cluster.begin(group, filled, held=held, fails=what == "fails", table=table)
+    if what == "killed":
+        executor_of(signals, 1)
+        executor_of(signals, 0).kill()
+        (signals / "go").touch()
+    report = cluster.end()
+    assert (report["accepted"], report["rounds"]) == (2 * RECORDS, 1)
+    assert report["failed_tasks"] == {"fails": 2, "twice": 0, "killed": 1}[what]
+    rows = database.rows(sa.text(f'select partition, "offset" from {table}'))  # noqa: S608
+    assert Counter((row["partition"], row["offset"]) for row in rows) == {
+        (p, n): 1 for p in range(2) for n in range(RECORDS)
+    }
+    assert state.leases(group) == []
+    assert state.verify(group) == []
+    # Which a task that was overtaken still holds, until it ends: then it is swept.
+    (signals / "go").touch()
+    job = job_of(group, filled, all_accepted)
+
+    def none_left() -> bool:
+        PostgresTable(table).sweep(state, job, dry_run=False)
+        return not PostgresTable(table).sweep(state, job, dry_run=True)
+
+    wait_until(none_left, "a staging table stays")
+
+
+def test_a_driver_that_is_killed_leaves_all_to_the_next(
+    group: str, filled: str, cluster: Cluster, state: State, run_job: RunJob
+) -> None:
+    """SIGKILL of the driver while its executors write: nobody sees what they wrote, the locks lapse, the next run,
+    on another Spark altogether, processes each record."""
+    signals = cluster.begin(group, filled, held=[0, 1], lock_ms=SHORT_LOCK_MS)
+    executors = [executor_of(signals, task) for task in range(2)]
+    cluster.kill_driver()
+    assert read_manifest(state, group, f"sink-{group}") == ()
+    assert sum(row.records for row in state.leases(group)) == 2 * RECORDS
+
+    def lapsed() -> bool:
+        state.sweep()
+        return not state.leases(group)
+
+    wait_until(lapsed, "the locks of a dead driver do not lapse")
+    wait_until(lambda: not any(executor.is_running() for executor in executors), "an executor lives on")
+    holder = Holder([SharePartition(group, filled, partition) for partition in range(2)])
+    assert run_job(job_of(group, filled, all_accepted), holder).accepted == 2 * RECORDS
+    ledger(state, group)

@@ -1,0 +1,328 @@
+"""Small files become few: readers of the manifest see every record once, before, after, and whatever was killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.errors import InvalidRequest
+from sharequeue.settings import Settings
+from sharequeue.spark.job import Summary
+from sharequeue.spark.output.compaction import Step, compact, main, sweep_compactions
+from sharequeue.spark.output.leases import read_manifest, read_output, sweep_outputs
+from sharequeue.state import State
+from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fix_stack import REPOSITORY, MakeTopic
+
+RECORDS = 40
+PARTITIONS = 4
+STEPS: tuple[Step, ...] = tuple(step for step in get_args(Step) if step != "removed")
+AT_ONCE = timedelta(0)
+
+
+class Killed(BaseException):
+    """The process ends here: nothing catches it, and nothing is tidied up."""
+
+
+@pytest.fixture
+def sink(group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob) -> str:
+    """Give a sink with four leases' folders."""
+    topic = make_topic(PARTITIONS)
+    for partition in range(PARTITIONS):
+        produce(topic, partition, range(RECORDS // PARTITIONS))
+    run_job(job_of(group, topic, all_accepted), assigned(topic), max_rounds=1)
+    return f"sink-{group}"
+
+
+@pytest.fixture
+def seen(spark: SparkSession, state: State, group: str, sink: str) -> Counter[tuple[int, int]]:
+    """Give how often each record is in the output, before anything is compacted: once."""
+    found = content(spark, state, group, sink)
+    assert found == {
+        (partition, n): 1 for partition in range(PARTITIONS) for n in range(RECORDS // PARTITIONS)
+    }
+    assert len(read_manifest(state, group, sink)) == 4
+    return found
+
+
+def content(spark: SparkSession, state: State, group: str, sink: str) -> Counter[tuple[int, int]]:
+    rows = read_output(spark, state, group, sink).select("partition", "offset").collect()
+    return Counter((row[0], row[1]) for row in rows)
+
+
+def folders(settings: Settings, sink: str) -> set[str]:
+    """What there is in a sink's folder, staging included, marker files not."""
+    root = settings.local_output / sink
+    found = [*root.glob("*=*"), *root.glob("_staging/*")]
+    return {str(path) for path in found}
+
+
+def test_four_folders_become_one_and_the_old_ones_stay_for_a_grace(
+    spark: SparkSession,
+    output_settings: Settings,
+    state: State,
+    group: str,
+    sink: str,
+    seen: Counter[tuple[int, int]],
+) -> None:
+    """The same records from one folder with one file; who read the manifest before still can; after the grace the old
+    folders are gone, and the lease's own sweep has let them be."""
+    before = read_manifest(state, group, sink)
+    assert [d.records for d in compact(spark, output_settings, state, group, sink, dry_run=True)] == [RECORDS]
+    assert read_manifest(state, group, sink) == before
+    (done,) = compact(spark, output_settings, state, group, sink)
+    assert (sorted(done.replaced), done.records) == (sorted(before), RECORDS)
+    assert read_manifest(state, group, sink) == (done.location,)
+    assert content(spark, state, group, sink) == seen
+    assert len(list(Path(done.location).glob("*.parquet"))) == 1
+    assert sum(row.records for row in state.outputs(group, sink)) == RECORDS
+
+    job = job_of(group, "any", all_accepted)
+    assert sweep_outputs(spark, output_settings, state, job) == []
+    assert sweep_compactions(spark, output_settings, state, group, sink) == []
+    assert spark.read.parquet(*before).count() == RECORDS
+    assert compact(spark, output_settings, state, group, sink) == []
+    swept = sweep_compactions(spark, output_settings, state, group, sink, grace=AT_ONCE)
+    assert sorted(swept) == sorted(before)
+    assert folders(output_settings, sink) == {done.location}
+    assert content(spark, state, group, sink) == seen
+    assert sweep_compactions(spark, output_settings, state, group, sink, grace=AT_ONCE) == []
+
+
+def test_large_folders_are_left_alone_and_files_get_their_size(
+    spark: SparkSession,
+    output_settings: Settings,
+    state: State,
+    group: str,
+    sink: str,
+    seen: Counter[tuple[int, int]],
+) -> None:
+    """A folder of half the target or more is not touched; what is brought together has files of the target size."""
+    assert compact(spark, output_settings, state, group, sink, target_bytes=1000) == []
+    size = max(sum(f.stat().st_size for f in Path(at).iterdir()) for at in read_manifest(state, group, sink))
+    (done,) = compact(spark, output_settings, state, group, sink, target_bytes=2 * size + 2)
+    assert len(list(Path(done.location).glob("*.parquet"))) == 2
+    assert content(spark, state, group, sink) == seen
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_a_step_the_content_is_the_same_and_the_sweep_cleans(
+    spark: SparkSession,
+    output_settings: Settings,
+    state: State,
+    group: str,
+    sink: str,
+    seen: Counter[tuple[int, int]],
+    step: Step,
+) -> None:
+    """Wherever a compaction ends: every record is there once, the next one works, and after sweeps only what the
+    manifest names is left."""
+
+    def die(at: Step) -> None:
+        if at == step:
+            raise Killed
+
+    with pytest.raises(Killed):
+        compact(spark, output_settings, state, group, sink, on_step=die)
+    assert content(spark, state, group, sink) == seen
+    assert len(read_manifest(state, group, sink)) == (1 if step == "committed" else 4)
+
+    def die_removing(at: Step) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        sweep_compactions(spark, output_settings, state, group, sink, grace=AT_ONCE, on_step=die_removing)
+    assert content(spark, state, group, sink) == seen
+    compact(spark, output_settings, state, group, sink)
+    sweep_compactions(spark, output_settings, state, group, sink, grace=AT_ONCE)
+    assert content(spark, state, group, sink) == seen
+    assert folders(output_settings, sink) == set(read_manifest(state, group, sink))
+    assert len(folders(output_settings, sink)) == 1
+
+
+KILLED = textwrap.dedent(
+    """
+    import os, sys
+    from sharequeue.spark import spark_session
+    from sharequeue.spark.output.compaction import compact
+    from sharequeue.database import Database
+    from sharequeue.settings import Settings
+    from sharequeue.state import State
+
+    home, output, group, sink = sys.argv[1:]
+    settings = Settings.load(home, output=output)
+    kill = lambda step: os.kill(os.getpid(), 9) if step == "placed" else None
+    compact(spark_session(settings, "killed"), settings, State(Database.open(settings)), group, sink, on_step=kill)
+    """
+)
+
+
+def test_sigkill_before_the_manifest_moves(
+    spark: SparkSession,
+    output_settings: Settings,
+    state: State,
+    group: str,
+    sink: str,
+    seen: Counter[tuple[int, int]],
+) -> None:
+    """A process killed with its folder in place: nobody sees the folder, and the sweep removes it."""
+    killed = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            KILLED,
+            *map(str, (output_settings.home, output_settings.output, group, sink)),
+        ],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert len(folders(output_settings, sink)) == 5
+    assert content(spark, state, group, sink) == seen
+    assert len(sweep_compactions(spark, output_settings, state, group, sink, grace=AT_ONCE)) == 1
+    assert folders(output_settings, sink) == set(read_manifest(state, group, sink))
+
+
+def test_of_two_compactions_at_once_one_is_refused(
+    spark: SparkSession,
+    output_settings: Settings,
+    state: State,
+    group: str,
+    sink: str,
+    seen: Counter[tuple[int, int]],
+) -> None:
+    """The slower one finds the folders replaced, changes nothing, and leaves its own folder to the sweep."""
+
+    def overtake(step: Step) -> None:
+        if step == "placed":
+            compact(spark, output_settings, state, group, sink)
+
+    with pytest.raises(InvalidRequest, match="quicker"):
+        compact(spark, output_settings, state, group, sink, on_step=overtake)
+    assert content(spark, state, group, sink) == seen
+    sweep_compactions(spark, output_settings, state, group, sink, grace=AT_ONCE)
+    assert folders(output_settings, sink) == set(read_manifest(state, group, sink))
+    assert content(spark, state, group, sink) == seen
+
+
+def test_one_that_took_longer_than_the_grace_is_given_up(
+    spark: SparkSession,
+    output_settings: Settings,
+    state: State,
+    group: str,
+    sink: str,
+    seen: Counter[tuple[int, int]],
+) -> None:
+    """Its folder was swept, so its commit is refused: the manifest never names a folder that is not there."""
+
+    def die(step: Step) -> None:
+        raise Killed
+
+    def sweep(step: Step) -> None:
+        if step == "placed":
+            with pytest.raises(Killed):
+                sweep_compactions(spark, output_settings, state, group, sink, grace=AT_ONCE, on_step=die)
+
+    with pytest.raises(InvalidRequest, match="given up by a sweep"):
+        compact(spark, output_settings, state, group, sink, on_step=sweep)
+    assert content(spark, state, group, sink) == seen
+
+
+def test_a_reader_never_sees_doubles_or_misses(
+    spark: SparkSession,
+    output_settings: Settings,
+    state: State,
+    group: str,
+    sink: str,
+    seen: Counter[tuple[int, int]],
+) -> None:
+    """Somebody reads by the manifest all the time while the sink is compacted and swept."""
+    over, reads, wrong = threading.Event(), [], []
+
+    def read() -> None:
+        while not over.is_set():
+            found = content(spark, state, group, sink)
+            reads.append(found)
+            if found != seen:
+                wrong.append(found)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        compact(spark, output_settings, state, group, sink)
+        sweep_compactions(spark, output_settings, state, group, sink)
+    finally:
+        over.set()
+        reader.join()
+    assert len(reads) >= 2
+    assert wrong == []
+
+
+def test_the_command_says_what_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession,
+    output_settings: Settings,
+    state: State,
+    group: str,
+    sink: str,
+    seen: Counter[tuple[int, int]],
+) -> None:
+    """A dry run changes nothing; without it the folders are brought together; with no grace the old ones go."""
+    monkeypatch.setenv("SHAREQUEUE_OUTPUT", str(output_settings.output))
+    arguments = ["--home", str(output_settings.home), group, sink]
+    for typo in ([f"{group}s", sink], [group, f"{sink}s"]):
+        refused = CliRunner().invoke(main, [*arguments[:2], *typo], catch_exceptions=False)
+        assert (refused.exit_code, "Did you mean" in refused.output) == (1, True)
+    planned = CliRunner().invoke(main, [*arguments, "--dry-run"], catch_exceptions=False)
+    assert planned.output.startswith("4 folders, 40 records -> ")
+    assert len(read_manifest(state, group, sink)) == 4
+    done = CliRunner().invoke(main, [*arguments, "--grace-seconds", "0"], catch_exceptions=False)
+    assert done.output.count("removed ") == 4
+    assert folders(output_settings, sink) == set(read_manifest(state, group, sink))
+    assert content(spark, state, group, sink) == seen
+
+
+def test_summaries_and_doubled_exceptions_are_compacted(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    output_settings: Settings,
+) -> None:
+    """The rows of a summary are not the records that it counts, and a rejected record may have several rows."""
+    topic = make_topic(2)
+    for partition in range(2):
+        produce(topic, partition, range(10))
+
+    def doubled(records: DataFrame) -> DataFrame:
+        outcome = fn.when(fn.col("offset") < 3, "reject").otherwise("accept")
+        copies = fn.explode(fn.expr("array(1, 2)"))
+        return all_accepted(records).withColumns({"outcome": outcome, "copy": copies})
+
+    sums = Summary("sums", lambda rows: rows.groupBy("lease_id").agg(fn.count("*").alias("n")))
+    job = job_of(group, topic, doubled, summaries=(sums,))
+    run_job(job, assigned(topic), max_rounds=1)
+    for name, rows in ((job.sink, 28), (job.exceptions_sink, 12), (job.summary_sink(sums), 2)):
+        before = state.outputs(group, name)
+        (done,) = compact(spark, output_settings, state, group, name)
+        assert read_manifest(state, group, name) == (done.location,)
+        assert read_output(spark, state, group, name).count() == rows
+        assert [row.records for row in state.outputs(group, name)] == [row.records for row in before]

@@ -1,0 +1,205 @@
+"""A job writes its group's dead letters at its end where no service does; that fails no job, and hides no error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.database import Database
+from sharequeue.groups.heartbeats import ensure_group
+from sharequeue.groups.service_leases import hear_replica
+from sharequeue.kafka.topics import Topics
+from sharequeue.settings import Settings
+from sharequeue.spark import DeadLettersLeft, RunReport, draining, lease, run_rounds
+from sharequeue.values import SharePartition
+from tests.fix_deadletters import GROUP_CONFIGS, GivenUp, alter_configs
+from tests.fix_pipelines import Holder, job_of
+
+Make = Callable[..., GivenUp]
+
+
+def rejecting(records: DataFrame) -> DataFrame:
+    """Reject every second record."""
+    kept = records.select("topic", "partition", "offset", "lease_id")
+    return kept.withColumn("outcome", fn.expr("if(offset % 2 = 0, 'reject', 'accept')"))
+
+
+def failing(records: DataFrame) -> DataFrame:
+    raise ValueError("no such column")
+
+
+def heard(database: Database, later: str) -> None:
+    """Set when the replicas were heard, from now on."""
+    with database.transaction() as connection:
+        connection.execute(
+            sa.text(
+                "update sharequeue.service_replicas set heard_at = sharequeue.clock() + cast(:later as interval)"
+            ),
+            {"later": later},
+        )
+
+
+@dataclass
+class Job:
+    """A group in a database that no service has seen, and its job."""
+
+    case: GivenUp
+    settings: Settings
+    topics: Topics
+    spark: SparkSession
+    done: int = 0
+
+    @property
+    def holder(self) -> Holder:
+        return Holder([SharePartition(self.case.group, self.case.topic, 0)])
+
+    def produce(self, count: int) -> None:
+        """Put records into the topic, every second of which will be rejected."""
+        self.case.produce(count)
+        offsets = range(self.done, self.done + count)
+        self.case.expected.update((self.case.topic, 0, offset) for offset in offsets if offset % 2 == 0)
+        self.done += count
+
+    def run(self, handler: Callable[[DataFrame], DataFrame] = rejecting, **changes: Any) -> RunReport:
+        case = self.case
+        job = job_of(case.group, case.topic, handler, failed_share=1.0, **changes)
+        return run_rounds(
+            self.settings,
+            job,
+            membership=self.holder,
+            state=case.state,
+            topics=self.topics,
+            spark=self.spark,
+        )
+
+    def drain(self) -> draining.Drained | None:
+        """Do what the end of a run does."""
+        return draining.drain_at_end(self.settings, self.case.state, self.case.configure())
+
+    @property
+    def waiting(self) -> int:
+        return sum(status.archiving for status in self.case.state.describe(self.case.group))
+
+
+@pytest.fixture
+def job(
+    given_up: Make,
+    private_database: Database,
+    output_settings: Settings,
+    topics: Topics,
+    spark: SparkSession,
+) -> Job:
+    """Give the job of a group of one partition, with a dead-letter topic."""
+    case = replace(given_up(), database=private_database)
+    ensure_group(private_database, case.group)
+    case.configure(
+        **{name.replace(".", "_"): value for name, value in GROUP_CONFIGS.items()},
+        errors_deadletterqueue_topic_name=case.dead_letter_topic,
+    )
+    topic_id = topics.describe([case.topic])[case.topic].topic_id
+    case.state.initialize(SharePartition(case.group, case.topic, 0), topic_id, 0, 1)
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    return Job(case, output_settings.replace(database_url=url), topics, spark)
+
+
+def test_a_run_writes_them_where_no_service_does(job: Job) -> None:
+    """Beside a service that drains, the run leaves them; when that one is silent for 15 s, the next run writes them,
+    each once, also a run that fails; then there is nothing to say."""
+    job.produce(6)
+    hear_replica(job.case.database, "replica", drains=True)
+    heard(job.case.database, "10 minutes")  # it goes on beating while the run takes its time
+    left = job.run()
+    assert (left.rejected, left.dead_letters, job.waiting) == (3, None, 3)
+    heard(job.case.database, "-16 s")
+    hear_replica(job.case.database, "another, which leaves them to jobs")
+    with pytest.raises(ValueError, match="no such column"):
+        job.run(failing)
+    assert job.waiting == 0
+    job.produce(4)
+    report = job.run()
+    assert report.dead_letters is not None
+    assert (report.dead_letters.written, report.dead_letters.left, report.dead_letters.warning) == (
+        2,
+        0,
+        None,
+    )
+    assert job.run().dead_letters is None
+    job.case.assert_each_exactly_once()
+
+
+def test_a_block_writes_them_too(job: Job) -> None:
+    """At the end of `lease`, also of one that failed, and nothing was leased."""
+    job.produce(6)
+    case = job.case
+    given: dict[str, Any] = {"settings": job.settings, "spark": job.spark, "membership": job.holder}
+    with lease(case.group, [case.topic], **given) as leased:
+        output = f"{job.settings.output}/block"
+        rejecting(leased.records).write.parquet(output)
+        leased.acknowledge(output)
+        assert leased.dead_letters is None
+        assert job.waiting == 3
+    assert leased.dead_letters is not None
+    assert (leased.dead_letters.written, job.waiting) == (3, 0)
+    case.assert_each_exactly_once()
+    job.produce(2)
+    case.reject()
+    case.expected.clear()
+    with pytest.raises(KeyError), lease(case.group, [case.topic], **given) as leased:
+        raise KeyError("mine")
+    assert leased.dead_letters is not None
+    assert (leased.dead_letters.written, job.waiting) == (2, 0)
+
+
+def test_what_is_left_is_a_warning(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that takes none, a drain that takes too long, one that fails: the run is well, and names what is left;
+    the run's own error stays its error."""
+    alter_configs(
+        job.settings,
+        ResourceType.TOPIC,
+        job.case.dead_letter_topic,
+        errors_deadletterqueue_group_enable="false",
+    )
+    job.produce(6)
+    report = job.run()
+    assert (report.rejected, report.drained) == (3, True)
+    assert report.dead_letters is not None
+    assert (report.dead_letters.written, report.dead_letters.left) == (0, 3)
+    warning = report.dead_letters.warning
+    assert isinstance(warning, DeadLettersLeft)
+    assert f"3 dead letters of group {job.case.group} wait" in str(warning)
+    assert "errors.deadletterqueue.group.enable" in str(warning)
+    assert "sharequeue dlq drain --group" in str(warning)
+    assert "took longer" not in str(warning)
+    with pytest.raises(ValueError, match="no such column"):
+        job.run(failing)
+
+    opted_in = {"errors_deadletterqueue_group_enable": "true"}
+    alter_configs(job.settings, ResourceType.TOPIC, job.case.dead_letter_topic, **opted_in)
+    with monkeypatch.context() as patched:
+        patched.setattr(draining, "BATCH_RECORDS", 2)
+        patched.setattr(draining, "DRAIN_SECONDS", 0.0)
+        slow = job.drain()
+    assert slow is not None
+    assert (slow.written, slow.left) == (2, 1)
+    assert "took longer than 0 s" in str(slow.warning)
+
+    def broken(*arguments: object, **bounds: object) -> None:
+        raise OSError("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(draining, "DeadLetterWriter", broken)
+        failed = job.drain()
+    assert failed is not None
+    assert "the database is away" in str(failed.warning)
+    assert job.waiting == 1
+    last = job.drain()
+    assert last is not None
+    assert (last.written, last.warning) == (1, None)
+    job.case.assert_each_exactly_once()

@@ -1,0 +1,121 @@
+"""What is leased and not in the log: gaps where nothing ever was to be read, never where something was lost."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame
+
+from sharequeue.errors import UnknownTopicId
+from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fix_stack import MakeTopic
+
+
+@pytest.mark.parametrize(
+    ("isolation_level", "accepted", "gaps"), [("read_committed", 20, 13), ("read_uncommitted", 30, 3)]
+)
+def test_what_the_log_does_not_return_is_a_gap(
+    group: str,
+    make_topic: MakeTopic,
+    settings: Settings,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    isolation_level: str,
+    accepted: int,
+    gaps: int,
+) -> None:
+    """Ten committed records, ten aborted, ten committed, and three markers: what no reader sees is
+    acknowledged as gaps, and the partition is drained to its very end."""
+    topic = make_topic(1)
+    producer = Producer(client_config(settings, transactional_id=f"gaps-{topic}") | {"log_level": 0})
+    producer.init_transactions()
+    for end in (producer.commit_transaction, producer.abort_transaction, producer.commit_transaction):
+        producer.begin_transaction()
+        for number in range(10):
+            producer.produce(topic, str(number).encode())
+        producer.flush(30)
+        end()
+    holder = assigned(topic, share_isolation_level=isolation_level)
+    report = run_job(job_of(group, topic, all_accepted), holder)
+    assert (report.accepted, report.gaps, report.dropped) == (accepted, gaps, 0)
+    (status,) = state.describe(group)
+    assert (status.spso, status.lag, status.acquired) == (33, 0, 0)
+
+
+def test_what_retention_took_before_the_lease_is_not_leased(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    settings: Settings,
+    assigned: Assigned,
+    run_job: RunJob,
+) -> None:
+    """The log start is asked for before the lease: what is gone by then is neither a gap nor lost by this
+    run."""
+    topic = make_topic(1)
+    produce(topic, 0, range(20))
+    _delete_before(settings, topic, 5)
+    report = run_job(job_of(group, topic, all_accepted), assigned(topic))
+    assert (report.accepted, report.gaps, report.lost) == (15, 0, 0)
+
+
+def test_retention_that_overtakes_a_lease_is_counted_and_no_gap(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    settings: Settings,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+) -> None:
+    """Records deleted between lease and read: the job neither fails nor passes them off as gaps; they are
+    lost, and said to be."""
+    topic = make_topic(1)
+    produce(topic, 0, range(20))
+
+    def too_late(records: DataFrame) -> DataFrame:
+        _delete_before(settings, topic, 8)
+        return all_accepted(records)
+
+    report = run_job(job_of(group, topic, too_late, try_empty=False), assigned(topic))
+    assert (report.accepted, report.gaps, report.lost, report.dropped) == (12, 0, 8, 0)
+    (status,) = state.describe(group)
+    assert (status.spso, status.lag, status.leases) == (20, 0, 0)
+
+
+def test_a_topic_made_again_meanwhile_is_no_gap(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    topics: Topics,
+    state: State,
+) -> None:
+    """What is missing because the topic is another one now is not acknowledged; the run says what
+    happened."""
+    topic = make_topic(1)
+    produce(topic, 0, range(20))
+
+    def too_late(records: DataFrame) -> DataFrame:
+        topics.delete(topic)
+        make_topic(1, topic)
+        produce(topic, 0, range(5))
+        return all_accepted(records)
+
+    impatient = {"kafkaConsumer.pollTimeoutMs": "2000"}
+    with pytest.raises(UnknownTopicId, match="made again"):
+        run_job(job_of(group, topic, too_late, reader_options=impatient, try_empty=False), assigned(topic))
+    assert state.outputs(group, f"sink-{group}") == []
+
+
+def _delete_before(settings: Settings, topic: str, offset: int) -> None:
+    admin = AdminClient(client_config(settings))
+    at = TopicPartition(topic, 0, offset)
+    admin.delete_records([at])[at].result(30)

@@ -1,0 +1,288 @@
+"""lease → records → acknowledge: what was written is answered, and nothing else; what is not answered goes back."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.kafka.clients import client_config
+from sharequeue.settings import Settings
+from sharequeue.spark import LeasedRecords, lease
+from sharequeue.spark.job import HandlerError
+from sharequeue.spark.lease import Unacknowledged
+from sharequeue.spark.leasing.renewal import LockLost
+from sharequeue.state import State
+from tests.fix_pipelines import Assigned, Holder, Produce
+from tests.fix_stack import MakeTopic
+
+SHORT_LOCK_MS = 1500
+
+Leasing = Callable[..., AbstractContextManager[LeasedRecords]]
+
+
+@pytest.fixture
+def leasing(settings: Settings, spark: SparkSession, state: State, group: str) -> Leasing:
+    """Give `lease` with this test's group, session and state: `leasing([topic], membership=holder)`."""
+    return partial(lease, group, settings=settings, spark=spark, state=state)
+
+
+def by_value(records: DataFrame) -> DataFrame:
+    """The outcome is what the value says."""
+    return records.withColumn("outcome", fn.col("value").cast("string"))
+
+
+def given_back(state: State, group: str, available: int) -> None:
+    """Nothing was answered, nothing is held, everything can be leased again."""
+    statuses = state.describe(group)
+    assert state.leases(group) == []
+    assert sum(status.available for status in statuses) == available
+    assert [status.spso for status in statuses] == [0] * len(statuses)
+    assert state.verify(group) == []
+
+
+def test_what_was_written_is_what_is_answered(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    leasing: Leasing,
+    state: State,
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    """Each outcome is taken from the files: of two partitions, without a lease id, in a format of the user's. What
+    they leave out is released and counted; what waits until a time is not delivered before. In a folder that is
+    appended to, a block answers for its own rows."""
+    topic = make_topic(2)
+    produce(topic, 0, ["accept", "reject", "release", "accept", "dropped"])
+    produce(topic, 1, ["accept", "Accept"])
+    holder = assigned(topic)
+    mean = {"dropped": "release", "unknown": "release"}
+    with leasing([topic], membership=holder, **mean) as leased:
+        assert leased
+        assert leased.count == 7
+        kept = by_value(leased.records).where("outcome <> 'dropped'")
+        later = fn.when(fn.col("outcome") == "release", fn.expr("current_timestamp() + interval 1 hour"))
+        kept = kept.withColumn("not_before", later)
+        kept.select("topic", "partition", "offset", "outcome", "not_before").write.json(f"{tmp_path}/json")
+        answered = leased.acknowledge(spark.read.json(f"{tmp_path}/json"))
+        with pytest.raises(HandlerError, match="already"):
+            leased.acknowledge(f"{tmp_path}/json")
+    assert (answered.leased, answered.accepted, answered.rejected, answered.dropped) == (7, 3, 1, 1)
+    # One by its outcome, one by an outcome that is none, one that was left out.
+    assert (answered.released, answered.gaps, answered.lost, answered.exhausted) == (3, 0, 0, 0)
+    assert answered.lag == 3  # a group without a dead-letter topic is done with what it rejects
+
+    folder = tmp_path / "parquet"
+    for _ in range(2):
+        with leasing([topic], membership=holder, max_records=2, **mean) as leased:
+            by_value(leased.records).write.mode("append").parquet(str(folder))
+            answered = leased.acknowledge(folder)
+        assert answered.leased == answered.released == 2
+    rows = spark.read.parquet(str(folder)).select("partition", "offset", "delivery_count").collect()
+    # Twice more, and not what is to wait an hour.
+    assert sorted(map(tuple, rows)) == [(0, 4, 2), (0, 4, 3), (1, 1, 2), (1, 1, 3)]
+    assert state.leases(group) == []
+    assert state.verify(group) == []
+
+
+def test_outcomes_that_need_not_be_what_was_written_are_refused(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    leasing: Leasing,
+    state: State,
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    """Computed anew from the topic, in memory, of other partitions, without a column, or not there at all: nothing of
+    it is answered, and all of it goes back when the block ends."""
+    topic = make_topic(1)
+    produce(topic, 0, ["accept"] * 3)
+    with leasing([topic], membership=assigned(topic)) as leased:
+        outcomes = by_value(leased.records)
+        with pytest.raises(HandlerError, match="computed from the topic"):
+            leased.acknowledge(outcomes)
+        with pytest.raises(HandlerError, match="in memory"):
+            leased.acknowledge(spark.range(3).selectExpr("'accept' outcome", "id offset"))
+        with pytest.raises(HandlerError, match="no folder"):
+            leased.acknowledge(tmp_path / "nowhere")
+        elsewhere = outcomes.select(
+            "topic", (fn.col("partition") + 1).alias("partition"), "offset", "outcome"
+        )
+        elsewhere.write.parquet(f"{tmp_path}/elsewhere")
+        with pytest.raises(HandlerError, match="3 offsets, such as 0, of partitions that were not leased"):
+            leased.acknowledge(f"{tmp_path}/elsewhere")
+        outcomes.drop("outcome").write.parquet(f"{tmp_path}/lacking")
+        with pytest.raises(HandlerError, match="lack outcome"):
+            leased.acknowledge(f"{tmp_path}/lacking")
+    given_back(state, group, 3)
+
+
+def test_nothing_to_lease_is_an_empty_block(
+    make_topic: MakeTopic, assigned: Assigned, leasing: Leasing, tmp_path: Path
+) -> None:
+    """Without records the same lines run and answer nothing."""
+    topic = make_topic(1)
+    with leasing([topic], membership=assigned(topic)) as leased:
+        assert not leased
+        by_value(leased.records).write.parquet(f"{tmp_path}/out")
+        assert leased.acknowledge(f"{tmp_path}/out").leased == 0
+
+
+def test_what_a_lease_cannot_be_made_of_is_said_at_once(leasing: Leasing) -> None:
+    """Before a session is made or anything is asked for."""
+    with pytest.raises(ValueError, match="no outcome"), leasing(["t"], dropped="ignore"):
+        pass
+    with pytest.raises(ValueError, match="at least one topic"), leasing([]):
+        pass
+    with pytest.raises(ValueError, match="1 or more"), leasing(["t"], max_records=0):
+        pass
+
+
+def test_a_block_that_fails_gives_back_at_once(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, leasing: Leasing, state: State
+) -> None:
+    """After an exception the records are suspects and come again in parts; after an interrupt, which is somebody's
+    will, they come again together."""
+    topic = make_topic(1)
+    produce(topic, 0, range(100))
+    holder = assigned(topic)
+    with pytest.raises(KeyboardInterrupt), leasing([topic], membership=holder) as leased:
+        raise KeyboardInterrupt
+    given_back(state, group, 100)
+    with pytest.raises(LookupError, match="100"), leasing([topic], membership=holder) as leased:
+        raise LookupError(leased.count)
+    given_back(state, group, 100)
+    with pytest.warns(Unacknowledged), leasing([topic], membership=holder) as leased:
+        assert leased.count < 100
+
+
+def test_locks_are_kept_and_a_lost_one_stops_the_block(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    leasing: Leasing,
+    state: State,
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    """A lock is renewed long before it lapses. Taken away, it cancels the Spark job that is at work, refuses what was
+    written, and the block ends in LockLost, whatever Spark said to the cancellation."""
+    topic = make_topic(1)
+    produce(topic, 0, ["accept"] * 20)
+    holder = assigned(topic)
+    folder = str(tmp_path / "out")
+
+    def block() -> None:
+        with leasing([topic], membership=holder, lock_duration_ms=SHORT_LOCK_MS) as leased:
+            first = leased.leases[0].expires_at
+            _until(lambda: _expiry(state, group) > first)
+            by_value(leased.records).write.parquet(folder)
+            robber = threading.Thread(target=_rob, args=(spark, state, group, holder))
+            robber.start()
+            began = time.monotonic()
+            with pytest.raises(Exception, match="cancelled"):
+                # Three seconds a record: a minute, unless it is cancelled.
+                leased.records.where("java_method('java.lang.Thread', 'sleep', 3000L) is null").count()
+            assert time.monotonic() - began < 20
+            robber.join()
+            for refused in (leased.check, lambda: leased.records, lambda: leased.acknowledge(folder)):
+                with pytest.raises(LockLost):
+                    refused()
+            raise LookupError("what Spark said to the cancellation")
+
+    with pytest.raises(LockLost, match="no longer held"):
+        block()
+    given_back(state, group, 20)
+
+
+class Forked(BaseException):
+    """A child's way out of the block."""
+
+
+def test_a_forked_child_gives_nothing_back(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    leasing: Leasing,
+    state: State,
+    tmp_path: Path,
+) -> None:
+    """A child that leaves the block, by whatever way, has no part in its parent's lease."""
+    topic = make_topic(1)
+    produce(topic, 0, ["accept"] * 5)
+    parent = os.getpid()
+    try:
+        with leasing([topic], membership=assigned(topic)) as leased:
+            if (child := os.fork()) == 0:
+                raise Forked
+            assert os.waitpid(child, 0)[1] == 0
+            assert sum(row.records for row in state.leases(group)) == 5
+            by_value(leased.records).write.parquet(f"{tmp_path}/out")
+            assert leased.acknowledge(f"{tmp_path}/out").accepted == 5
+    except BaseException as error:
+        if os.getpid() != parent:
+            os._exit(0 if isinstance(error, Forked) else 1)
+        raise
+
+
+def test_retention_that_overtakes_a_lease_is_counted(
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    leasing: Leasing,
+    settings: Settings,
+    state: State,
+    group: str,
+    tmp_path: Path,
+) -> None:
+    """Deleted between lease and read: neither gaps nor dropped, but lost, and the block ends well."""
+    topic = make_topic(1)
+    produce(topic, 0, ["accept"] * 20)
+    with leasing([topic], membership=assigned(topic)) as leased:
+        admin, at = AdminClient(client_config(settings)), TopicPartition(topic, 0, 8)
+        admin.delete_records([at])[at].result(30)
+        by_value(leased.records).write.parquet(f"{tmp_path}/out")
+        answered = leased.acknowledge(f"{tmp_path}/out")
+    assert (answered.accepted, answered.lost, answered.gaps, answered.dropped) == (12, 8, 0, 0)
+    (status,) = state.describe(group)
+    assert (status.spso, status.lag, status.leases) == (20, 0, 0)
+
+
+def _expiry(state: State, group: str) -> datetime:
+    (row,) = state.leases(group)
+    return row.expires_at
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _rob(spark: SparkSession, state: State, group: str, holder: Holder) -> None:
+    """Take the lease away once Spark is at work."""
+    tracker = spark.sparkContext.statusTracker()
+    _until(
+        lambda: any(
+            stage.numActiveTasks for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage
+        )
+    )
+    state.release(group, holder.member_id)

@@ -1,0 +1,325 @@
+"""Locks are renewed while Spark works; a lost one, a failed handler or a killed run acknowledges nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.database import Database
+from sharequeue.errors import InvalidRecordState, ShareError
+from sharequeue.settings import Settings
+from sharequeue.spark.leasing.renewal import LockLost
+from sharequeue.spark.output.leases import read_manifest, read_output, sweep_outputs
+from sharequeue.spark.report import Progress
+from sharequeue.state import State
+from sharequeue.state.many import LeaseAnswer
+from sharequeue.values import Acknowledged, AcknowledgeType, LeaseOutput
+from tests.cutting_proxy import CuttingProxy
+from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
+from tests.fix_stack import REPOSITORY, MakeTopic
+
+SHORT_LOCK_MS = 1500
+
+
+@pytest.fixture
+def filled(make_topic: MakeTopic, produce: Produce) -> str:
+    """A topic of two partitions with twenty records each."""
+    topic = make_topic(2)
+    for partition in range(2):
+        produce(topic, partition, range(20))
+    return topic
+
+
+def given_back(state: State, group: str) -> None:
+    """Nothing was acknowledged, nothing is held any more: everything is there to be delivered again, at
+    once."""
+    statuses = state.describe(group)
+    assert sum(status.acquired for status in statuses) == 0
+    assert sum(status.available for status in statuses) == 40
+    assert state.leases(group) == []
+    assert read_manifest(state, group, f"sink-{group}") == ()
+    assert state.verify(group) == []
+
+
+def test_a_round_longer_than_its_locks_keeps_them(
+    group: str, filled: str, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    """Three times the lock duration in Spark: the locks are renewed meanwhile, and the answers are taken."""
+    seconds = 3 * SHORT_LOCK_MS / 1000
+
+    def slow(records: DataFrame) -> DataFrame:
+        time.sleep(seconds)  # the handler itself works on the driver that long
+        return all_accepted(records)
+
+    report = run_job(job_of(group, filled, slow, lock_duration_ms=SHORT_LOCK_MS), assigned(filled))
+    assert report.accepted == 40
+    assert report.drained
+
+
+def test_a_lost_lock_stops_spark_before_anything_is_acknowledged(
+    group: str, filled: str, assigned: Assigned, run_job: RunJob, state: State, spark: SparkSession
+) -> None:
+    """A lease that was taken away is noticed at the next renewal: the Spark job is cancelled, not waited for."""
+    holder = assigned(filled)
+
+    def endless(records: DataFrame) -> DataFrame:
+        # Three seconds by record, for twenty records on each of two cores.
+        return all_accepted(records).withColumn(
+            "nap", fn.expr("java_method('java.lang.Thread', 'sleep', 3000L)")
+        )
+
+    def rob() -> None:
+        tracker = spark.sparkContext.statusTracker()
+        while not any(
+            stage.numActiveTasks for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage
+        ):
+            time.sleep(0.05)
+        state.release(group, holder.member_id)
+
+    robber = threading.Thread(target=rob)
+    robber.start()
+    began = time.monotonic()
+    with pytest.raises(LockLost, match="no longer held"):
+        run_job(job_of(group, filled, endless, lock_duration_ms=SHORT_LOCK_MS), holder)
+    robber.join()
+    assert time.monotonic() - began < 20
+    given_back(state, group)
+
+
+def test_a_lost_membership_stops_the_run(
+    group: str, filled: str, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    """Out of the group, a run writes nothing more, and what it still held is free."""
+    holder = assigned(filled)
+
+    def expelled(records: DataFrame) -> DataFrame:
+        holder.lost.set()
+        return all_accepted(records)
+
+    with pytest.raises(LockLost, match="no longer knows member holder"):
+        run_job(job_of(group, filled, expelled, try_empty=False), holder)
+    given_back(state, group)
+
+
+def test_a_handler_that_fails_on_the_driver_gives_everything_back(
+    group: str, filled: str, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    """The handler's own exception reaches the caller, and the locks do not have to lapse first."""
+
+    def broken(records: DataFrame) -> DataFrame:
+        raise LookupError("no such table")
+
+    with pytest.raises(LookupError, match="no such table"):
+        run_job(job_of(group, filled, broken, try_empty=False), assigned(filled))
+    given_back(state, group)
+
+
+def test_a_handler_that_fails_in_spark_gives_everything_back(
+    group: str, filled: str, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    """The same for an exception of a task; part of the output was written, and none of it counts."""
+
+    def poisoned(records: DataFrame) -> DataFrame:
+        failing = fn.when(fn.col("offset") == 7, fn.raise_error(fn.lit("poison"))).otherwise(fn.lit("accept"))
+        return records.withColumn("outcome", failing.cast("string"))
+
+    with pytest.raises(Exception, match="poison"):
+        run_job(job_of(group, filled, poisoned), assigned(filled))
+    given_back(state, group)
+
+
+def test_a_run_that_somebody_stops_leaves_no_suspects(
+    group: str, filled: str, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    """An interrupt gives everything back at once, and it comes again together: nothing of it had failed."""
+
+    def stopped(records: DataFrame) -> DataFrame:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_job(job_of(group, filled, stopped, try_empty=False), assigned(filled))
+    given_back(state, group)
+    again = run_job(
+        job_of(group, filled, all_accepted), Holder([s.share_partition for s in state.describe(group)])
+    )
+    assert (len(again.rounds), again.accepted) == (1, 40)
+
+
+class _RefusingSecond(State):
+    """A state that is asked for two acknowledgements, and loses the second lease just before it."""
+
+    answered = 0
+
+    def acknowledge_many(
+        self, answers: Sequence[LeaseAnswer], *, request_id: UUID | None = None
+    ) -> list[Acknowledged | ShareError]:
+        if self.answered:
+            self.release_many([each.lease for each in answers])
+        self.answered += 1
+        return super().acknowledge_many(answers, request_id=request_id)
+
+
+def test_each_lease_counts_by_itself(
+    group: str,
+    filled: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    spark: SparkSession,
+    database: object,
+) -> None:
+    """One lease acknowledged, the next one refused: readers see the first one's output and not the
+    second's, and the next run brings the rest, each record once."""
+    holder = assigned(filled)
+    job = job_of(group, filled, all_accepted)
+    with pytest.raises(InvalidRecordState):
+        run_job(job, holder, state=_RefusingSecond(database))  # type: ignore[arg-type]
+    assert read_output(spark, state, group, job.sink).count() == 20
+    assert run_job(job, holder).accepted == 20
+    rows = read_output(spark, state, group, job.sink).select("partition", "offset").collect()
+    assert Counter((row[0], row[1]) for row in rows) == {(p, n): 1 for p in range(2) for n in range(20)}
+
+
+def test_a_lost_reply_neither_leases_nor_counts_twice(
+    group: str,
+    filled: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    settings: Settings,
+    state: State,
+    spark: SparkSession,
+) -> None:
+    """The replies to an acquire and to an acknowledgement that have committed never arrive: the run asks again, is
+    answered as at first, and its output and figures are those of a quiet day."""
+    holder = assigned(filled)
+    url = sa.make_url(settings.database_url)
+    with CuttingProxy(str(url.host), int(url.port or 0)) as proxy:
+        through = url.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+
+        def cut(progress: Progress) -> None:
+            if progress.stage in ("acquire", "acknowledge") and progress.round == 1:
+                proxy.arm(f"sharequeue.{progress.stage}_many(", 0)
+
+        with Database(through) as database:
+            job = job_of(group, filled, all_accepted)
+            report = run_job(job, holder, state=State(database), progress=cut)
+        assert (proxy.cuts, proxy.armed) == (2, False)
+    assert (report.leased, report.accepted, len(report.rounds[0].lease_ids)) == (40, 40, 2)
+    assert read_output(spark, state, group, job.sink).count() == 40
+    assert [(status.spso, status.lag) for status in state.describe(group)] == [(20, 0)] * 2
+    assert state.leases(group) == []
+    assert state.verify(group) == []
+
+
+KILLED = textwrap.dedent(
+    """
+    import os, sys
+    from pyspark.sql import functions as fn
+    from sharequeue.spark import ShareGroupJob, run_rounds, spark_session
+    from sharequeue.database import Database
+    from sharequeue.settings import Settings
+    from sharequeue.values import SharePartition
+    from sharequeue.state import State
+    from sharequeue.kafka.topics import Topics
+    from tests.fix_pipelines import Holder
+
+    home, output, group, topic, lock_ms = sys.argv[1:]
+    settings = Settings.load(home, output=output)
+
+    class Killed(State):
+        def acknowledge_many(self, *arguments, **named):
+            os.kill(os.getpid(), 9)
+
+    def handler(records):
+        kept = records.select("topic", "partition", "offset", "lease_id")
+        return kept.withColumn("outcome", fn.lit("accept"))
+
+    job = ShareGroupJob(group, (topic,), handler, f"sink-{group}", lock_duration_ms=int(lock_ms))
+    holder = Holder([SharePartition(group, topic, partition) for partition in range(2)], "killed")
+    state, spark = Killed(Database.open(settings)), spark_session(settings, "killed")
+    run_rounds(settings, job, membership=holder, state=state, topics=Topics(settings), spark=spark)
+    """
+)
+
+
+def test_killed_between_write_and_acknowledgement(
+    group: str,
+    filled: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    spark: SparkSession,
+    output_settings: Settings,
+) -> None:
+    """A run killed once its files are in place: nobody sees them, its locks lapse, the next run brings each
+    record once, and the sweep removes what the killed run left, and nothing else."""
+    holder = assigned(filled)
+    killed = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            KILLED,
+            *map(str, (output_settings.home, output_settings.output, group, filled, 5000)),
+        ],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert killed.returncode == -9, killed.stderr
+    job = job_of(group, filled, all_accepted)
+    folders = sorted(str(path) for path in (output_settings.local_output / job.sink).glob("lease=*"))
+    assert len(folders) == 2
+    assert read_manifest(state, group, job.sink) == ()
+
+    _until_lapsed(state, holder)
+    assert sorted(sweep_outputs(spark, output_settings, state, job, dry_run=True)) == folders
+    assert run_job(job, holder).accepted == 40
+    assert read_output(spark, state, group, job.sink).count() == 40
+    assert sorted(sweep_outputs(spark, output_settings, state, job)) == folders
+    assert sweep_outputs(spark, output_settings, state, job) == []
+    rows = read_output(spark, state, group, job.sink).select("partition", "offset").collect()
+    assert Counter((row[0], row[1]) for row in rows) == {(p, n): 1 for p in range(2) for n in range(20)}
+    assert state.verify(group) == []
+
+
+def test_the_sweep_leaves_what_is_held(
+    group: str, filled: str, assigned: Assigned, state: State, spark: SparkSession, output_settings: Settings
+) -> None:
+    """A folder, or a staging folder, of a lease that is still at work is not swept; the same without the
+    lease is."""
+    holder = assigned(filled)
+    job = job_of(group, filled, all_accepted)
+    (status, _) = state.describe(group)
+    state.observe(holder.assignment[0], status.topic_id, 0, 20, 20)
+    lease = state.acquire(holder.assignment[0], "holder", None, 10)
+    assert lease is not None
+    root = output_settings.local_output / job.sink
+    name = f"{state.state_id()}-{lease.lease_id}"
+    for folder in (f"lease={name}", f"_staging/leases={name}"):
+        (root / folder).mkdir(parents=True)
+    assert sweep_outputs(spark, output_settings, state, job) == []
+    state.acknowledge(
+        lease, {AcknowledgeType.ACCEPT: lease.offsets}, outputs=[LeaseOutput(job.sink, str(root), 10)]
+    )
+    assert sweep_outputs(spark, output_settings, state, job) == [f"{root}/_staging/leases={name}"]
+
+
+def _until_lapsed(state: State, holder: Holder) -> None:
+    """Wait for the locks of the killed run to lapse, as a sweep sees it."""
+    deadline = time.monotonic() + 30
+    while state.leases(holder.assignment[0].group_id):
+        assert time.monotonic() < deadline
+        state.sweep()

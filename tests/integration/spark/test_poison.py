@@ -1,0 +1,110 @@
+"""A record that kills the Python worker that reads it, or takes all its memory, goes to the dead letters alone, and
+those that died with it are through in a few rounds."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
+
+from sharequeue.spark.by_row import by_row
+from sharequeue.spark.job import Handler
+from sharequeue.spark.output.leases import read_output
+from sharequeue.state import State
+from tests.fix_pipelines import Assigned, Produce, RunJob, job_of
+from tests.fix_stack import MakeTopic
+
+pytestmark = pytest.mark.timeout(600)
+
+POISON = 321
+DELIVERIES = 5
+GIB = 1 << 30
+
+
+def fatal(record: dict[str, Any]) -> Mapping[str, Any]:
+    """Take any record but one, which ends the process: no exception can be caught of that."""
+    if record["offset"] == POISON:
+        os._exit(86)
+    return {"value": record["value"].decode()}
+
+
+def hungry(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Take any batch but that of one record, for which there is not memory enough: the limit is set as Spark's
+    workers set the one of ``spark.executor.pyspark.memory``, and taken back, because others use the worker."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (4 * GIB, before[1]))
+    try:
+        for batch in batches:
+            if POISON in batch.column("offset").to_pylist():
+                bytearray(8 * GIB)
+            yield batch.append_column("outcome", pa.array(["accept"] * batch.num_rows))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def within_a_limit(records: DataFrame) -> DataFrame:
+    """A handler on Arrow batches, in which nothing catches what is raised."""
+    kept = records.select("topic", "partition", "offset", "lease_id")
+    return kept.mapInArrow(hungry, StructType([*kept.schema, StructField("outcome", StringType())]))
+
+
+@pytest.mark.parametrize(
+    ("records", "handler", "says"),
+    [
+        pytest.param(100_000, by_row(fatal, "value string"), "Python worker exited unexpectedly", id="exit"),
+        pytest.param(1_000, within_a_limit, "MemoryError", id="memory"),
+    ],
+)
+def test_a_record_that_kills_its_worker_takes_only_itself_along(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    records: int,
+    handler: Handler,
+    says: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The run that it kills gives back its leases. The next takes the suspects in parts, side by side, each a Spark
+    job: of every round only the job that has it fails, and its part comes again in smaller ones; at the default
+    limit of five deliveries the fifth holds it alone. All others are accepted, each once."""
+    topic = make_topic(2)
+    produce(topic, 0, range(records))
+    produce(topic, 1, range(16))
+    job = job_of(group, topic, handler)
+    holder = assigned(topic, errors_deadletterqueue_topic_name=f"dlq.{topic}")
+    with pytest.raises(Exception, match=says):
+        run_job(job, holder)
+    report = run_job(job, holder)
+    parts = math.ceil(records ** (1 / (DELIVERIES - 1)))
+    packed, alone = report.rounds[: DELIVERIES - 2], report.rounds[DELIVERIES - 2 :]
+    assert len(packed[0].lease_ids) == parts + 2  # 16 records in two parts
+    assert [each.leased for each in alone] == [1] * len(alone)
+    assert len(alone) <= parts
+    assert sorted(each.unanswered > 0 for each in packed + alone).count(True) == DELIVERIES - 1
+    assert caplog.text.count("ended without an answer: ") == DELIVERIES - 1
+    assert says in caplog.text
+    status, neighbour = state.describe(group)
+    assert (neighbour.lag, neighbour.archiving) == (0, 0)
+    assert (status.lag, status.spso) == (0, records)
+    assert (status.archiving, status.acquired, status.available) == (0, 0, 0)
+    # No service is there: the run has written it at its end.
+    assert report.dead_letters is not None
+    assert report.dead_letters.written == 1
+    (letter,) = state.dead_letters(group)
+    assert (letter.cause, letter.delivery_count) == ("exceeded", DELIVERIES)
+    assert list(letter.offsets.iter_offsets()) == [POISON]
+    output = read_output(spark, state, group, job.sink).where("partition = 0").select("offset")
+    offsets = [row["offset"] for row in output.collect()]
+    assert sorted(offsets) == [offset for offset in range(records) if offset != POISON]
+    assert state.verify(group) == []

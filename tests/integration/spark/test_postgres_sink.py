@@ -1,0 +1,368 @@
+"""Accepted rows in a Postgres table by the transaction that acknowledges them; what cannot be is refused first."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections import Counter
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.database import Database
+from sharequeue.errors import InvalidRecordState
+from sharequeue.offsets import OffsetSet
+from sharequeue.settings import Settings
+from sharequeue.spark.output.leases import NotFiles, read_manifest, read_output, sweep_outputs
+from sharequeue.spark.sinks.copy import Copier
+from sharequeue.spark.sinks.postgres import PostgresTable, StagingLost, Step
+from sharequeue.spark.sinks.sinks import Place, SinkRefused
+from sharequeue.state import State
+from sharequeue.values import AcknowledgeType, SharePartition
+from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, RunJob, job_of
+from tests.fix_stack import MakeTopic
+
+COLUMNS = """
+    "offset" bigint, "partition" integer, text text not null, raw bytea, tags jsonb, share numeric(6, 3),
+    at timestamptz, day date, yes boolean, ratio double precision, "how many %" integer, empty text, nothing text,
+    written_at timestamptz not null default now()
+"""
+
+
+@pytest.fixture
+def table(make_table: MakeTable) -> str:
+    """Give a table for what is accepted."""
+    return make_table(COLUMNS)
+
+
+def every_type(records: DataFrame) -> DataFrame:
+    """A column of each kind; multiples of seven are rejected."""
+    text = fn.col("value").cast("string")
+    return records.select(
+        "topic",
+        "partition",
+        "offset",
+        "lease_id",
+        fn.concat(text, fn.lit(' "quoted", \\. \\N\nnext line é')).alias("text"),
+        fn.col("value").alias("raw"),
+        fn.map_from_arrays(fn.array(fn.lit("number")), fn.array(fn.col("offset"))).alias("tags"),
+        (fn.col("offset") / 8).cast("decimal(6,3)").alias("share"),
+        fn.lit(datetime.datetime(2013, 7, 4, 5, 6, 7, 890123)).alias("at"),
+        fn.lit(datetime.date(2013, 7, 4)).alias("day"),
+        (fn.col("offset") % 2 == 0).alias("yes"),
+        fn.when(fn.col("offset") == 1, fn.lit(float("nan"))).otherwise(fn.lit(0.1)).alias("ratio"),
+        fn.col("offset").cast("int").alias("how many %"),
+        fn.lit("").alias("empty"),
+        fn.lit(None).cast("string").alias("nothing"),
+        fn.when(fn.col("offset") % 7 == 0, "reject").otherwise("accept").alias("outcome"),
+        fn.lit("a multiple of seven").alias("error"),
+    )
+
+
+def simple(records: DataFrame) -> DataFrame:
+    """Two columns, everything accepted."""
+    text = fn.col("value").cast("string").alias("text")
+    return records.select("topic", "partition", "offset", "lease_id", text, fn.lit("accept").alias("outcome"))
+
+
+def rows_of(database: Database, table: str) -> list[dict[str, Any]]:
+    found = database.rows(sa.text(f'select * from {table} order by "partition", "offset"'))  # noqa: S608
+    return [dict(row) for row in found]
+
+
+def test_every_accepted_row_is_in_the_table_with_its_values(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    database: Database,
+    table: str,
+    output_settings: Settings,
+) -> None:
+    """Text, bytes, JSON, decimals, times, NaN, empty and null come as they are; a default is filled in; the rejected
+    stay among the exceptions; no file of an accepted row and no staging table is left."""
+    topic = make_topic(2)
+    for partition in range(2):
+        produce(topic, partition, [f"value {n}" for n in range(20)])
+    job = job_of(group, topic, every_type, output=PostgresTable(table))
+    report = run_job(job, assigned(topic), max_records=25)
+    assert (report.accepted, report.rejected, report.drained) == (34, 6, True)
+    assert report.stage_seconds["stage"] > 0
+
+    rows = rows_of(database, table)
+    assert Counter((row["partition"], row["offset"]) for row in rows) == {
+        (partition, n): 1 for partition in range(2) for n in range(20) if n % 7
+    }
+    first = rows[0]
+    assert first["text"] == 'value 1 "quoted", \\. \\N\nnext line é'
+    assert bytes(first["raw"]) == b"value 1"
+    assert first["tags"] == {"number": 1} or json.loads(first["tags"]) == {"number": 1}
+    assert (first["share"], first["yes"], first["how many %"]) == (Decimal("0.125"), False, 1)
+    assert first["at"] == datetime.datetime(2013, 7, 4, 5, 6, 7, 890123, datetime.UTC)
+    assert first["day"] == datetime.date(2013, 7, 4)
+    assert first["ratio"] != first["ratio"]
+    assert (first["empty"], first["nothing"]) == ("", None)
+    assert first["written_at"] is not None
+
+    assert read_output(spark, state, group, job.exceptions_sink).count() == 6
+    assert sum(row.records for row in state.outputs(group, job.sink)) == 34
+    with pytest.raises(NotFiles, match=r"postgresql:.*accepted"):
+        read_manifest(state, group, job.sink)
+    assert sweep_outputs(spark, output_settings, state, job) == []
+    assert not list((output_settings.local_output / job.sink).glob("lease=*"))
+
+
+def test_an_acknowledgement_that_is_refused_takes_the_rows_back(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    database: Database,
+    table: str,
+    output_settings: Settings,
+) -> None:
+    """A lease lost between insert and acknowledgement: the table is as it was; what was staged is swept; the next run
+    writes each record once."""
+    topic = make_topic(1)
+    produce(topic, 0, range(30))
+    holder = assigned(topic)
+
+    def rob(step: Step) -> None:
+        if step == "inserted":
+            state.release(group, holder.member_id)
+
+    job = job_of(group, topic, simple, output=PostgresTable(table, on_step=rob))
+    with pytest.raises(InvalidRecordState):
+        run_job(job, holder)
+    assert rows_of(database, table) == []
+    assert state.outputs(group, job.sink) == []
+    swept = sweep_outputs(spark, output_settings, state, job)
+    assert len(swept) == 2
+    assert swept[1].startswith("sink:")
+    job = job_of(group, topic, simple, output=PostgresTable(table))
+    assert sweep_outputs(spark, output_settings, state, job) == []
+
+    assert run_job(job, holder).accepted == 30
+    assert [row["offset"] for row in rows_of(database, table)] == list(range(30))
+
+
+def released_and_accepted_elsewhere(state: State, at: SharePartition) -> None:
+    """The lease is lost by force; another worker accepts its records."""
+    state.force_release(at, OffsetSet.of((0, 30)), execute=True)
+    lease = state.acquire(at, "second", None, 30)
+    assert lease is not None
+    state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets})
+
+
+def given_up(state: State, at: SharePartition) -> None:
+    """The records are archived as rejected, whoever holds them."""
+    state.force_dead_letter(at, OffsetSet.of((0, 30)), execute=True)
+
+
+@pytest.mark.parametrize("lose", [released_and_accepted_elsewhere, given_up])
+def test_a_late_holder_moves_no_rows(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    database: Database,
+    table: str,
+    lose: Callable[[State, SharePartition], None],
+) -> None:
+    """The records were done with elsewhere and SPSO has passed them when the acknowledgement comes: it is refused,
+    and the table is as it was."""
+    topic = make_topic(1)
+    produce(topic, 0, range(30))
+    at = SharePartition(group, topic, 0)
+
+    def late(step: Step) -> None:
+        if step == "locked":
+            lose(state, at)
+
+    job = job_of(group, topic, simple, output=PostgresTable(table, on_step=late))
+    with pytest.raises(InvalidRecordState, match="output"):
+        run_job(job, assigned(topic))
+    assert rows_of(database, table) == []
+    assert state.outputs(group, job.sink) == []
+    assert (state.describe(group)[0].spso, state.verify(group)) == (30, [])
+
+
+def test_rows_that_are_not_all_there_are_not_acknowledged(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    database: Database,
+    table: str,
+) -> None:
+    """A staging table that was emptied, as a crash of Postgres does, fails the run; everything is given back."""
+    topic = make_topic(1)
+    produce(topic, 0, range(30))
+    schema = table.partition(".")[0]
+
+    def empty(step: Step) -> None:
+        if step != "copied":
+            return
+        with database.transaction() as connection:
+            names = connection.execute(
+                sa.text(
+                    "select relname from pg_class where relname like 'sharequeue_staging%' and"
+                    " relnamespace = to_regnamespace(:schema)"
+                ),
+                {"schema": schema},
+            )
+            for (name,) in names.all():
+                connection.exec_driver_sql(f"truncate {schema}.{name}")
+
+    with pytest.raises(StagingLost, match=r"30 accepted rows.* 0 were there"):
+        run_job(job_of(group, topic, simple, output=PostgresTable(table, on_step=empty)), assigned(topic))
+    assert rows_of(database, table) == []
+    assert state.describe(group)[0].available == 30
+
+
+def test_a_copy_that_spark_did_not_count_is_left_behind(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    monkeypatch: pytest.MonkeyPatch,
+    database: Database,
+    table: str,
+) -> None:
+    """Every task's rows are copied twice, as by a repeated or a speculative attempt, and committed both times: the
+    table has those of the attempt that was counted."""
+    topic = make_topic(1)
+    produce(topic, 0, range(30))
+    once = Copier.__call__
+
+    def twice(self: Copier, batches: Any) -> Any:
+        kept = list(batches)
+        list(once(self, kept))
+        return once(self, kept)
+
+    monkeypatch.setattr(Copier, "__call__", twice)
+    report = run_job(job_of(group, topic, simple, output=PostgresTable(table)), assigned(topic))
+    assert report.accepted == 30
+    assert [row["offset"] for row in rows_of(database, table)] == list(range(30))
+
+
+def test_a_sink_that_cannot_do_it_is_refused_before_anything_is_leased(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    stack: Any,
+    private_database: Database,
+    table: str,
+) -> None:
+    """No such table, or a table in another Postgres than the state's: said at once, with what to do."""
+    topic = make_topic(1)
+    produce(topic, 0, range(3))
+    holder = assigned(topic)
+    elsewhere = private_database.engine.url.render_as_string(hide_password=False)
+    for output, said in (
+        (PostgresTable("no_such.table"), "no table no_such.table in the state's database"),
+        (PostgresTable(table, url=elsewhere), "another database"),
+    ):
+        with pytest.raises(SinkRefused, match=said):
+            run_job(job_of(group, topic, simple, output=output), holder)
+        assert state.describe(group)[0].in_flight == 0
+    same = PostgresTable(table, url=stack.database_url)
+    assert run_job(job_of(group, topic, simple, output=same), holder).accepted == 3
+
+
+def test_a_column_without_a_place_is_refused_before_anything_is_written(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    table: str,
+    output_settings: Settings,
+) -> None:
+    """A column that the table lacks, or of a type that cannot be copied: nothing is leased for it."""
+    topic = make_topic(1)
+    produce(topic, 0, range(3))
+    holder: Holder = assigned(topic)
+    refused = (
+        ("extra", fn.lit(1), "no column extra"),
+        ("text", fn.expr("interval 1 day"), "cast it"),
+    )
+    for name, value, said in refused:
+
+        def wider(records: DataFrame, name: str = name, value: Column = value) -> DataFrame:
+            return simple(records).withColumn(name, value)
+
+        with pytest.raises(SinkRefused, match=said):
+            run_job(job_of(group, topic, wider, output=PostgresTable(table)), holder)
+    assert state.describe(group)[0].speo == 0
+    assert not (output_settings.local_output / f"sink-{group}").exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "selected", "said"),
+    [
+        ("tags text[]", "array('a') as tags", "copied as JSON, and in table .* it is an array: make it json"),
+        (
+            "at timestamptz",
+            "timestamp_ntz'2013-07-04 05:06:07' as at",
+            "without a time zone, and .* it has one",
+        ),
+        ("other int", "'x' as outcome", "no column in common with the handler's result"),
+    ],
+)
+def test_what_postgres_would_refuse_later_is_refused_before_it_is_copied(
+    make_table: MakeTable,
+    state: State,
+    spark: SparkSession,
+    settings: Settings,
+    columns: str,
+    selected: str,
+    said: str,
+) -> None:
+    """By the types of both sides, and by name."""
+    job = job_of("any", "any", simple)
+    table = PostgresTable(make_table(columns)).open(Place(settings, state, spark, job))
+    with pytest.raises(SinkRefused, match=said):
+        table.fits(spark.sql(f"select 't' as topic, 1L as lease_id, {selected}").schema)
+
+
+def test_a_null_in_a_struct_is_a_null_in_the_json(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    make_table: MakeTable,
+    database: Database,
+) -> None:
+    """And not a field that is absent."""
+    topic, table = make_topic(1), make_table("tags jsonb")
+    produce(topic, 0, ["a"])
+
+    def nested(records: DataFrame) -> DataFrame:
+        tags = fn.struct(fn.lit(1).alias("one"), fn.lit(None).cast("int").alias("none")).alias("tags")
+        return simple(records).drop("text").select("*", tags)
+
+    assert run_job(job_of(group, topic, nested, output=PostgresTable(table)), assigned(topic)).accepted == 1
+    (row,) = database.rows(sa.text(f"select tags from {table}"))  # noqa: S608
+    assert row["tags"] == {"one": 1, "none": None}

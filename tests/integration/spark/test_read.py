@@ -1,0 +1,188 @@
+"""The DataFrame of some leases holds those records, all of those, and no others."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from sharequeue.kafka.clients import client_config
+from sharequeue.offsets import OffsetSet
+from sharequeue.settings import Settings
+from sharequeue.spark.reading import frame as read
+from sharequeue.spark.reading.frame import leased_records
+from sharequeue.spark.session import SparkNotReady, connector_jars
+from sharequeue.values import Delivery, Lease, SharePartition
+from tests.fix_pipelines import Produce
+from tests.fix_stack import MakeTopic
+
+Expected = set[tuple[str, int, int, int, int]]
+
+
+def lease_of(lease_id: int, topic: str, partition: int, *deliveries: tuple[int, OffsetSet]) -> Lease:
+    return Lease(
+        lease_id=lease_id,
+        share_partition=SharePartition("group", topic, partition),
+        state_epoch=1,
+        member_id="member",
+        member_epoch=None,
+        token=uuid4(),
+        expires_at=datetime.now(UTC),
+        lock_duration_ms=30_000,
+        deliveries=tuple(Delivery(count, offsets) for count, offsets in deliveries),
+    )
+
+
+def expected(*leases: Lease) -> Expected:
+    return {
+        (
+            lease.share_partition.topic,
+            lease.share_partition.partition,
+            offset,
+            delivery.delivery_count,
+            lease.lease_id,
+        )
+        for lease in leases
+        for delivery in lease.deliveries
+        for offset in delivery.offsets.iter_offsets()
+    }
+
+
+def rows_of(
+    spark: SparkSession, settings: Settings, *leases: Lease, max_scans: int = 4
+) -> list[tuple[object, ...]]:
+    records = leased_records(spark, settings, leases, max_scans=max_scans)
+    columns = records.select(
+        "topic", "partition", "offset", "delivery_count", "lease_id", records["value"].cast("string")
+    )
+    return [tuple(row) for row in columns.collect()]
+
+
+def check(spark: SparkSession, settings: Settings, *leases: Lease, max_scans: int = 4) -> None:
+    """Exactly what was leased came, each record once, with its own value."""
+    rows = rows_of(spark, settings, *leases, max_scans=max_scans)
+    assert len(rows) == len(expected(*leases))
+    assert {row[:5] for row in rows} == expected(*leases)
+    assert all(row[5] == f"{row[1]}-{row[2]}" for row in rows)
+
+
+@pytest.fixture
+def filled(make_topic: MakeTopic, produce: Produce) -> str:
+    """A topic of three partitions with a thousand records each, whose value is `<partition>-<offset>`."""
+    topic = make_topic(3)
+    for partition in range(3):
+        produce(topic, partition, (f"{partition}-{offset}" for offset in range(1000)))
+    return topic
+
+
+def test_whole_ranges_are_read_to_the_offset(spark: SparkSession, settings: Settings, filled: str) -> None:
+    """A range's first and last offset are in, their neighbours are not; no join is needed to say whose they
+    are."""
+    leases = [
+        lease_of(11, filled, 0, (1, OffsetSet.of((10, 20)))),
+        lease_of(12, filled, 1, (1, OffsetSet.of((0, 1000)))),
+        lease_of(13, filled, 2, (3, OffsetSet.of((999, 1000)))),
+    ]
+    check(spark, settings, *leases)
+    plan = leased_records(spark, settings, leases)._jdf.queryExecution().toString()
+    assert "Join" not in plan
+
+
+def test_scattered_offsets_come_with_their_own_count_and_lease(
+    spark: SparkSession, settings: Settings, filled: str
+) -> None:
+    """Singles, ranges, several delivery counts in a lease, and two leases of one partition, in one
+    DataFrame."""
+    check(
+        spark,
+        settings,
+        lease_of(
+            21,
+            filled,
+            0,
+            (2, OffsetSet.of((3, 4), (50, 60), (998, 999))),
+            (1, OffsetSet.of((4, 5), (700, 800))),
+        ),
+        lease_of(22, filled, 0, (1, OffsetSet.of((5, 50), (999, 1000)))),
+        lease_of(23, filled, 2, (5, OffsetSet.of((0, 1000)))),
+    )
+
+
+def test_ranges_far_apart_are_read_by_several_scans(
+    spark: SparkSession, settings: Settings, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three ranges in at most two scans: each record once, whichever scan it is in."""
+    monkeypatch.setattr(read, "NEAR", 0)
+    lease = lease_of(31, filled, 1, (1, OffsetSet.of((0, 5), (10, 15), (900, 950))))
+    check(spark, settings, lease, max_scans=2)
+    check(spark, settings, lease, max_scans=4)
+
+
+@pytest.mark.parametrize("most_buckets", [1, 100, 200_000])
+def test_every_seventh_record_is_found_in_buckets_of_any_width(
+    spark: SparkSession, settings: Settings, filled: str, monkeypatch: pytest.MonkeyPatch, most_buckets: int
+) -> None:
+    """However wide the buckets of the join are, it finds the leased offsets and no neighbour of theirs."""
+    monkeypatch.setattr(read, "MOST_BUCKETS", most_buckets)
+    singles = OffsetSet.of(*((offset, offset + 1) for offset in range(0, 700, 7)), (800, 1000))
+    check(spark, settings, lease_of(41, filled, 0, (2, singles)), lease_of(42, filled, 1, (1, singles)))
+
+
+def test_several_topics_are_kept_apart(
+    spark: SparkSession, settings: Settings, filled: str, make_topic: MakeTopic, produce: Produce
+) -> None:
+    """The same partition and offset of another topic is another record, with and without a join."""
+    other = make_topic(1)
+    produce(other, 0, (f"0-{offset}" for offset in range(100)))
+    check(
+        spark,
+        settings,
+        lease_of(51, filled, 0, (1, OffsetSet.of((0, 9)))),
+        lease_of(52, other, 0, (1, OffsetSet.of((5, 9)))),
+    )
+    check(
+        spark,
+        settings,
+        lease_of(53, filled, 0, (1, OffsetSet.of((0, 9), (50, 51)))),
+        lease_of(54, other, 0, (2, OffsetSet.of((8, 9), (60, 61)))),
+    )
+
+
+def test_more_partitions_than_constants(
+    spark: SparkSession, settings: Settings, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond a number of partitions their leases come from the join, with the same result."""
+    monkeypatch.setattr(read, "MOST_CONSTANTS", 2)
+    check(spark, settings, *(lease_of(61 + p, filled, p, (1, OffsetSet.of((p, 500)))) for p in range(3)))
+
+
+def test_a_record_comes_whole(spark: SparkSession, settings: Settings, make_topic: MakeTopic) -> None:
+    """Key, value, timestamp with its type, and headers with doubled names, nulls included."""
+    topic = make_topic(1)
+    producer = Producer(client_config(settings))
+    producer.produce(topic, None, None, timestamp=1_357_035_300_000, headers=[("h", b"1"), ("h", None)])
+    producer.flush(30)
+    lease = lease_of(71, topic, 0, (1, OffsetSet.of((0, 1))))
+    row = leased_records(spark, settings, [lease]).first()
+    assert row is not None
+    assert (row["key"], row["value"]) == (None, None)
+    assert row["timestamp_type"] == 0
+    assert row["timestamp"].timestamp() == 1_357_035_300
+    assert [(h["key"], h["value"]) for h in row["headers"]] == [("h", b"1"), ("h", None)]
+    without = leased_records(spark, settings, [lease], headers=False)
+    assert without.columns == leased_records(spark, settings, [lease]).columns
+
+
+def test_nothing_to_read_is_said(spark: SparkSession, settings: Settings) -> None:
+    with pytest.raises(ValueError, match="nothing to read"):
+        leased_records(spark, settings, [])
+
+
+def test_without_the_connector_the_message_says_what_to_do(
+    settings: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with pytest.raises(SparkNotReady, match="make up"):
+        connector_jars(settings.replace(jars=tmp_path_factory.mktemp("no-jars")))

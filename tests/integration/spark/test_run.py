@@ -1,0 +1,416 @@
+"""Rounds of a job on the real stack: each record's outcome is durable before it is acknowledged, and counts
+once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.database import Database
+from sharequeue.settings import Settings
+from sharequeue.spark.job import HandlerError, ShareGroupJob, Summary, pipeline
+from sharequeue.spark.outcomes import outcomes
+from sharequeue.spark.output.leases import (
+    SinkTaken,
+    lease_folder,
+    read_manifest,
+    read_output,
+    sweep_outputs,
+    write_leases,
+)
+from sharequeue.spark.reading.frame import leased_records
+from sharequeue.spark.report import Progress
+from sharequeue.state import State
+from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fix_stack import MakeTopic
+
+Handler = Callable[[DataFrame], DataFrame]
+
+
+def by_value(records: DataFrame) -> DataFrame:
+    """The outcome is what the value begins with: accept, release or reject, anything else as it is."""
+    text = fn.col("text")
+    outcome = fn.substring_index(text, " ", 1)
+    named = records.withColumn("text", fn.col("value").cast("string"))
+    return named.select("topic", "partition", "offset", "lease_id", "text").withColumns(
+        {"outcome": outcome, "error": fn.when(outcome != "accept", fn.concat(fn.lit("because of "), text))}
+    )
+
+
+def offsets_in(frame: DataFrame) -> list[tuple[int, int]]:
+    return sorted((row["partition"], row["offset"]) for row in frame.select("partition", "offset").collect())
+
+
+@pytest.fixture
+def job(group: str, make_topic: MakeTopic) -> ShareGroupJob:
+    return job_of(group, make_topic(2), by_value, unknown="release", deliveries_per_run=5)
+
+
+def test_every_outcome_ends_where_it_belongs(
+    job: ShareGroupJob,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+) -> None:
+    """Accepted records are in the sink, released and rejected ones among the exceptions with their errors,
+    and the state agrees; the second round gets what was released."""
+    (topic,) = job.topics
+    produce(topic, 0, ["accept a", "reject b", "release c", "accept d"])
+    produce(topic, 1, ["accept e", "bogus f", "accept g"])
+    said: list[Progress] = []
+    holder = assigned(topic)
+    report = run_job(job, holder, max_rounds=1, progress=said.append)
+
+    assert (report.accepted, report.released, report.rejected, report.gaps) == (4, 2, 1, 0)
+    assert not report.drained
+    assert report.lag == 2
+    assert offsets_in(read_output(spark, state, job.group, job.sink)) == [(0, 0), (0, 3), (1, 0), (1, 2)]
+    exceptions = read_output(spark, state, job.group, job.exceptions_sink).orderBy("partition", "offset")
+    assert [(row["offset"], row["outcome"], row["error"]) for row in exceptions.collect()] == [
+        (1, "reject", "because of reject b"),
+        (2, "release", "because of release c"),
+        (1, "release", "because of bogus f"),
+    ]
+    assert [p.stage for p in said] == [
+        "observe", "acquire", "plan", "write", "summarise", "read back", "acknowledge", "done",
+    ]  # fmt: skip
+    assert said[-1].records_done == 7
+    assert "7 records done" in str(said[-1])
+    assert set(report.stage_seconds) == {p.stage for p in said} - {"done"}
+
+    again = run_job(job, holder)
+    assert again.drained
+    assert [r.leased for r in again.rounds] == [2, 2, 2, 2]
+    assert (again.released, again.exhausted) == (6, 2)
+    assert len(offsets_in(read_output(spark, state, job.group, job.sink))) == 4
+    assert state.verify(job.group) == []
+
+
+def test_an_outcome_that_is_none_is_what_the_job_says(
+    job: ShareGroupJob,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+) -> None:
+    """Where the job says so, a misspelt or missing outcome releases its record, and is written down."""
+    (topic,) = job.topics
+    produce(topic, 0, ["Accept a", "b"])
+
+    @pipeline(group=job.group, topics=job.topics, sink=job.sink, unknown="release")
+    def misspelt(records: DataFrame) -> DataFrame:
+        value = fn.col("value").cast("string")
+        return records.withColumn("outcome", fn.when(value != "b", fn.substring_index(value, " ", 1)))
+
+    report = run_job(misspelt, assigned(topic), max_rounds=1)
+    assert (report.accepted, report.released) == (0, 2)
+    errors = (
+        read_output(spark, state, job.group, job.exceptions_sink).orderBy("offset").select("error").collect()
+    )
+    assert [row["error"] for row in errors] == ["unknown outcome: Accept", "unknown outcome: null"]
+
+
+@pytest.mark.parametrize(
+    ("dropped", "counted"), [("release", "released"), ("accept", "accepted"), ("reject", "rejected")]
+)
+def test_a_record_without_a_row_gets_the_outcome_of_the_policy(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    dropped: str,
+    counted: str,
+) -> None:
+    """A handler that filters drops records: they get the outcome that the job says, and are counted."""
+    topic = make_topic(1)
+    produce(topic, 0, range(10))
+    even: Handler = lambda records: all_accepted(records.where(fn.col("offset") % 2 == 0))  # noqa: E731
+    report = run_job(job_of(group, topic, even, dropped=dropped), assigned(topic), max_rounds=1)
+    assert report.dropped == 5
+    assert report.gaps == 0
+    assert getattr(report, counted) == (10 if dropped == "accept" else 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"dropped": "ignore"}, "no outcome"),
+        ({"unknown": "Accept"}, "no outcome"),
+        ({"deliveries_per_run": 0}, "1 or more"),
+        ({"failed_share": 1.5}, "part of a round"),
+        ({"failed_records": 0}, "1 or more"),
+    ],
+)
+def test_what_a_job_cannot_be(group: str, changes: dict[str, object], said: str) -> None:
+    """A job with a setting that means nothing is refused where it is made."""
+    with pytest.raises(ValueError, match=said):
+        job_of(group, "t", by_value, **changes)
+
+
+def test_a_rerun_of_the_same_lease_replaces(
+    job: ShareGroupJob,
+    produce: Produce,
+    assigned: Assigned,
+    spark: SparkSession,
+    state: State,
+    output_settings: Settings,
+) -> None:
+    """Written again, a lease's folders hold what was written last, also where that is nothing."""
+    (topic,) = job.topics
+    produce(topic, 0, [f"accept {n}" for n in range(10)])
+    (share_partition, _) = assigned(topic).assignment
+    state.observe(share_partition, _topic_id(state, job.group), 0, 10, 10)
+    lease = state.acquire(share_partition, "holder", None, 100)
+    assert lease is not None
+    records = outcomes.with_outcomes(by_value(leased_records(spark, output_settings, [lease])))
+    rejected = records.withColumn("outcome", fn.when(fn.col("offset") < 3, "reject").otherwise("accept"))
+
+    write_leases(spark, output_settings, state, job, rejected, [lease])
+    written = write_leases(spark, output_settings, state, job, records, [lease])
+    assert written.exceptions == {}
+    assert pq.read_table(written.accepted[lease.lease_id]).num_rows == 10
+    assert [p.name for p in (output_settings.local_output / job.sink).glob("lease=*")] == [
+        f"lease={state.state_id()}-{lease.lease_id}"
+    ]
+    assert not list((output_settings.local_output / job.sink / "_staging").glob("*"))
+    assert not list((output_settings.local_output / job.exceptions_sink).glob("lease=*"))
+    state.release_lease(lease)
+
+
+def test_rows_in_any_order_and_several_by_record(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+) -> None:
+    """A handler may shuffle its rows, and make three of one record: all are written, each record is
+    answered once."""
+    topic = make_topic(1)
+    produce(topic, 0, range(2000))
+
+    def tripled(records: DataFrame) -> DataFrame:
+        copies = records.withColumn("copy", fn.explode(fn.array(fn.lit(1), fn.lit(2), fn.lit(3))))
+        return all_accepted(copies.repartition(5, fn.xxhash64("offset", "copy"))).orderBy(fn.rand(seed=7))
+
+    report = run_job(job_of(group, topic, tripled), assigned(topic))
+    assert (report.accepted, report.dropped, report.gaps) == (2000, 0, 0)
+    assert Counter(offsets_in(read_output(spark, state, group, f"sink-{group}"))) == {
+        (0, n): 3 for n in range(2000)
+    }
+    (output,) = state.outputs(group, f"sink-{group}")
+    assert output.records == 6000
+
+
+def test_rows_of_one_record_must_agree(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    """Accepted and rejected at once is refused before anything is acknowledged, and everything is given
+    back."""
+    topic = make_topic(1)
+    produce(topic, 0, range(5))
+
+    def torn(records: DataFrame) -> DataFrame:
+        both = fn.explode(fn.array(fn.lit("accept"), fn.lit("reject")))
+        return records.select("topic", "partition", "offset", "lease_id", both.alias("outcome"))
+
+    with pytest.raises(HandlerError, match="more than one outcome"):
+        run_job(job_of(group, topic, torn), assigned(topic))
+    _nothing_happened(state, group, 5)
+
+
+def test_offsets_that_were_not_leased_are_refused(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    topic = make_topic(1)
+    produce(topic, 0, range(5))
+    shifted: Handler = lambda records: all_accepted(records.withColumn("offset", fn.col("offset") + 1))  # noqa: E731
+    with pytest.raises(HandlerError, match="was not leased"):
+        run_job(job_of(group, topic, shifted), assigned(topic))
+    _nothing_happened(state, group, 5)
+
+
+def test_a_handler_must_pass_on_which_record_a_row_is(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    topic = make_topic(1)
+    produce(topic, 0, range(5))
+    with pytest.raises(HandlerError, match="lacks lease_id, outcome"):
+        run_job(job_of(group, topic, lambda records: records.drop("lease_id")), assigned(topic))
+    _nothing_happened(state, group, 0)
+
+
+def test_a_sink_belongs_to_one_group(
+    job: ShareGroupJob,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    output_settings: Settings,
+    state: State,
+) -> None:
+    """Two groups in one folder would sweep each other's output."""
+    (topic,) = job.topics
+    produce(topic, 0, ["accept a"])
+    owner = output_settings.local_output / job.sink / "_group"
+    owner.parent.mkdir(parents=True)
+    owner.write_text("somebody else")
+    with pytest.raises(SinkTaken, match=r"somebody else.*sink="):
+        run_job(job, assigned(topic))
+    _nothing_happened(state, job.group, 1)
+
+
+@pytest.mark.parametrize(
+    ("lease_id", "told"), [("lease_id + 1000", r"lease_id \d+"), ("null", "lease_id null")]
+)
+def test_rows_under_another_lease_id_are_named(
+    job: ShareGroupJob,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    lease_id: str,
+    told: str,
+) -> None:
+    """They would be found nowhere: an error, and nothing is answered."""
+    (topic,) = job.topics
+    produce(topic, 0, ["accept a", "accept b"])
+
+    def changing(records: DataFrame) -> DataFrame:
+        changed = fn.when(fn.col("offset") == 1, fn.expr(lease_id)).otherwise(fn.col("lease_id"))
+        return by_value(records).withColumn("lease_id", changed.cast("long"))
+
+    with pytest.raises(HandlerError, match=f"rows with {told}, which this round does not have"):
+        run_job(replace(job, handler=changing), assigned(topic))
+    _nothing_happened(state, job.group, 2)
+
+
+def test_another_database_neither_writes_nor_sweeps(
+    job: ShareGroupJob,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    output_settings: Settings,
+    state: State,
+    database: Database,
+) -> None:
+    """A database made anew counts leases from 1 again. It has another id: the sink is refused; and where the sink was
+    of before there were ids, each database still has folders of its own."""
+    (topic,) = job.topics
+    produce(topic, 0, ["accept a", "accept b"])
+    holder = assigned(topic)
+    assert run_job(job, holder, max_rounds=1).accepted == 2
+    (row,) = state.outputs(job.group, job.sink)
+    anew = State(database)
+    anew._state_id = uuid4()
+    with pytest.raises(SinkTaken, match=f"of another state database.*{state.state_id()}"):
+        sweep_outputs(spark, output_settings, anew, job)
+    produce(topic, 0, ["accept c"])
+    with pytest.raises(SinkTaken, match="of another state database"):
+        run_job(job, holder, state=anew)
+    (output_settings.local_output / job.sink / "_state").unlink()
+    assert sweep_outputs(spark, output_settings, anew, job) == []
+    assert lease_folder(output_settings, anew, job.sink, row.lease_id) != row.location
+    assert read_output(spark, state, job.group, job.sink).count() == 2
+    assert State(database).state_id() == state.state_id()
+
+
+def test_what_a_handler_caches_is_gone_after_the_round(
+    job: ShareGroupJob, produce: Produce, assigned: Assigned, run_job: RunJob, spark: SparkSession
+) -> None:
+    """What it has cached of other data stays."""
+    (topic,) = job.topics
+    produce(topic, 0, ["accept a", "accept b"])
+    table = spark.range(3).cache()
+
+    def caching(records: DataFrame) -> DataFrame:
+        kept = records.where("offset < 100").cache()
+        assert kept.join(table, kept["offset"] == table["id"]).count() <= 1
+        return by_value(kept)
+
+    try:
+        assert run_job(replace(job, handler=caching), assigned(topic), max_records=1).accepted == 2
+        assert table.storageLevel.useMemory
+        persisted: Any = spark.sparkContext._jsc
+        assert len(persisted.getPersistentRDDs()) == 1
+    finally:
+        table.unpersist()
+
+
+def test_partial_sums_count_with_their_lease(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+) -> None:
+    """A summary is one partial sum by lease; the sum over the manifest is the sum over what was accepted."""
+    topic = make_topic(3)
+    for partition in range(3):
+        produce(topic, partition, ["accept x", "reject y", "accept z"])
+    counted = Summary(
+        "texts", lambda accepted: accepted.groupBy("lease_id", "text").agg(fn.count("*").alias("n"))
+    )
+    job = job_of(group, topic, by_value, summaries=(counted,))
+    run_job(job, assigned(topic))
+    partials = read_output(spark, state, group, job.summary_sink(counted))
+    assert len(read_manifest(state, group, job.summary_sink(counted))) == 3
+    sums = partials.groupBy("text").agg(fn.sum("n").alias("n")).orderBy("text").collect()
+    assert [(row["text"], row["n"]) for row in sums] == [("accept x", 3), ("accept z", 3)]
+
+
+def test_the_budget_bounds_a_round_and_turns_go_round(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob
+) -> None:
+    """A round leases no more than its budget, and the next one begins with the next share-partition."""
+    topic = make_topic(2)
+    produce(topic, 0, range(10))
+    produce(topic, 1, range(10))
+    report = run_job(job_of(group, topic, all_accepted), assigned(topic), max_records=8)
+    assert report.drained
+    assert [r.leased for r in report.rounds] == [8, 8, 4]
+
+
+def test_no_round_begins_when_the_time_is_up(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    topic = make_topic(1)
+    produce(topic, 0, range(10))
+    report = run_job(job_of(group, topic, all_accepted), assigned(topic), max_seconds=0.0)
+    assert report.rounds == ()
+    assert not report.drained
+
+
+def test_nothing_acknowledged_is_an_empty_output(spark: SparkSession, state: State, group: str) -> None:
+    assert read_manifest(state, group, "sink") == ()
+    assert read_output(spark, state, group, "sink", "offset long").columns == ["offset"]
+    assert read_output(spark, state, group, "sink").count() == 0
+
+
+def _nothing_happened(state: State, group: str, available: int) -> None:
+    """No answer was given, no output counts, nothing is held: what was leased waits to be delivered again."""
+    statuses = state.describe(group)
+    assert sum(status.acquired for status in statuses) == 0
+    assert sum(status.available for status in statuses) == available
+    assert state.outputs(group, f"sink-{group}") == []
+    assert state.verify(group) == []
+
+
+def _topic_id(state: State, group: str) -> str:
+    return state.describe(group)[0].topic_id

@@ -1,0 +1,206 @@
+"""Rows handed to a writer of the user's, times not before, and byte budgets: on the real stack."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.database import Database
+from sharequeue.errors import InvalidRecordState
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.settings import Settings
+from sharequeue.spark.job import HandlerError
+from sharequeue.spark.outcomes.acknowledging import MOST_DELAYS
+from sharequeue.spark.output.leases import NotFiles, read_manifest, read_output, sweep_outputs
+from sharequeue.spark.sinks.sinks import AtLeastOnce
+from sharequeue.state import State
+from sharequeue.values import Lease
+from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fix_stack import MakeTopic
+
+
+def test_a_writer_of_the_users_gets_each_lease_and_again_what_was_not_acknowledged(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    output_settings: Settings,
+) -> None:
+    """At least once: rows written whose lease was lost before the acknowledgement are written again under another
+    lease, with the same topic, partition and offset; all others once. Nothing of it stays in files."""
+    topic = make_topic(2)
+    for partition in range(2):
+        produce(topic, partition, range(10))
+    holder = assigned(topic)
+    written: list[tuple[int, int, int]] = []
+
+    def upsert(rows: DataFrame, lease: Lease) -> None:
+        got = rows.select("partition", "offset", "lease_id").collect()
+        assert {row["lease_id"] for row in got} == {lease.lease_id}
+        written.extend((row["lease_id"], row["partition"], row["offset"]) for row in got)
+        if len(written) == 20:
+            state.release_lease(lease)  # the second lease, as if its lock had lapsed
+
+    job = job_of(group, topic, all_accepted, output=AtLeastOnce(upsert))
+    with pytest.raises(InvalidRecordState):
+        run_job(job, holder)
+    assert run_job(job, holder).accepted == 10
+    times = Counter((partition, offset) for _, partition, offset in written)
+    assert sorted(times.values()) == [1] * 10 + [2] * 10
+    assert len({lease_id for lease_id, _, _ in written}) >= 3
+
+    assert sum(row.records for row in state.outputs(group, job.sink)) == 20
+    with pytest.raises(NotFiles, match="at least once by upsert"):
+        read_manifest(state, group, job.sink)
+    # The folder of the lease that was lost is the sweep's; the others are gone already.
+    assert len(sweep_outputs(spark, output_settings, state, job)) == 1
+    assert not list((output_settings.local_output / job.sink).glob("lease=*"))
+
+
+def test_a_released_record_comes_no_sooner_than_its_time(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    spark: SparkSession,
+    database: Database,
+) -> None:
+    """`not_before` of each record goes with its release, rounded up to the second; without one it comes at once; for
+    what is accepted or rejected it says nothing."""
+    topic = make_topic(1)
+    produce(topic, 0, range(12))
+    soon = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1, microseconds=250_000)
+    late = soon + timedelta(hours=1)
+
+    def patient(records: DataFrame) -> DataFrame:
+        time = (
+            fn.when(fn.col("offset") < 3, fn.lit(soon))
+            .when(fn.col("offset") < 5, fn.lit(late))
+            .when(fn.col("offset") == 11, fn.lit(late))
+        )
+        outcome = fn.when(fn.col("offset") < 8, "release").otherwise("accept")
+        return records.select("topic", "partition", "offset", "lease_id").withColumns(
+            {"outcome": outcome, "not_before": time}
+        )
+
+    holder = assigned(topic)
+    report = run_job(job_of(group, topic, patient), holder, max_rounds=1)
+    assert (report.accepted, report.released) == (4, 8)
+    times = _times(database, group)
+    second = timedelta(seconds=1)
+    assert times == {
+        None: "{[5,8)}",
+        soon.replace(microsecond=0) + second: "{[0,3)}",
+        late.replace(microsecond=0) + second: "{[3,5)}",
+    }
+    (output,) = state.outputs(group, f"sink-{group}")
+    assert output.records == 4
+    again = run_job(job_of(group, topic, all_accepted), holder)
+    assert again.accepted == 3
+    assert read_output(spark, state, group, f"sink-{group}").count() == 7
+    (status,) = state.describe(group)
+    assert (status.available, status.waiting) == (5, 5)
+    assert state.verify(group) == []
+
+
+def test_thousands_of_times_become_a_hundred_and_none_is_sooner(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    database: Database,
+) -> None:
+    """A time for every record: the acknowledgement takes a bounded number of them, each rounded up."""
+    topic = make_topic(1)
+    produce(topic, 0, range(2000))
+    began = datetime.now(UTC) + timedelta(hours=1)
+
+    def scattered(records: DataFrame) -> DataFrame:
+        later = fn.expr("make_dt_interval(0, 0, 0, offset)")
+        return all_accepted(records).withColumns(
+            {"outcome": fn.lit("release"), "not_before": fn.lit(began) + later}
+        )
+
+    job = job_of(group, topic, scattered, failed_share=None)
+    report = run_job(job, assigned(topic), max_rounds=1)
+    assert report.released == 2000
+    times = _times(database, group)
+    assert 20 < len(times) <= MOST_DELAYS
+    for time, offsets in times.items():
+        assert time is not None
+        (last,) = [int(text.split(",")[1].rstrip(")}")) - 1 for text in [offsets]]
+        wanted = began + timedelta(seconds=last)
+        assert wanted <= time < wanted + timedelta(seconds=121)
+
+
+def test_a_time_that_is_none_is_refused(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob
+) -> None:
+    """Text is no timestamp: said before anything is written."""
+    topic = make_topic(1)
+    produce(topic, 0, range(3))
+    textual = lambda records: all_accepted(records).withColumn("not_before", fn.lit("tomorrow"))  # noqa: E731
+    with pytest.raises(HandlerError, match="`not_before` is of type string: expected timestamp"):
+        run_job(job_of(group, topic, textual), assigned(topic))
+
+
+def test_rows_of_one_record_must_agree_on_its_time(
+    group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob
+) -> None:
+    topic = make_topic(1)
+    produce(topic, 0, range(3))
+
+    def torn(records: DataFrame) -> DataFrame:
+        times = fn.explode(fn.expr("array(timestamp '2100-01-01', timestamp '2100-01-02')"))
+        return all_accepted(records).withColumns({"outcome": fn.lit("release"), "not_before": times})
+
+    with pytest.raises(HandlerError, match="more than one time not before"):
+        run_job(job_of(group, topic, torn), assigned(topic))
+
+
+def test_a_byte_budget_becomes_records_by_their_mean_size(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    database: Database,
+) -> None:
+    """`max_bytes` of the job, of the run or of the group bounds each round by the size of what is there; a record
+    larger than the budget comes alone."""
+    topic = make_topic(1)
+    produce(topic, 0, [b"x" * 995] * 40)  # 1,997 bytes with its key, `key-b'xxx…'`
+    holder = assigned(topic)
+    job = job_of(group, topic, all_accepted, max_bytes=20_000)
+    report = run_job(job, holder, max_rounds=1)
+    assert report.rounds[0].leased == 10
+    report = run_job(job, holder, max_rounds=2, max_bytes=100)
+    assert [r.leased for r in report.rounds] == [1, 1]
+    alter_group_configs(database, group, {"sharequeue.fetch.max.bytes": "30000"})
+    report = run_job(job_of(group, topic, all_accepted), holder)
+    assert report.drained
+    assert [r.leased for r in report.rounds] == [15, 13]
+
+
+def _times(database: Database, group: str) -> dict[datetime | None, str]:
+    """The available offsets of a group's only share-partition, by when they may be delivered."""
+    rows = database.rows(
+        sa.text(
+            "select not_before, range_agg(sharequeue.offsets_of(first_offset, last_offset, offsets))::text as offsets"
+            " from sharequeue.all_batches join sharequeue.share_partitions using (share_partition_id)"
+            " where group_id = :group and state = 0 group by 1"
+        ),
+        group=group,
+    )
+    return {row["not_before"]: row["offsets"] for row in rows}

@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.state` against real servers."""

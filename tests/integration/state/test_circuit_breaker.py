@@ -1,0 +1,227 @@
+"""The circuit breaker: an outage downstream burns no attempts and fills no dead-letter topic."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.offsets import OffsetSet
+from sharequeue.state import State
+from sharequeue.state.rows import Redelivery
+from sharequeue.values import AcknowledgeType, SharePartition
+from tests.integration.state.state_calls import journal_differs, move_clock, take
+
+ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+BREAKER = {
+    "sharequeue.circuit.breaker.failure.percent": 50,
+    "sharequeue.circuit.breaker.min.records": 10,
+    "sharequeue.circuit.breaker.window.records": 20,
+    "sharequeue.circuit.breaker.probe.records": 3,
+    "sharequeue.circuit.breaker.open.ms": 60_000,
+}
+
+
+@pytest.fixture
+def state(private_database: Database) -> State:
+    return State(private_database)
+
+
+@pytest.fixture
+def at(private_database: Database, state: State) -> SharePartition:
+    """A share-partition with 1,000 records, a dead-letter topic, and a breaker at 50 % of the last 20."""
+    at = SharePartition("g", "t", 0)
+    alter_group_configs(private_database, "g", {**BREAKER, "errors.deadletterqueue.topic.name": "dlq.g"})
+    state.initialize(at, "id", 0, 1)
+    state.observe(at, "id", 0, 1000, 1000)
+    return at
+
+
+def counts(state: State, at: SharePartition) -> dict[int, int]:
+    """The delivery count of every offset in flight that is not done with."""
+    rows = state._database.rows(
+        sa.text(
+            "select delivery_count, offsets from sharequeue.in_flight_offsets"
+            " join sharequeue.share_partitions sp using (share_partition_id)"
+            " where sp.group_id = :group and state in (0, 1, 3)"
+        ),
+        group=at.group_id,
+    )
+    return {
+        offset: row["delivery_count"]
+        for row in rows
+        for offset in OffsetSet.parse(row["offsets"]).iter_offsets()
+    }
+
+
+def trip(state: State, at: SharePartition) -> None:
+    lease = take(state, at)
+    state.acknowledge(lease, {RELEASE: lease.offsets})
+
+
+def test_more_failures_than_the_set_share_stop_leasing(state: State, at: SharePartition) -> None:
+    """Half of the last records may fail; one more opens the circuit, and describe says why and until when."""
+    first = take(state, at)
+    half = OffsetSet.of((0, 5))
+    state.acknowledge(first, {ACCEPT: first.offsets - half, RELEASE: half})
+    second = take(state, at)
+    state.acknowledge(second, {RELEASE: OffsetSet.of((second.offsets.first, second.offsets.first + 1))})
+    assert state.acquire(at, "m", None, 10) is None
+    reason = state.describe("g")[0].paused_reason
+    assert reason is not None
+    assert reason.startswith(
+        "circuit breaker open: 6 of the last 11 records failed, more than 50 %; probed from"
+    )
+    assert state.verify() == []
+
+
+def test_what_is_leased_may_still_be_answered(state: State, at: SharePartition) -> None:
+    """An open circuit stops leasing, not answering; old answers neither close it nor count as its probe."""
+    other = take(state, at)
+    trip(state, at)
+    assert state.acknowledge(other, {ACCEPT: other.offsets}).accepted == 10
+    assert state.acquire(at, "m", None, 10) is None
+
+
+@pytest.mark.parametrize("redelivery", ["kafka", "fan_out"])
+def test_a_good_probe_closes_the_circuit(state: State, at: SharePartition, redelivery: Redelivery) -> None:
+    """After its time one small lease goes out, and no second; when it is accepted, leasing goes on."""
+    trip(state, at)
+    move_clock(state, 59)
+    assert state.acquire(at, "m", None, 10, redelivery=redelivery) is None
+    move_clock(state, 2)
+    probe = take(state, at, 1000, redelivery)
+    assert probe.offsets == OffsetSet.of((0, 3))
+    assert state.acquire(at, "other", None, 10, redelivery=redelivery) is None
+    assert "probing" in (state.describe("g")[0].paused_reason or "")
+    state.acknowledge(probe, {ACCEPT: OffsetSet.of((0, 1))})
+    assert state.acquire(at, "other", None, 10, redelivery=redelivery) is None
+    state.acknowledge(probe, {ACCEPT: OffsetSet.of((1, 3))})
+    assert state.describe("g")[0].paused_reason is None
+    assert take(state, at, 1000, redelivery).offsets.first == 3
+    assert state.verify() == []
+
+
+@pytest.mark.parametrize("redelivery", ["kafka", "fan_out"])
+@pytest.mark.parametrize("how", ["release", "lapse", "release by the member"])
+def test_an_outage_burns_no_attempts(
+    state: State, at: SharePartition, redelivery: Redelivery, how: str
+) -> None:
+    """However long everything fails, each record has lost one delivery, that which opened the circuit."""
+    lease = take(state, at, 10, redelivery)
+    state.acknowledge(lease, {RELEASE: lease.offsets})
+    probes = 0
+    for _ in range(40):
+        move_clock(state, 61)
+        lease_or_none = state.acquire(at, "m", None, 1000, redelivery=redelivery)
+        if lease_or_none is None:
+            continue
+        probes += 1
+        assert lease_or_none.offsets.count <= 3
+        if how == "release":
+            state.acknowledge(lease_or_none, {RELEASE: lease_or_none.offsets})
+        elif how == "lapse":
+            move_clock(state, 31)
+            state.sweep()
+        else:
+            state.release("g", "m")
+        assert state.verify() == []
+    assert probes >= 20
+    # Fresh records may have been probed too: they are as if they never were.
+    assert {offset: count for offset, count in counts(state, at).items() if count} == dict.fromkeys(
+        range(10), 1
+    )
+    assert state.open_dead_letters(at, 10) is None
+    assert journal_differs(state) == []
+    assert "of the probe failed" in (state.describe("g")[0].paused_reason or "")
+
+
+def test_a_bad_record_cannot_pass_for_an_outage(state: State, at: SharePartition) -> None:
+    """What failed a probe sits out the next one: once the outage is over, a probe without it closes the circuit."""
+    alter_group_configs(state._database, "g", {"sharequeue.circuit.breaker.probe.records": 1})
+    trip(state, at)
+    poison = 0
+    for _ in range(3):
+        move_clock(state, 61)
+        lease = take(state, at)
+        if poison in lease.offsets:
+            state.acknowledge(lease, {RELEASE: lease.offsets})
+        else:
+            state.acknowledge(lease, {ACCEPT: lease.offsets})
+            break
+    assert state.describe("g")[0].paused_reason is None
+
+
+def test_rejected_records_of_a_probe_are_dead_letters(state: State, at: SharePartition) -> None:
+    """A rejection by name stands, also in a probe: at most the probe's records a turn reach the topic."""
+    lease = take(state, at)
+    state.acknowledge(lease, {REJECT: lease.offsets})
+    for _ in range(3):
+        move_clock(state, 61)
+        probe = take(state, at, 1000)
+        assert state.acknowledge(probe, {REJECT: probe.offsets}).rejected == 3
+        assert state.acquire(at, "m", None, 10) is None
+    assert state.describe("g")[0].archiving == 10 + 3 * 3
+
+
+def test_the_window_forgets(state: State, at: SharePartition) -> None:
+    """Only the last window counts: 100 accepted records do not hide 11 failures in the 20 that follow."""
+    good = take(state, at, 100)
+    state.acknowledge(good, {ACCEPT: good.offsets})
+    for _ in range(2):
+        lease = take(state, at, 10)
+        state.acknowledge(lease, {REJECT: lease.offsets})
+    assert state.acquire(at, "m", None, 10) is None
+
+
+def test_few_records_do_not_open_it(state: State, at: SharePartition) -> None:
+    """Below the least number of records nothing is judged."""
+    lease = take(state, at, 9)
+    state.acknowledge(lease, {RELEASE: lease.offsets})
+    assert state.acquire(at, "m", None, 10) is not None
+
+
+def test_a_lapsed_lock_is_a_failure_of_each_of_its_records(state: State, at: SharePartition) -> None:
+    """A lease of twenty whose lock lapses opens the circuit at the next operation."""
+    take(state, at, 20)
+    move_clock(state, 31)
+    assert state.acquire(at, "m", None, 10) is None
+    assert "20 of the last 20 records failed" in (state.describe("g")[0].paused_reason or "")
+
+
+def test_by_hand_and_by_config_it_is_closed(state: State, at: SharePartition) -> None:
+    """Resuming closes the circuit; without a share of failures there is none, and nothing is counted."""
+    trip(state, at)
+    assert state.pause("g", None) == 1
+    assert state.acquire(at, "m", None, 1) is not None
+    trip(state, at)
+    assert state.acquire(at, "m", None, 1) is None
+    alter_group_configs(state._database, "g", {"sharequeue.circuit.breaker.failure.percent": 0})
+    assert state.describe("g")[0].paused_reason is None
+    assert state.acquire(at, "m", None, 1) is not None
+
+
+def test_a_probe_that_nobody_holds_is_given_again(state: State, at: SharePartition) -> None:
+    """A probe released by hand is not waited for."""
+    trip(state, at)
+    move_clock(state, 61)
+    probe = take(state, at)
+    state.force_release(at, probe.offsets, execute=True)
+    assert take(state, at).offsets == probe.offsets
+
+
+def test_the_call_that_answers_and_acquires_heeds_it(state: State, at: SharePartition) -> None:
+    """Also the fast path of acknowledge and acquire counts failures and stops: no way leads round the breaker."""
+    lease = take(state, at, 10, "kafka")
+    done = state.acknowledge_and_acquire(lease, {RELEASE: lease.offsets}, 10, redelivery="kafka")
+    assert (done.refusal, done.lease) == (None, None)
+    assert "circuit breaker open" in (state.describe("g")[0].paused_reason or "")
+    state.pause("g", None)
+    lease = take(state, at, 10, "kafka")
+    for _ in range(5):
+        done = state.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10, redelivery="kafka")
+        assert done.lease is not None
+        lease = done.lease
+    rows = state._database.rows(sa.text("select answered, failed from sharequeue.circuit_breakers"))
+    assert [(row["answered"], row["failed"]) for row in rows] == [(20, 0)]

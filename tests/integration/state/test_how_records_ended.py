@@ -1,0 +1,188 @@
+"""How records ended: the counters add up to all that ended, on Postgres and in memory alike, and are shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.groups.heartbeats import ensure_group
+from sharequeue.offsets import OffsetSet
+from sharequeue.state import State
+from sharequeue.testing import InMemoryState
+from sharequeue.values import AcknowledgeType, SharePartition, SharePartitionStatus
+from tests.fix_stack import REPOSITORY as ROOT
+from tests.integration.state.test_operations_offsets import Command, command
+
+__all__ = ["command"]
+
+ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
+REJECT, GAP = AcknowledgeType.REJECT, AcknowledgeType.GAP
+AT = SharePartition("g", "t", 0)
+
+Configure = Callable[[str, str], object]
+
+
+@pytest.fixture(params=["postgres", "in memory"])
+def engine(request: pytest.FixtureRequest) -> Iterator[tuple[State | InMemoryState, Configure]]:
+    """Give each engine, with a way to configure group g."""
+    if request.param == "in memory":
+        memory = InMemoryState()
+        yield memory, lambda name, value: memory.groups.configure("g", {name: value})
+        return
+    database: Database = request.getfixturevalue("private_database")
+    ensure_group(database, "g")
+    yield State(database), lambda name, value: alter_group_configs(database, "g", {name: value})
+
+
+def answer(state: State | InMemoryState, count: int, **given: tuple[int, int]) -> None:
+    """Lease so many records, and answer runs of them by the kind's name."""
+    lease = state.acquire(AT, "m", None, count)
+    assert lease is not None
+    assert lease.offsets.count == count
+    state.acknowledge(lease, {AcknowledgeType[kind]: OffsetSet.of(run) for kind, run in given.items()})
+
+
+def close(state: State | InMemoryState, records: int, *, dropped: bool = False) -> None:
+    batch = state.open_dead_letters(AT, records)
+    assert batch is not None
+    assert state.close_dead_letters(AT, batch.sequence, dropped=dropped) == records
+
+
+def ended(status: SharePartitionStatus) -> int:
+    return status.accepted + status.rejected + status.exhausted + status.gap
+
+
+def test_they_add_up(engine: tuple[State | InMemoryState, Configure]) -> None:
+    """A mixed history: answers of every kind, moves by hand, a dead-letter topic set later, letters written and
+    dropped, an unanswered last delivery, retention. At every step what ended, and what was lost, is all that SPSO has
+    passed and all that is complete past it."""
+    state, configure = engine
+    configure("share.delivery.count.limit", "2")
+    configure("sharequeue.retry.backoff.ms", "0")
+    state.initialize(AT, "id", 0, 1)
+    state.observe(AT, "id", 0, 100, 100)
+
+    def check(**expected: int) -> SharePartitionStatus:
+        (status,) = state.describe("g")
+        assert {name: getattr(status, name) for name in expected} == expected
+        assert ended(status) + status.lost_records == status.spso + status.delivery_complete_count
+        counted = sum(row.records for row in state.delivery_counts("g"))
+        assert counted == ended(status)
+        letters = [run for run in state.dead_letters("g") if not run.dropped]
+        written = sum(run.offsets.count for run in letters)
+        assert status.rejected + status.exhausted == written + status.no_dlq + status.dropped_letters
+        return status
+
+    check(accepted=0, rejected=0, exhausted=0, gap=0, no_dlq=0, dropped_letters=0)
+    answer(state, 10, ACCEPT=(0, 5), REJECT=(5, 7), GAP=(7, 8), RELEASE=(8, 10))
+    answer(state, 2, RELEASE=(8, 10))
+    check(accepted=5, rejected=2, exhausted=2, gap=1, no_dlq=4)
+    answer(state, 10, RELEASE=(10, 20))
+    state.force_dead_letter(AT, OffsetSet.of((10, 11)), execute=True)
+    check(rejected=3, no_dlq=5)
+
+    configure("errors.deadletterqueue.topic.name", "dlq.t")
+    answer(state, 9, ACCEPT=(11, 15), REJECT=(15, 17), RELEASE=(17, 19), GAP=(19, 20))
+    check(accepted=9, gap=2, archiving=4, rejected=3, exhausted=2)
+    close(state, 2)
+    check(rejected=5, exhausted=2, archiving=2)
+    close(state, 2, dropped=True)
+    check(rejected=5, exhausted=4, no_dlq=5, dropped_letters=2)
+    answer(state, 10, RELEASE=(20, 30))
+    state.force_dead_letter(AT, OffsetSet.of((20, 21)), execute=True)
+    close(state, 1)
+    check(rejected=6, exhausted=4, no_dlq=5)
+
+    state.observe(AT, "id", 25, 100, 100)
+    check(lost_records=4, spso=25)
+    assert state.acquire(AT, "m", None, 1) is not None
+    assert state.release("g", "m") == 1
+    check(archiving=1, exhausted=4)
+    close(state, 1)
+    check(exhausted=5)
+    configure("errors.deadletterqueue.topic.name", "")
+    answer(state, 4, REJECT=(26, 28), ACCEPT=(28, 30))
+    check(accepted=11, rejected=8, exhausted=5, gap=2, no_dlq=7, dropped_letters=2, lost_records=4, spso=30)
+
+
+def test_who_resets_keeps_what_has_been(private_database: Database) -> None:
+    """A reset with an open batch: its records did not end, and the totals go on."""
+    state = State(private_database)
+    ensure_group(private_database, "g")
+    alter_group_configs(private_database, "g", {"errors.deadletterqueue.topic.name": "dlq.t"})
+    state.initialize(AT, "id", 0, 1)
+    state.observe(AT, "id", 0, 100, 100)
+    answer(state, 4, REJECT=(0, 4))
+    close(state, 2)
+    assert state.open_dead_letters(AT, 2) is not None
+    state.alter_offsets(AT, "id", 0)
+    answer(state, 4, REJECT=(0, 4))
+    close(state, 4)
+    (status,) = state.describe("g")
+    assert (status.rejected, status.no_dlq, status.dropped_letters) == (6, 0, 0)
+
+
+def test_an_upgrade_counts_what_was_before(private_database: Database) -> None:
+    """Batches closed before the totals were there get them from their runs."""
+    state = State(private_database)
+    ensure_group(private_database, "g")
+    alter_group_configs(private_database, "g", {"errors.deadletterqueue.topic.name": "dlq.t"})
+    state.initialize(AT, "id", 0, 1)
+    state.observe(AT, "id", 0, 100, 100)
+    answer(state, 9, REJECT=(0, 9))
+    for dropped in (False, True, False):
+        close(state, 2, dropped=dropped)
+    assert state.open_dead_letters(AT, 2) is not None
+    named = sa.text(
+        "select sequence, total_letters, total_dropped from sharequeue.dead_letter_batches order by sequence"
+    )
+    before = [tuple(dict(row).values()) for row in private_database.rows(named)]
+    assert before == [(1, 2, 0), (2, 2, 2), (3, 4, 2), (4, None, None)]
+    (migration,) = ROOT.glob("sql/migrations/0019_*.sql")
+    statements = migration.read_text()
+    backfill = statements[statements.index("update ") : statements.index("-- Whether the replica")]
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql(
+            "update sharequeue.dead_letter_batches set total_letters = null, total_dropped = null"
+        )
+        connection.exec_driver_sql(backfill)
+    assert [tuple(dict(row).values()) for row in private_database.rows(named)] == before
+
+
+def test_describe_shows_them(
+    command: Command, state: State, group: str, topic: str, database: Database
+) -> None:
+    """The same figures as a table and as JSON, the sum of the counters among them; what waits for its time; and that
+    nobody is there to write the dead letters, or why they are held."""
+    at = SharePartition(group, topic, 0)
+    state.reset_offsets(group, {(topic, 0): 0}, {topic: "id"}, execute=True)
+    state.observe(at, "id", 0, 100, 100)
+    lease = state.acquire(at, "m", None, 10)
+    assert lease is not None
+    state.acknowledge(
+        lease, {ACCEPT: OffsetSet.of((0, 5)), REJECT: OffsetSet.of((5, 7)), GAP: OffsetSet.of((7, 8))}
+    )
+    later = state.now().replace(year=state.now().year + 1)
+    state.acknowledge(lease, {RELEASE: OffsetSet.of((8, 10))}, not_before=later)
+    (row,) = json.loads(command("groups", "describe", group, "-o", "json")[1])
+    figures = ("accepted", "rejected", "exhausted", "gap", "no_dlq", "dropped_letters", "waiting", "remark")
+    assert [row[name] for name in figures] == [5, 2, 0, 1, 2, 0, 2, None]
+    told = command("groups", "describe", group)[1]
+    heads = [line.split() for line in told.splitlines() if line.startswith("GROUP")]
+    assert heads[0][:5] == ["GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG"]
+    assert "WAITING" in heads[0]
+    assert heads[1][3:8] == ["ACCEPTED", "REJECTED", "EXHAUSTED", "GAP", "NO-DLQ"]
+
+    alter_group_configs(database, group, {"errors.deadletterqueue.topic.name": f"dlq.{topic}"})
+    state.force_dead_letter(at, OffsetSet.of((8, 9)), execute=True)
+    (row,) = json.loads(command("groups", "describe", group, "-o", "json")[1])
+    assert "no service writes the dead letters" in row["remark"]
+    assert f"sharequeue dlq drain --group {group} --execute" in row["remark"]
+    state.hold_dead_letters(at, "the topic takes none")
+    (row,) = json.loads(command("groups", "describe", group, "-o", "json")[1])
+    assert row["remark"] == "dead letters are held: the topic takes none"

@@ -1,0 +1,404 @@
+"""The journal: what operations write there and what it costs them, replay, and the figures that outlive its days."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+import sqlalchemy as sa
+from click.testing import CliRunner, Result
+
+from sharequeue.cli.journal import COMMANDS
+from sharequeue.database import Database
+from sharequeue.offsets import OffsetSet
+from sharequeue.state import State
+from sharequeue.state.journal import Journal
+from sharequeue.values import AcknowledgeType, SharePartition
+
+FETCH = sa.text(
+    "select * from sharequeue.acknowledge_and_acquire('g', 't', 0, null, 'm1', null,"
+    " cast(:token as uuid), cast(:request_id as uuid), cast(:firsts as bigint[]), cast(:lasts as bigint[]),"
+    " cast(:types as smallint[]), 500, 'kafka')"
+)
+AT = SharePartition("g", "t", 0)
+
+
+@pytest.fixture
+def journal(private_database: Database) -> Journal:
+    """Give the journal of a database in which share-partition t-0 of group g has 1,000,000 fresh records."""
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql(
+            "insert into sharequeue.share_groups (group_id) values ('g');"
+            "insert into sharequeue.group_configs values ('g', 'share.partition.max.record.locks', '1000000'),"
+            " ('g', 'errors.deadletterqueue.topic.name', 'dlq.t'), ('g', 'share.delivery.count.limit', '2')"
+        )
+    state = State(private_database)
+    state.initialize(AT, "id", 0, 1)
+    state.observe(AT, "id", 0, 1_000_000, 1_000_000)
+    return Journal(private_database)
+
+
+def move_clock(database: Database, amount: timedelta) -> None:
+    database.rows(sa.text("select sharequeue.set_clock_offset(:amount)"), amount=amount)
+
+
+def fetch(
+    database: Database, held: Mapping[str, Any] | None = None, request_id: str | None = None
+) -> dict[str, Any]:
+    """One acknowledge_and_acquire of 500 records, which accepts what the last one gave."""
+    offsets = OffsetSet.parse(held["offsets"]) if held else OffsetSet()
+    (row,) = database.rows(
+        FETCH,
+        token=str(held["token"]) if held else None,
+        request_id=request_id or str(uuid4()),
+        firsts=[offsets.first] if held else [],
+        lasts=[offsets.end - 1] if held else [],
+        types=[1] if held else [],
+    )
+    return dict(row)
+
+
+def kinds(journal: Journal, after: int) -> list[str]:
+    return [change.kind for change in journal.changes(AT, after)]
+
+
+def test_every_column_of_the_state_is_journalled_or_known_not_to_be(private_database: Database) -> None:
+    """A column added to a table of the state must get a place in the journal, or a reason here why it has none."""
+    # What the broker said, and whose word of it is out of date.
+    observations = {"log_start", "log_end", "last_stable_offset", "observed_at", "previous_topic_id"}
+    names = {"group_id", "topic", "partition"}
+    rows = private_database.rows(
+        sa.text(
+            "select table_name, column_name from information_schema.columns where table_schema = 'sharequeue'"
+            " and table_name in ('share_partitions', 'in_flight_batches', 'leases', 'journal')"
+        )
+    )
+    columns: dict[str, set[str]] = {}
+    for row in rows:
+        columns.setdefault(row["table_name"], set()).add(row["column_name"])
+    folded = {name for name in columns["share_partitions"] if name.startswith("folded_")}
+    assert columns["share_partitions"] - columns["journal"] == observations | folded
+    assert names <= columns["journal"]
+    assert columns["in_flight_batches"] - columns["journal"] == {"journalled"}
+    # What a lost reply is answered with is no state.
+    assert columns["leases"] - columns["journal"] == {"journalled", "request_id", "fetched"}
+
+
+def test_a_lease_stands_in_the_journal_with_holder_and_expiry_and_an_answer_with_cause_and_not_before(
+    journal: Journal, private_database: Database
+) -> None:
+    """Acquired batches are journalled as state 1 with their lease; a release with its not-before, a rejection with
+    its cause."""
+    state = State(private_database)
+    before = journal.snapshots(AT)[0].journal_id
+    lease = state.acquire(AT, "m1", None, 10)
+    assert lease is not None
+    changes = {change.kind: change.values for change in journal.changes(AT, before)}
+    batch = changes["batch"]
+    assert (batch["first_offset"], batch["last_offset"], batch["state"], batch["delivery_count"]) == (
+        0,
+        9,
+        1,
+        1,
+    )
+    assert batch["lease_id"] == changes["lease"]["lease_id"] == lease.lease_id
+    assert (changes["lease"]["member_id"], changes["lease"]["token"]) == ("m1", str(lease.token))
+    assert datetime.fromisoformat(changes["lease"]["expires_at"]) == lease.expires_at
+    later = state.now() + timedelta(hours=1)
+    state.acknowledge(
+        lease,
+        {AcknowledgeType.RELEASE: OffsetSet.of((0, 5)), AcknowledgeType.REJECT: OffsetSet.of((5, 10))},
+        not_before=later,
+    )
+    replayed = journal.replay(AT)
+    assert replayed is not None
+    assert replayed.leases == ()
+    assert [(b.state, b.cause, b.offsets) for b in replayed.batches] == [
+        (0, None, OffsetSet.of((0, 5))),
+        (3, "rejected", OffsetSet.of((5, 10))),
+    ]
+    assert replayed.batches[0].not_before is not None
+    assert replayed.batches[0].not_before >= later
+    at_first = journal.replay(AT, until=journal.changes(AT, before)[-1].journal_id)
+    assert at_first == replayed
+    (snapshot,) = journal.snapshots(AT)
+    granted = journal.replay(AT, snapshot.journal_id, until=_last(journal, "lease"))
+    assert granted is not None
+    assert [(held.lease_id, held.expires_at) for held in granted.leases] == [
+        (lease.lease_id, lease.expires_at)
+    ]
+
+
+def _last(journal: Journal, kind: str) -> int:
+    return next(change.journal_id for change in reversed(journal.changes(AT)) if change.kind == kind)
+
+
+def test_an_acknowledgement_of_100_000_alternating_runs_writes_a_handful_of_rows(
+    journal: Journal, private_database: Database
+) -> None:
+    """Sets of offsets are journalled whole: the rows of an acknowledgement do not grow with its runs."""
+    state = State(private_database)
+    lease = state.acquire(AT, "m1", None, 200_000)
+    assert lease is not None
+    before = journal.changes(AT, limit=1000)[-1].journal_id
+    even = OffsetSet.of(*((offset, offset + 1) for offset in range(0, 200_000, 2)))
+    state.acknowledge(lease, {AcknowledgeType.ACCEPT: even, AcknowledgeType.RELEASE: lease.offsets - even})
+    assert len(kinds(journal, before)) < 12
+    assert journal.verify("g") == []
+    again = state.acquire(AT, "m1", None, 1)
+    assert again is not None
+    # One run of 100,000 moves on: the difference is journalled, not the image of the set.
+    sizes = private_database.rows(
+        sa.text(
+            "select kind, pg_column_size(offsets) as bytes from sharequeue.journal where journal_id > :before"
+        ),
+        before=_last(journal, "lease_gone"),
+    )
+    assert max(row["bytes"] or 0 for row in sizes) < 100
+    assert journal.verify("g") == []
+
+
+def test_a_worker_that_has_the_share_partition_to_itself_writes_one_row_a_fetch(
+    journal: Journal, private_database: Database
+) -> None:
+    """In the steady state a fetch is one row of the journal, and one version of one row of the state."""
+    held = fetch(private_database, fetch(private_database))
+    before = journal.changes(AT)[-1].journal_id
+    for _ in range(5):
+        held = fetch(private_database, held)
+    assert kinds(journal, before) == ["fetch"] * 5
+    assert private_database.rows(sa.text("select 1 from sharequeue.in_flight_batches")) == []
+    assert private_database.rows(sa.text("select 1 from sharequeue.leases")) == []
+    assert journal.verify("g") == []
+    (lease,) = State(private_database).leases("g")
+    assert (lease.lease_id, lease.records) == (held["lease_id"], 500)
+    (status,) = State(private_database).describe("g")
+    assert (status.spso, status.acquired, status.leases, status.next_expiry) == (
+        held["spso"],
+        500,
+        1,
+        held["expires_at"],
+    )
+    replayed = journal.replay(AT)
+    assert replayed is not None
+    assert [held_.token for held_ in replayed.leases] == [UUID(str(held["token"]))]
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        "select sharequeue.set_clock_offset(interval '31 s')",
+        "select sharequeue.pause('g', 'why')",
+        "select sharequeue.release('g', 'm1')",
+        "select sharequeue.alter_offsets('g', 't', 0, 'id', 7)",
+        "select sharequeue.raise_state_epochs()",
+        "select sharequeue.observe('g', 't', 0, 'id', 2000, 1000000, 1000000)",
+        "select sharequeue.acquire('g', 't', 0, null, 'm2', null, 10)",
+        "select sharequeue.take_snapshot(1)",
+        "select sharequeue.extend_locks(interval '1 s')",
+    ],
+)
+def test_a_fetch_repeated_after_a_lost_reply_is_answered_as_at_first_whatever_happened_since(
+    journal: Journal, private_database: Database, act: str
+) -> None:
+    """The answer that is kept with the lease outlives it, and replay stays exact through it all."""
+    request_id = str(uuid4())
+    before = fetch(private_database, fetch(private_database))
+    first = fetch(private_database, before, request_id)
+    assert fetch(private_database, before, request_id) == first
+    second_id = str(uuid4())
+    second = fetch(private_database, first, second_id)
+    private_database.rows(sa.text(act))
+    assert fetch(private_database, first, second_id) == second
+    assert State(private_database).verify("g") == []
+    assert journal.verify("g", snapshots=1000) == []
+
+
+def test_the_lapse_of_a_fetched_lease_is_a_fact_of_the_clock(
+    journal: Journal, private_database: Database
+) -> None:
+    """A fetch that comes after the lock has lapsed accepts nothing, and the records come again with count 2."""
+    held = fetch(private_database, fetch(private_database))
+    move_clock(private_database, timedelta(seconds=31))
+    late = fetch(private_database, held)
+    assert (late["acknowledge_error_code"], late["delivery_count"]) == (121, 2)
+    assert OffsetSet.parse(late["offsets"]).first == OffsetSet.parse(held["offsets"]).first
+    assert journal.verify("g") == []
+
+
+def test_a_sweep_leaves_a_folded_share_partition_folded(journal: Journal, private_database: Database) -> None:
+    """Its next expiry, which fetches leave behind, is put right, and no row is written of batch, lease or answer: ten
+    thousand share-partitions at work left three megabytes a minute."""
+    held = fetch(private_database, fetch(private_database))
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql(
+            "update sharequeue.share_partitions set next_expiry = sharequeue.clock() - interval '1 second'"
+        )
+    answers = "select request_key from sharequeue.requests"
+    before = private_database.rows(sa.text(answers))
+    assert State(private_database).sweep().records == 0
+    (row,) = private_database.rows(
+        sa.text(
+            "select folded_token, next_expiry > sharequeue.clock() as later, (select count(*) from"
+            " sharequeue.leases) + (select count(*) from sharequeue.in_flight_batches) as rows"
+            " from sharequeue.share_partitions"
+        )
+    )
+    assert (str(row["folded_token"]), row["later"], row["rows"]) == (str(held["token"]), True, 0)
+    assert private_database.rows(sa.text(answers)) == before
+    assert fetch(private_database, held)["acknowledge_error_code"] == 0
+    assert journal.verify("g") == []
+
+
+def test_a_stranger_a_stale_token_and_a_stale_epoch_are_refused_by_the_fast_way_too(
+    journal: Journal, private_database: Database
+) -> None:
+    """Fencing holds while a share-partition is folded: nothing is accepted for another member, token or epoch."""
+    held = fetch(private_database, fetch(private_database))
+    first = OffsetSet.parse(held["offsets"]).first
+    for member, token, epoch, code in (
+        ("m2", held["token"], 1, 121),
+        ("m1", uuid4(), 1, 121),
+        ("m1", held["token"], 7, 124),
+    ):
+        row = private_database.rows(
+            sa.text(
+                "select * from sharequeue.acknowledge_and_acquire('g', 't', 0, :epoch, :member, null,"
+                " cast(:token as uuid), null, array[cast(:first as bigint)], array[cast(:last as bigint)], '{1}', 0,"
+                " 'kafka')"
+            ),
+            epoch=epoch,
+            member=member,
+            token=str(token),
+            first=first,
+            last=first + 499,
+        )[0]
+        assert row["acknowledge_error_code"] == code
+    assert State(private_database).describe("g")[0].spso == first
+    assert fetch(private_database, held)["acknowledge_error_code"] == 0
+
+
+def test_a_snapshot_is_taken_after_so_many_updates(journal: Journal, private_database: Database) -> None:
+    """A share-partition whose journal has grown by the bound gets a snapshot at the next round; others do not."""
+    held = fetch(private_database)
+    for _ in range(30):
+        held = fetch(private_database, held)
+    for _ in range(40):
+        assert State(private_database).acquire(AT, "m2", None, 10) is not None
+    assert journal.keep(updates_per_snapshot=500).snapshots == 0
+    assert journal.keep(updates_per_snapshot=30).snapshots == 1
+    assert journal.keep(updates_per_snapshot=30).snapshots == 0
+    assert len(journal.snapshots(AT)) == 2
+    assert journal.verify("g", snapshots=2) == []
+
+
+def test_old_days_are_dropped_once_nothing_leans_on_them_and_their_figures_stay(
+    journal: Journal, private_database: Database
+) -> None:
+    """After the retention a day's partition is gone, replay goes on from a newer snapshot, and what the day saw is in
+    the daily rollup: records, outcomes, SPSO."""
+    state = State(private_database)
+    held = fetch(private_database)
+    for _ in range(4):
+        held = fetch(private_database, held)
+    state.release("g", "m1")
+    for answer in (AcknowledgeType.REJECT, AcknowledgeType.ACCEPT):
+        lease = state.acquire(AT, "m1", None, 100)
+        assert lease is not None
+        state.acknowledge(lease, {answer: lease.offsets})
+    batch = state.open_dead_letters(AT, 1000)
+    assert batch is not None
+    state.close_dead_letters(AT, batch.sequence)
+    today = state.now().astimezone(UTC).date()
+    assert next(p.day for p in journal.partitions()) == today
+    assert journal.days("g") == []
+    move_clock(private_database, timedelta(days=1))
+    assert journal.keep().rolled_up == (today,)
+    (day,) = journal.days("g")
+    assert (day.day, day.entered, day.accepted_first, day.leases) == (today, 2500, 2000, 7)
+    assert (day.spso, day.speo, day.highest_delivery_count) == (2200, 2500, 2)
+    assert private_database.rows(
+        sa.text(
+            "select outcome, delivery_count, records from sharequeue.journal_daily_outcomes order by outcome"
+        )
+    ) == [
+        {"outcome": "accepted", "delivery_count": 2, "records": 100},
+        {"outcome": "rejected", "delivery_count": 2, "records": 100},
+    ]
+    move_clock(private_database, timedelta(days=5))
+    kept = journal.keep(retention=timedelta(days=3))
+    assert kept.waiting is None
+    assert today in kept.dropped
+    assert today not in [p.day for p in journal.partitions()]
+    assert journal.verify("g", snapshots=1000) == []
+    assert journal.days("g") == [day]
+    assert journal.replay(AT) is not None
+
+
+def test_a_partition_that_somebody_reads_is_dropped_later(
+    journal: Journal, private_database: Database
+) -> None:
+    """Dropping gives way to whoever holds the day's partition, says so, and succeeds at a later round."""
+    move_clock(private_database, timedelta(days=9))
+    with private_database.transaction() as reader:
+        reader.execute(sa.text("select count(*) from sharequeue.journal"))
+        kept = journal.keep(retention=timedelta(days=7))
+        assert kept.dropped == ()
+        assert kept.waiting is not None
+    assert journal.keep(retention=timedelta(days=7)).dropped != ()
+    assert journal.verify("g") == []
+
+
+def test_deleting_is_in_the_journal_by_name(journal: Journal, private_database: Database) -> None:
+    """The journal says which share-partition went, after it is gone."""
+    State(private_database).delete_group("g")
+    rows = private_database.rows(
+        sa.text("select group_id, topic, partition from sharequeue.journal where kind = 'deleted'")
+    )
+    assert rows == [{"group_id": "g", "topic": "t", "partition": 0}]
+    assert journal.verify() == []
+
+
+def test_a_forged_row_is_found(journal: Journal, private_database: Database) -> None:
+    """Verification fails where state was changed behind the journal's back."""
+    State(private_database).acquire(AT, "m1", None, 10)
+    for table, act in (
+        (
+            "leases",
+            "update sharequeue.leases set expires_at = expires_at + interval '1 s', journalled = true",
+        ),
+        ("in_flight_batches", "update sharequeue.in_flight_batches set last_offset = 8, journalled = true"),
+        ("share_partitions", "update sharequeue.share_partitions set spso = 1"),
+    ):
+        with private_database.transaction() as connection:
+            connection.exec_driver_sql(act)
+        assert any(table in line for line in journal.verify("g"))
+
+
+def test_the_command_shows_changes_and_days_and_fails_where_replay_differs(
+    journal: Journal, private_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sharequeue journal` says what the module says, and `verify` exits with 1 for a forged state."""
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    monkeypatch.setenv("SHAREQUEUE_DATABASE_URL", url)
+    (command,) = COMMANDS
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(command, arguments)
+
+    fetch(private_database, fetch(private_database))
+    shown = json.loads(run("changes", "g", "t", "0", "-o", "json").output)
+    assert [row["kind"] for row in shown] == kinds(journal, 0)
+    assert run("changes", "g", "t", "9").exit_code != 0
+    assert "snapshots taken: 0" in run("keep").output
+    journal.roll_up(State(private_database).now().astimezone(UTC).date())
+    (day,) = json.loads(run("days", "g", "-o", "json").output)
+    assert (day["topic"], day["entered"], day["spso"]) == ("t", 1000, 500)
+    assert run("verify").exit_code == 0
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql("update sharequeue.share_partitions set spso = 501")
+    assert run("verify").exit_code == 1

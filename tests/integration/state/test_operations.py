@@ -1,0 +1,297 @@
+"""Operations beyond Kafka's, in SQL and through State: not-before, refunds, forced moves, pauses, who is refused."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.errors import GroupIdNotFound, InvalidRecordState, InvalidRequest, UnknownTopicOrPartition
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.offsets import OffsetSet
+from sharequeue.state import State
+from sharequeue.state.rows import Redelivery
+from sharequeue.values import AcknowledgeType, Lease, SharePartition
+from tests.integration.state.state_calls import audited, in_flight, journal_differs, move_clock, take
+
+ACCEPT, RELEASE, REJECT, RENEW = (
+    AcknowledgeType.ACCEPT,
+    AcknowledgeType.RELEASE,
+    AcknowledgeType.REJECT,
+    AcknowledgeType.RENEW,
+)
+BOTH: tuple[Redelivery, Redelivery] = ("kafka", "fan_out")
+DLQ = {"errors.deadletterqueue.topic.name": "dlq.g"}
+REFUND = {"sharequeue.cancelled.run.refund.enable": True}
+
+
+@pytest.fixture
+def state(private_database: Database) -> State:
+    return State(private_database)
+
+
+@pytest.fixture
+def at(private_database: Database, state: State) -> SharePartition:
+    """A share-partition of 1,000 records of which 100 may be in flight."""
+    at = SharePartition("g", "t", 0)
+    alter_group_configs(private_database, "g", {**DLQ, "share.partition.max.record.locks": 100})
+    state.initialize(at, "id", 0, 1)
+    state.observe(at, "id", 0, 1000, 1000)
+    return at
+
+
+# Not before --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("redelivery", BOTH)
+def test_released_records_wait_for_their_time(
+    state: State, at: SharePartition, redelivery: Redelivery
+) -> None:
+    """What is released with a time is not delivered before it, and delivered after, rounded up to seconds."""
+    lease = take(state, at, 10, redelivery)
+    due = state.now().replace(microsecond=1) + timedelta(seconds=60)
+    state.acknowledge(lease, {RELEASE: lease.offsets}, not_before=due)
+    assert state.describe("g")[0].waiting == 10
+    rows = state._database.rows(sa.text("select distinct not_before from sharequeue.in_flight_offsets"))
+    assert [row["not_before"] for row in rows] == [due.replace(microsecond=0) + timedelta(seconds=1)]
+    fresh = take(state, at, 5, redelivery)
+    assert fresh.offsets == OffsetSet.of((10, 15))
+    state.acknowledge(fresh, {ACCEPT: fresh.offsets})
+    move_clock(state, 62)
+    again = take(state, at, 10, redelivery)
+    assert [(d.delivery_count, d.offsets) for d in again.deliveries][:1] == [(2, OffsetSet.of((0, 10)))]
+    assert (state.verify(), journal_differs(state)) == ([], [])
+
+
+@pytest.mark.parametrize("redelivery", BOTH)
+def test_waiting_records_do_not_hold_up_the_window(
+    state: State, at: SharePartition, redelivery: Redelivery
+) -> None:
+    """With 100 allowed in flight and 100 waiting, 100 fresh ones can be leased; once due, they count again."""
+    for _ in range(3):
+        lease = take(state, at, 100, redelivery)
+        assert lease.offsets.count == 100
+        state.acknowledge(lease, {RELEASE: lease.offsets}, not_before=state.now() + timedelta(seconds=60))
+    lease = take(state, at, 100, redelivery)
+    assert lease.offsets == OffsetSet.of((300, 400))
+    assert state.acquire(at, "m", None, 1, redelivery=redelivery) is None
+    state.acknowledge(lease, {ACCEPT: lease.offsets})
+    move_clock(state, 62)
+    while (lease_or_none := state.acquire(at, "m", None, 100, redelivery=redelivery)) is not None:
+        assert lease_or_none.offsets.end <= 300
+        state.acknowledge(lease_or_none, {ACCEPT: lease_or_none.offsets})
+        if state.describe("g")[0].spso == 400:
+            break
+    assert (state.verify(), journal_differs(state)) == ([], [])
+
+
+# Cancelled runs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("refund", [False, True])
+@pytest.mark.parametrize("redelivery", BOTH)
+def test_a_cancelled_run_by_policy(
+    state: State, at: SharePartition, redelivery: Redelivery, refund: bool
+) -> None:
+    """With refunds a cancelled run's records come back as if never delivered; without, the count stays (Kafka).
+
+    Either way they are no suspects: all come back in one lease.
+    """
+    alter_group_configs(state._database, "g", {"sharequeue.cancelled.run.refund.enable": refund})
+    take(state, at, 50, redelivery)
+    assert state.release("g", "m", cancelled=True) == 50
+    again = take(state, at, 50, redelivery)
+    assert [(d.delivery_count, d.offsets) for d in again.deliveries] == [
+        (1 if refund else 2, OffsetSet.of((0, 50)))
+    ]
+    assert (state.verify(), journal_differs(state)) == ([], [])
+
+
+def test_ten_cancelled_runs_cost_no_attempt(state: State, at: SharePartition) -> None:
+    """With refunds, pre-emption however often repeated never exhausts a record; one lease at a time too."""
+    alter_group_configs(state._database, "g", REFUND)
+    for _ in range(10):
+        lease = take(state, at)
+        assert lease.deliveries[0].delivery_count == 1
+        assert state.release_lease(lease, cancelled=True) == 10
+    assert in_flight(state) == [(0, 0, "{[0,10)}")]
+
+
+@pytest.mark.parametrize("redelivery", BOTH)
+@pytest.mark.parametrize("records", [1, 2])
+def test_a_cancelled_run_gives_nothing_up(
+    state: State, at: SharePartition, redelivery: Redelivery, records: int
+) -> None:
+    """Without refunds a cancelled run costs a delivery, but never the last one: nobody makes dead letters by stopping
+    a run."""
+    alter_group_configs(state._database, "g", {"share.delivery.count.limit": 2})
+    for _ in range(4):
+        take(state, at, records, redelivery)
+        assert state.release("g", "m", cancelled=True) == records
+    assert in_flight(state) == [(0, 1, f"{{[0,{records})}}")]
+    assert (state.verify(), journal_differs(state)) == ([], [])
+
+
+def test_a_refund_in_any_case(state: State, at: SharePartition) -> None:
+    """A run in which no record was at fault gives its deliveries back, whatever the group says of cancelled runs."""
+    lease = take(state, at, 10)
+    assert state.release_lease(lease, refund=True) == 10
+    assert in_flight(state) == [(0, 0, "{[0,10)}")]
+    take(state, at, 10)
+    assert state.release("g", "m", refund=True) == 10
+    assert in_flight(state) == [(0, 0, "{[0,10)}")]
+    assert (state.verify(), journal_differs(state)) == ([], [])
+
+
+def test_an_acquire_leaves_out_what_it_is_told(state: State, at: SharePartition) -> None:
+    """What one caller does not want again is there for the next; fresh records come instead."""
+    lease = take(state, at, 10)
+    state.acknowledge(lease, {AcknowledgeType.RELEASE: lease.offsets})
+    others = state.acquire(at, "m", None, 6, leave_out=OffsetSet.of((0, 4), (5, 10)))
+    assert others is not None
+    assert [(d.delivery_count, d.offsets) for d in others.deliveries] == [
+        (1, OffsetSet.of((10, 15))),
+        (2, OffsetSet.of((4, 5))),
+    ]
+    rest = state.acquire(at, "n", None, 6)
+    assert rest is not None
+    assert rest.offsets == OffsetSet.of((0, 4), (5, 7))
+    assert (state.verify(), journal_differs(state)) == ([], [])
+
+
+def test_a_failed_run_is_not_refunded(state: State, at: SharePartition) -> None:
+    """Only a cancelled run gives its deliveries back; what a failed one held is suspect and has lost one."""
+    alter_group_configs(state._database, "g", REFUND)
+    take(state, at, 16)
+    state.release("g", "m")
+    again = take(state, at, 16)
+    assert again.deliveries[0].delivery_count == 2
+    assert again.offsets.count < 16
+
+
+# Moved by hand -----------------------------------------------------------------------------------------------------
+
+
+def prepared(state: State, at: SharePartition) -> Lease:
+    """0–9 accepted but for 0, which waits for an hour; 10–19 leased; 20–24 rejected, 25–29 available."""
+    first, held, third = take(state, at), take(state, at), take(state, at)
+    state.acknowledge(
+        first,
+        {ACCEPT: OffsetSet.of((1, 10)), RELEASE: OffsetSet.of((0, 1))},
+        not_before=state.now() + timedelta(hours=1),
+    )
+    state.acknowledge(third, {REJECT: OffsetSet.of((20, 25)), RELEASE: OffsetSet.of((25, 30))})
+    return held
+
+
+def test_a_forced_release_says_first_what_it_would_do(state: State, at: SharePartition) -> None:
+    """A dry run names act, holder and reason of every offset asked for, and changes nothing."""
+    prepared(state, at)
+    before = in_flight(state)
+    plan = state.force_release(at, OffsetSet.of((0, 40)))
+    assert [(run.act, str(run.offsets), run.member_id, run.reason) for run in plan] == [
+        ("release", "{[0,1)}", None, None),
+        ("refuse", "{[1,10)}", None, "done with: acknowledged"),
+        ("release", "{[10,20)}", "m", None),
+        ("refuse", "{[20,25)}", None, "on its way to the dead-letter topic"),
+        ("none", "{[25,30)}", None, "available already"),
+        ("refuse", "{[30,40)}", None, "never delivered: SPEO is 30"),
+    ]
+    assert in_flight(state) == before
+    assert "force_release" not in audited(state)
+
+
+def test_a_forced_release_fences_the_holder(state: State, at: SharePartition) -> None:
+    """Offsets taken from a lease are available at once; their holder's answer gets INVALID_RECORD_STATE."""
+    held = prepared(state, at)
+    state.force_release(at, OffsetSet.of((0, 1), (10, 15)), execute=True)
+    with pytest.raises(InvalidRecordState):
+        state.acknowledge(held, {ACCEPT: held.offsets})
+    assert state.acknowledge(held, {ACCEPT: OffsetSet.of((15, 20))}).accepted == 5
+    assert take(state, at, 6).offsets == OffsetSet.of((0, 1), (10, 15))
+    assert (state.verify(), journal_differs(state)) == ([], [])
+    assert audited(state)[-1] == "force_release"
+
+
+def test_a_lease_that_lost_everything_is_gone(state: State, at: SharePartition) -> None:
+    """When all of a lease was taken by hand nobody holds anything, and its renewal is refused."""
+    lease = take(state, at)
+    state.force_release(at, lease.offsets, execute=True)
+    assert state.leases("g") == []
+    with pytest.raises(InvalidRecordState):
+        state.renew(lease)
+
+
+def test_a_forced_dead_letter(state: State, at: SharePartition) -> None:
+    """Leased and available offsets go to the dead-letter topic as rejected; SPSO waits for them."""
+    held = prepared(state, at)
+    done = state.force_dead_letter(at, OffsetSet.of((0, 1), (12, 14), (26, 27)), execute=True)
+    assert {run.act for run in done} == {"dead_letter"}
+    with pytest.raises(InvalidRecordState):
+        state.acknowledge(held, {ACCEPT: held.offsets})
+    batch = state.open_dead_letters(at, 100)
+    assert batch is not None
+    assert [(run.cause, str(run.offsets)) for run in batch.letters] == [
+        ("rejected", "{[0,1),[12,14),[20,25),[26,27)}")
+    ]
+    state.close_dead_letters(at, batch.sequence)
+    assert state.describe("g")[0].spso == 10
+    assert (state.verify(), journal_differs(state)) == ([], [])
+
+
+def test_without_a_dead_letter_topic_it_is_archived(state: State, at: SharePartition) -> None:
+    """A group without a dead-letter topic archives at once, and SPSO passes."""
+    alter_group_configs(state._database, "g", {"errors.deadletterqueue.topic.name": None})
+    take(state, at)
+    assert [run.act for run in state.force_dead_letter(at, OffsetSet.of((0, 10)), execute=True)] == [
+        "archive"
+    ]
+    assert (state.describe("g")[0].spso, state.leases("g"), state.verify()) == (10, [], [])
+
+
+def test_a_forced_release_after_the_last_delivery(state: State, at: SharePartition) -> None:
+    """A record whose deliveries are used up gets the last one back, so that it is delivered once more."""
+    alter_group_configs(state._database, "g", {"share.delivery.count.limit": 2})
+    state.acknowledge(take(state, at, 1), {RELEASE: OffsetSet.of((0, 1))})
+    take(state, at, 1)
+    plan = state.force_release(at, OffsetSet.of((0, 1)), execute=True)
+    assert plan[0].reason == "its deliveries are used up: it gets the last one back"
+    assert take(state, at, 1).deliveries[0].delivery_count == 2
+
+
+# Pause and resume --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", [(), ("t",), ("t", 0)])
+def test_pause_and_resume(state: State, at: SharePartition, where: tuple[Any, ...]) -> None:
+    """Group, topic or share-partition: nothing is leased, what is leased may be answered, describe says why."""
+    lease = take(state, at)
+    other = SharePartition("g", "t2", 0)
+    state.initialize(other, "id2", 0, 1)
+    state.observe(other, "id2", 0, 10, 10)
+    state.pause("g", "the warehouse is closed", *where)
+    assert state.acquire(at, "m", None, 1) is None
+    assert (state.acquire(other, "m", None, 1) is None) == (where == ())
+    assert state.describe("g")[0].paused_reason == "the warehouse is closed"
+    done = state.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10)
+    assert (done.refusal, done.spso, done.lease) == (None, 10, None)
+    state.pause("g", None, *where)
+    assert state.describe("g")[0].paused_reason is None
+    assert state.acquire(at, "m", None, 1) is not None
+    assert audited(state) == ["pause", "resume"]
+
+
+def test_a_pause_of_what_is_not_there(state: State, at: SharePartition) -> None:
+    """An unknown group, an unknown partition, an empty reason and a partition without topic are refused."""
+    with pytest.raises(GroupIdNotFound):
+        state.pause("nobody", "x")
+    with pytest.raises(UnknownTopicOrPartition):
+        state.pause("g", "x", "t", 7)
+    with pytest.raises(InvalidRequest):
+        state.pause("g", "")
+    with pytest.raises(InvalidRequest):
+        state.pause("g", "x", None, 0)
+    assert audited(state) == []

@@ -1,0 +1,329 @@
+"""Locks: who holds what since when, and what an outage or a restored backup does to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.database.migrations import migrate
+from sharequeue.errors import FencedStateEpoch, InvalidRequest
+from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
+from sharequeue.kafka.topics import Topics
+from sharequeue.local import postgres
+from sharequeue.local.home import Home
+from sharequeue.offsets import OffsetSet
+from sharequeue.service.coordinator import Coordinator
+from sharequeue.state import State
+from sharequeue.state.rows import Redelivery
+from sharequeue.values import AcknowledgementBatch, AcknowledgeType, SharePartition
+from tests.fix_stack import LOCK_BOUNDS
+from tests.integration.state.state_calls import audited, move_clock, take
+
+ACCEPT, RELEASE, REJECT, RENEW = (
+    AcknowledgeType.ACCEPT,
+    AcknowledgeType.RELEASE,
+    AcknowledgeType.REJECT,
+    AcknowledgeType.RENEW,
+)
+BOTH: tuple[Redelivery, Redelivery] = ("kafka", "fan_out")
+DLQ = {"errors.deadletterqueue.topic.name": "dlq.g"}
+REFUND = {"sharequeue.cancelled.run.refund.enable": True}
+
+
+@pytest.fixture
+def state(private_database: Database) -> State:
+    return State(private_database)
+
+
+@pytest.fixture
+def at(private_database: Database, state: State) -> SharePartition:
+    """A share-partition of 1,000 records of which 100 may be in flight."""
+    at = SharePartition("g", "t", 0)
+    alter_group_configs(private_database, "g", {**DLQ, "share.partition.max.record.locks": 100})
+    state.initialize(at, "id", 0, 1)
+    state.observe(at, "id", 0, 1000, 1000)
+    return at
+
+
+# Who holds what ----------------------------------------------------------------------------------------------------
+
+
+def test_who_holds_what_since_when(state: State, at: SharePartition) -> None:
+    """A lease shows its holder, offsets and the time it was acquired; a renewal moves the expiry alone."""
+    taken = state.now()
+    lease = take(state, at)
+    row = state.leases("g")[0]
+    assert (row.member_id, row.offsets, row.records, row.highest_delivery_count) == (
+        "m",
+        lease.offsets,
+        10,
+        1,
+    )
+    assert timedelta(0) <= row.acquired_at - taken < timedelta(seconds=5)
+    move_clock(state, 20)
+    expires_at = state.renew(lease)
+    renewed = state.leases("g")[0]
+    assert (renewed.acquired_at, renewed.expires_at) == (row.acquired_at, expires_at)
+    assert 25 < renewed.seconds_left <= 30
+    state.acknowledge_batches(at, "m", [AcknowledgementBatch.of(3, 4, RENEW)])
+    assert {each.acquired_at for each in state.leases("g")} == {row.acquired_at}
+    assert sorted(each.records for each in state.leases("g")) == [2, 8]
+    assert state.describe("g")[0].oldest_since == row.acquired_at
+
+
+def test_the_next_lease_has_a_time_of_its_own(state: State, at: SharePartition) -> None:
+    """A lease taken with the answer to the last one is since then, not since the first."""
+    lease = take(state, at, 10, "kafka")
+    first = state.leases("g")[0].acquired_at
+    move_clock(state, 10)
+    state.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10, redelivery="kafka")
+    assert state.leases("g")[0].acquired_at - first >= timedelta(seconds=10)
+
+
+# Outages -----------------------------------------------------------------------------------------------------------
+
+
+def restart_seen(state: State) -> None:
+    """As after a crash of Postgres: the last beat was seen by another server."""
+    state._database.rows(
+        sa.text(
+            "update sharequeue.service_beat set server_started_at = server_started_at - interval '1 day' returning 1"
+        )
+    )
+
+
+def expiry(state: State) -> datetime:
+    return state.leases("g")[0].expires_at
+
+
+def test_locks_stand_still_while_the_database_is_away(state: State, at: SharePartition) -> None:
+    """After a restart of Postgres the first to look finds no lock lapsed that was alive before; then they lapse."""
+    assert state.beat() is None
+    move_clock(state, 1)
+    lease = take(state, at)
+    state._database.rows(
+        sa.text("update sharequeue.service_beat set beat_at = sharequeue.clock() returning 1")
+    )
+    move_clock(state, 600)
+    restart_seen(state)
+    assert state.acquire(at, "other", None, 1000, redelivery="kafka") is not None
+    assert {each.member_id for each in state.leases("g")} == {"m", "other"}
+    state.renew(lease)
+    move_clock(state, 31)
+    assert state.sweep().leases == 2
+    assert state.verify() == []
+
+
+def test_an_outage_is_made_up_for_once(state: State, at: SharePartition) -> None:
+    """What was extended for an outage lapses at its new time, also when another lock is looked at before."""
+    state.beat()
+    take(state, at)
+    before = expiry(state)
+    state._database.rows(
+        sa.text("update sharequeue.service_beat set beat_at = sharequeue.clock() returning 1")
+    )
+    move_clock(state, 100)
+    restart_seen(state)
+    for _ in range(3):
+        assert state.sweep().leases == 0
+    made_up = expiry(state) - before
+    assert timedelta(seconds=100) <= made_up < timedelta(seconds=110)
+    move_clock(state, 40)
+    assert state.sweep().leases == 1
+
+
+def test_a_silent_service_makes_up_for_its_silence(state: State, at: SharePartition) -> None:
+    """A silence longer than the grace is an outage, a shorter one is not; what lapsed before it stays lapsed."""
+    state.beat()
+    take(state, at)
+    move_clock(state, 31)
+    assert state.beat(timedelta(seconds=60)) is None
+    later = take(state, SharePartition("g", "t", 0), 10, "kafka")
+    assert later.deliveries[0].delivery_count == 2
+    state.beat()
+    move_clock(state, 3600)
+    outage = state.beat(timedelta(seconds=10))
+    assert outage is not None
+    assert timedelta(hours=1) <= outage < timedelta(hours=1, minutes=1)
+    assert state.sweep().leases == 0
+    assert state.renew(later) > state.now()
+
+
+def test_a_service_that_starts_makes_up_before_it_sweeps(
+    state: State, at: SharePartition, topics: Topics
+) -> None:
+    """The coordinator finds at its start that nobody was heard for an hour: its first sweep ends no lock."""
+    state.beat()
+    lease = take(state, at)
+    move_clock(state, 3600)
+    stop = threading.Event()
+    service = ServiceConfigs.of({**LOCK_BOUNDS, "group.share.delivery.count.limit": "4"})
+    coordinator = Coordinator(state._database, topics, service, interval=0.02)
+    thread = threading.Thread(target=coordinator.run, args=(stop,))
+    thread.start()
+    try:
+        deadline = time.monotonic() + 20
+        while state.describe("g")[0].next_expiry == lease.expires_at and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        stop.set()
+        thread.join(20)
+    assert coordinator.faults == {}
+    assert state.renew(lease) > state.now()
+    rows = state._database.rows(sa.text("select delivery_count_limit from sharequeue.group_settings"))
+    assert [row["delivery_count_limit"] for row in rows] == [4]
+
+
+def test_a_service_whose_database_stood_still_makes_up_before_it_sweeps(
+    state: State, at: SharePartition, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Postgres is stopped and goes on: nothing fails, the next question takes an hour. No lock is ended by it."""
+    configs = ServiceConfigs.of(
+        {"group.share.heartbeat.interval.ms": "200", "group.share.min.heartbeat.interval.ms": "100"}
+    )
+    coordinator = Coordinator(state._database, topics, configs, interval=0.02)
+    lease = take(state, at)
+    rounds, done, rows = [0], threading.Event(), Database.rows
+
+    class Rounds(threading.Event):
+        """Counts the rounds of one thread by its waits between them."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if threading.current_thread() is thread:
+                rounds[0] += 1
+                if rounds[0] >= 6:
+                    done.set()
+            return super().wait(timeout)
+
+    def late(database: Database, query: sa.TextClause, **parameters: Any) -> list[sa.RowMapping]:
+        if threading.current_thread() is thread and rounds[0] == 3:  # the first question of the fourth round
+            rounds[0] += 1
+            time.sleep(0.5)  # longer than two heartbeat intervals
+            rows(database, sa.text("select sharequeue.set_clock_offset(interval '1 hour')"))
+        return rows(database, query, **parameters)
+
+    monkeypatch.setattr(Database, "rows", late)
+    stop = Rounds()
+    thread = threading.Thread(target=coordinator.run, args=(stop,))
+    thread.start()
+    try:
+        assert done.wait(20)
+    finally:
+        stop.set()
+        thread.join(20)
+    assert coordinator.faults == {}
+    assert state.renew(lease) > state.now()
+
+
+def test_without_a_service_the_clock_alone_decides(state: State, at: SharePartition) -> None:
+    """No beat was ever written: a lock lapses at its expiry, whatever happened in between."""
+    take(state, at)
+    move_clock(state, 31)
+    assert state.sweep().leases == 1
+
+
+def test_all_locks_extended_by_hand(state: State, at: SharePartition) -> None:
+    """One call makes every lock last longer, and what a share-partition knows of its earliest expiry with it."""
+    take(state, at)
+    assert state.extend_locks(timedelta(hours=1)) == 1
+    move_clock(state, 3600)
+    assert state.sweep().leases == 0
+    with pytest.raises(InvalidRequest):
+        state.extend_locks(timedelta(seconds=-1))
+    assert state.verify() == []
+
+
+def test_a_restored_backup_fences_everybody(state: State, at: SharePartition) -> None:
+    """After raise_state_epochs holders from before are fenced and their records come again."""
+    lease = take(state, at)
+    assert state.raise_state_epochs() == 1
+    with pytest.raises(FencedStateEpoch):
+        state.acknowledge(lease, {ACCEPT: lease.offsets})
+    assert (state.describe("g")[0].available, state.verify()) == (10, [])
+    assert audited(state)[-1] == "raise_state_epochs"
+
+
+def test_a_lock_survives_the_crash_of_everything(stack_home: Path) -> None:
+    """SIGKILL of Postgres, a minute away: the holder renews the same lease and answers; nobody else got it."""
+    home = Home.at(stack_home)
+    home.create()
+
+    def started() -> Database:
+        with home.lock(lambda line: None):
+            port = postgres.ensure(home, lambda line: None)
+        return Database(postgres.url(home, "sharequeue", port))
+
+    at = SharePartition("g", "t", 0)
+    with started() as database:
+        migrate(database)
+        alter_group_configs(database, "g", {})
+        state = State(database)
+        state.initialize(at, "id", 0, 1)
+        state.observe(at, "id", 0, 100, 100)
+        state.beat()
+        lease = take(state, at)
+        found = postgres.find(home)
+        assert found is not None
+        os.kill(found[0].pid, signal.SIGKILL)
+    while found[0].alive:
+        time.sleep(0.01)
+    with started() as database:
+        state = State(database)
+        move_clock(state, 60)
+        other = state.acquire(at, "other", None, 5)
+        assert other is not None
+        assert other.offsets == OffsetSet.of((10, 15))
+        assert state.sweep().leases == 0
+        assert state.renew(lease) > state.now()
+        assert state.acknowledge(lease, {ACCEPT: lease.offsets}).accepted == 10
+        assert state.verify() == []
+
+
+def test_a_lock_survives_the_kill_of_one_backend(stack_home: Path) -> None:
+    """SIGKILL of one connection's process makes Postgres recover, though it goes on as the same server: the sweep
+    after it ends no lock, and once it has been made up for they lapse as ever."""
+    home = Home.at(stack_home)
+    home.create()
+    with home.lock(lambda line: None):
+        port = postgres.ensure(home, lambda line: None)
+    at = SharePartition("g", "t", 0)
+    started = sa.text("select pg_postmaster_start_time() as it")
+    with Database(postgres.url(home, "sharequeue", port)) as database:
+        migrate(database)
+        alter_group_configs(database, "g", {})
+        state = State(database)
+        state.initialize(at, "id", 0, 1)
+        state.observe(at, "id", 0, 100, 100)
+        state.beat()
+        lease = take(state, at)
+        before = database.rows(started)
+        move_clock(state, 60)
+        with database.engine.connect() as victim:
+            pid = victim.execute(sa.text("select pg_backend_pid()")).scalar_one()
+            os.kill(pid, signal.SIGKILL)
+            victim.invalidate()
+        database.engine.dispose()
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                assert database.rows(started) == before
+                break
+            except sa.exc.OperationalError:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        assert state.sweep().leases == 0
+        assert state.renew(lease) > state.now()
+        outage = state.beat()
+        assert outage is None, "noted already, once"
+        move_clock(state, 120)
+        assert state.sweep().leases == 1
+        assert state.verify() == []

@@ -1,0 +1,273 @@
+"""Where a group begins anew, on a real broker: through the command line and through State."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from sharequeue.cli import main
+from sharequeue.database import Database
+from sharequeue.errors import FencedStateEpoch, NonEmptyGroup
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
+from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
+from sharequeue.local.stack import StackInfo
+from sharequeue.offsets import OffsetSet
+from sharequeue.service.coordinator import Coordinator
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.values import AcknowledgeType, SharePartition
+
+MakeTopic = Callable[..., str]
+Command = Callable[..., tuple[int, str, str]]
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def command(
+    stack: StackInfo, database: Database, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Give a function that runs `sharequeue` on the stack: exit code, stdout, stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setenv("SHAREQUEUE_HOME", str(stack.home))
+        monkeypatch.setattr(sys, "argv", ["sharequeue", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def log(settings: Settings, make_topic: MakeTopic) -> str:
+    """A topic of two partitions: 6 records of two hours ago in the first, then 4 of now."""
+    topic = make_topic(2)
+    producer = Producer(client_config(settings))
+    now = int(time.time() * 1000)
+    for number in range(10):
+        producer.produce(topic, b"x", partition=0, timestamp=now - (2 * HOUR_MS if number < 6 else 0))
+    assert producer.flush(30) == 0
+    return topic
+
+
+def starts(state: State, group: str) -> dict[int, int]:
+    return {each.partition: each.spso for each in state.describe(group)}
+
+
+def reset(command: Command, group: str, *arguments: str) -> list[dict[str, Any]]:
+    code, out, err = command("offsets", "reset", "-o", "json", "--group", group, "--create-group", *arguments)
+    assert code == 0, err
+    rows: list[dict[str, Any]] = json.loads(out)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("way", "expected"),
+    [
+        (("--to-earliest",), [0, 0]),
+        (("--to-latest",), [10, 0]),
+        (("--to-offset", "4"), [4, 0]),
+        (("--to-offset", "99"), [10, 0]),
+        (("--by-duration", "PT1H"), [6, 0]),
+        (("--to-datetime", "an hour ago"), [6, 0]),
+        (("--to-datetime", "2100-01-01T00:00:00.000"), [10, 0]),
+        (("--to-current",), [10, 0]),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
+)
+def test_the_ways_to_begin(
+    command: Command, state: State, group: str, log: str, way: tuple[str, ...], expected: list[int]
+) -> None:
+    """Each option of Kafka's tool resolves as there; a dry run changes nothing, --execute does it."""
+    an_hour_ago = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    way = tuple(an_hour_ago if word == "an hour ago" else word for word in way)
+    rows = reset(command, group, "--topic", log, *way)
+    assert [(row["new_offset"], row["status"]) for row in rows] == [(each, "dry run") for each in expected]
+    assert state.describe(group) == []
+    rows = reset(command, group, "--topic", log, *way, "--execute")
+    assert {row["status"] for row in rows} == {"done"}
+    assert list(starts(state, group).values()) == expected
+    assert state.verify(group) == []
+
+
+def test_from_a_consumer_group(
+    command: Command, state: State, group: str, log: str, settings: Settings
+) -> None:
+    """A share group takes over where a consumer group of the broker stands, for what that has committed."""
+    consumer = Consumer(client_config(settings, group_id=f"consumer-{group}"))
+    consumer.commit(offsets=[TopicPartition(log, 0, 7)], asynchronous=False)
+    consumer.close()
+    rows = reset(command, group, "--from-consumer-group", f"consumer-{group}", "--execute")
+    assert [(row["partition"], row["new_offset"]) for row in rows] == [(0, 7)]
+    assert starts(state, group) == {0: 7}
+    code, _, err = command(
+        "offsets", "reset", "--group", group, "--topic", log, "--from-consumer-group", "no"
+    )
+    assert (code, "GROUP_ID_NOT_FOUND" in err) == (1, True)
+
+
+def test_from_a_share_group_of_the_broker_by_file(
+    command: Command, state: State, group: str, log: str, tmp_path: Path
+) -> None:
+    """Lines as `kafka-share-groups.sh --export` prints them set the start; our own --export prints the same."""
+    exported = tmp_path / "offsets.csv"
+    exported.write_text(f'"{log}",0,3\n{log},1,0\n')
+    reset(command, group, "--from-file", str(exported), "--execute")
+    assert starts(state, group) == {0: 3, 1: 0}
+    code, out, _ = command("offsets", "reset", "--group", group, "--all-topics", "--to-current", "--export")
+    assert code == 0
+    assert list(csv.reader(out.splitlines())) == [[log, "0", "3"], [log, "1", "0"]]
+    exported.write_text("nonsense\n")
+    code, _, err = command("offsets", "reset", "--group", group, "--from-file", str(exported))
+    assert (code, "INVALID_REQUEST" in err) == (1, True)
+
+
+def test_a_group_with_members_is_left_alone(
+    command: Command, state: State, database: Database, group: str, log: str
+) -> None:
+    """Reset and deletes are refused with NON_EMPTY_GROUP while a member lives, and nothing changes."""
+    state_before = reset(command, group, "--topic", log, "--to-offset", "4", "--execute")
+    assert state_before
+    heartbeat(database, HeartbeatRequest(group, "m1", 0, subscribed_topic_names=(log,)))
+    for arguments in (
+        ("offsets", "reset", "--group", group, "--topic", log, "--to-earliest", "--execute"),
+        ("offsets", "delete", "--group", group, "--topic", log, "--execute"),
+        ("groups", "delete", "--group", group, "--execute"),
+    ):
+        code, out, err = command(*arguments)
+        assert (code, "NON_EMPTY_GROUP" in out + err) == (1, True), arguments
+    with pytest.raises(NonEmptyGroup, match="1 members"):
+        state.delete_group(group)
+    with pytest.raises(NonEmptyGroup, match="1 members"):
+        state.delete_offsets(group, log)
+    with pytest.raises(NonEmptyGroup, match="1 members"):
+        state.alter_offsets(SharePartition(group, log, 0), "id", 0)
+    assert starts(state, group) == {0: 4, 1: 0}
+
+
+def test_deletes(command: Command, state: State, group: str, log: str) -> None:
+    """Offsets and groups go with --execute only; what is not there is an error by name and exit code 1."""
+    reset(command, group, "--topic", log, "--to-earliest", "--execute")
+    assert command("offsets", "delete", "--group", group, "--topic", log)[0] == 0
+    assert command("groups", "delete", "--group", group)[0] == 0
+    assert len(state.describe(group)) == 2
+    assert "Successful" in command("offsets", "delete", "--group", group, "--topic", log, "--execute")[1]
+    assert state.describe(group) == []
+    code, out, _ = command("offsets", "delete", "--group", group, "--topic", log, "--execute")
+    assert (code, "There is no offset information to delete" in out) == (1, True)
+    assert "Successful" in command("groups", "delete", "--group", group, "--execute")[1]
+    code, out, _ = command("groups", "delete", "--group", group, "--execute")
+    assert (code, "GROUP_ID_NOT_FOUND" in out) == (1, True)
+
+
+def test_a_reset_fences_and_starts_anew(state: State, group: str, database: Database) -> None:
+    """Holders from before a reset get FENCED_STATE_EPOCH; the group epoch rises once for all partitions."""
+    at = SharePartition(group, "t", 0)
+    first = state.reset_offsets(group, {("t", 0): 5, ("t", 1): 6}, {"t": "id"}, execute=True)
+    assert [(row.before, row.start_offset, row.state_epoch) for row in first] == [(None, 5, 1), (None, 6, 1)]
+    state.observe(at, "id", 0, 100, 100)
+    lease = state.acquire(at, "m", None, 10)
+    assert lease is not None
+    again = state.reset_offsets(group, {("t", 0): 0, ("t", 1): -3}, {"t": "id"}, execute=True)
+    assert [(row.before, row.state_epoch, row.error and row.error.name) for row in again] == [
+        (5, 2, None),
+        (6, None, "INVALID_REQUEST"),
+    ]
+    with pytest.raises(FencedStateEpoch):
+        state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets})
+    rows = database.rows(
+        sa.text("select group_epoch from sharequeue.share_groups where group_id = :group"), group=group
+    )
+    assert rows[0]["group_epoch"] == 2
+    assert state.verify(group) == []
+
+
+def test_a_recreated_topic_resumes_by_a_reset(
+    command: Command, private_database: Database, topics: Topics, make_topic: MakeTopic
+) -> None:
+    """A topic made anew stops leasing and says so; after a reset the group goes on with the new one."""
+    topic = make_topic()
+    state, coordinator = State(private_database), Coordinator(private_database, topics)
+    alter_group_configs(private_database, "g", {"share.auto.offset.reset": "earliest"})
+    heartbeat(private_database, HeartbeatRequest("g", "m1", 0, subscribed_topic_names=(topic,)))
+    coordinator.step()
+    topics.delete(topic)
+    coordinator.step()
+    made = topics.create(topic, 1)
+    coordinator.step()
+    assert state.describe("g")[0].status == "topic_recreated"
+    heartbeat(private_database, HeartbeatRequest("g", "m1", -1))
+    state.reset_offsets("g", {(topic, 0): 0}, {topic: made.topic_id}, execute=True)
+    coordinator.step()
+    assert (state.describe("g")[0].status, state.describe("g")[0].topic_id) == ("active", made.topic_id)
+
+
+def test_records_that_retention_removed_are_shown(
+    command: Command, state: State, group: str, topic: str
+) -> None:
+    """What left the log unprocessed is counted, and describe and the command line show it."""
+    at = SharePartition(group, topic, 0)
+    state.reset_offsets(group, {(topic, 0): 0}, {topic: "id"}, execute=True)
+    state.observe(at, "id", 0, 100, 100)
+    state.observe(at, "id", 40, 100, 100)
+    assert state.describe(group)[0].lost_records == 40
+    (row,) = json.loads(command("groups", "describe", group, "-o", "json")[1])
+    assert (row["lost_records"], row["oldest_offset"], row["lag"]) == (40, 40, 60)
+
+
+def test_stuck_records_by_command(command: Command, state: State, group: str, topic: str) -> None:
+    """`state leases` shows who holds what; `state release` frees it, with --execute; pauses show as remarks."""
+    at = SharePartition(group, topic, 0)
+    state.reset_offsets(group, {(topic, 0): 0}, {topic: "id"}, execute=True)
+    state.observe(at, "id", 0, 100, 100)
+    assert state.acquire(at, "worker", None, 10) is not None
+    (held,) = json.loads(command("state", "leases", "--group", group, "-o", "json")[1])
+    assert (held["consumer_id"], held["offsets"], held["records"]) == ("worker", "0-9", 10)
+    forced = ("state", "release", "--group", group, "--topic", f"{topic}:0", "--offsets", "0,3-5")
+    assert "dry run" in command(*forced)[1]
+    assert state.describe(group)[0].acquired == 10
+    assert command(*forced, "--execute")[0] == 0
+    assert state.describe(group)[0].available == 4
+    code, out, _ = command("state", "dead-letter", *forced[2:6], "--offsets", "50-60")
+    assert (code, "never delivered" in out) == (1, True)
+    assert command("groups", "pause", "--group", group, "--reason", "closed")[0] == 0
+    assert "closed" in command("groups", "describe", group)[1]
+    assert command("groups", "resume", "--group", group)[0] == 0
+    assert state.acquire(at, "worker", None, 4) is not None
+    assert "would" in command("state", "extend-locks", "--by", "PT1M")[1]
+    assert "would" in command("state", "raise-epochs")[1]
+
+
+def test_oldest_unprocessed(state: State, group: str, topic: str) -> None:
+    """The lowest offset not done with, in which state, and since when where that is known."""
+    at = SharePartition(group, topic, 0)
+    state.reset_offsets(group, {(topic, 0): 0}, {topic: "id"}, execute=True)
+
+    def oldest() -> tuple[int | None, str | None, bool]:
+        status = state.describe(group)[0]
+        return status.oldest_offset, status.oldest_state, status.oldest_since is not None
+
+    assert oldest() == (None, None, False)
+    state.observe(at, "id", 0, 100, 100)
+    assert oldest() == (0, "fresh", False)
+    lease = state.acquire(at, "m", None, 10)
+    assert lease is not None
+    assert oldest() == (0, "acquired", True)
+    state.acknowledge(lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 4), (5, 10))})
+    assert oldest() == (4, "acquired", True)
+    state.release_lease(lease)
+    assert oldest() == (4, "available", False)

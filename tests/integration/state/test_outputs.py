@@ -1,0 +1,233 @@
+"""An output counts once: with the answer of the one who holds the records, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from uuid import uuid4
+
+import psycopg2
+import pytest
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.errors import InvalidRecordState, InvalidRequest
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.groups.heartbeats import ensure_group
+from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.spark.outcomes import acknowledging as answering
+from sharequeue.spark.outcomes.outcomes import Answer
+from sharequeue.state import State
+from sharequeue.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, SharePartition
+from tests.integration.state.state_calls import move_clock
+
+ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+AT = SharePartition("g", "t", 0)
+
+
+@pytest.fixture
+def state(private_database: Database) -> State:
+    """Give a state with a thousand records for group `g`, which has a dead-letter topic."""
+    state = State(private_database)
+    ensure_group(private_database, "g")
+    alter_group_configs(private_database, "g", {"errors.deadletterqueue.topic.name": "dlq.g"})
+    private_database.rows(
+        sa.text("select sharequeue.set_clock_offset(cast(:none as interval))"), none=timedelta(0)
+    )
+    start(state, AT)
+    return state
+
+
+def start(state: State, at: SharePartition) -> None:
+    state.initialize(at, "id", 0, 1)
+    state.observe(at, "id", 0, 1000, 1000)
+
+
+def held(state: State, member: str, at: SharePartition = AT) -> Lease:
+    lease = state.acquire(at, member, None, 10)
+    assert lease is not None
+    return lease
+
+
+def output(lease: Lease, sink: str = "files") -> list[LeaseOutput]:
+    return [LeaseOutput(sink, f"lease={lease.lease_id} of {lease.member_id}", lease.offsets.count)]
+
+
+def counted(state: State, group: str = "g") -> list[tuple[int, str, int]]:
+    return [(row.lease_id, row.location, row.records) for row in state.outputs(group, "files")]
+
+
+def lapse(state: State, lease: Lease) -> None:
+    """The lock lapses, and another worker accepts the records with an output of its own."""
+    move_clock(state, 31)
+    accept_elsewhere(state)
+
+
+def accept_elsewhere(state: State) -> None:
+    while (lease := state.acquire(AT, "second", None, 10)) is not None and lease.offsets.first < 10:
+        state.acknowledge(lease, {ACCEPT: lease.offsets}, outputs=output(lease))
+    state.release("g", "second")
+
+
+def release_by_force(state: State, lease: Lease) -> None:
+    state.force_release(AT, lease.offsets, execute=True)
+    accept_elsewhere(state)
+
+
+def bury(state: State, lease: Lease) -> None:
+    """The records become dead letters, which are written."""
+    state.force_dead_letter(AT, lease.offsets, execute=True)
+    letters = state.open_dead_letters(AT, 100)
+    assert letters is not None
+    state.close_dead_letters(AT, letters.sequence)
+
+
+@pytest.mark.parametrize("lose", [lapse, release_by_force, bury])
+def test_the_output_of_a_late_holder_does_not_count(
+    state: State, lose: Callable[[State, Lease], None]
+) -> None:
+    """Its lock is lost and SPSO has passed its records: an answer with an output is refused and changes nothing. An
+    answer without one succeeds without a word, as on a broker (R-AK-6)."""
+    late = held(state, "late")
+    lose(state, late)
+    before = state.describe("g")[0]
+    assert before.spso == 10
+    manifest = counted(state)
+    for outcomes in ({ACCEPT: late.offsets}, {RELEASE: late.offsets}, {}):
+        with pytest.raises(InvalidRecordState, match="output"):
+            state.acknowledge(late, outcomes, outputs=output(late))
+    assert counted(state) == manifest
+    assert sum(records for _, _, records in manifest) <= 10
+    assert state.describe("g")[0] == before
+    assert state.acknowledge(late, {ACCEPT: late.offsets}).accepted == 0
+    assert counted(state) == manifest
+    assert state.verify("g") == []
+
+
+def test_a_driver_that_is_stopped_in_its_acknowledgement_holds_up_nobody(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Postgres ends the transaction of one that stands idle with the share-partition in its hand. Woken, it does
+    the whole again, once."""
+    monkeypatch.setattr(answering, "STOPPED_MS", 100)
+    lease = held(state, "m")
+    turns: list[Acknowledged] = []
+
+    def around(connection: sa.Connection, answer: Callable[[], Acknowledged]) -> Acknowledged:
+        answered = answer()
+        turns.append(answered)
+        if len(turns) == 1:  # stopped here: another one wants the share-partition, and gets it
+            assert state.renew(held(state, "other")) > state.now()
+        return answered
+
+    outcomes = Answer({ACCEPT: lease.offsets}, 0, EMPTY)
+    assert answering.acknowledge(state, lease, outcomes, output(lease), around).accepted == 10
+    assert [turn.accepted for turn in turns] == [10, 10]
+    assert [lease_id for lease_id, _, _ in counted(state)] == [lease.lease_id]
+    assert state.verify("g") == []
+
+
+def test_every_offset_that_comes_with_an_output_is_held_under_its_lease(state: State) -> None:
+    """Another lease of the same member, or what was answered before, is not enough; nor is it below SPSO."""
+    first, second = held(state, "m"), held(state, "m")
+    state.acknowledge(first, {ACCEPT: OffsetSet.of((0, 5))})
+    for offsets in (OffsetSet.of((0, 10)), OffsetSet.of((4, 5)), second.offsets):
+        with pytest.raises(InvalidRecordState, match="output"):
+            state.acknowledge(first, {ACCEPT: offsets}, outputs=output(first))
+    without_token = (
+        "select error_code from sharequeue.acknowledge('g', 't', 0, null, 'm', null, null, null, '{[5,10)}', '{}',"
+        ' \'{}\', \'{}\', \'[{"sink": "files", "location": "x", "records": 5}]\')'
+    )
+    assert state._database.rows(sa.text(without_token))[0]["error_code"] == 121
+    assert counted(state) == []
+    state.acknowledge(first, {ACCEPT: OffsetSet.of((5, 10))}, outputs=output(first))
+    assert [lease_id for lease_id, _, _ in counted(state)] == [first.lease_id]
+
+
+def test_a_repeated_call_gets_its_first_answer_and_the_output_counts_once(state: State) -> None:
+    """Also after the lease is gone and its lock would have lapsed."""
+    lease, request_id = held(state, "m"), uuid4()
+    first = state.acknowledge(lease, {ACCEPT: lease.offsets}, outputs=output(lease), request_id=request_id)
+    move_clock(state, 60)
+    again = state.acknowledge(lease, {ACCEPT: lease.offsets}, outputs=output(lease), request_id=request_id)
+    assert again == first
+    assert len(counted(state)) == 1
+
+
+def test_a_sink_has_one_output_of_a_lease(state: State) -> None:
+    """A second one, in the same call or a later one, is refused by name and changes nothing; other sinks, and answers
+    without outputs before and after, are free."""
+    lease = held(state, "m")
+    state.acknowledge(lease, {RELEASE: OffsetSet.of((0, 1))})
+    with pytest.raises(InvalidRequest, match="sink files is named twice"):
+        state.acknowledge(lease, {ACCEPT: OffsetSet.of((1, 5))}, outputs=output(lease) * 2)
+    state.acknowledge(lease, {ACCEPT: OffsetSet.of((1, 5))}, outputs=output(lease))
+    before = state.describe("g")[0]
+    with pytest.raises(InvalidRequest, match=rf"sink files .* lease {lease.lease_id}"):
+        state.acknowledge(lease, {ACCEPT: OffsetSet.of((5, 10))}, outputs=output(lease))
+    assert state.describe("g")[0] == before
+    state.acknowledge(lease, {ACCEPT: OffsetSet.of((5, 9))}, outputs=output(lease, "others"))
+    assert state.acknowledge(lease, {ACCEPT: OffsetSet.of((9, 10))}).accepted == 1
+    assert len(counted(state)) == 1
+
+
+def test_what_the_log_start_has_overtaken_still_counts_in_its_holders_output(state: State) -> None:
+    """It is held until it is answered: no other delivery of it can have an output."""
+    lease = held(state, "m")
+    state.observe(AT, "id", 5, 1000, 1000)
+    assert state.describe("g")[0].spso == 5
+    state.acknowledge(lease, {ACCEPT: lease.offsets}, outputs=output(lease))
+    assert [records for _, _, records in counted(state)] == [10]
+    assert state.verify("g") == []
+
+
+def test_nobody_claims_the_outputs_of_another_group_in_advance(state: State) -> None:
+    """The lease of an output is the token's: what a worker of another group says of lease ids changes nothing."""
+    ensure_group(state._database, "other")
+    elsewhere = SharePartition("other", "t", 0)
+    start(state, elsewhere)
+    mine, theirs = held(state, "m"), held(state, "m", elsewhere)
+    claimed = replace(theirs, lease_id=mine.lease_id)
+    state.acknowledge(claimed, {ACCEPT: theirs.offsets}, outputs=output(theirs))
+    assert [lease_id for lease_id, _, _ in counted(state, "other")] == [theirs.lease_id]
+    state.acknowledge(mine, {ACCEPT: mine.offsets}, outputs=output(mine))
+    assert [lease_id for lease_id, _, _ in counted(state)] == [mine.lease_id]
+
+
+def test_an_output_shares_a_transaction_of_the_users_own(state: State, private_database: Database) -> None:
+    """At READ COMMITTED rows and acknowledgement are one act; at another level the acknowledgement is refused by
+    name, and nothing of either has happened."""
+    lease = held(state, "m")
+    call = (
+        "select error_code from sharequeue.acknowledge('g', 't', 0, 1, 'm', null, %s, null, '{[0,10)}', '{}', '{}',"
+        """ '{}', '[{"sink": "files", "location": "table", "records": 10}]')"""
+    )
+    token = (str(lease.token),)
+    url = private_database.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    connection = psycopg2.connect(url)
+    try:
+        with connection, connection.cursor() as cursor:
+            cursor.execute("create table mine (n integer)")
+        for level in ("REPEATABLE READ", "SERIALIZABLE", "READ COMMITTED"):
+            connection.set_session(isolation_level=level)
+            with connection.cursor() as cursor:
+                cursor.execute("insert into mine values (10)")
+                if level == "READ COMMITTED":
+                    cursor.execute(call, token)
+                    assert cursor.fetchone() == (0,)
+                    connection.commit()
+                    continue
+                with pytest.raises(
+                    psycopg2.Error, match=rf"transaction is {level}.*READ COMMITTED"
+                ) as refused:
+                    cursor.execute(call, token)
+                assert refused.value.pgcode == "SQ042"
+                connection.rollback()
+                assert (counted(state), state.describe("g")[0].acquired) == ([], 10)
+        with connection, connection.cursor() as cursor:
+            cursor.execute("select count(*) from mine")
+            assert cursor.fetchone() == (1,)
+    finally:
+        connection.close()
+    assert len(counted(state)) == 1

@@ -1,0 +1,183 @@
+"""The plans of the hot statements: what an operation reads does not grow with what there is.
+
+With 10,000 share-partitions, 100,000 rows in flight, 70,000 leases and 100,000 remembered answers, Postgres counts
+what each operation read: no table from end to end, and only a bounded number of rows by index. Counted
+(pg_stat_xact_*), not explained: that is what was executed, in every nested function, with the plans of the first
+calls and with the generic ones that PL/pgSQL goes over to after five.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.database.migrations import migrate
+from sharequeue.local.stack import StackInfo
+
+CALLS = 8
+"""More than the five after which PL/pgSQL may take the generic plan."""
+
+OF_ONE_ROW = {"clock_offset", "service_beat", "service_run", "journal_counted", "authorizer"}
+"""Tables that hold one row or none: read whole, on one page."""
+
+# Ten batches of a hundred records each: 0 leased (the head), 1 acknowledged, 2 available again, 3 archiving, 4 to 9
+# leased, each by a member of its own.
+LOAD = """
+insert into sharequeue.share_groups (group_id) select 'group-' || g from generate_series(0, 999) g;
+insert into sharequeue.group_configs select 'group-' || g, 'errors.deadletterqueue.topic.name', 'dlq.letters'
+from generate_series(0, 999) g;
+select sharequeue.set_service_configs('{"group.share.max.record.lock.duration.ms": "3600000"}');
+insert into sharequeue.share_partitions (group_id, topic, partition, topic_id, state_epoch, spso, speo, log_end,
+    last_stable_offset, delivery_complete_count, redeliverable, next_expiry)
+select 'group-' || i / 10, 'topic', mod(i, 10), 'id', 1, 0, 1000, 1000000, 1000000, 100, true,
+    clock_timestamp() + interval '1 hour'
+from generate_series(0, 9999) i;
+insert into sharequeue.leases (lease_id, share_partition_id, member_id, member_epoch, token, lock_duration_ms,
+    acquired_at, expires_at, fan_out)
+select nextval('sharequeue.leases_lease_id_seq'), share_partition_id, 'member-' || b, -1,
+    cast(md5(group_id || partition || '/' || b) as uuid), 3600000, clock_timestamp(),
+    clock_timestamp() + interval '1 hour', false
+from sharequeue.share_partitions, unnest(array[0, 4, 5, 6, 7, 8, 9]) b;
+insert into sharequeue.in_flight_batches (share_partition_id, first_offset, last_offset, state, delivery_count,
+    lease_id, cause, journalled)
+select sp.share_partition_id, b * 100, b * 100 + 99, case b when 1 then 2 when 2 then 0 when 3 then 3 else 1 end, 1,
+    l.lease_id, case b when 3 then 'rejected' end, true
+from sharequeue.share_partitions sp cross join generate_series(0, 9) b
+left join sharequeue.leases l on l.share_partition_id = sp.share_partition_id and l.member_id = 'member-' || b
+    and b not in (1, 2, 3);
+insert into sharequeue.dead_letter_batches (share_partition_id, sequence, opened_at, written_at)
+select share_partition_id, s - 10, clock_timestamp(), clock_timestamp()
+from sharequeue.share_partitions, generate_series(1, 5) s;
+insert into sharequeue.dead_letter_runs (share_partition_id, sequence, cause, delivery_count, offsets)
+select share_partition_id, sequence, 'rejected', 1, '{[0,1)}' from sharequeue.dead_letter_batches;
+insert into sharequeue.requests (request_key, operation, answer, answered_at)
+select gen_random_uuid(), 'acquire', '[]', clock_timestamp() - interval '1 minute' + i * interval '1 microsecond'
+from generate_series(1, 100000) i;
+"""
+
+LAPSE = """
+update sharequeue.leases set expires_at = clock_timestamp() - interval '1 minute' where share_partition_id in (
+    select share_partition_id from sharequeue.share_partitions where group_id in ('group-8', 'group-18'));
+update sharequeue.share_partitions set next_expiry = clock_timestamp() - interval '1 minute'
+where group_id in ('group-8', 'group-18')
+"""
+FIND = "'group-7', 'topic', :n, 1, 'member-0', null"
+OPERATIONS = {
+    "acquire": "acquire(" + FIND + ", 10, null, gen_random_uuid(), 'kafka')",
+    "acquire fan_out": "acquire(" + FIND + ", 10, null, gen_random_uuid(), 'fan_out')",
+    "acknowledge": "acknowledge(" + FIND + ", null, gen_random_uuid(), '{[0,50)}', '{[50,60)}', '{[60,70)}',"
+    " '{[70,100)}')",
+    "acknowledge_batches": "acknowledge_batches(" + FIND + ", null, gen_random_uuid(), '{0}', '{99}', '{1}')",
+    "acknowledge_and_acquire": "acknowledge_and_acquire(" + FIND + ", null, null, '{0}', '{99}', '{1}', 100,"
+    " 'kafka')",
+    "acknowledge_and_fetch": "acknowledge_and_fetch(" + FIND + ", null, gen_random_uuid(), '{0}', '{99}',"
+    " '{2}', null, 100)",
+    "renew": "renew(" + FIND + ", cast(md5('group-7' || :n || '/0') as uuid))",
+    "open_dead_letters": "open_dead_letters('group-7', 'topic', :n, 100)",
+    "close_dead_letters": "close_dead_letters('group-7', 'topic', :n, 1)",
+    "observe": "observe('group-7', 'topic', :n, 'id', 0, 1000000, 1000000)",
+    "sweep with nothing due": "sweep(100)",
+}
+"""How each is called; n is another share-partition each time, and member-0 holds its head."""
+
+
+@pytest.fixture(scope="module", params=["analyzed", "never analyzed"])
+def loaded(request: pytest.FixtureRequest, stack: StackInfo) -> Iterator[Database]:
+    """Give a database with all that in it, with statistics and without."""
+    name = f"plans_{request.param.replace(' ', '_')}"
+    engine = sa.create_engine(stack.database_url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"create database {name}")
+    url = sa.make_url(stack.database_url).set(database=name)
+    opened = Database(url.render_as_string(hide_password=False), pool_size=1)
+    try:
+        migrate(opened)
+        with opened.transaction() as connection:
+            for table in ("share_partitions", "in_flight_batches", "leases", "requests"):
+                connection.exec_driver_sql(f"alter table sharequeue.{table} set (autovacuum_enabled = false)")
+            connection.exec_driver_sql(LOAD)
+            if request.param == "analyzed":
+                connection.exec_driver_sql("analyze")
+        assert (
+            opened.rows(sa.text("select count(*) as n from sharequeue.in_flight_batches"))[0]["n"] == 100_000
+        )
+        yield opened
+    finally:
+        opened.close()
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"drop database {name} with (force)")
+        engine.dispose()
+
+
+@contextmanager
+def _bounded(connection: sa.Connection, calls: int, most: int) -> Iterator[None]:
+    """What the block does reads no table from end to end, and a call at most so many rows of any by index; then it
+    is undone."""
+    savepoint = connection.begin_nested()
+    before = _read(connection)
+    yield
+    after = _read(connection)
+    savepoint.rollback()
+    read = {
+        name: tuple(now - then for now, then in zip(counts, before.get(name, (0, 0)), strict=True))
+        for name, counts in after.items()
+    }
+    scanned = {name: scans for name, (scans, _) in read.items() if scans and name not in OF_ONE_ROW}
+    assert scanned == {}, "read from end to end"
+    fetched = {name: rows / calls for name, (_, rows) in read.items() if rows / calls > most}
+    assert fetched == {}, "rows by index, per call"
+
+
+def _read(connection: sa.Connection) -> dict[str, tuple[int, int]]:
+    """By table: scans from end to end, and rows fetched by index, of this session so far."""
+    rows = connection.exec_driver_sql(
+        "select relname, seq_scan, coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables"
+        " where schemaname = 'sharequeue'"
+    )
+    return {name: (scans, fetched) for name, scans, fetched in rows}
+
+
+def _call(connection: sa.Connection, name: str, number: int) -> list[dict[str, object]]:
+    query = sa.text(f"select * from sharequeue.{OPERATIONS[name]}")  # noqa: S608 - one of those above
+    bound = {"n": number} if ":n" in OPERATIONS[name] else {}
+    return [dict(row) for row in connection.execute(query, bound).mappings()]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_reads_its_own_share_partition(loaded: Database, name: str) -> None:
+    """No table from end to end and at most 120 rows of any by index, on each of eight share-partitions in turn."""
+    with loaded.transaction() as connection, _bounded(connection, CALLS, 120):
+        for number in range(CALLS):
+            if name == "close_dead_letters":
+                _call(connection, "open_dead_letters", number)
+            rows = _call(connection, name, number)
+            assert rows
+            assert not any(rows[0].get(code) for code in ("error_code", "acknowledge_error_code")), rows[0]
+
+
+def test_lapsed_locks_are_settled_without_reading_the_others(loaded: Database) -> None:
+    """A sweep of the seven leases of one share-partition, and an operation that finds its own locks lapsed, read what
+    these hold."""
+    acquire = sa.text(
+        "select offsets from sharequeue.acquire('group-18', 'topic', :n, 1, 'other', null, 10, null, null, 'kafka')"
+    )
+    with loaded.transaction() as connection:
+        connection.exec_driver_sql(LAPSE)
+        with _bounded(connection, 2 * CALLS, 300):
+            for number in range(CALLS):
+                swept = connection.exec_driver_sql("select leases, records from sharequeue.sweep(7)").one()
+                assert tuple(swept) == (7, 700)
+                assert connection.execute(acquire, {"n": number}).all()
+        connection.rollback()
+
+
+def test_release_reads_what_the_member_holds(loaded: Database) -> None:
+    """Of a group of ten share-partitions with seventy leases: those of one member, and the group's own rows."""
+    with loaded.transaction() as connection, _bounded(connection, 5, 10 * 40):
+        for number in range(4, 9):
+            released = connection.exec_driver_sql(f"select sharequeue.release('group-9', 'member-{number}')")
+            assert released.scalar() == 1000

@@ -1,0 +1,71 @@
+"""What a transaction left open elsewhere does to the tables of the state, and what is done about it."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.database.schema_dump import print_schema
+from sharequeue.state import State
+from sharequeue.values import AcknowledgeType, SharePartition
+
+GIVEN_BACK = sa.text("select sharequeue.give_back_room(1000000)")
+BYTES = sa.text("select pg_relation_size('sharequeue.share_partitions')")
+
+
+def _given_back(database: Database) -> list[str]:
+    with database.transaction() as connection:
+        return list(connection.execute(GIVEN_BACK).scalar_one())
+
+
+def _bytes(database: Database) -> int:
+    with database.transaction() as connection:
+        return int(connection.execute(BYTES).scalar_one())
+
+
+def test_room_is_given_back_once_it_is_room(private_database: Database, group: str, topic: str) -> None:
+    """While a transaction elsewhere holds the horizon nothing is written anew, nor while an operation is at work;
+    afterwards the table is as small as what is in it, and neither state nor schema has changed."""
+    with private_database.transaction() as connection:
+        connection.execute(sa.text("insert into sharequeue.share_groups values (:group)"), {"group": group})
+    state = State(private_database)
+    for partition in range(300):
+        state.initialize(SharePartition(group, topic, partition), "id", 0, 0)
+        state.observe(SharePartition(group, topic, partition), "id", 0, 1000, 1000)
+    lease = state.acquire(SharePartition(group, topic, 7), "member", None, 10)
+    before, schema, small = state.describe(group), print_schema(private_database), _bytes(private_database)
+    plain = sa.create_engine(private_database.engine.url)
+    vacuumed = plain.execution_options(isolation_level="AUTOCOMMIT").connect()
+    elsewhere = plain.execution_options(isolation_level="REPEATABLE READ").connect()
+    try:
+        elsewhere.exec_driver_sql("select from sharequeue.share_groups")
+        for _ in range(20):
+            with private_database.transaction() as connection:
+                connection.exec_driver_sql("update sharequeue.share_partitions set spso = spso")
+        vacuumed.exec_driver_sql("vacuum sharequeue.share_partitions")
+        large = _bytes(private_database)
+        assert large > 5 * small
+        assert _given_back(private_database) == []
+        elsewhere.rollback()
+        vacuumed.exec_driver_sql("vacuum sharequeue.share_partitions")
+        elsewhere.exec_driver_sql("select from sharequeue.share_partitions limit 1 for update")
+        assert _given_back(private_database) == []
+        elsewhere.rollback()
+        # An autovacuum at work is somebody who holds the table: the service asks again, too.
+        for _ in range(20):
+            given_back = _given_back(private_database)
+            if given_back:
+                break
+            vacuumed.exec_driver_sql("vacuum sharequeue.share_partitions")
+        assert given_back == ["share_partitions"]
+    finally:
+        elsewhere.close()
+        vacuumed.close()
+        plain.dispose()
+    assert _bytes(private_database) <= 2 * small
+    assert _given_back(private_database) == []
+    assert print_schema(private_database) == schema
+    assert state.describe(group) == before
+    assert state.verify(group) == []
+    assert lease is not None
+    assert state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets}).accepted == 10
