@@ -1,4 +1,4 @@
-"""Which names of groups, topics and clients can be, whatever the broker or the database knows of them?
+"""Which names of groups, topics and clients can be, and which one did somebody mean?
 
 Kafka's own rule for topics (`Topic.validate`). Kafka bounds group ids and client ids by the protocol only (32,767
 bytes); here they end where topic names do, for they are keys in Postgres and labels of metrics.
@@ -6,8 +6,9 @@ bytes); here they end where topic names do, for they are keys in Postgres and la
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 LONGEST_NAME = 249
 """Characters; Kafka's bound for topic names."""
@@ -47,3 +48,18 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     """The first few of many names, and how many more there are."""
     first = ", ".join(names[:most])
     return first if len(names) <= most else f"{first} and {len(names) - most:,} more"
+
+
+def nearest(name: str, known: Iterable[str], what: str) -> str:
+    """Return the sentence that helps with a name that is not known: the names most like it, else how many there are.
+
+    `what` is the plural of what the names are of, as in "share groups".
+    """
+    names = sorted(set(known))
+    if not names:
+        return f"There are no {what} yet."
+    like = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if like:
+        return f"Did you mean {' or '.join(like)}?"
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"The {what} are {shown}."

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound
-from sharequeue.nearest import nearest
+from sharequeue.names import nearest
 
 __all__ = ["group_names", "require_group"]
 

@@ -29,8 +29,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSp
 
 from sharequeue.errors import BrokerNotAvailable, InvalidTopic, ShareError, UnknownTopicOrPartition, error_for
 from sharequeue.kafka.clients import client_config
-from sharequeue.names import topic_name_problem
-from sharequeue.nearest import nearest
+from sharequeue.names import nearest, topic_name_problem
 from sharequeue.settings import Settings
 
 _log = logging.getLogger(__name__)

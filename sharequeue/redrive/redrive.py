@@ -34,7 +34,7 @@ from sharequeue.errors import ShareError
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.records import Originals
 from sharequeue.kafka.topics import Topics
-from sharequeue.nearest import nearest
+from sharequeue.names import nearest
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.redrive.batches import RedriveBatch, RedriveBatches
 from sharequeue.redrive.selection import (

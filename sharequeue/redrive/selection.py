@@ -13,7 +13,7 @@ from datetime import datetime
 
 from sharequeue.deadletters.letters import ORIGINAL_HEADER, DeadLetter, Header, Headers
 from sharequeue.kafka.topics import Topics
-from sharequeue.nearest import nearest
+from sharequeue.names import nearest
 from sharequeue.offsets import OffsetSet
 
 REDRIVE_COUNT = "sharequeue.redrive.count"

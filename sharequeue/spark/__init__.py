@@ -10,6 +10,10 @@ again, `failing` when a run stops, `nothing` why there is nothing to lease, `int
 `leasing` gives the same to a program that does its own writing.
 """
 
+from sharequeue.extras import require
+
+require("spark", "pyspark", "pandas")
+
 from sharequeue.spark.by_row import Reject, Release, by_row
 from sharequeue.spark.draining import DeadLettersLeft, Drained
 from sharequeue.spark.job import ShareGroupJob, Summary, pipeline

@@ -27,7 +27,7 @@ from pyspark.sql import functions as fn
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound
 from sharequeue.groups.known import require_group
-from sharequeue.nearest import nearest
+from sharequeue.names import nearest
 from sharequeue.settings import Settings
 from sharequeue.spark.job import ACCEPT
 from sharequeue.spark.output.files import Files, literal
