@@ -1,9 +1,10 @@
 """When are two states equal, and which intended difference explains one that is not?
 
 The broker shows what it had *written*, which lags behind; ours is always the present. So persisted state is
-compared offset by offset. Lines are those of the table of intended differences in `docs/conformance.md`: 1, the
-persisted start is one write behind; 2, nothing is persisted before the first write; 3, ACQUIRED is never
-persisted; 4, every alter raises the state epoch; 12, archived aborted records are never written.
+compared offset by offset. Lines are those of the table of intended differences in
+`docs/evidence/conformance.md`: 1, the persisted start is one write behind; 2, nothing is persisted before the first
+write; 3, ACQUIRED is never persisted; 4, every alter raises the state epoch; 12, archived aborted records are never
+written.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which test pins which of Kafka's rules, and where do we differ?
 
-`python -m tests.conformance.table` writes the table of `docs/conformance.md` anew: the tests from their own marks
-(`@pytest.mark.rule("R-AK-6")`), the rules, our differences and the recorded scenarios from `rules.json`. A test holds
-the committed table against them.
+`python -m tests.conformance.table` writes the table of `docs/evidence/conformance.md` anew: the tests from their own
+marks (`@pytest.mark.rule("R-AK-6")`), the rules, our differences and the recorded scenarios from `rules.json`. A test
+holds the committed table against them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-DOCUMENT = TESTS.parent / "docs" / "conformance.md"
+DOCUMENT = TESTS.parent / "docs" / "evidence" / "conformance.md"
 BEGIN, END = "<!-- rules: begin -->", "<!-- rules: end -->"
 
 

@@ -1,4 +1,4 @@
-"""The table of rules in `docs/conformance.md` says what the tests' own marks say."""
+"""The table of rules in `docs/evidence/conformance.md` says what the tests' own marks say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a deep run came to, printed at its end as it goes into `docs/proof.md`."""
+"""What a deep run came to, printed at its end as it goes into `docs/evidence/proof.md`."""
 
 from __future__ import annotations
 

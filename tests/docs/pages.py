@@ -19,8 +19,8 @@ from sharequeue.database import Database
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     str(page.relative_to(ROOT))
-    for folder in ("", "docs", "docker", "tests")
-    for page in (ROOT / folder).glob("*.md")
+    for pattern in ("*.md", "docs/**/*.md", "docker/*.md", "tests/*.md")
+    for page in ROOT.glob(pattern)
     if page.name != "CHANGELOG.md"
 )
 RUN = ("python", "sh", "sql")

@@ -33,13 +33,17 @@ ELSEWHERE = {
     "docker/README.md": "tests/integration/local/test_docker.py",
 }
 HERE = {
-    "docs/dead-letters.md",
-    "docs/journal.md",
-    "docs/operations.md",
-    "docs/operations-of-the-state.md",
-    "docs/sinks.md",
-    "docs/spark.md",
-    "docs/testing.md",
+    "docs/explanation/journal.md",
+    "docs/howto/backup.md",
+    "docs/howto/compaction.md",
+    "docs/howto/dead-letters.md",
+    "docs/howto/lease.md",
+    "docs/howto/move-offsets.md",
+    "docs/howto/pipeline.md",
+    "docs/howto/roles-and-acls.md",
+    "docs/howto/sinks.md",
+    "docs/howto/test-your-pipeline.md",
+    "docs/howto/upgrade.md",
 }
 
 
@@ -85,7 +89,7 @@ def test_dead_letters(reader: Reader, settings: Settings, make_topic: MakeTopic)
     case.produce(20, headers=[("kind", b"refund")])
     case.reject()
     case.writer().drain()
-    assert reader.reads("docs/dead-letters.md")
+    assert reader.reads("docs/howto/dead-letters.md")
     (sent,) = reader.database.rows(sa.text("select sum(sent) as sent from sharequeue.redrives"))
     assert sent["sent"] == 20
 
@@ -100,22 +104,21 @@ def test_journal(reader: Reader) -> None:
     assert lease is not None
     state.acknowledge(lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 5))})
     reader.names |= {"database": reader.database, "at": at}
-    assert reader.reads("docs/journal.md")
+    assert reader.reads("docs/explanation/journal.md")
 
 
-def test_operations(reader: Reader) -> None:
+def test_roles_upgrade_and_backup(reader: Reader) -> None:
     """Roles, ACLs, upgrades, a restore: each command is taken, and a dry run changes nothing."""
     try:
-        assert reader.reads("docs/operations.md")
+        for page in ("roles-and-acls", "upgrade", "backup"):
+            assert reader.reads(f"docs/howto/{page}.md")
     finally:
         with reader.database.transaction() as connection:
             connection.exec_driver_sql("reset role")
             connection.exec_driver_sql("drop owned by flights_job; drop role if exists flights_job")
 
 
-def test_operations_of_the_state(
-    reader: Reader, topics: Topics, make_topic: MakeTopic, produce: Produce
-) -> None:
+def test_move_offsets(reader: Reader, topics: Topics, make_topic: MakeTopic, produce: Produce) -> None:
     """A group begins where the file says that Kafka's own tool wrote. The tool itself is not among the broker's jars:
     a script stands for it, with a line as it prints them."""
     topic = make_topic(1)
@@ -123,7 +126,7 @@ def test_operations_of_the_state(
     tool = reader.folder / "kafka-share-groups.sh"
     tool.write_text(f"#!/bin/sh\necho '\"{topic}\",0,3'\n")
     tool.chmod(0o755)
-    assert reader.reads("docs/operations-of-the-state.md")
+    assert reader.reads("docs/howto/move-offsets.md")
     (status,) = State(reader.database).describe("orders")
     assert (status.topic, status.spso) == (topic, 3)
 
@@ -147,7 +150,7 @@ def test_sinks(
         connection.exec_driver_sql(
             'create table sales.orders (topic text, partition integer, "offset" bigint, note text)'
         )
-    first, *rest = [block for block in blocks("docs/sinks.md") if block.language in RUN]
+    first, *rest = [block for block in blocks("docs/howto/sinks.md") if block.language in RUN]
     reader.run(first)
     state = State(reader.database)
     own = settings.replace(
@@ -166,24 +169,28 @@ def test_sinks(
     state.observe(held[0], info.topic_id, 0, 2, 2)
     for block in rest:
         reader.run(block)
+    assert reader.reads("docs/howto/compaction.md")
     (rows,) = reader.database.rows(sa.text("select count(*) as n from sales.orders where note = 'done'"))
     assert rows["n"] == 2
 
 
-def test_testing(reader: Reader, spark: SparkSession, stack_home: Path, settings: Settings) -> None:
+def test_test_your_pipeline(
+    reader: Reader, spark: SparkSession, stack_home: Path, settings: Settings
+) -> None:
     """A handler alone, the queue in memory, the whole stack in a folder."""
     reader.names |= {"spark": spark, "folder": stack_home}
-    assert reader.reads("docs/testing.md")
+    assert reader.reads("docs/howto/test-your-pipeline.md")
 
 
-def test_spark(
+def test_lease_and_pipeline(
     service: str, settings: Settings, make_topic: MakeTopic, produce: Produce, tmp_path: Path
 ) -> None:
-    """The lines of the page, as they stand, in one program: ten of them lease, write and acknowledge; a pipeline then
+    """The lines of both pages in one program: ten of them lease, write and acknowledge; a pipeline then
     does the same in its own group."""
     assert service
     produce(make_topic(2, "orders"), 0, ["one order", "", "another"])
-    found = [block for block in blocks("docs/spark.md") if block.language in RUN]
+    pages = ("docs/howto/lease.md", "docs/howto/pipeline.md")
+    found = [block for page in pages for block in blocks(page) if block.language in RUN]
     assert len(found[1].text.strip().splitlines()) <= 10
     typed = subprocess.run(
         [sys.executable, "-c", "".join(block.text for block in found)],

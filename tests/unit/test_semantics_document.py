@@ -1,4 +1,4 @@
-"""`docs/semantics.md` promises what tests show: every test that it names is there."""
+"""`docs/explanation/semantics.md` promises what tests show: every test that it names is there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NAMED = re.compile(r"`(?:(test_\w+\.py))?::(test_\w+)")
 
 def test_every_test_that_the_guarantees_name_exists() -> None:
     """A guarantee whose test was renamed or removed is none. `::test_x` alone is of the file named before it."""
-    text = (REPOSITORY / "docs" / "semantics.md").read_text()
+    text = (REPOSITORY / "docs" / "explanation" / "semantics.md").read_text()
     found: dict[str, list[str]] = {}
     for path in (REPOSITORY / "tests").rglob("test_*.py"):
         found.setdefault(path.name, []).append(path.read_text())

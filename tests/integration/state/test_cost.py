@@ -1,6 +1,6 @@
 """What an operation touches: rows read and written, counted by Postgres itself; never the clock.
 
-How long it takes is the benchmarks' matter (docs/benchmarks.md).
+How long it takes is the benchmarks' matter (docs/evidence/benchmarks.md).
 """
 
 from __future__ import annotations
