@@ -1,5 +1,7 @@
-"""Every process under the role that `docs/howto/roles-and-acls.md` gives it, from migrating to a drained group: the owner's
-member migrates, the service keeps groups, and the demo, Dagster and its runs are workers and readers, no more.
+"""Every process under the role that `docs/howto/roles-and-acls.md` gives it, from migrating to a drained group.
+
+The owner's member migrates, the service keeps groups, and the demo, Dagster and its runs are workers and readers, no
+more.
 
 In between, somebody terminates a run in Dagster's UI.
 """

@@ -1,4 +1,4 @@
-"""A Spark job under the roles that `docs/howto/roles-and-acls.md` gives it: a login that is worker and reader, and no more.
+"""A Spark job under the roles of `docs/howto/roles-and-acls.md`: a login that is worker and reader, and no more.
 
 The service, whose role keeps groups and configs, has prepared the group.
 """
