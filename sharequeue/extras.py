@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 
-__all__ = ["require"]
+__all__ = ["ExtraMissing", "require"]
+
+
+class ExtraMissing(ImportError):
+    """A part of the library needs packages that are not installed; the message says which extra brings them."""
 
 
 def require(extra: str, *modules: str) -> None:
-    """Raise ImportError, which says what to install, where a module that comes with the extra is missing."""
+    """Raise `ExtraMissing` where a module that comes with the extra is not installed."""
     missing = [module for module in modules if not _found(module)]
     if missing:
-        raise ImportError(
+        raise ExtraMissing(
             f"sharequeue.{extra} needs more than the library: pip install 'sharequeue[{extra}]' "
             f"(not found: {', '.join(missing)})"
         )

@@ -242,7 +242,7 @@ class Settings:
         value: str = self._values[name]
         if not value:
             raise SettingMissing(
-                f"The address of {what} is not known: set {variable}, or run `make up` "
+                f"The address of {what} is not known: set {variable}, or run `sharequeue up` "
                 f"(looked in the environment and in {self.home / STACK_FILE})."
             )
         return value
@@ -280,7 +280,7 @@ def _read_stack_file(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, ValueError) as error:
         raise SettingMissing(
-            f"{path} cannot be read ({error}): run `make up`, which writes it anew."
+            f"{path} cannot be read ({error}): run `sharequeue up`, which writes it anew."
         ) from error
     names = ("database_url", "dagster_url", "bootstrap_servers", "service_url", "jars")
     return {name: content[name] for name in names if isinstance(content, dict) and content.get(name)}

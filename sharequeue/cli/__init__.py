@@ -16,6 +16,7 @@ from sharequeue.cli import acls, deadletters, doctor, groups, journal, offsets, 
 from sharequeue.database.migrations import SchemaBusy
 from sharequeue.database.schema_files import SchemaOutdated
 from sharequeue.errors import ShareError
+from sharequeue.extras import ExtraMissing
 from sharequeue.local.preflight import StackError
 from sharequeue.settings import SettingMissing
 
@@ -47,7 +48,7 @@ def main() -> None:
         _fail(error.format_message(), 1)
     except ShareError as error:
         _fail(f"{error.name}: {error}", 1)
-    except (StackError, SettingMissing, SchemaOutdated, SchemaBusy) as error:
+    except (StackError, SettingMissing, SchemaOutdated, SchemaBusy, ExtraMissing) as error:
         _fail(str(error), 1)
     except OperationalError as error:
         reason = str(error.orig).strip().splitlines()[0]

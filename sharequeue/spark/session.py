@@ -66,7 +66,7 @@ def connector_jars(settings: Settings) -> list[Path]:
     jars = sorted(folder.glob("*.jar"))
     if not any(jar.name.startswith("spark-sql-kafka") for jar in jars):
         raise SparkNotReady(
-            f"Spark's Kafka connector is not in {folder}: run `make up`, which fetches it once."
+            f"Spark's Kafka connector is not in {folder}: run `sharequeue up`, which fetches it once."
         )
     return jars
 

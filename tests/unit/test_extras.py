@@ -51,3 +51,17 @@ def test_what_needs_an_extra_names_it(extra: str) -> None:
     ran = run(f"import sharequeue.{extra}", *EXTRAS[extra])
     assert ran.returncode != 0
     assert f"sharequeue.{extra} needs more than the library: pip install 'sharequeue[{extra}]'" in ran.stderr
+
+
+def test_a_command_that_needs_an_extra_names_it_in_one_line() -> None:
+    """`sharequeue serve` without the service's packages ends with exit code 1, and no traceback."""
+    ran = run(
+        """
+        sys.argv = ["sharequeue", "serve"]
+        from sharequeue.cli import main
+        main()
+        """,
+        *EXTRAS["service"],
+    )
+    assert (ran.returncode, ran.stderr.count("\n")) == (1, 1), ran.stderr
+    assert "pip install 'sharequeue[service]'" in ran.stderr

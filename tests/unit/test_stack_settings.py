@@ -84,7 +84,7 @@ def test_a_missing_address_says_what_to_set(tmp_path: Path, no_environment: pyte
     """Asking for an address nobody gave names the variable and the command; loading alone does not fail."""
     settings = Settings.load(tmp_path)
     assert not settings.knows("database_url")
-    with pytest.raises(SettingMissing, match=r"SHAREQUEUE_DATABASE_URL.*make up"):
+    with pytest.raises(SettingMissing, match=r"SHAREQUEUE_DATABASE_URL.*sharequeue up"):
         _ = settings.database_url
 
 

@@ -69,7 +69,9 @@ def test_doctor_says_what_to_do_when_nothing_runs(stack_home: Path) -> None:
     assert answer.returncode == 1
     failed = {each["subject"]: each for each in json.loads(answer.stdout) if each["level"] == FAILURE}
     assert set(failed) == {"database", "broker", "service"}
-    assert all("sharequeue up" in each["remedy"] or "make up" in each["seen"] for each in failed.values())
+    assert all(
+        "sharequeue up" in each["remedy"] or "sharequeue up" in each["seen"] for each in failed.values()
+    )
 
 
 def test_a_home_with_a_comma_is_refused(tmp_path: Path) -> None:
@@ -151,7 +153,7 @@ def test_a_command_without_addresses_says_what_to_set(tmp_path: Path) -> None:
     """No stack, no environment."""
     answer = sharequeue("groups", "list", home=tmp_path)
     assert answer.returncode == 1
-    assert "set SHAREQUEUE_DATABASE_URL, or run `make up`" in answer.stderr
+    assert "set SHAREQUEUE_DATABASE_URL, or run `sharequeue up`" in answer.stderr
 
 
 def test_a_database_that_is_gone_is_one_line(stack: StackInfo) -> None:

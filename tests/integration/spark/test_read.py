@@ -184,5 +184,5 @@ def test_nothing_to_read_is_said(spark: SparkSession, settings: Settings) -> Non
 def test_without_the_connector_the_message_says_what_to_do(
     settings: Settings, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    with pytest.raises(SparkNotReady, match="make up"):
+    with pytest.raises(SparkNotReady, match="sharequeue up"):
         connector_jars(settings.replace(jars=tmp_path_factory.mktemp("no-jars")))
