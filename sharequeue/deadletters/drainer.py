@@ -121,6 +121,7 @@ class DeadLetterDrainer:
             stop=done,
             # Whoever takes over was told to drain now; we have time.
             takeovers=0,
+            try_again_seconds=0,
         )
         return writer.drain(_log.info)
 

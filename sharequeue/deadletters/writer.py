@@ -54,6 +54,9 @@ TAKEOVERS = 5
 PATIENCE_SECONDS = 2.0
 """How long the writer that took over may show no progress before it is taken for dead."""
 _LOOK_AGAIN_SECONDS = 0.1
+TRY_AGAIN_SECONDS = 30.0
+"""How long a drain tries again what passes by itself, a broker that does not answer, while it writes nothing."""
+_TRY_AGAIN_AFTER_SECONDS = 0.5
 
 Progress = Callable[[str], None]
 
@@ -111,10 +114,31 @@ class _Drain:
     """What the share-partitions of one drain have in common."""
 
     markers: Markers
-    say: Progress
+    progress: Progress
     topic: tuple[DeadLetterTopic | None, CannotWrite | None]
     """The topic, or why it cannot be written now."""
     stopped: threading.Event
+    try_again_seconds: float
+    ends_at: float | None = None
+    """When the drain gives up what cannot be written now; None while all goes well."""
+
+    def say(self, line: str) -> None:
+        """Tell of a batch that is done."""
+        self.ends_at = None
+        self.progress(line)
+
+    def tries_again(self, source: SharePartition, problem: CannotWrite) -> bool:
+        """Wait a moment before another attempt; False where there is to be none."""
+        if problem.lasting:
+            return False
+        now = time.monotonic()
+        if self.ends_at is None:
+            self.ends_at = now + self.try_again_seconds
+            if self.try_again_seconds:
+                self.progress(
+                    f"{source}: tried again for up to {self.try_again_seconds:g} s: {problem.reason}"
+                )
+        return now < self.ends_at and not self.stopped.wait(_TRY_AGAIN_AFTER_SECONDS)
 
 
 class DeadLetterWriter:
@@ -122,7 +146,8 @@ class DeadLetterWriter:
 
     `batch_records` bounds a batch, and `transaction_bytes` one transaction of copies; `parallel` share-partitions are
     written at a time, `on_step` is told each step. `only` these share-partitions are drained, all without it; each
-    ends with the batch at which it is once `stop` is set, and is begun again after so many `takeovers` at most.
+    ends with the batch at which it is once `stop` is set, and is begun again after so many `takeovers` at most. What
+    cannot be written for a reason that passes by itself is tried again for `try_again_seconds`.
     """
 
     def __init__(
@@ -140,6 +165,7 @@ class DeadLetterWriter:
         only: Container[SharePartition] | None = None,
         stop: threading.Event | None = None,
         takeovers: int = TAKEOVERS,
+        try_again_seconds: float = TRY_AGAIN_SECONDS,
     ) -> None:
         self._settings = settings
         self._state = state
@@ -151,6 +177,7 @@ class DeadLetterWriter:
         self._only = only
         self._stop = stop
         self._takeovers = takeovers
+        self._try_again_seconds = try_again_seconds
 
     def drain(self, progress: Progress | None = None) -> DeadLetterReport:
         """Write everything that waits; `progress` gets a line for every batch.
@@ -171,7 +198,11 @@ class DeadLetterWriter:
             ThreadPoolExecutor(min(self._parallel, len(waiting)), "dead-letters") as pool,
         ):
             drain = _Drain(
-                markers, progress or (lambda line: None), self._topic(), self._stop or threading.Event()
+                markers,
+                progress or (lambda line: None),
+                self._topic(),
+                self._stop or threading.Event(),
+                self._try_again_seconds,
             )
             try:
                 outcomes = dict(zip(waiting, pool.map(lambda at: self._one(at, drain), waiting), strict=True))
@@ -216,15 +247,24 @@ class DeadLetterWriter:
         """What is done for one share-partition, and why it is held if it is."""
         if drain.stopped.is_set():
             return None, None
+        report, problem = self._attempt(source, drain, None)
+        while problem is not None and drain.tries_again(source, problem):
+            if drain.topic[0] is None:
+                drain.topic = self._topic()
+            report, problem = self._attempt(source, drain, report)
+        if problem is not None and problem.lasting and self._rules.drop:
+            return self._drop(source, drain, report or PartitionReport(source)), None
+        return report, problem
+
+    def _attempt(
+        self, source: SharePartition, drain: _Drain, report: PartitionReport | None
+    ) -> tuple[PartitionReport | None, CannotWrite | None]:
         topic, problem = drain.topic
-        report = None
         if topic is not None:
-            report, problem = self._write(source, topic, drain)
+            report, problem = self._write(source, topic, drain, report or PartitionReport(source))
             if problem is not None:
                 # This partition's matter, or is the broker or the topic gone for the rest, too?
                 drain.topic = self._topic()
-        if problem is not None and problem.lasting and self._rules.drop:
-            return self._drop(source, drain, report or PartitionReport(source)), None
         return report, problem
 
     def _waiting(self) -> dict[SharePartition, int]:
@@ -244,10 +284,10 @@ class DeadLetterWriter:
         )
 
     def _write(
-        self, source: SharePartition, topic: DeadLetterTopic, drain: _Drain
+        self, source: SharePartition, topic: DeadLetterTopic, drain: _Drain, report: PartitionReport
     ) -> tuple[PartitionReport, CannotWrite | None]:
         """Write one share-partition's batches until none waits; give way to another writer while it is alive."""
-        report = PartitionReport(source)
+        most_takeovers = report.takeovers + self._takeovers
         writer = BatchWriter(
             self._settings,
             self._state,
@@ -258,7 +298,7 @@ class DeadLetterWriter:
             bounds=self._bounds,
             on_step=self._on_step,
         )
-        while report.takeovers <= self._takeovers:
+        while report.takeovers <= most_takeovers:
             try:
                 for done in writer.write():
                     report = _with(report, done.written, done.resumed)

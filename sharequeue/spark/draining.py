@@ -101,6 +101,7 @@ def _drain(settings: Settings, state: State, configs: GroupConfigs) -> Drained:
         on_step=on_step,
         stop=stop,  # which the writer sets itself when it ends
         takeovers=0,
+        try_again_seconds=0,
     ).drain(_log.info)
     left = _waiting(state, configs.group_id)
     reasons = sorted({held.reason for held in report.held})

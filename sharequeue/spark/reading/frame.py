@@ -33,6 +33,9 @@ READER_OPTIONS: Mapping[str, str] = {
     # Measured on 4 million records of 100 bytes: 1.0 million a second by default, 1.6 million so.
     "kafka.max.poll.records": "5000",
     "kafka.max.partition.fetch.bytes": str(8 * 2**20),
+    # What is leased is in the log. The connector asks for the log's ends behind a fetch that it sent ahead, and where
+    # the lease ends with the log that fetch waits for more records: by default half a second in every task.
+    "kafka.fetch.max.wait.ms": "10",
     # How long a task waits at an offset that should be there and is not (the log was truncated, the topic made
     # again, the broker is gone). The connector's own two minutes are twice a long lock.
     "kafkaConsumer.pollTimeoutMs": "30000",

@@ -16,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from sharequeue.deadletters import topic as deadletter_topic
+from sharequeue.deadletters import writer
 from sharequeue.deadletters.letters import Headers, headers_of
 from sharequeue.deadletters.writer import read_dead_letters
 from sharequeue.errors import UnknownTopicOrPartition
@@ -323,9 +324,10 @@ def test_a_silent_broker_holds_and_never_drops(
     case.configure(sharequeue_dead_letter_drop_enable="true")
     case.produce(4)
     case.reject()
-    monkeypatch.setattr(deadletter_topic, "TIMEOUT_SECONDS", 1.0)
+    for module in (deadletter_topic, writer):
+        monkeypatch.setattr(module, "TIMEOUT_SECONDS", 0.5)
     away = replace(case, settings=settings.replace(bootstrap_servers="127.0.0.1:1"))
-    report = away.writer().drain()
+    report = away.writer(try_again_seconds=0).drain()
     assert [held.records for held in report.held] == [4]
     assert "does not answer" in report.held[0].reason
     assert case.writer().drain().written == 4

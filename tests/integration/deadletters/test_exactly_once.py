@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from sharequeue.database import Database
 from sharequeue.deadletters.batches import Step
+from sharequeue.deadletters.topic import CannotWrite, DeadLetterRules, DeadLetterTopic, TopicKeeper
 from sharequeue.deadletters.transactions import marker_group
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.kafka.clients import client_config
@@ -148,3 +149,33 @@ def test_a_partial_close_leaves_later_letters_waiting(given_up: Make, state: Sta
     report = case.writer(batch_records=10).drain()
     assert [partition.batches for partition in report.partitions] == [3]
     assert [run.sequence for run in state.dead_letters(case.group)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("silent_at", ["topic", "partition"])
+def test_what_passes_by_itself_is_tried_again(
+    given_up: Make, monkeypatch: pytest.MonkeyPatch, silent_at: str
+) -> None:
+    """A drain that meets a broker which is silent for a moment ends when all is written, and not before."""
+    case = given_up(partitions=2)
+    case.produce(40, partitions=2)
+    case.reject()
+    ready, silent, said = TopicKeeper.ready, [2], list[str]()
+
+    def answers_late(at: str) -> None:
+        if at == silent_at and silent[0]:
+            silent[0] -= 1
+            raise CannotWrite("the broker does not answer", lasting=False)
+
+    def ask(keeper: TopicKeeper, rules: DeadLetterRules) -> DeadLetterTopic:
+        answers_late("topic")
+        return ready(keeper, rules)
+
+    def on_step(step: Step, source: SharePartition) -> None:
+        if step == "marked" and source.partition == 1:
+            answers_late("partition")
+
+    monkeypatch.setattr(TopicKeeper, "ready", ask)
+    report = case.writer(on_step=on_step, batch_records=10).drain(said.append)
+    assert (report.written, report.held, silent) == (40, (), [0])
+    assert any("tried again for up to 30 s: the broker does not answer" in line for line in said)
+    case.assert_each_exactly_once()

@@ -49,6 +49,7 @@ def serving(settings: Settings, port: int = 0) -> Iterator[str]:
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
+        listener.listen()  # so that a request that comes before the server waits for it
         server = uvicorn.Server(
             uvicorn.Config(create_app(settings), log_config=None, timeout_graceful_shutdown=1)
         )
