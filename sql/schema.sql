@@ -1,6 +1,6 @@
 -- The whole schema as the migrations, functions and views make it. Generated: do not edit, run
 -- `sharequeue migrate --print-schema > sql/schema.sql`. Owners and grants are not shown: roles are settings
--- (functions/90_permissions.sql). Partitions by time are made as time passes.
+-- (functions/99_permissions.sql). Partitions by time are made as time passes.
 
 
 -- SCHEMA sharequeue
@@ -1375,7 +1375,7 @@ begin
     where not exists (select from pg_proc p
         where p.pronamespace = to_regnamespace('sharequeue') and p.proname = v.name);
     if found then
-        raise exception '90_permissions.sql names %, which is no function of the schema', v_name;
+        raise exception '99_permissions.sql names %, which is no function of the schema', v_name;
     end if;
     foreach v_purpose in array array['service', 'worker', 'reader'] loop
         v_role := quote_ident(sharequeue.role_named(v_purpose));
@@ -4367,7 +4367,7 @@ begin
     end if;
     if sharequeue.was_away(v_beat) then
         -- Skipped where somebody else is at it, who notes the same: who waited for the row could hold a share-partition
-        -- that he waits for (02_lock_order.sql).
+        -- that he waits for (30_state/lock_order.sql).
         perform from sharequeue.service_beat for no key update skip locked;
         if found then
             perform sharequeue.note_outage(null, false);
@@ -5882,7 +5882,7 @@ begin
         insert into sharequeue.in_flight_batches
             (share_partition_id, first_offset, last_offset, state, delivery_count, lease_id)
         values (v_id, p_sp.speo, v_fresh_to - 1, 1, 1, p_lease_id);
-        -- redeliverable is named so that the journal hears of it (18_journal.sql).
+        -- redeliverable is named so that the journal hears of it (70_journal/triggers.sql).
         update sharequeue.share_partitions set speo = v_fresh_to, redeliverable = redeliverable
         where share_partition_id = v_id;
     end if;

@@ -1,7 +1,7 @@
 """How does the schema get into a database?
 
 All in one transaction under an advisory lock, as the schema's owner. Which files there are is `schema_files`' matter,
-who may use what is ``sql/functions/90_permissions.sql``'s; which roles there are is asked for by :class:`RoleNames`
+who may use what is ``sql/functions/99_permissions.sql``'s; which roles there are is asked for by :class:`RoleNames`
 (``sharequeue migrate --roles``).
 """
 
@@ -54,8 +54,12 @@ def _migrate(upgrade: Upgrade, dry_run: bool, roles: RoleNames | None) -> list[s
         return [migration.name for migration in todo]
     if todo:
         _prepare(connection)
+        # A function may name one that a later file makes. All of them are checked once they are there.
+        connection.exec_driver_sql("set local check_function_bodies = off")
         for migration in todo:
             _apply(upgrade, migration)
+        connection.exec_driver_sql("set local check_function_bodies = on")
+        connection.execute(_CHECKED)
         # Files that are gone; what they made was dropped by a numbered migration.
         connection.execute(
             sa.text("delete from sharequeue.schema_migrations where not name = any(:names)"),
@@ -91,6 +95,15 @@ def _pending(connection: sa.Connection) -> list[Migration]:
     # A repeatable file may use any that stands before it: from the first change on, all of them are applied
     # again.
     return [f for i, f in enumerate(files) if i >= first_changed and (f.repeatable or f.name not in done)]
+
+
+_CHECKED = sa.text(
+    # As `create function` does it, which was told not to.
+    "select case lanname when 'sql' then pg_catalog.fmgr_sql_validator(p.oid)"
+    " else pg_catalog.plpgsql_validator(p.oid) end"
+    " from pg_proc p join pg_language l on l.oid = p.prolang"
+    " where p.pronamespace = to_regnamespace('sharequeue') and p.prokind = 'f' and lanname in ('sql', 'plpgsql')"
+)
 
 
 def _prepare(connection: sa.Connection) -> None:

@@ -23,7 +23,7 @@ __all__ = ["DumpFailed", "print_schema"]
 _HEAD = """\
 -- The whole schema as the migrations, functions and views make it. Generated: do not edit, run
 -- `sharequeue migrate --print-schema > sql/schema.sql`. Owners and grants are not shown: roles are settings
--- (functions/90_permissions.sql). Partitions by time are made as time passes.
+-- (functions/99_permissions.sql). Partitions by time are made as time passes.
 """
 # Lines that tell the version, the session or a random key of the dump.
 _LEFT_OUT = re.compile(

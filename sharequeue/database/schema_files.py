@@ -50,23 +50,17 @@ def sql_root() -> Path:
 
 
 def migrations() -> list[Migration]:
-    """Every SQL file in the order of application: numbered ones, then functions, views, and the rest of
-    functions.
+    """Return every SQL file in the order of application: the numbered ones, then ``functions/``, by path.
 
-    A view may use functions below 20; functions from 20 on may use views.
+    The number of a folder of ``functions/`` is the order. Inside a folder the order does not matter: no file
+    needs another file of its folder to be applied first.
     """
     root = sql_root()
-    functions = sorted((root / "functions").glob("*.sql"))
-    early = [f for f in functions if f.name < "20"]
-    late = [f for f in functions if f.name >= "20"]
-    files = [
-        *sorted((root / "migrations").glob("*.sql")),
-        *early,
-        *sorted((root / "views").glob("*.sql")),
-        *late,
-    ]
+    folders = ("migrations", "functions")
     return [
-        Migration(f"{f.parent.name}/{f.name}", f.read_text(), f.parent.name != "migrations") for f in files
+        Migration(file.relative_to(root).as_posix(), file.read_text(), repeatable=folder == "functions")
+        for folder in folders
+        for file in sorted((root / folder).rglob("*.sql"), key=lambda file: file.relative_to(root).as_posix())
     ]
 
 

@@ -1,9 +1,9 @@
 """Who may do what with which group?
 
 Kafka's ACLs (``kafka-acls.sh``) on resources of type GROUP, kept in Postgres and asked by the SQL functions
-themselves (``sql/functions/11_authorise.sql``): a denial wins, a group that no ACL covers is open to all unless
-``allow.everyone.if.no.acl.found`` is false, and whoever may read, alter or delete may describe. The principal is
-``User:`` and the Postgres role that is logged in; a service that speaks for others passes theirs on with
+themselves (``sql/functions/20_groups/authorise.sql``): a denial wins, a group that no ACL covers is open to all
+unless ``allow.everyone.if.no.acl.found`` is false, and whoever may read, alter or delete may describe. The
+principal is ``User:`` and the Postgres role that is logged in; a service that speaks for others passes theirs on with
 :func:`on_behalf_of`. There are no hosts: an ACL holds from anywhere.
 """
 

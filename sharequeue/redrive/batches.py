@@ -1,7 +1,7 @@
 """What does Postgres know of dead letters that were put back?
 
-The typed layer over `sql/functions/16_redrives.sql`: one batch at a time per partition of a dead-letter topic, every
-letter that was ever sent, and who asked for it.
+The typed layer over `sql/functions/40_dead_letters/redrives.sql`: one batch at a time per partition of a
+dead-letter topic, every letter that was ever sent, and who asked for it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Its outcome, and nobody else's. `by_row` makes a handler out of a function that is given one record at a time, as a
 dict. What the function raises is caught, and is the outcome of that record, with the exception's class and message
 as its `error`. Records travel in Arrow batches between Spark and Python, not one by one. A function that kills its
-whole process is beyond this; the queue's own redelivery isolates it (`sql/functions/12_acquire_fan_out.sql`).
+whole process is beyond this; the queue's own redelivery isolates it (`sql/functions/30_state/take_fan_out.sql`).
 """
 
 from __future__ import annotations

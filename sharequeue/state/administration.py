@@ -218,7 +218,7 @@ class StateAdministration:
         """Writes down that the service is alive; answers how long an outage was that this ends.
 
         An outage is another Postgres server than at the last beat, or a silence ``longer_than`` given. Locks that
-        it would have ended go on afterwards with the time they had left (``sql/functions/14_outages.sql``).
+        it would have ended go on afterwards with the time they had left (``sql/functions/30_state/outages.sql``).
         """
         rows = self._database.call(
             sa.text("select sharequeue.beat(cast(:longer_than as interval)) as outage"),

@@ -1,8 +1,8 @@
 """Which records are dead letters, and how far is each on its way?
 
 The state's half of KIP-1191: batches of ARCHIVING records under a number that is durable before anything is
-produced, and their end once the broker confirmed them (``sql/functions/15_dead_letters.sql``). Writing them to
-the topic is ``sharequeue.deadletters.writer``'s matter.
+produced, and their end once the broker confirmed them (``sql/functions/40_dead_letters/batches.sql``). Writing them
+to the topic is ``sharequeue.deadletters.writer``'s matter.
 """
 
 from __future__ import annotations

@@ -114,14 +114,15 @@ def roles(demo_stack: DemoStack) -> Roles:
             urls[login] = url.render_as_string(hide_password=False)
         connection.exec_driver_sql("alter database dagster owner to dagster")
         connection.exec_driver_sql(
-            "update sharequeue.schema_migrations set checksum = '' where name = 'functions/21_record_report.sql'"
+            "update sharequeue.schema_migrations set checksum = ''"
+            " where name = 'functions/60_operator/record_report.sql'"
         )
     superuser.close()
     urls["dagster"] = str(
         sa.make_url(urls["dagster"]).set(database="dagster").render_as_string(hide_password=False)
     )
     migrated = sharequeue(demo_stack, "migrate", SHAREQUEUE_DATABASE_URL=urls["migrator"])
-    assert "90_permissions.sql" in migrated, migrated
+    assert "99_permissions.sql" in migrated, migrated
     served = stack.up(
         demo_stack.home, lambda line: None, environment={"SHAREQUEUE_DATABASE_URL": urls["coordinator"]}
     )

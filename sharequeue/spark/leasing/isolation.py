@@ -1,11 +1,11 @@
 """How does a record that kills its worker take only itself along, when a round holds many leases?
 
-Suspects, whose last delivery ended without an answer, come in parts, a lease each (``12_acquire_fan_out.sql``). A
+Suspects, whose last delivery ended without an answer, come in parts, a lease each (``30_state/take_fan_out.sql``). A
 round runs every part as a Spark job of its own, side by side with the other parts and with the one job of all that
 is not suspect. A Python worker works for one task, and a task for one job: where a record ends its worker, its own
 job fails, and so only its own lease ends without an answer and is divided further; the others are acknowledged. What
 ends the driver, or an executor, may end all jobs of the round: so a suspect's last attempt is leased alone, in a
-round that holds nothing else (``19_many.sql``), and no record is given up for another's fault.
+round that holds nothing else (``30_state/many.sql``), and no record is given up for another's fault.
 """
 
 from __future__ import annotations

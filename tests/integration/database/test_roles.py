@@ -223,9 +223,9 @@ def test_the_owner_migrates_and_nobody_else(logins: Logins) -> None:
     assert migrate(logins.owner) == []
     with logins.superuser.transaction() as connection:
         connection.exec_driver_sql(
-            "update sharequeue.schema_migrations set checksum = '' where name = 'functions/17_audit.sql'"
+            "update sharequeue.schema_migrations set checksum = '' where name = 'functions/60_operator/audit.sql'"
         )
-    assert "functions/90_permissions.sql" in migrate(logins.owner)
+    assert "functions/99_permissions.sql" in migrate(logins.owner)
     owners = _names(
         logins,
         "select distinct pg_get_userbyid(relowner) as name from pg_class"
@@ -268,7 +268,7 @@ def test_the_audit_trail_cannot_be_rewritten(logins: Logins, group: str, topic: 
 
 def test_every_function_that_a_program_calls_is_somebodys(logins: Logins) -> None:
     """What the Python of the queue, its pipelines and its Dagster code calls, the service or a reader may call: a new
-    function that nobody put into 90_permissions.sql is found here, not by the first who is refused."""
+    function that nobody put into 99_permissions.sql is found here, not by the first who is refused."""
     sources = [path.read_text() for room in PROGRAMS for path in (REPOSITORY / room).rglob("*.py")]
     called = {name for source in sources for name in re.findall(r"sharequeue\.(\w+)\(", source)}
     closed = _names(

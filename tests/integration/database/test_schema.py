@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -79,11 +80,11 @@ def test_a_dry_run_says_which_files_and_changes_nothing(private_database: Databa
     """From the first changed file on, in order."""
     with private_database.transaction() as connection:
         connection.exec_driver_sql(
-            "update sharequeue.schema_migrations set checksum = '' where name = 'functions/20_verify.sql'"
+            "update sharequeue.schema_migrations set checksum = '' where name = 'functions/90_checks/verify.sql'"
         )
     would = migrate(private_database, dry_run=True)
-    assert would[0] == "functions/20_verify.sql"
-    assert would[-1] == "functions/90_permissions.sql"
+    assert would[0] == "functions/90_checks/verify.sql"
+    assert would[-1] == "functions/99_permissions.sql"
     assert pending(private_database) == would
     assert migrate(private_database) == would
     assert migrate(private_database) == []
@@ -113,7 +114,7 @@ def test_a_new_program_is_told_that_the_schema_is_older(
         private_database.rows(missing)
     with private_database.transaction() as connection:
         connection.exec_driver_sql(
-            "update sharequeue.schema_migrations set checksum = 'x' where name = 'functions/14_locks.sql'"
+            "update sharequeue.schema_migrations set checksum = 'x' where name = 'functions/30_state/release.sql'"
         )
     with pytest.raises(SchemaOutdated, match=r"functions are of another release.*sharequeue migrate"):
         private_database.call(missing)
@@ -175,9 +176,45 @@ def test_older_postgresql_does_all_that_18_does(
     assert run.difference is None, run.told()
 
 
+def _in_reverse(files: list[Migration]) -> list[Migration]:
+    """The same files, those of each folder of functions from the last to the first."""
+    numbered = [f for f in files if not f.repeatable]
+    folders = groupby((f for f in files if f.repeatable), key=lambda f: f.name.split("/")[1])
+    return [*numbered, *(f for _, folder in folders for f in reversed(list(folder)))]
+
+
+def test_the_order_inside_a_folder_does_not_matter(
+    private_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each folder of functions from its last file to its first, into a database without a schema: the same schema."""
+    _without_schema(private_database)
+    reverse = _in_reverse(migrations())
+    assert reverse != migrations()
+    monkeypatch.setattr(schema_files, "migrations", lambda: reverse)
+    assert migrate(private_database) == [f.name for f in reverse]
+    assert print_schema(private_database) == (sql_root() / "schema.sql").read_text()
+
+
+def test_a_function_that_cannot_run_is_refused(
+    private_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bodies are checked when all functions are there: one that names what nobody made fails the migration."""
+    files = migrations()
+    wrong = Migration(
+        "functions/10_values/wrong.sql",
+        "create function sharequeue.wrong() returns bigint language sql as $$ select sharequeue.nobodys() $$;",
+        repeatable=True,
+    )
+    monkeypatch.setattr(schema_files, "migrations", lambda: [*files, wrong])
+    with pytest.raises(sa.exc.ProgrammingError, match="nobodys"):
+        migrate(private_database)
+    monkeypatch.undo()
+    assert migrate(private_database) == []
+
+
 def test_every_sql_file_is_found() -> None:
     """Numbers of migrations are unique and without gaps; permissions come last."""
     names = [m.name for m in migrations()]
     numbers = [int(name.split("/")[1][:4]) for name in names if name.startswith("migrations/")]
     assert numbers == list(range(1, len(numbers) + 1))
-    assert names[-1] == "functions/90_permissions.sql"
+    assert names[-1] == "functions/99_permissions.sql"

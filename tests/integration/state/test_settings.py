@@ -1,8 +1,8 @@
 """A pause, an ACL or a config that has been set holds from its commit on, for a worker in the steady state too.
 
 A worker that has a share-partition to itself is served from the share-partition's own row, where settings are not
-asked (`sql/functions/13_acknowledge_and_acquire.sql`): whatever changes them must have ended that, whenever the two
-meet.
+asked (`sql/functions/30_state/acknowledge_and_acquire.sql`): whatever changes them must have ended that, whenever
+the two meet.
 """
 
 from __future__ import annotations

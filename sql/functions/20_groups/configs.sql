@@ -172,19 +172,3 @@ create or replace trigger group_configs_in_order before insert or update or dele
     for each row execute function sharequeue.group_configs_lock_group();
 create or replace trigger group_configs_settings after insert or update or delete on sharequeue.group_configs
     for each row execute function sharequeue.group_settings_follow();
-
--- Groups that were there before, and defaults that changed with this file.
-select sharequeue.compile_group_settings(group_id) from sharequeue.share_groups;
-
--- A share-partition that goes takes its in-flight state and leases along. Not by foreign keys: their checks made every
--- acquire 15 µs dearer.
-create or replace function sharequeue.share_partition_gone() returns trigger
-language plpgsql volatile set search_path = pg_catalog as $$
-begin
-    delete from sharequeue.in_flight_batches where share_partition_id = old.share_partition_id;
-    delete from sharequeue.leases where share_partition_id = old.share_partition_id;
-    return null;
-end
-$$;
-create or replace trigger share_partitions_gone after delete on sharequeue.share_partitions
-    for each row execute function sharequeue.share_partition_gone();

@@ -259,6 +259,3 @@ begin
     return array[v_day];
 end
 $$;
-
--- Today's partition, from the first migration on.
-select sharequeue.make_journal_partitions();

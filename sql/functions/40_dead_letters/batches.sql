@@ -118,35 +118,6 @@ begin
 end
 $$;
 
--- Who tried the records of the open batch, and when, oldest first; and where the files lie in which that attempt's handler
--- said what was wrong, null where it wrote none. Attempts before the group had a dead-letter topic are not known.
-create or replace function sharequeue.dead_letter_attempts(
-    p_group_id text, p_topic text, p_partition integer, p_sequence bigint
-) returns table (lease_id bigint, member_id text, client_id text, acquired_at timestamptz, offsets int8multirange,
-    exceptions text)
-language plpgsql volatile set search_path = pg_catalog as $$
-declare
-    v_id bigint;
-    v_offsets int8multirange;
-begin
-    perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
-        sharequeue.check_present('the partition', p_partition);
-    perform sharequeue.check_present('the sequence', p_sequence);
-    select sp.share_partition_id, range_agg(r.offsets) into v_id, v_offsets
-    from sharequeue.share_partitions sp join sharequeue.dead_letter_runs r using (share_partition_id)
-    where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition and r.sequence = p_sequence
-    group by sp.share_partition_id;
-    return query
-        select f.lease_id, f.member_id, f.client_id, f.acquired_at, f.offsets * v_offsets, (
-            select o.location from sharequeue.lease_outputs o
-            where o.lease_id = f.lease_id and o.sink like '%-exceptions' and o.records > 0 limit 1)
-        from sharequeue.failed_attempts f
-        where f.share_partition_id = v_id and f.past > lower(v_offsets) and f.offsets && v_offsets
-        order by f.acquired_at, f.lease_id;
-end
-$$;
-
 -- A drain could not write what waits, for this reason; null takes it back. It stays told until a batch is closed.
 create or replace function sharequeue.hold_dead_letters(
     p_group_id text, p_topic text, p_partition integer, p_reason text

@@ -58,7 +58,7 @@ begin
     where not exists (select from pg_proc p
         where p.pronamespace = to_regnamespace('sharequeue') and p.proname = v.name);
     if found then
-        raise exception '90_permissions.sql names %, which is no function of the schema', v_name;
+        raise exception '99_permissions.sql names %, which is no function of the schema', v_name;
     end if;
     foreach v_purpose in array array['service', 'worker', 'reader'] loop
         v_role := quote_ident(sharequeue.role_named(v_purpose));

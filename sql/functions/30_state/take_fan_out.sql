@@ -80,7 +80,7 @@ begin
         insert into sharequeue.in_flight_batches
             (share_partition_id, first_offset, last_offset, state, delivery_count, lease_id)
         values (v_id, p_sp.speo, v_fresh_to - 1, 1, 1, p_lease_id);
-        -- redeliverable is named so that the journal hears of it (18_journal.sql).
+        -- redeliverable is named so that the journal hears of it (70_journal/triggers.sql).
         update sharequeue.share_partitions set speo = v_fresh_to, redeliverable = redeliverable
         where share_partition_id = v_id;
     end if;

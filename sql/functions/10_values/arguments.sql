@@ -49,16 +49,6 @@ exception when sqlstate 'SQ042' then
 end
 $$;
 
-create or replace function sharequeue.share_group_named() returns trigger
-language plpgsql volatile set search_path = pg_catalog as $$
-begin
-    perform sharequeue.check_group_id(new.group_id);
-    return new;
-end
-$$;
-create or replace trigger share_groups_named before insert on sharequeue.share_groups
-    for each row execute function sharequeue.share_group_named();
-
 -- A whole number within bounds.
 create or replace function sharequeue.check_between(p_what text, p_value bigint, p_least bigint, p_most bigint)
 returns bigint
@@ -114,38 +104,6 @@ begin
     if p_not_before = 'infinity' or p_not_before > sharequeue.clock() + interval '100 years' then
         return 'records wait for 100 years at most: to keep them for good, reject them';
     end if;
-    return null;
-end
-$$;
-
--- Why something cannot be a list of outputs; null where it can: [{"sink": …, "location": …, "records": …}, …], each sink
--- once.
-create or replace function sharequeue.outputs_fault(p_outputs jsonb) returns text
-language plpgsql immutable parallel safe as $$
-declare
-    v_output jsonb;
-    v_sinks text[] := '{}';
-begin
-    if p_outputs = '[]' then
-        return null;
-    elsif p_outputs is null or jsonb_typeof(p_outputs) <> 'array' then
-        return 'outputs are a list of objects with sink, location and records';
-    end if;
-    for v_output in select * from jsonb_array_elements(p_outputs) loop
-        if jsonb_typeof(v_output) <> 'object' or jsonb_typeof(v_output->'sink') is distinct from 'string'
-                or jsonb_typeof(v_output->'location') is distinct from 'string'
-                or jsonb_typeof(v_output->'records') is distinct from 'number' then
-            return 'an output has a sink and a location in words, and its number of records';
-        elsif length(v_output->>'sink') not between 1 and 249 or length(v_output->>'location') not between 1 and 4096 then
-            return 'the name of a sink has 1 to 249 characters, a location 1 to 4,096';
-        elsif (v_output->>'records')::numeric not between 0 and 9223372036854775807
-                or (v_output->>'records')::numeric <> trunc((v_output->>'records')::numeric) then
-            return 'an output has a whole number of records, 0 or more';
-        elsif v_output->>'sink' = any (v_sinks) then
-            return format('sink %s is named twice', v_output->>'sink');
-        end if;
-        v_sinks := v_sinks || (v_output->>'sink');
-    end loop;
     return null;
 end
 $$;

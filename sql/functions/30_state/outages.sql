@@ -70,7 +70,7 @@ begin
     end if;
     if sharequeue.was_away(v_beat) then
         -- Skipped where somebody else is at it, who notes the same: who waited for the row could hold a share-partition
-        -- that he waits for (02_lock_order.sql).
+        -- that he waits for (30_state/lock_order.sql).
         perform from sharequeue.service_beat for no key update skip locked;
         if found then
             perform sharequeue.note_outage(null, false);

@@ -1,0 +1,55 @@
+-- acknowledge, for many leases of one member. p_outputs is an array of the arrays that acknowledge takes. Each lease is
+-- answered whole or not at all, and the outputs named for it count if it is.
+create or replace function sharequeue.acknowledge_many(
+    p_group_id text, p_topics text[], p_partitions integer[], p_state_epochs integer[], p_member_id text,
+    p_member_epoch integer, p_tokens uuid[], p_request_id uuid, p_accepts int8multirange[],
+    p_releases int8multirange[], p_rejects int8multirange[], p_gaps int8multirange[], p_outputs jsonb,
+    p_not_befores timestamptz[]
+) returns setof sharequeue.acknowledged_of
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_there boolean[];
+    v_place integer;
+    v_rows sharequeue.acknowledged_of[] := '{}';
+    v_key uuid;
+    v_answer jsonb;
+    v_one sharequeue.acknowledged;
+begin
+    perform sharequeue.require_read_committed();
+    if p_outputs is null or jsonb_typeof(p_outputs) <> 'array' then
+        raise exception 'the outputs are an array with an array for each lease' using errcode = 'SQ042';
+    end if;
+    v_there := sharequeue.lock_many(p_group_id, p_topics, p_partitions,
+        coalesce(cardinality(p_state_epochs), 0), coalesce(cardinality(p_tokens), 0),
+        coalesce(cardinality(p_accepts), 0), coalesce(cardinality(p_releases), 0),
+        coalesce(cardinality(p_rejects), 0), coalesce(cardinality(p_gaps), 0), jsonb_array_length(p_outputs),
+        coalesce(cardinality(p_not_befores), 0));
+    v_key := sharequeue.request_key_many(
+        p_group_id, p_topics || p_tokens::text[], p_partitions, 'acknowledge_many', p_member_id, p_request_id);
+    v_answer := sharequeue.answered(v_key);
+    if v_answer is not null then
+        return query select * from jsonb_populate_recordset(null::sharequeue.acknowledged_of, v_answer);
+        return;
+    end if;
+    for v_place in 1 .. cardinality(p_topics) loop
+        v_one := null;
+        if not v_there[v_place] then
+            select a.error_code, a.error_message into v_one.error_code, v_one.error_message
+            from sharequeue.absent(p_group_id, p_topics[v_place], p_partitions[v_place]) as a;
+            v_rows := v_rows || row(p_topics[v_place], p_partitions[v_place], p_tokens[v_place],
+                v_one.*)::sharequeue.acknowledged_of;
+            continue;
+        end if;
+        v_one := sharequeue.acknowledge(p_group_id => p_group_id, p_topic => p_topics[v_place],
+            p_partition => p_partitions[v_place], p_state_epoch => p_state_epochs[v_place], p_member_id => p_member_id,
+            p_member_epoch => p_member_epoch, p_token => p_tokens[v_place], p_request_id => null,
+            p_accept => p_accepts[v_place], p_release => p_releases[v_place], p_reject => p_rejects[v_place],
+            p_gap => p_gaps[v_place], p_outputs => p_outputs -> (v_place - 1),
+            p_not_before => p_not_befores[v_place]);
+        v_rows := v_rows
+            || row(p_topics[v_place], p_partitions[v_place], p_tokens[v_place], v_one.*)::sharequeue.acknowledged_of;
+    end loop;
+    perform sharequeue.remember(v_key, 'acknowledge_many', to_jsonb(v_rows));
+    return query select * from unnest(v_rows);
+end
+$$;

@@ -1,0 +1,148 @@
+-- acquire over share-partitions in the order given, which share p_max_records and, unless null, p_max_bytes (p_mean_bytes
+-- are the bytes of a record by share-partition; p_leave_outs what acquire calls p_leave_out): R-AQ-18. The first lease has at least one record, however large.
+--
+-- Under fan_out up to p_parts parts of one share-partition's suspects are leased, one lease each, for a worker that runs
+-- them side by side; and the last attempt of a suspect is leased alone: with p_last_attempt it comes first, and nothing
+-- beside it; without, it is left where it is.
+create or replace function sharequeue.acquire_many(
+    p_group_id text, p_topics text[], p_partitions integer[], p_member_id text, p_member_epoch integer,
+    p_max_records bigint, p_lock_duration_ms integer default null, p_request_id uuid default null,
+    p_redelivery text default 'kafka', p_mode text default 'batch_optimized', p_max_bytes bigint default null,
+    p_mean_bytes double precision[] default null, p_leave_outs int8multirange[] default null,
+    p_parts integer default 1, p_last_attempt boolean default true
+) returns setof sharequeue.acquired_of
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_rows sharequeue.acquired_of[] := '{}';
+    v_key uuid;
+    v_answer jsonb;
+    v_there boolean[];
+    v_suspects boolean;
+    v_last_attempt boolean;
+    v_row sharequeue.acquired;
+    v_order integer[];
+    v_place integer;
+    v_parts integer;
+    v_wanted bigint;
+    v_got bigint;
+    v_leases integer := 0;
+    v_left bigint := p_max_records;
+    v_bytes double precision := p_max_bytes;
+    v_alone boolean := false;
+begin
+    perform sharequeue.require_read_committed();
+    if p_parts is null or p_parts not between 1 and 1000 or p_last_attempt is null or p_max_records is null
+            or p_max_records not between 0 and 4611686018427387904
+            or p_max_bytes < 0 or (p_max_bytes is not null and p_mean_bytes is null)
+            or exists (select from unnest(p_mean_bytes) as m where m is null or m not between 0.001 and 1e15) then
+        raise exception 'acquire_many needs a number of records, 1 to 1000 parts, whether last attempts are wanted, and '
+            'with a number of bytes the bytes of a record for each share-partition' using errcode = 'SQ042';
+    end if;
+    v_there := sharequeue.lock_many(p_group_id, p_topics, p_partitions,
+        coalesce(cardinality(p_mean_bytes), cardinality(p_topics)),
+        coalesce(cardinality(p_leave_outs), cardinality(p_topics)));
+    v_key := sharequeue.request_key_many(
+        p_group_id, p_topics, p_partitions, 'acquire_many', p_member_id, p_request_id);
+    v_answer := sharequeue.answered(v_key);
+    if v_answer is not null then
+        return query select * from jsonb_populate_recordset(null::sharequeue.acquired_of, v_answer);
+        return;
+    end if;
+    v_order := array(select generate_series(1, cardinality(p_topics)));
+    if p_redelivery = 'fan_out' and p_last_attempt then
+        foreach v_place in array v_order loop
+            continue when not v_there[v_place];
+            select n.last_attempt into v_alone
+            from sharequeue.next_suspects(p_group_id, p_topics[v_place], p_partitions[v_place],
+                coalesce(p_leave_outs[v_place], '{}')) as n;
+            if v_alone then
+                v_order := array[v_place] || array_remove(v_order, v_place);
+                exit;
+            end if;
+        end loop;
+    end if;
+    foreach v_place in array v_order loop
+        if not v_there[v_place] then
+            select a.error_code, a.error_message into v_row.error_code, v_row.error_message
+            from sharequeue.absent(p_group_id, p_topics[v_place], p_partitions[v_place]) as a;
+            v_rows := v_rows || row(p_topics[v_place], p_partitions[v_place], false, false, v_row.error_code,
+                v_row.error_message, null, null, null, null, null, null, null)::sharequeue.acquired_of;
+            continue;
+        end if;
+        v_parts := 0;
+        loop
+            v_wanted := case when p_max_bytes is null then v_left
+                else floor(least(v_left, v_bytes / p_mean_bytes[v_place]))::bigint end;
+            if v_leases = 0 and v_left > 0 then
+                v_wanted := greatest(v_wanted, 1);
+            end if;
+            exit when v_wanted <= 0 and p_max_records <> 0;
+            v_suspects := false;
+            v_last_attempt := false;
+            if p_redelivery = 'fan_out' then
+                select n.suspects, n.last_attempt into v_suspects, v_last_attempt
+                from sharequeue.next_suspects(p_group_id, p_topics[v_place], p_partitions[v_place],
+                    coalesce(p_leave_outs[v_place], '{}')) as n;
+                exit when v_last_attempt and not (v_alone and v_leases = 0);
+            end if;
+            v_got := 0;
+            for v_row in
+                select * from sharequeue.acquire(p_group_id => p_group_id, p_topic => p_topics[v_place],
+                    p_partition => p_partitions[v_place], p_state_epoch => null, p_member_id => p_member_id,
+                    p_member_epoch => p_member_epoch, p_max_records => v_wanted,
+                    p_lock_duration_ms => p_lock_duration_ms, p_redelivery => p_redelivery, p_mode => p_mode,
+                    p_leave_out => coalesce(p_leave_outs[v_place], '{}'))
+            loop
+                v_rows := v_rows || row(p_topics[v_place], p_partitions[v_place], v_suspects, v_last_attempt,
+                    v_row.*)::sharequeue.acquired_of;
+                v_got := v_got + sharequeue.records(coalesce(v_row.offsets, '{}'));
+            end loop;
+            exit when v_got = 0;
+            v_leases := v_leases + 1;
+            v_parts := v_parts + 1;
+            v_left := v_left - v_got;
+            v_bytes := v_bytes - v_got * p_mean_bytes[v_place];
+            exit when v_last_attempt or not v_suspects or v_parts >= p_parts;
+        end loop;
+        exit when v_alone and v_leases > 0;
+    end loop;
+    if v_leases > 0 then
+        perform sharequeue.remember(v_key, 'acquire_many', to_jsonb(v_rows));
+    end if;
+    return query select * from unnest(v_rows);
+end
+$$;
+
+-- What would be leased next under fan_out: suspects or not, and whether it would be their last attempt. It holds one record,
+-- and a worker that dies over it must hold nothing else.
+create or replace function sharequeue.next_suspects(
+    p_group_id text, p_topic text, p_partition integer, p_leave_out int8multirange,
+    out suspects boolean, out last_attempt boolean
+)
+language plpgsql volatile as $$
+declare
+    v_sp record;
+    v_at timestamptz := sharequeue.clock();
+begin
+    suspects := false;
+    last_attempt := false;
+    select sp.share_partition_id, sp.redeliverable, sp.next_expiry, s.delivery_count_limit into v_sp
+    from sharequeue.share_partitions sp join sharequeue.group_settings s using (group_id)
+    where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition;
+    if v_sp.next_expiry <= v_at then
+        perform sharequeue.settle_lapsed(v_sp.share_partition_id, v_at);
+    elsif not coalesce(v_sp.redeliverable, false) then
+        return;
+    end if;
+    select f.isolate is not null, f.isolate is not null and f.delivery_count >= v_sp.delivery_count_limit - 1
+    into suspects, last_attempt
+    from sharequeue.in_flight_batches f
+    where f.share_partition_id = v_sp.share_partition_id and f.state = 0
+        and f.first_offset = sharequeue.next_available(v_sp.share_partition_id, 0, v_at, p_leave_out)
+        and (f.not_before is null or f.not_before <= v_at)
+        and not sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) <@ p_leave_out
+    order by lower(sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets)) limit 1;
+    suspects := coalesce(suspects, false);
+    last_attempt := coalesce(last_attempt, false);
+end
+$$;

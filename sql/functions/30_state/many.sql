@@ -1,0 +1,72 @@
+-- One call, one commit for many share-partitions of one group: `<operation>_many`. Each does, one after the other, what the
+-- operation of one share-partition does, and answers in that operation's columns with topic and partition in front, and
+-- the lease's token where one was given. One share-partition's refusal is a row with an error_code and undoes nothing of
+-- the others; only a malformed call raises. All rows are locked first, by id. A call holds as many row locks as it names
+-- share-partitions until it commits (about 0.3 ms each): so no more than a thousand, and callers send 200.
+
+-- Locks the share-partitions named, by id (30_state/lock_order.sql), before anything is done with any of them; answers which are
+-- there, in the order of the call. One that comes only now is not: it would be locked out of order. Refuses arrays that do
+-- not fit together: every array has an element for each share-partition.
+create or replace function sharequeue.lock_many(
+    p_group_id text, p_topics text[], p_partitions integer[], variadic p_lengths integer[]
+) returns boolean[]
+language plpgsql volatile as $$
+declare
+    v_ids bigint[];
+begin
+    perform sharequeue.require_read_committed();
+    perform sharequeue.check_present('the group id', p_group_id);
+    perform sharequeue.check_many(1000, p_topics, p_partitions, variadic p_lengths);
+    v_ids := array(
+        select sp.share_partition_id from sharequeue.share_partitions sp
+        where sp.group_id = p_group_id and (sp.topic, sp.partition) in (
+            select n.topic, n.partition from unnest(p_topics, p_partitions) as n (topic, partition))
+        order by sp.share_partition_id for update);
+    return array(
+        select sp.share_partition_id is not null
+        from unnest(p_topics, p_partitions) with ordinality as n (topic, partition, place)
+        left join sharequeue.share_partitions sp on sp.group_id = p_group_id and sp.topic = n.topic
+            and sp.partition = n.partition and sp.share_partition_id = any (v_ids)
+        order by n.place);
+end
+$$;
+
+-- What lock_share_partition says of a share-partition that is not there.
+create or replace function sharequeue.absent(
+    p_group_id text, p_topic text, p_partition integer, out error_code smallint, out error_message text
+)
+language plpgsql stable as $$
+begin
+    if not sharequeue.authorised(p_group_id, 'READ') then
+        error_code := 30;
+        error_message := format('%s may not READ group %s', sharequeue.principal(), p_group_id);
+    elsif exists (select from sharequeue.share_groups where group_id = p_group_id) then
+        error_code := 3;
+        error_message := format('share-partition %s-%s of group %s is not initialised', p_topic, p_partition, p_group_id);
+    else
+        error_code := 69;
+        error_message := format('there is no share group %s', p_group_id);
+    end if;
+end
+$$;
+
+-- The arrays of one call: no nulls among the names, one length, not too many.
+create or replace function sharequeue.check_many(
+    p_most integer, p_topics text[], p_partitions integer[], variadic p_lengths integer[]
+) returns void
+language plpgsql immutable as $$
+declare
+    v_count integer := cardinality(p_topics);
+begin
+    if p_topics is null or p_partitions is null or cardinality(p_partitions) <> v_count
+            or exists (select from unnest(p_lengths) as l where l is distinct from v_count) then
+        raise exception 'topics, partitions and what belongs to them are arrays of one length: an element for each '
+            'share-partition' using errcode = 'SQ042';
+    elsif array_position(p_topics, null) is not null or array_position(p_partitions, null) is not null then
+        raise exception 'a share-partition needs a topic and a partition: one of them is null' using errcode = 'SQ042';
+    elsif v_count > p_most then
+        raise exception 'a call names at most % share-partitions, not %: send several calls', p_most, v_count
+            using errcode = 'SQ042';
+    end if;
+end
+$$;

@@ -1,0 +1,42 @@
+-- Under what a call's answer is kept: its request id as this member has used it for this operation on this
+-- share-partition. The same id elsewhere, or out of another mouth, is another call. One key of 16 bytes, where the four
+-- together took 90 in an index of millions. Null without a request id.
+create or replace function sharequeue.request_key(
+    p_share_partition_id bigint, p_operation text, p_member_id text, p_request_id uuid
+) returns uuid
+language sql immutable parallel safe as $$
+    select encode(substr(sha256(convert_to(
+        p_share_partition_id || ' ' || p_operation || ' ' || p_request_id || ' ' || p_member_id, 'UTF8')), 1, 16),
+        'hex')::uuid
+$$;
+
+-- A request id is one for the share-partitions that its call names, as request_key is for one of them; null, and so no
+-- stored answer, without an id and for who may not act on the group.
+create or replace function sharequeue.request_key_many(
+    p_group_id text, p_topics text[], p_partitions integer[], p_operation text, p_member_id text, p_request_id uuid
+) returns uuid
+language sql stable as $$
+    select md5(p_operation || p_request_id || jsonb_build_array(p_group_id, p_topics, p_partitions, p_member_id))::uuid
+    where p_request_id is not null and sharequeue.authorised(p_group_id, 'READ')
+$$;
+
+-- Keeps a call's answer under its key; a repeated call is answered from here.
+create or replace function sharequeue.remember(p_request_key uuid, p_operation text, p_answer jsonb) returns void
+language plpgsql volatile as $$
+begin
+    if p_request_key is not null then
+        insert into sharequeue.requests (request_key, operation, answer, answered_at)
+        values (p_request_key, p_operation, p_answer, sharequeue.clock());
+    end if;
+end
+$$;
+
+-- What was answered to a call of that key; null when nothing was. Asked behind the share-partition's lock, and only for a
+-- caller who may act on the group.
+create or replace function sharequeue.answered(p_request_key uuid) returns jsonb
+language plpgsql stable as $$
+begin
+    return (select coalesce(answer, jsonb_build_array(fetched)) from sharequeue.requests
+        where request_key = p_request_key);
+end
+$$;

@@ -1,0 +1,32 @@
+-- Settles lapsed locks of share-partitions that nobody touches, oldest lapse first, at most p_limit leases a call, leaving
+-- alone share-partitions another call is at work on (that call settles them itself). Also forgets answers older than an
+-- hour, ten thousand a call.
+create or replace function sharequeue.sweep(p_limit integer, out leases bigint, out records bigint)
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_at timestamptz := sharequeue.clock();
+    v_id bigint;
+    v_settled record;
+begin
+    perform sharequeue.require_read_committed();
+    perform sharequeue.check_between('the limit of leases', p_limit, 1, 2147483647);
+    leases := 0;
+    records := 0;
+    for v_id in
+        select sp.share_partition_id from sharequeue.share_partitions sp
+        where sp.next_expiry <= v_at order by sp.next_expiry limit p_limit
+    loop
+        exit when leases >= p_limit;
+        perform from sharequeue.share_partitions where share_partition_id = v_id for no key update skip locked;
+        continue when not found;
+        select s.leases, s.records into v_settled
+        from sharequeue.settle_lapsed(v_id, v_at, p_limit - leases) as s;
+        leases := leases + v_settled.leases;
+        records := records + v_settled.records;
+    end loop;
+    -- By address: by request id it read the whole table each time.
+    delete from sharequeue.requests where ctid = any (array(
+        select r.ctid from sharequeue.requests r where r.answered_at < v_at - interval '1 hour'
+        order by r.answered_at limit 10000));
+end
+$$;

@@ -1,0 +1,68 @@
+-- Why something cannot be a list of outputs; null where it can: [{"sink": …, "location": …, "records": …}, …], each sink
+-- once.
+create or replace function sharequeue.outputs_fault(p_outputs jsonb) returns text
+language plpgsql immutable parallel safe as $$
+declare
+    v_output jsonb;
+    v_sinks text[] := '{}';
+begin
+    if p_outputs = '[]' then
+        return null;
+    elsif p_outputs is null or jsonb_typeof(p_outputs) <> 'array' then
+        return 'outputs are a list of objects with sink, location and records';
+    end if;
+    for v_output in select * from jsonb_array_elements(p_outputs) loop
+        if jsonb_typeof(v_output) <> 'object' or jsonb_typeof(v_output->'sink') is distinct from 'string'
+                or jsonb_typeof(v_output->'location') is distinct from 'string'
+                or jsonb_typeof(v_output->'records') is distinct from 'number' then
+            return 'an output has a sink and a location in words, and its number of records';
+        elsif length(v_output->>'sink') not between 1 and 249 or length(v_output->>'location') not between 1 and 4096 then
+            return 'the name of a sink has 1 to 249 characters, a location 1 to 4,096';
+        elsif (v_output->>'records')::numeric not between 0 and 9223372036854775807
+                or (v_output->>'records')::numeric <> trunc((v_output->>'records')::numeric) then
+            return 'an output has a whole number of records, 0 or more';
+        elsif v_output->>'sink' = any (v_sinks) then
+            return format('sink %s is named twice', v_output->>'sink');
+        end if;
+        v_sinks := v_sinks || (v_output->>'sink');
+    end loop;
+    return null;
+end
+$$;
+
+-- Which lease the outputs of an acknowledgement are of; or why they cannot count. Lapsed locks have been settled.
+create or replace function sharequeue.check_outputs(
+    p_id bigint, p_member_id text, p_token uuid, p_answers sharequeue.answers, p_outputs jsonb,
+    out error_code smallint, out error_message text, out lease_id bigint
+)
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    v_span int8multirange := sharequeue.span(p_answers);
+    v_outside bigint;
+    v_sink text;
+begin
+    error_code := 0;
+    select min(l.lease_id) into lease_id from sharequeue.leases l
+    where l.share_partition_id = p_id and l.token = p_token and l.member_id = p_member_id;
+    if lease_id is not null and not isempty(v_span) then
+        v_outside := sharequeue.first_outside(p_answers,
+            sharequeue.held(p_id, lower(v_span), upper(v_span) - 1, p_member_id, p_token));
+    end if;
+    if lease_id is null or v_outside is not null then
+        error_code := 121;
+        error_message := case when lease_id is null then 'an output needs the token of a lease that is held'
+            else format('an output needs every offset answered with it held under its lease, and %s is not', v_outside)
+            end || ': its lock lapsed, it was answered already, or another member holds it';
+        return;
+    end if;
+    select c.sink into v_sink from sharequeue.lease_outputs c
+    where c.lease_id = check_outputs.lease_id and c.sink in (select o->>'sink' from jsonb_array_elements(p_outputs) as o)
+    limit 1;
+    if found then
+        error_code := 42;
+        error_message := format('sink %s has one output of lease %s at most: name it in the acknowledgement that ends '
+            'the lease, and only there', v_sink, lease_id);
+    end if;
+end
+$$;
