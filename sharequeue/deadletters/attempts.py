@@ -4,8 +4,8 @@ What Kafka's dead letters do not tell, as headers of ours: class and message of 
 record was first and last tried, by which run and member. Who tried it is in Postgres, one row per failed lease
 (``sql/functions/40_dead_letters/attempts.sql``). What was wrong stays where the run wrote it anyway, in the Parquet
 files of its exceptions sink, which the acknowledgement named as an output of its lease: so acknowledging costs
-nothing more, and only a record that dies is looked up. Where the files cannot be read, a letter goes without; it is not
-held for that.
+nothing more, and only a record that dies is looked up. Where the files cannot be read, a letter goes without; it
+is not held for that.
 """
 
 from __future__ import annotations
