@@ -34,7 +34,8 @@ from sharequeue.database import Database
 from sharequeue.kafka.clients import spark_options
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
-from sharequeue.spark.leasing.renewal import Budget, LeaseKeeper
+from sharequeue.spark.leasing.budget import Budget
+from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.reading.frame import READER_OPTIONS
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.session import cancellable

@@ -25,9 +25,9 @@ from sharequeue.database import Database
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from sharequeue.spark import ParquetByLease, ShareGroupJob, run_rounds, spark_session
-from sharequeue.spark.sinks.copy import Copier
+from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.postgres import OpenTable, PostgresTable
-from sharequeue.spark.sinks.sinks import Place
+from sharequeue.spark.sinks.postgres_copy import Copier
 from sharequeue.state import State
 from sharequeue.values import SharePartition
 
@@ -139,10 +139,10 @@ class StoppingTable(PostgresTable):
 
     stop: Stop
 
-    def open(self, place: Place) -> OpenStoppingTable:
-        opened = PostgresTable.open(self, place)
+    def open(self, context: SinkContext) -> OpenStoppingTable:
+        opened = PostgresTable.open(self, context)
         assert isinstance(opened, OpenTable)
-        return OpenStoppingTable(opened.sink, opened.place, opened.target, opened.route, stop=self.stop)
+        return OpenStoppingTable(opened.sink, opened.context, opened.target, opened.route, stop=self.stop)
 
 
 def wait_for_executors(spark: SparkSession, wanted: int) -> None:

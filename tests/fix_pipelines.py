@@ -24,7 +24,8 @@ from sharequeue.values import SharePartition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sharequeue.spark.job import Handler, ShareGroupJob
+    from sharequeue.spark.contract import Handler
+    from sharequeue.spark.job import ShareGroupJob
     from sharequeue.spark.report import RunReport
 
 

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from sharequeue.spark.job import ACCEPT, KEPT_COLUMNS, OUTCOMES, REJECT, RELEASE, Handler
+from sharequeue.spark.contract import ACCEPT, KEPT_COLUMNS, OUTCOMES, REJECT, RELEASE, Handler
 
 __all__ = ["Reject", "Release", "RowFunction", "by_row"]
 

@@ -1,7 +1,8 @@
 """Who writes the dead letters of a job's group, where no service does?
 
 The job itself, at the end of a run or of a block of `lease`: for a while, each letter exactly once (the writer is
-`sharequeue.deadletters.writer`'s). Nothing that goes wrong here is the job's: it is told, and the records wait on.
+`sharequeue.deadletters.writer`'s). An error here does not fail the job: it is reported as a warning, and the records
+wait.
 """
 
 from __future__ import annotations
@@ -46,26 +47,26 @@ class Drained:
     """Why some were left."""
 
 
-class _Told(Protocol):
+class _Reported(Protocol):
     dead_letters: Drained | None
 
 
 class DrainAtEnd:
-    """A block at whose end dead letters are written, and `told` is told of it.
+    """A block at whose end dead letters are written; `report_to` then has their figures.
 
-    Not after an interrupt, nor where the block never came so far as to have somebody to tell.
+    They are not written after an interrupt, nor when the block ended before `report_to` was set.
     """
 
     def __init__(self, settings: Settings, state: State, configs: GroupConfigs) -> None:
         self._arguments = (settings, state, configs)
-        self.told: _Told | None = None
+        self.report_to: _Reported | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self.told is not None and (kind is None or issubclass(kind, Exception)):
-            self.told.dead_letters = drain_at_end(*self._arguments)
+        if self.report_to is not None and (kind is None or issubclass(kind, Exception)):
+            self.report_to.dead_letters = drain_at_end(*self._arguments)
 
 
 def drain_at_end(settings: Settings, state: State, configs: GroupConfigs) -> Drained | None:

@@ -10,44 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
+from sharequeue.spark.contract import Handler, check_meanings
+from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.reading.plan import MAX_SCANS
-from sharequeue.values import AcknowledgeType
-
-if TYPE_CHECKING:
-    from sharequeue.spark.sinks.sinks import Sink
-
-ACCEPT = "accept"
-RELEASE = "release"
-REJECT = "reject"
-
-OUTCOMES: Mapping[str, AcknowledgeType] = {
-    ACCEPT: AcknowledgeType.ACCEPT,
-    RELEASE: AcknowledgeType.RELEASE,
-    REJECT: AcknowledgeType.REJECT,
-}
-"""What a handler may write into the column `outcome`, and what it means to the queue."""
-
-KEPT_COLUMNS = ("topic", "partition", "offset", "lease_id")
-"""Columns a handler must pass on as they are: they say which record a row came from."""
-
-Handler = Callable[[DataFrame], DataFrame]
-
-
-class HandlerError(Exception):
-    """A handler broke its contract; the message says what it did and what is expected."""
-
-
-def check_meanings(dropped: str | None, unknown: str | None) -> None:
-    """Raise ValueError when what these stand for is no outcome."""
-    for name, outcome in (("dropped", dropped), ("unknown", unknown)):
-        if outcome is not None and outcome not in OUTCOMES:
-            raise ValueError(
-                f"{name}={outcome!r} is no outcome: expected one of {', '.join(OUTCOMES)}, or None"
-            )
+from sharequeue.spark.sinks.interface import Sink
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +87,18 @@ class ShareGroupJob:
         return self.handler(records)
 
     @property
+    def names(self) -> SinkNames:
+        """The names under which the job's output is kept."""
+        return SinkNames(self.group, self.sink, tuple(summary.name for summary in self.summaries))
+
+    @property
     def exceptions_sink(self) -> str:
-        """Where released and rejected records are written down, with their errors."""
-        return f"{self.sink}-exceptions"
+        """The sink of released and rejected records, with their errors."""
+        return self.names.exceptions
 
     def summary_sink(self, summary: Summary) -> str:
-        """Where the partial sums of a summary lie."""
-        return f"{self.sink}-{summary.name}"
+        """Return the sink of a summary's partial sums."""
+        return self.names.summary(summary.name)
 
 
 def pipeline(

@@ -1,8 +1,8 @@
-"""How does a Spark job of one's own lease records, and answer them?
+"""How does a Spark job of one's own lease records, and acknowledge them?
 
 `lease` → `.records` → `.acknowledge`, with any DataFrame code in between and any writer: the small public face of
-what `run.py` does round by round for a `pipeline`. The locks are kept meanwhile, and whatever leaves the block
-unanswered is given back at once. The answers are read from what was durably written, never from memory, so that
+what `run.py` does round by round for a `pipeline`. The locks are kept meanwhile, and what is not acknowledged when
+the block ends is given back at once. The outcomes are read from what was durably written, never from memory, so that
 nothing is accepted that is not there. Records are processed at least once: a run that dies after its writer and
 before its acknowledgement has written records that come again.
 """
@@ -17,45 +17,37 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from os import PathLike, fspath
-from typing import Any
-from urllib.parse import unquote
+from os import PathLike
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as fn
-from pyspark.sql.types import StringType
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import TopicInfo, Topics
 from sharequeue.settings import Settings
+from sharequeue.spark.contract import HandlerError, check_meanings
 from sharequeue.spark.draining import DrainAtEnd, Drained
-from sharequeue.spark.job import OUTCOMES, RELEASE, HandlerError, check_meanings
-from sharequeue.spark.leasing.nothing import require_topics, why_nothing
-from sharequeue.spark.leasing.renewal import Budget, LeaseKeeper, Member, release_held
-from sharequeue.spark.outcomes.acknowledging import Given, acknowledge_all
-from sharequeue.spark.outcomes.outcomes import Seen, seen_in, with_outcomes
+from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
+from sharequeue.spark.leasing.member import Member
+from sharequeue.spark.leasing.nothing_leased import require_topics, why_nothing
+from sharequeue.spark.leasing.renewal import LeaseKeeper, release_held
+from sharequeue.spark.outcomes.acknowledging import ToAcknowledge, acknowledge_all
+from sharequeue.spark.outcomes.missing import acknowledgements
 from sharequeue.spark.outcomes.retries import Backoff
-from sharequeue.spark.output.files import Files, literal
-from sharequeue.spark.output.sharing import refuse_unshared
-from sharequeue.spark.output.stored import read_parquet
+from sharequeue.spark.outcomes.written_by_program import written_outcomes
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.plan import MAX_SCANS
 from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
-from sharequeue.spark.run import MAX_RECORDS
 from sharequeue.spark.session import cancellable, spark_session
 from sharequeue.state import State
 from sharequeue.values import Lease, SharePartition
 
-__all__ = ["Answered", "LeasedRecords", "Unacknowledged", "lease"]
+__all__ = ["AcknowledgedRecords", "LeasedRecords", "Unacknowledged", "lease"]
 
 _log = logging.getLogger(__name__)
 
-_NO_LEASE = -1
-_WRITTEN_AS = {"topic": "string", "partition": "int", "offset": "long", "outcome": "string"}
 _turns = itertools.count()
 
 
@@ -64,7 +56,7 @@ class Unacknowledged(UserWarning):
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AcknowledgedRecords:
     """What an acknowledgement did, in records.
 
     `exhausted` are releases after the last delivery, `gaps` offsets the log never had, `dropped` records that the
@@ -133,8 +125,8 @@ class LeasedRecords:
         """Raise LockLost when these records are somebody else's by now. Before a side effect of one's own."""
         self._keeper.check()
 
-    def acknowledge(self, outcomes: DataFrame | str | PathLike[str]) -> Answered:
-        """Answer everything that is leased, by what was written: once, and for good.
+    def acknowledge(self, outcomes: DataFrame | str | PathLike[str]) -> AcknowledgedRecords:
+        """Acknowledge everything that is leased, by what was written: once, and for good.
 
         `outcomes` is the folder of Parquet files that the block wrote, or a DataFrame that reads what it wrote:
         `topic, partition, offset` as they were leased, `outcome` (accept, release or reject; anything else is what
@@ -144,102 +136,38 @@ class LeasedRecords:
         `dropped` of `lease`; an offset the log never had is a gap.
 
         Raises HandlerError for outcomes that are not read from storage, contradict themselves, name what was not
-        leased, are unknown, or lack a record, unless `lease` was told what these mean; LockLost; and what
-        `Source.answers` and `State.acknowledge` raise. Nothing has been answered then, but by `State.acknowledge`,
-        which answers lease by lease.
+        leased, are unknown, or lack a record, unless `lease` was given a meaning for these; LockLost; and what
+        `acknowledgements` (`outcomes/missing.py`) and `State.acknowledge` raise. Nothing has been acknowledged then,
+        except by `State.acknowledge`, which acknowledges lease by lease.
         """
         self._keeper.check()
         if self._acknowledged:
-            raise HandlerError("these records were acknowledged already: an answer is given once")
+            raise HandlerError("these records were acknowledged already: they are acknowledged once")
         if not self.leases:
-            return Answered(0, 0, 0, 0, 0, 0, 0, 0, 0)
-        seen = self._seen(self._durable(outcomes))
-        answers = self._source.answers(self.leases, seen, self._infos, self._dropped)
+            return AcknowledgedRecords(0, 0, 0, 0, 0, 0, 0, 0, 0)
+        seen = written_outcomes(self._source, self.leases, outcomes, self._unknown)
+        wanted = acknowledgements(self._source, self.leases, seen, self._infos, self._dropped)
         self._acknowledged = True
         now = self._source.state.now()
-        answers = {at.lease_id: self._backoff.apply(at, answers[at.lease_id], now) for at in self.leases}
-        given = acknowledge_all(
+        wanted = {at.lease_id: self._backoff.apply(at, wanted[at.lease_id], now) for at in self.leases}
+        acknowledged = acknowledge_all(
             self._source.state,
             self._keeper,
-            [Given(lease, answers[lease.lease_id]) for lease in self.leases],
+            [ToAcknowledge(lease, wanted[lease.lease_id]) for lease in self.leases],
         )
-        # Below the log start nothing can be answered any more; such a lease ends without it.
-        release_held(self._source.state, [lease for lease in self.leases if answers[lease.lease_id].lost])
-        return Answered(
+        # Below the log start nothing can be acknowledged any more; such a lease ends without it.
+        release_held(self._source.state, [lease for lease in self.leases if wanted[lease.lease_id].lost])
+        return AcknowledgedRecords(
             leased=self.count,
-            accepted=sum(a.accepted for a in given),
-            released=sum(a.released for a in given),
-            rejected=sum(a.rejected for a in given),
-            gaps=sum(a.gaps for a in given),
-            exhausted=sum(a.exhausted for a in given),
-            dropped=sum(a.dropped for a in answers.values()),
-            lost=sum(a.lost.count for a in answers.values()),
-            lag=sum(a.lag for a in given),
+            accepted=sum(a.accepted for a in acknowledged),
+            released=sum(a.released for a in acknowledged),
+            rejected=sum(a.rejected for a in acknowledged),
+            gaps=sum(a.gaps for a in acknowledged),
+            exhausted=sum(a.exhausted for a in acknowledged),
+            dropped=sum(a.dropped for a in wanted.values()),
+            lost=sum(a.lost.count for a in wanted.values()),
+            lag=sum(a.lag for a in acknowledged),
         )
-
-    def _durable(self, outcomes: DataFrame | str | PathLike[str]) -> DataFrame:
-        """The outcomes as they lie in storage, flushed where that is this machine's matter."""
-        spark = self._source.spark
-        if isinstance(outcomes, DataFrame):
-            _refuse_unwritten(outcomes)
-            folders = {unquote(file).rpartition("/")[0] for file in outcomes.inputFiles()}
-            written = outcomes
-        else:
-            folder = fspath(outcomes)
-            if not Files(spark, folder).exists(folder):
-                raise HandlerError(
-                    f"there is no folder {folder}: write the outcomes before acknowledging them"
-                )
-            written = _outcomes_in(spark, folder)
-            folders = {folder, *(unquote(file).rpartition("/")[0] for file in written.inputFiles())}
-        for folder in sorted(folders):  # which need not be of one file system
-            refuse_unshared(spark, self._source.settings, folder)
-            Files(spark, folder).flush(folder)
-        return written
-
-    def _seen(self, written: DataFrame) -> dict[int, Seen]:
-        absent = [name for name in _WRITTEN_AS if name not in written.columns]
-        if absent:
-            raise HandlerError(
-                f"the outcomes lack {', '.join(absent)}: expected topic, partition and offset as they were leased, "
-                f"and `outcome`, one of {', '.join(OUTCOMES)}"
-            )
-        if not isinstance(kind := written.schema["outcome"].dataType, StringType):
-            raise HandlerError(
-                f"the outcomes' `outcome` is of type {kind.simpleString()}: expected one of {', '.join(OUTCOMES)}"
-            )
-        kinds = {
-            **_WRITTEN_AS,
-            **({"not_before": "timestamp_ltz"} if "not_before" in written.columns else {}),
-        }
-        columns = [fn.col(name).cast(kind).alias(name) for name, kind in kinds.items()]
-        ours = [lease.lease_id for lease in self.leases]
-        if "lease_id" in written.columns:
-            rows = written.select(*columns, fn.col("lease_id").cast("long").alias("lease_id"))
-            rows = rows.where(fn.col("lease_id").isin(ours))
-        else:
-            rows = self._with_lease_ids(written.select(*columns))
-        seen = seen_in(with_outcomes(_nameless_apart(rows), self._unknown))
-        if strange := seen.pop(_NO_LEASE, None):
-            raise HandlerError(
-                f"the outcomes have {strange.offsets.count} offsets, such as {strange.offsets.first}, of partitions "
-                "that were not leased, or rows without topic, partition or offset: pass them on as they were read"
-            )
-        return seen
-
-    def _with_lease_ids(self, rows: DataFrame) -> DataFrame:
-        """The rows with the lease of their partition: there is one lease for each."""
-        at = [lease.share_partition for lease in self.leases]
-        owners = pa.table(
-            {
-                "l_topic": pa.array([sp.topic for sp in at], pa.string()),
-                "l_partition": pa.array([sp.partition for sp in at], pa.int32()),
-                "lease_id": pa.array([lease.lease_id for lease in self.leases], pa.int64()),
-            }
-        )
-        leased = fn.broadcast(self._source.spark.createDataFrame(owners))
-        same = (rows["topic"] == leased["l_topic"]) & (rows["partition"] == leased["l_partition"])
-        return rows.join(leased, same, "left").drop("l_topic", "l_partition")
 
 
 @contextmanager
@@ -288,15 +216,15 @@ def lease(
         raise ValueError("there is nothing to lease from: name at least one topic")
     process = os.getpid()
     with ExitStack() as stack:
-        place = settings or Settings.load()
-        session = spark or spark_session(place, f"lease of {group}")
-        database = stack.enter_context(Database.open(place))
-        broker = stack.enter_context(Topics(place))
+        settings = settings or Settings.load()
+        session = spark or spark_session(settings, f"lease of {group}")
+        database = stack.enter_context(Database.open(settings))
+        broker = stack.enter_context(Topics(settings))
         State(database).check_cluster(broker.cluster_id())
         require_topics(broker, names)
         configs = GroupConfigs.load(database, group)
         source = Source(
-            place,
+            settings,
             state or State(database),
             broker,
             session,
@@ -305,10 +233,10 @@ def lease(
             headers,
             max_scans,
         )
-        ending = stack.enter_context(DrainAtEnd(place, source.state, configs))
+        ending = stack.enter_context(DrainAtEnd(settings, source.state, configs))
         member = membership
         if member is None:
-            joined = stack.enter_context(Membership(place.service_url, group, names))
+            joined = stack.enter_context(Membership(settings.service_url, group, names))
             joined.join()
             member = joined
         cancel = stack.enter_context(cancellable(session))
@@ -317,7 +245,7 @@ def lease(
         infos = source.observe(share_partitions)
         budget = Budget(max_records)
         if max_bytes:
-            sizes = stack.enter_context(RecordSizes(place, source.isolation_level))
+            sizes = stack.enter_context(RecordSizes(settings, source.isolation_level))
             means = sizes.measure(share_partitions, source.state.describe(group))
             budget = Budget(max_records, max_bytes, means)
         leases = keeper.acquire_within(budget, share_partitions, lock_duration_ms)
@@ -325,7 +253,7 @@ def lease(
         if reason is not None:
             _log.warning("nothing was leased: %s", reason)
         leased = LeasedRecords(source, keeper, leases, infos, dropped, unknown, Backoff.of(configs), reason)
-        ending.told = leased
+        ending.report_to = leased
         try:
             yield leased
         finally:
@@ -347,55 +275,3 @@ def _in_turn(member: Member, topics: Sequence[str]) -> list[SharePartition]:
     assigned = sorted(sp for sp in member.assignment if sp.topic in topics)
     turn = (next(_turns) + zlib.crc32(member.member_id.encode())) % len(assigned) if assigned else 0
     return assigned[turn:] + assigned[:turn]
-
-
-def _outcomes_in(spark: SparkSession, folder: str) -> DataFrame:
-    """What a folder holds, with all columns that any of its files has: an older one may lack `not_before`."""
-    try:
-        return read_parquet(spark, [folder])
-    except Exception as error:
-        if "CANNOT_MERGE" not in str(error):
-            raise
-    # A column was widened from one file to the next.
-    return read_parquet(spark, [unquote(file) for file in spark.read.parquet(literal(folder)).inputFiles()])
-
-
-def _nameless_apart(rows: DataFrame) -> DataFrame:
-    """The rows with `_NO_LEASE` for a lease where they do not say which record they are."""
-    named = fn.col("lease_id").isNotNull() & fn.col("offset").isNotNull()
-    return rows.withColumns(
-        {
-            "lease_id": fn.when(named, fn.col("lease_id")).otherwise(fn.lit(_NO_LEASE).cast("long")),
-            "offset": fn.coalesce(fn.col("offset"), fn.lit(0).cast("long")),
-            "outcome": fn.when(named, fn.col("outcome")).otherwise(RELEASE),
-        }
-    )
-
-
-def _refuse_unwritten(outcomes: DataFrame) -> None:
-    """Refuse outcomes that would be computed anew, or come from memory, and so need not be what was written."""
-    leaves: Any = outcomes._jdf.queryExecution().analyzed().collectLeaves()
-    written = leaves.size() > 0
-    for at in range(leaves.size()):
-        kind = _kind_of(leaves.apply(at))
-        if kind in ("KafkaRelation", "KafkaTable"):
-            raise HandlerError(
-                "these outcomes are computed from the topic itself: write them, and acknowledge the folder or "
-                "a DataFrame that reads it"
-            )
-        written = written and kind is not None
-    if not written:
-        raise HandlerError(
-            "these outcomes are in memory only, or a part of them is: write them, and acknowledge the folder or a "
-            "DataFrame that reads it"
-        )
-
-
-def _kind_of(leaf: Any) -> str | None:
-    """What sort of storage a leaf of a plan reads; None for what is computed or in memory."""
-    kind = str(leaf.getClass().getSimpleName())
-    if kind == "LogicalRelation":
-        return str(leaf.relation().getClass().getSimpleName())
-    if kind == "DataSourceV2Relation":
-        return str(leaf.table().getClass().getSimpleName())
-    return kind if kind == "HiveTableRelation" else None

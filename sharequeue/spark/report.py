@@ -1,7 +1,7 @@
 """What did a run do, and how far is it?
 
-The figures of rounds and runs, as values. Counts come from the acknowledgements' answers, so they say what
-the queue holds to be true; seconds are by stage, in the order in which a round goes through them.
+The figures of rounds and runs, as values. Counts come from the state's replies to the acknowledgements, so they say
+what the queue holds to be true; seconds are by stage, in the order in which a round goes through them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ that prepares its rows before the acknowledgement, as `PostgresTable` does."""
 class RoundReport:
     """One round: what was leased, and what became of it, in records.
 
-    `lost` were taken by retention; `unanswered` were given back because their own Spark job failed while others of
-    the round did not.
+    `lost` were taken by retention; `unacknowledged` were given back because their own Spark job failed while others
+    of the round did not.
     """
 
     number: int
@@ -36,7 +36,7 @@ class RoundReport:
     lost: int
     lag: int
     stage_seconds: Mapping[str, float]
-    unanswered: int = 0
+    unacknowledged: int = 0
 
     @property
     def seconds(self) -> float:
@@ -102,9 +102,9 @@ class RunReport:
         return sum(r.lost for r in self.rounds)
 
     @property
-    def unanswered(self) -> int:
+    def unacknowledged(self) -> int:
         """Records given back, as suspects, because their own Spark job failed while others of its round did not."""
-        return sum(r.unanswered for r in self.rounds)
+        return sum(r.unacknowledged for r in self.rounds)
 
     @property
     def stage_seconds(self) -> dict[str, float]:
@@ -117,7 +117,7 @@ class RunReport:
 
     @property
     def rate(self) -> float:
-        """Records leased and answered a second."""
+        """Records leased and acknowledged a second."""
         return self.leased / self.seconds if self.seconds else 0.0
 
 

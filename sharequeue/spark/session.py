@@ -23,7 +23,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.settings import Settings
-from sharequeue.spark.leasing.interrupts import interruptible, kept_handlers
+from sharequeue.spark.interrupts import interruptible, kept_handlers
 
 CONNECTOR = "kafka"
 LOG_TAIL_BYTES = 2000

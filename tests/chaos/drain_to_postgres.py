@@ -23,10 +23,10 @@ from sharequeue.database import Database
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.outcomes.outcomes import Answer
-from sharequeue.spark.sinks.copy import LEASE
+from sharequeue.spark.outcomes.missing import Acknowledgement
+from sharequeue.spark.sinks.interface import Accepted, SinkContext
 from sharequeue.spark.sinks.postgres import OpenTable, PostgresTable
-from sharequeue.spark.sinks.sinks import Accepted, Place
+from sharequeue.spark.sinks.postgres_copy import LEASE
 from sharequeue.state import State
 from sharequeue.values import AcknowledgeType, Lease, SharePartition
 
@@ -88,7 +88,7 @@ def drain(
     job = job_of(group, topic, table, on_step)
     assert isinstance(job.output, PostgresTable)
     no_spark: Any = None
-    sink = job.output.open(Place(settings, state, no_spark, job))
+    sink = job.output.open(SinkContext(settings, state, no_spark, job.names))
     assert isinstance(sink, OpenTable)
     sink.fits(COLUMNS)
     on_step("start")
@@ -109,7 +109,7 @@ def job_of(
     )
 
 
-def _handled(lease: Lease) -> tuple[Answer, list[int]]:
+def _handled(lease: Lease) -> tuple[Acknowledgement, list[int]]:
     outcomes: dict[AcknowledgeType, list[int]] = {kind: [] for kind in AcknowledgeType}
     for delivery in lease.deliveries:
         for offset in delivery.offsets.iter_offsets():
@@ -120,7 +120,7 @@ def _handled(lease: Lease) -> tuple[Answer, list[int]]:
             else:
                 outcomes[AcknowledgeType.ACCEPT].append(offset)
     sets = {kind: OffsetSet.from_runs(offsets, offsets) for kind, offsets in outcomes.items() if offsets}
-    return Answer(sets, 0, EMPTY), sorted(outcomes[AcknowledgeType.ACCEPT])
+    return Acknowledgement(sets, 0, EMPTY), sorted(outcomes[AcknowledgeType.ACCEPT])
 
 
 def _batches(lease: Lease, offsets: list[int]) -> Iterator[pa.RecordBatch]:

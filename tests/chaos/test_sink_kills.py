@@ -97,7 +97,7 @@ class Filled:
         assert self.state.verify(self.group) == []
         job = job_of(self.group, self.topic, "public.accepted")
         assert job.output is not None
-        job.output.sweep(self.state, job, dry_run=False)
+        job.output.sweep(self.state, job.names, dry_run=False)
         left = "select relname from pg_class where relname like 'sharequeue_staging%'"
         assert self.database.rows(sa.text(left)) == []
 

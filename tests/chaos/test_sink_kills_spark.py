@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.database import Database
 from sharequeue.settings import Settings
-from sharequeue.spark.output.leases import sweep_outputs
+from sharequeue.spark.sinks.at_least_once import AtLeastOnce
 from sharequeue.spark.sinks.postgres import PostgresTable
-from sharequeue.spark.sinks.sinks import AtLeastOnce
+from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
 from sharequeue.values import Lease
 from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, RunJob, all_accepted, job_of

@@ -18,8 +18,8 @@ from sharequeue.local import processes
 from sharequeue.local.home import Home
 from sharequeue.local.stack import StackInfo
 from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.sinks.at_least_once import AtLeastOnce
 from sharequeue.spark.sinks.postgres import PostgresTable
-from sharequeue.spark.sinks.sinks import AtLeastOnce
 from sharequeue.state import State
 from sharequeue.values import Lease
 from tests.fix_pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of

@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from sharequeue.offsets import OffsetSet
-from sharequeue.spark.leasing.renewal import Budget, LeaseKeeper, LockLost
+from sharequeue.spark.leasing.budget import Budget
+from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost
 from sharequeue.state.many import AcquiredMany
 from sharequeue.values import Delivery, Lease, SharePartition
 

@@ -54,7 +54,7 @@ def accepted_flights(
     committed.
     """
     from pipelines.flights.pipeline import flight_delays
-    from sharequeue.spark.output.leases import sink_root
+    from sharequeue.spark.output.folders import sink_root
     from sharequeue.spark.run import run_rounds
 
     place = settings.load()
@@ -98,7 +98,7 @@ def delay_summary(
     """Flights, delayed flights and arrival delay of each carrier and day, merged from the leases that count."""
     from pipelines.flights.pipeline import DELAYS, flight_delays, merged_delays
     from sharequeue.dagster.files import replace_parquet
-    from sharequeue.spark.output.leases import read_manifest, read_output
+    from sharequeue.spark.output.manifest import read_manifest, read_output
 
     sink = flight_delays.summary_sink(DELAYS)
     if not read_manifest(queue.state, GROUP, sink):
@@ -124,7 +124,7 @@ def swept_locks(
 ) -> dg.MaterializeResult[None]:
     """Locks that had lapsed, settled; and the files of leases that ended without an answer, removed."""
     from pipelines.flights.pipeline import flight_delays
-    from sharequeue.spark.output.leases import sweep_outputs
+    from sharequeue.spark.sweeping import sweep_outputs
 
     swept = queue.state.sweep()
     orphans = sweep_outputs(spark.session(NAME), settings.load(), queue.state, flight_delays)

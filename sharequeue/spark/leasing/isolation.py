@@ -1,11 +1,12 @@
 """How does a record that kills its worker take only itself along, when a round holds many leases?
 
-Suspects, whose last delivery ended without an answer, come in parts, a lease each (``30_state/take_fan_out.sql``). A
-round runs every part as a Spark job of its own, side by side with the other parts and with the one job of all that
-is not suspect. A Python worker works for one task, and a task for one job: where a record ends its worker, its own
-job fails, and so only its own lease ends without an answer and is divided further; the others are acknowledged. What
-ends the driver, or an executor, may end all jobs of the round: so a suspect's last attempt is leased alone, in a
-round that holds nothing else (``30_state/many.sql``), and no record is given up for another's fault.
+Suspects, whose last delivery ended without an acknowledgement, come in parts, a lease each
+(``30_state/take_fan_out.sql``). A round runs every part as a Spark job of its own, side by side with the other parts
+and with the one job of all that is not suspect. A Python worker works for one task, and a task for one job: where a
+record ends its worker, its own job fails, and so only its own lease ends without an acknowledgement and is divided
+further; the others are acknowledged. What ends the driver, or an executor, may end all jobs of the round: so a
+suspect's last attempt is leased alone, in a round that holds nothing else (``30_state/many.sql``), and no record is
+given up for another's fault.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.util import inheritable_thread_target
 
 from sharequeue.spark.leasing.renewal import LeaseKeeper
-from sharequeue.spark.output.leases import Written
+from sharequeue.spark.output.lease_files import Written
 from sharequeue.values import Lease
 
 _log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ def apart(leases: Sequence[Lease]) -> list[list[Lease]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class SparkJob:
     """One job of a round: leases, and what the handler makes of their records."""
 
     leases: list[Lease]
@@ -55,7 +56,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Ended:
     """What became of a round's jobs: leases and files of those that ended well, the leases of the others."""
 
     leases: list[Lease]
@@ -75,7 +76,7 @@ class Isolation:
         self._write = write
         self._failed_alone = 0
 
-    def write(self, planned: Sequence[Planned]) -> Outcome:
+    def write(self, planned: Sequence[SparkJob]) -> Ended:
         """Run the jobs side by side; the leases of one that Spark failed are given back at once, as suspects.
 
         Raises what the first job failed with when all of them failed: then nothing of the round is sound, and what
@@ -96,14 +97,14 @@ class Isolation:
         ended = [lease for job in failed for lease in job.leases]
         for job, error in zip(failed, errors, strict=True):
             _log.warning(
-                "%d records of %s (leases %s) ended without an answer: %s",
+                "%d records of %s (leases %s) ended without an acknowledgement: %s",
                 sum(lease.offsets.count for lease in job.leases),
                 ", ".join(sorted({str(lease.share_partition) for lease in job.leases})),
                 ", ".join(str(lease.lease_id) for lease in job.leases),
                 _cause(error),
             )
-        self._keeper.end_unanswered(ended)
-        return Outcome(
+        self._keeper.end_unacknowledged(ended)
+        return Ended(
             [lease for job, _ in sound for lease in job.leases],
             Written(
                 {at: folder for _, written in sound for at, folder in written.accepted.items()},
@@ -113,7 +114,7 @@ class Isolation:
             ended,
         )
 
-    def _side_by_side(self, planned: Sequence[Planned]) -> list[Written | Exception]:
+    def _side_by_side(self, planned: Sequence[SparkJob]) -> list[Written | Exception]:
         if len(planned) == 1:
             return [self._one(planned[0])]
         # The first thing that a thread of its own would not know is the tag by which a lost lock cancels its job.
@@ -129,7 +130,7 @@ class Isolation:
                 self._keeper.cancel()
                 raise
 
-    def _one(self, job: Planned) -> Written | Exception:
+    def _one(self, job: SparkJob) -> Written | Exception:
         self._keeper.check()
         try:
             return self._write(job.handled, job.leases)

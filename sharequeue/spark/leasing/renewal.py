@@ -12,18 +12,20 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.errors import ShareError
 from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.spark.leasing.interrupts import deferred, forget_interrupted_call
-from sharequeue.spark.output.sharing import OutputNotShared
+from sharequeue.spark.interrupts import deferred, forget_interrupted_call
+from sharequeue.spark.leasing.budget import Budget
+from sharequeue.spark.leasing.member import Member
+from sharequeue.spark.output.shared_folder import OutputNotShared
 from sharequeue.state import State
 from sharequeue.state.many import in_calls
 from sharequeue.values import Lease, SharePartition
@@ -35,45 +37,10 @@ LAST_ATTEMPTS_IN_A_ROW = 32
 """Each takes a round of its own, of a second or so; then everything else has a turn."""
 
 
-class Member(Protocol):
-    """A member of a share group, as `sharequeue.groups.membership.Membership` is one."""
-
-    @property
-    def member_id(self) -> str:
-        """Its id."""
-        ...
-
-    @property
-    def member_epoch(self) -> int | None:
-        """Its epoch now; None for a holder that is no member."""
-        ...
-
-    @property
-    def assignment(self) -> list[SharePartition]:
-        """The share-partitions assigned to it now."""
-        ...
-
-    @property
-    def lost(self) -> threading.Event:
-        """Set when the group no longer knows it."""
-        ...
-
-
 class LockLost(Exception):
     """A lock was lost in the middle of a round: its records are somebody else's now. Nothing more was written
     or acknowledged; what else the run held was given back.
     """
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How much is leased at most. `max_bytes` is no bound when 0; else `mean_bytes` has the mean size of each topic's
-    records.
-    """
-
-    max_records: int
-    max_bytes: int = 0
-    mean_bytes: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -83,7 +50,7 @@ class _Held:
     """By the monotonic clock, taken before the request was sent: the lock lives at least this long plus its
     duration.
     """
-    answering: bool = False
+    acknowledging: bool = False
     """Whether an acknowledgement is under way, which may end it."""
 
     def due_at(self) -> float:
@@ -97,7 +64,7 @@ class LeaseKeeper:
     """Holds leases of one member and renews them until they are dropped.
 
     A context manager. What is still held when the block ends is given back: by an interrupt (no Exception) as of a
-    run that was cancelled, else as unanswered. `on_lost` cancels what is at work: it is called from the renewing
+    run that was cancelled, else as unacknowledged. `on_lost` cancels what is at work: it is called from the renewing
     thread once a lock or the membership is lost, repeatedly until the exit, and when the block fails.
     """
 
@@ -172,7 +139,7 @@ class LeaseKeeper:
         of one share-partition's suspects, and none of `leave_out`.
 
         A suspect's last attempt comes first and alone; after `LAST_ATTEMPTS_IN_A_ROW` of them the others have a
-        turn. Raises LockLost, and what the first share-partition that refused has answered.
+        turn. Raises LockLost, and the error of the first share-partition that refused.
         """
         first = self._last_attempts < LAST_ATTEMPTS_IN_A_ROW
         leases = self._acquire_many(budget, share_partitions, lock_duration_ms, leave_out, parts, first)
@@ -228,7 +195,7 @@ class LeaseKeeper:
         return leases
 
     @contextmanager
-    def answering(self, lease: Lease) -> Iterator[Lease]:
+    def acknowledging(self, lease: Lease) -> Iterator[Lease]:
         """Give the lease as it is now, for a block that acknowledges it; afterwards it is kept no longer.
 
         A renewal that is refused meanwhile says nothing: the acknowledgement came first, or is refused itself. Raises
@@ -238,31 +205,31 @@ class LeaseKeeper:
         with self._lock:
             held = self._held.get(lease.lease_id)
             if held is not None:
-                held.answering = True
+                held.acknowledging = True
         try:
             yield self.current(lease)
         except BaseException:
             if held is not None:
-                held.answering = False
+                held.acknowledging = False
             raise
         self.drop(lease)
 
     @contextmanager
-    def answering_many(self, leases: Sequence[Lease]) -> Iterator[list[Lease]]:
-        """As `answering`, for leases that one call acknowledges; `drop` those that it has answered."""
+    def acknowledging_many(self, leases: Sequence[Lease]) -> Iterator[list[Lease]]:
+        """As `acknowledging`, for leases that one call acknowledges; `drop` those that it has acknowledged."""
         self.check()
         with self._lock:
             held = [each for each in map(self._held.get, (lease.lease_id for lease in leases)) if each]
             for each in held:
-                each.answering = True
+                each.acknowledging = True
         try:
             yield self._currents(leases)
         finally:
             for each in held:
-                each.answering = False
+                each.acknowledging = False
 
-    def end_unanswered(self, leases: Sequence[Lease]) -> None:
-        """Give these back at once, unanswered: their records are suspects."""
+    def end_unacknowledged(self, leases: Sequence[Lease]) -> None:
+        """Give these back at once, unacknowledged: their records are suspects."""
         for lease in leases:
             self.drop(lease)
         release_held(self._state, leases)
@@ -272,7 +239,7 @@ class LeaseKeeper:
         self._on_lost()
 
     def drop(self, lease: Lease) -> None:
-        """Keep it no longer: it was answered or given back."""
+        """Keep it no longer: it was acknowledged or given back."""
         with self._lock:
             self._held.pop(lease.lease_id, None)
 
@@ -306,7 +273,7 @@ class LeaseKeeper:
             self._wake.clear()
 
     def _renew_due(self) -> float:
-        """Renew what is due; answers in how many seconds to come back."""
+        """Renew what is due; return in how many seconds to come back."""
         if self._lost is None and self._member.lost.is_set():
             self._lose(f"the group no longer knows member {self._member.member_id}")
         if self._lost is not None:
@@ -329,7 +296,7 @@ class LeaseKeeper:
     def _renew(self, some: Sequence[_Held]) -> None:
         asked_at = time.monotonic()
         try:
-            answers = self._state.renew_many(self._currents([held.lease for held in some]))
+            results = self._state.renew_many(self._currents([held.lease for held in some]))
         except Exception as error:
             # Not only the database's own: the pool of connections has a time-out, too.
             _log.warning("%d leases could not be renewed, trying again: %s", len(some), error)
@@ -339,16 +306,16 @@ class LeaseKeeper:
                         f"lease {held.lease.lease_id} could not be renewed before its lock lapsed: {error}"
                     )
             return
-        for held, answer in zip(some, answers, strict=True):
-            if not isinstance(answer, ShareError):
+        for held, result in zip(some, results, strict=True):
+            if not isinstance(result, ShareError):
                 held.renewed_at = asked_at
                 continue
             with self._lock:
-                still_held = held.lease.lease_id in self._held and not held.answering
-            # Answered a moment ago, or just now: there is nothing left to renew.
+                still_held = held.lease.lease_id in self._held and not held.acknowledging
+            # Acknowledged a moment ago, or just now: there is nothing left to renew.
             if still_held:
                 self._lose(
-                    f"the lock on {held.lease.share_partition} (lease {held.lease.lease_id}): {answer}"
+                    f"the lock on {held.lease.share_partition} (lease {held.lease.lease_id}): {result}"
                 )
 
     def _lose(self, reason: str) -> None:

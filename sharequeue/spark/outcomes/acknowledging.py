@@ -1,4 +1,4 @@
-"""How does the answer to a lease reach the state, in one transaction?
+"""How does the acknowledgement of a lease reach the state, in one transaction?
 
 An acknowledgement releases with one time not before, or none. Where the handler gave several, they become several
 acknowledgements in one transaction, which share one fate: rounded up to the second as the state does it, and
@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sharequeue.errors import ShareError
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.spark.leasing.renewal import LeaseKeeper
-from sharequeue.spark.outcomes.outcomes import Answer
+from sharequeue.spark.outcomes.missing import Acknowledgement
 from sharequeue.state import State
 from sharequeue.state.many import A_CALL, LeaseAnswer, in_calls
 from sharequeue.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput
@@ -44,16 +44,16 @@ Around = Callable[[sa.Connection, Callable[[], Acknowledged]], Acknowledged]
 def acknowledge(
     state: State,
     lease: Lease,
-    answered: Answer,
+    acknowledgement: Acknowledgement,
     outputs: Sequence[LeaseOutput],
     around: Around | None = None,
 ) -> Acknowledged:
-    """Answer a lease, all or nothing, together with what `around` does; the outputs count from this commit on.
+    """Acknowledge a lease, all or nothing, together with what `around` does; the outputs count from this commit on.
 
     Raises what `State.acknowledge` raises; nothing of `around` has then happened. A transaction whose end was not
     heard of is repeated, once: `around` must see by itself whether it was committed.
     """
-    calls = _calls(answered)
+    calls = _calls(acknowledgement)
     if around is None and len(calls) == 1:
         ((outcomes, not_before),) = calls
         if not_before is None:
@@ -65,7 +65,7 @@ def acknowledge(
         with state.transaction() as (connection, joined):
             connection.execute(sa.text(f"set local idle_in_transaction_session_timeout = {STOPPED_MS}"))
 
-            def answer() -> Acknowledged:
+            def send() -> Acknowledged:
                 last = len(calls) - 1
                 return _together(
                     [
@@ -80,7 +80,7 @@ def acknowledge(
                     ]
                 )
 
-            return answer() if around is None else around(connection, answer)
+            return send() if around is None else around(connection, send)
 
     try:
         return once()
@@ -91,56 +91,54 @@ def acknowledge(
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """A lease, its answer, and the outputs that count with it."""
+class ToAcknowledge:
+    """A lease, its acknowledgement, and the outputs that count with it."""
 
     lease: Lease
-    answered: Answer
+    acknowledgement: Acknowledgement
     outputs: Sequence[LeaseOutput] = ()
 
 
-def acknowledge_all(state: State, keeper: LeaseKeeper, given: Sequence[Given]) -> list[Acknowledged]:
-    """Answer many leases, each whole or not at all, in a few calls side by side; they are kept no longer.
+def acknowledge_all(state: State, keeper: LeaseKeeper, given: Sequence[ToAcknowledge]) -> list[Acknowledged]:
+    """Acknowledge many leases, each whole or not at all, in a few calls side by side; they are kept no longer.
 
     A lease with several times not before is a transaction of its own. Raises LockLost, and the first refusal once
-    everything else was answered.
+    everything else was acknowledged.
     """
     if not given:
         return []
-    plain = [each for each in given if len(_calls(each.answered)) == 1]
-    others = [each for each in given if len(_calls(each.answered)) > 1]
+    plain = [each for each in given if len(_calls(each.acknowledgement)) == 1]
+    others = [each for each in given if len(_calls(each.acknowledgement)) > 1]
     size = min(A_CALL, -(-len(plain) // CALLS_AT_ONCE) or 1)
     with ThreadPoolExecutor(CALLS_AT_ONCE) as beside:
-        answers: dict[int, Acknowledged | ShareError] = {}
-        for some in beside.map(lambda some: _at_once(state, keeper, some), in_calls(plain, size)):
-            answers |= some
+        results: dict[int, Acknowledged | ShareError] = {}
+        for some in beside.map(lambda some: _in_one_call(state, keeper, some), in_calls(plain, size)):
+            results |= some
     for each in others:
-        with keeper.answering(each.lease) as kept:
-            answers[each.lease.lease_id] = acknowledge(state, kept, each.answered, each.outputs)
+        with keeper.acknowledging(each.lease) as kept:
+            results[each.lease.lease_id] = acknowledge(state, kept, each.acknowledgement, each.outputs)
     acknowledged: list[Acknowledged] = []
     for each in given:
-        answer = answers[each.lease.lease_id]
-        if isinstance(answer, ShareError):
-            raise answer
-        acknowledged.append(answer)
+        result = results[each.lease.lease_id]
+        if isinstance(result, ShareError):
+            raise result
+        acknowledged.append(result)
     return acknowledged
 
 
-def _at_once(
-    state: State, keeper: LeaseKeeper, given: Sequence[Given]
+def _in_one_call(
+    state: State, keeper: LeaseKeeper, given: Sequence[ToAcknowledge]
 ) -> dict[int, Acknowledged | ShareError]:
-    with keeper.answering_many([each.lease for each in given]) as leases:
-        answers = []
+    with keeper.acknowledging_many([each.lease for each in given]) as leases:
+        wanted = []
         for lease, each in zip(leases, given, strict=True):
-            ((outcomes, not_before),) = _calls(each.answered)
-            answers.append(LeaseAnswer(lease, outcomes, each.outputs, not_before))
-        answered = dict(
-            zip([lease.lease_id for lease in leases], state.acknowledge_many(answers), strict=True)
-        )
+            ((outcomes, not_before),) = _calls(each.acknowledgement)
+            wanted.append(LeaseAnswer(lease, outcomes, each.outputs, not_before))
+        results = dict(zip([lease.lease_id for lease in leases], state.acknowledge_many(wanted), strict=True))
         for lease in leases:
-            if not isinstance(answered[lease.lease_id], ShareError):
+            if not isinstance(results[lease.lease_id], ShareError):
                 keeper.drop(lease)
-    return answered
+    return results
 
 
 def rounded(delays: Mapping[int, OffsetSet], most: int = MOST_DELAYS) -> dict[int, OffsetSet]:
@@ -155,11 +153,13 @@ def rounded(delays: Mapping[int, OffsetSet], most: int = MOST_DELAYS) -> dict[in
     return groups
 
 
-def _calls(answered: Answer) -> list[tuple[dict[AcknowledgeType, OffsetSet], datetime | None]]:
-    """The acknowledgements that an answer takes; the last one ends the lease."""
+def _calls(
+    acknowledgement: Acknowledgement,
+) -> list[tuple[dict[AcknowledgeType, OffsetSet], datetime | None]]:
+    """Return the calls that an acknowledgement takes; the last one ends the lease."""
     calls: list[tuple[dict[AcknowledgeType, OffsetSet], datetime | None]] = []
-    rest = dict(answered.outcomes)
-    for second, offsets in sorted(rounded(answered.delays).items()):
+    rest = dict(acknowledgement.outcomes)
+    for second, offsets in sorted(rounded(acknowledgement.delays).items()):
         calls.append(({AcknowledgeType.RELEASE: offsets}, datetime.fromtimestamp(second, UTC)))
         rest[AcknowledgeType.RELEASE] -= offsets
     rest = {kind: offsets for kind, offsets in rest.items() if offsets}

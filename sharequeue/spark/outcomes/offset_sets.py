@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 from sharequeue.offsets import MAX_OFFSET, OffsetSet
-from sharequeue.spark.job import HandlerError
+from sharequeue.spark.contract import HandlerError
 
 BITMAP_OFFSETS = 32_768
 """Offsets in one of Spark's bitmaps, of 4 KiB."""
@@ -35,14 +35,14 @@ ROWS_AT_ONCE = 65_536
 READ_AT_ONCE_BYTES = 65_536
 """Of a column of a file, and nothing before it is wanted: 8 MiB in memory instead of 200 for 100 million rows."""
 
-Told = tuple[tuple[Any, ...], OffsetSet, int]
+OffsetGroup = tuple[tuple[Any, ...], OffsetSet, int]
 """Values of some columns, the offsets of the rows that have them, and how many rows these are."""
 
 _Ranges = NDArray[np.int64]
 """Half-open ranges, one a row: first, end."""
 
 
-def offset_sets(records: DataFrame, *by: str) -> list[Told]:
+def offset_sets(records: DataFrame, *by: str) -> list[OffsetGroup]:
     """The offsets of each combination of values in the columns `by`. Raises HandlerError for what is no offset.
 
     As bitmaps: in any order, doubled or not, neither sorted nor sent one by one. Where the offsets lie so far apart
@@ -62,14 +62,14 @@ def offset_sets(records: DataFrame, *by: str) -> list[Told]:
     )
 
 
-def offset_sets_in(files: Sequence[Path], *by: str) -> list[Told]:
+def offset_sets_in(files: Sequence[Path], *by: str) -> list[OffsetGroup]:
     """As `offset_sets`, of Parquet files on this machine. No row has a null in the columns `by`."""
     with ThreadPoolExecutor(os.cpu_count() or 1) as beside:
         found = beside.map(partial(_in_file, by=by), files)
         return _together(piece for pieces in found for piece in pieces)
 
 
-def _together(pieces: Iterable[tuple[tuple[Any, ...], _Ranges, int]]) -> list[Told]:
+def _together(pieces: Iterable[tuple[tuple[Any, ...], _Ranges, int]]) -> list[OffsetGroup]:
     ranges: dict[tuple[Any, ...], list[_Ranges]] = {}
     rows: dict[tuple[Any, ...], int] = {}
     for key, some, count in pieces:
@@ -156,7 +156,7 @@ def _ones(bits: pa.BinaryScalar, first: int) -> _Ranges:
     return np.flatnonzero(np.diff(padded)).reshape(-1, 2) + first
 
 
-def _sorted_runs(records: DataFrame, by: Sequence[str]) -> list[Told]:
+def _sorted_runs(records: DataFrame, by: Sequence[str]) -> list[OffsetGroup]:
     rows = {tuple(row[:-1]): row[-1] for row in records.groupBy(*by).count().collect()}
     distinct = records.select(*by, "offset").distinct()
     ordered = distinct.repartitionByRange(*by, "offset").sortWithinPartitions(*by, "offset")

@@ -16,7 +16,7 @@ from typing import Self
 
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.spark.outcomes.outcomes import Answer
+from sharequeue.spark.outcomes.missing import Acknowledgement
 from sharequeue.values import AcknowledgeType, Lease, SharePartition
 
 JITTER = 0.2
@@ -41,19 +41,19 @@ class Backoff:
         doubled: int = self.first_ms << min(delivery_count - 1, 31)
         return min(doubled, max(self.first_ms, self.most_ms)) / 1000 * (1 + JITTER * jitter)
 
-    def apply(self, lease: Lease, answered: Answer, now: datetime) -> Answer:
-        """The answer, with a time not before for each released record that has none."""
-        released = answered.outcomes.get(AcknowledgeType.RELEASE, EMPTY)
-        plain = released - OffsetSet.union(answered.delays.values()) if released else EMPTY
+    def apply(self, lease: Lease, acknowledgement: Acknowledgement, now: datetime) -> Acknowledgement:
+        """Return the acknowledgement, with a time not before for each released record that has none."""
+        released = acknowledgement.outcomes.get(AcknowledgeType.RELEASE, EMPTY)
+        plain = released - OffsetSet.union(acknowledgement.delays.values()) if released else EMPTY
         if not plain or not self.first_ms:
-            return answered
-        delays = dict(answered.delays)
+            return acknowledgement
+        delays = dict(acknowledgement.delays)
         for delivery in lease.deliveries:
             if again := plain & delivery.offsets:
                 wait = self.seconds(delivery.delivery_count, random.random())  # noqa: S311 - no secret
                 second = math.ceil(now.timestamp() + wait)
                 delays[second] = delays.get(second, EMPTY) | again
-        return replace(answered, delays=delays)
+        return replace(acknowledgement, delays=delays)
 
 
 @dataclass(slots=True)

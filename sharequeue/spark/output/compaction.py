@@ -29,11 +29,12 @@ from sharequeue.errors import GroupIdNotFound
 from sharequeue.groups.known import require_group
 from sharequeue.names import nearest
 from sharequeue.settings import Settings
-from sharequeue.spark.job import ACCEPT
+from sharequeue.spark.contract import ACCEPT
 from sharequeue.spark.output.files import Files, literal
-from sharequeue.spark.output.leases import STAGING, read_manifest, sink_root
-from sharequeue.spark.output.sharing import Counted, all_read_back, refuse_unshared
-from sharequeue.spark.output.stored import read_parquet
+from sharequeue.spark.output.folders import STAGING, sink_root
+from sharequeue.spark.output.manifest import read_manifest
+from sharequeue.spark.output.parquet import read_parquet
+from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse_unshared
 from sharequeue.spark.session import spark_session
 from sharequeue.state import State
 
@@ -73,7 +74,7 @@ def compact(
     dry_run: bool = False,
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> list[Compacted]:
-    """Bring the folders of a sink that are smaller than half of `target_bytes` together; answers what was done.
+    """Bring the folders of a sink that are smaller than half of `target_bytes` together; return what was done.
 
     A sink is the job's own, or one of its `-exceptions` and summaries. Nothing is done where only one folder is
     small. With `dry_run` nothing is written. Raises NotFiles for a sink that is no folder, CompactionFailed,
@@ -111,7 +112,7 @@ def sweep_compactions(
     grace: timedelta = GRACE,
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> list[str]:
-    """Remove what was replaced longer ago than the grace, and what killed compactions left; answers what."""
+    """Remove what was replaced before the grace, and what killed compactions left; return what was removed."""
     files = Files(spark, settings.output)
     removed: list[str] = []
     for compaction_id, folders in state.removable_outputs(group, sink, grace).items():

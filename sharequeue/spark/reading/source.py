@@ -1,9 +1,8 @@
 """What does a run ask of the topics it leases from?
 
 Three questions, in the order in which a lease meets them: where the logs end, before anything is leased; the
-records of what was leased; and, once their outcomes are known, what became of the offsets that have none. The
-last is where losses would hide: topic id and log start are looked at before and after, so that neither a topic
-made again nor retention passes for a gap.
+records of what was leased; and, for offsets that have no outcome, whether the log still is the one that was leased
+from, and where it starts (`outcomes/missing.py` decides what became of them).
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.errors import BrokerNotAvailable, OffsetOutOfRange, UnknownTopicId
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics
-from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
-from sharequeue.spark.outcomes.outcomes import Answer, Seen, answer, missing, present, refuse_unanswered
-from sharequeue.spark.reading.frame import leased_records
-from sharequeue.spark.reading.plan import MAX_SCANS, TopicPartition
+from sharequeue.spark.reading.frame import READER_OPTIONS, leased_records, not_for_others, scan_records
+from sharequeue.spark.reading.plan import MAX_SCANS, Scan, TopicPartition
 from sharequeue.spark.session import refuse_without_connector
 from sharequeue.state import State
 from sharequeue.values import Lease, LogSeen, SharePartition
@@ -43,12 +41,12 @@ class Source:
         refuse_without_connector(self.spark)
 
     def observe(self, share_partitions: Sequence[SharePartition]) -> dict[str, TopicInfo]:
-        """Have the state know where the logs end now: it leases nothing beyond. Answers the topics that
+        """Have the state know where the logs end now: it leases nothing beyond. Returns the topics that
         exist.
         """
         infos = self.topics.describe({sp.topic for sp in share_partitions})
         offsets = self.topics.offsets_of({topic: info.partitions for topic, info in infos.items()})
-        self._tell(infos, {sp: offsets.get(_place(sp)) for sp in share_partitions})
+        self._observed(infos, {sp: offsets.get(_at(sp)) for sp in share_partitions})
         return infos
 
     def records(self, leases: Sequence[Lease]) -> DataFrame:
@@ -61,65 +59,23 @@ class Source:
             isolation_level=self.isolation_level,
             headers=self.headers,
             max_scans=self.max_scans,
-            pass_over=self._passes_over(leases),
+            pass_over=self.passes_over(leases),
         )
 
-    def answers(
-        self,
-        leases: Sequence[Lease],
-        seen: Mapping[int, Seen],
-        infos: Mapping[str, TopicInfo],
-        dropped: str | None,
-    ) -> dict[int, Answer]:
-        """The answer of each lease; the log is asked again only about offsets that have no outcome.
-
-        `infos` are the topics as they were before the lease; `dropped` is the outcome of a record that the
-        log has and nobody answered. Raises HandlerError for offsets that were not leased, for outcomes that are
-        unknown, and for records without one where `dropped` is None; UnknownTopicId for a
-        topic that is another one now, OffsetOutOfRange for a log that was truncated, BrokerNotAvailable for
-        one without a leader: what is missing is then not known to be a gap.
+    def scanned(self, scan: Scan, leases: Sequence[Lease], passes_over: bool) -> DataFrame:
+        """Return what the connector reads for one scan, at the same isolation level and with the same options as
+        `records`. With `passes_over` records put back for another share group alone are left out.
         """
-        wanted: dict[TopicPartition, OffsetSet] = {}
-        for lease in leases:
-            at = _place(lease.share_partition)
-            if silent := missing(lease, seen.get(lease.lease_id)):
-                wanted[at] = wanted.get(at, EMPTY) | silent
-        in_log: dict[TopicPartition, OffsetSet] = {}
-        starts: dict[TopicPartition, int] = {}
-        if wanted:
-            # Before the log is asked: it may be another one by now, and offsets past its end are waited for.
-            self._log_starts(wanted, leases, infos)
-            in_log = present(
-                self.spark,
-                self.settings,
-                wanted,
-                isolation_level=self.isolation_level,
-                options=self.reader_options,
-                not_for_others_than=(
-                    leases[0].share_partition.group_id if self._passes_over(leases) else None
-                ),
-            )
-            # Asked after the reading: what was absent because of retention lies below this log start.
-            starts = self._log_starts(wanted, leases, infos)
-        left_out = {
-            lease.lease_id: missing(lease, seen.get(lease.lease_id))
-            & in_log.get(_place(lease.share_partition), EMPTY)
-            for lease in leases
-            if dropped is None and in_log
+        options = {
+            **READER_OPTIONS,
+            "kafka.isolation.level": self.isolation_level,
+            **self.reader_options,
+            **({"includeHeaders": "true"} if passes_over else {}),
         }
-        refuse_unanswered(leases, seen, left_out)
-        return {
-            lease.lease_id: answer(
-                lease,
-                seen.get(lease.lease_id),
-                in_log.get(_place(lease.share_partition), EMPTY),
-                starts.get(_place(lease.share_partition), 0),
-                dropped,
-            )
-            for lease in leases
-        }
+        records = scan_records(self.spark, self.settings, scan, options)
+        return not_for_others(records, leases[0].share_partition.group_id) if passes_over else records
 
-    def _passes_over(self, leases: Sequence[Lease]) -> bool:
+    def passes_over(self, leases: Sequence[Lease]) -> bool:
         """Whether a topic of these leases has records put back for another share group alone.
 
         Asked after the lease: what it covers was written before, and a redrive is written down before it sends.
@@ -129,13 +85,17 @@ class Source:
         topics = {lease.share_partition.topic for lease in leases}
         return bool(topics & self.state.topics_redriven_for_others(leases[0].share_partition.group_id))
 
-    def _log_starts(
+    def log_starts(
         self,
         wanted: Mapping[TopicPartition, OffsetSet],
         leases: Sequence[Lease],
         infos: Mapping[str, TopicInfo],
     ) -> dict[TopicPartition, int]:
-        """Where the logs of missing offsets start now, which the state is told; refuses what is no gap."""
+        """Return where the logs of wanted offsets start now, and write it to the state.
+
+        `infos` are the topics as they were before the lease. Raises UnknownTopicId, OffsetOutOfRange or
+        BrokerNotAvailable when an offset that is absent need not be a gap.
+        """
         names = {topic for topic, _ in wanted}
         now = self.topics.describe(names)
         for name in names:
@@ -146,9 +106,9 @@ class Source:
                 )
         offsets = self.topics.offsets_of({name: now[name].partitions for name in names})
         starts: dict[TopicPartition, int] = {}
-        told = [sp for sp in {lease.share_partition for lease in leases} if _place(sp) in wanted]
-        for sp in told:
-            at = _place(sp)
+        missing_from = [sp for sp in {lease.share_partition for lease in leases} if _at(sp) in wanted]
+        for sp in missing_from:
+            at = _at(sp)
             seen = offsets.get(at)
             if seen is None:
                 raise BrokerNotAvailable(
@@ -161,10 +121,12 @@ class Source:
                     "missing was not acknowledged; reset the group's offsets once the cause is known."
                 )
             starts[at] = seen.log_start
-        self._tell(now, {sp: offsets[_place(sp)] for sp in told})
+        self._observed(now, {sp: offsets[_at(sp)] for sp in missing_from})
         return starts
 
-    def _tell(self, infos: Mapping[str, TopicInfo], logs: Mapping[SharePartition, LogOffsets | None]) -> None:
+    def _observed(
+        self, infos: Mapping[str, TopicInfo], logs: Mapping[SharePartition, LogOffsets | None]
+    ) -> None:
         self.state.observe_many(
             [
                 LogSeen(sp, infos[sp.topic].topic_id, log.log_start, log.log_end, log.last_stable_offset)
@@ -174,5 +136,5 @@ class Source:
         )
 
 
-def _place(sp: SharePartition) -> TopicPartition:
+def _at(sp: SharePartition) -> TopicPartition:
     return sp.topic, sp.partition

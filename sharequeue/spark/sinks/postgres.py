@@ -1,9 +1,9 @@
 """How does every accepted record get into a Postgres table exactly once?
 
 By the acknowledgement's own transaction, which takes that the table is in the state's database. Spark's
-executors copy a lease's rows into an unlogged staging table of that lease (`sink_copy.py`); then one
+executors copy a lease's rows into an unlogged staging table of that lease (`postgres_copy.py`); then one
 transaction on the driver moves them, `insert into target select … from staging`, and acknowledges as its last
-statement. Any answer but NONE rolls the whole back. No row passes through the driver. Staging tables of leases
+statement. Any error rolls the whole back. No row passes through the driver. Staging tables of leases
 that ended otherwise are swept.
 """
 
@@ -11,21 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from psycopg2 import sql
 from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as fn
 
-from sharequeue.spark.job import KEPT_COLUMNS
+from sharequeue.spark.contract import KEPT_COLUMNS
 from sharequeue.spark.outcomes.acknowledging import acknowledge
-from sharequeue.spark.outcomes.outcomes import Answer
+from sharequeue.spark.outcomes.missing import Acknowledgement
 from sharequeue.spark.output.files import literal
-from sharequeue.spark.output.leases import ELSEWHERE, Written
-from sharequeue.spark.sinks.copy import ATTEMPT, LEASE, RECEIPT, Copier
-from sharequeue.spark.sinks.sinks import Accepted, OpenSink, Place, SinkRefused, discard
-from sharequeue.spark.sinks.tables import (
+from sharequeue.spark.output.folders import SinkNames
+from sharequeue.spark.output.lease_files import Written
+from sharequeue.spark.output.manifest import ELSEWHERE
+from sharequeue.spark.sinks.interface import Accepted, OpenSink, SinkContext, SinkRefused, discard
+from sharequeue.spark.sinks.postgres_copy import ATTEMPT, LEASE, RECEIPT, Copier
+from sharequeue.spark.sinks.postgres_tables import (
     Target,
     connection_of,
     cursor_of,
@@ -37,9 +39,6 @@ from sharequeue.spark.sinks.tables import (
 )
 from sharequeue.state import State
 from sharequeue.values import Acknowledged, LeaseOutput
-
-if TYPE_CHECKING:
-    from sharequeue.spark.job import ShareGroupJob
 
 Step = Literal["staged", "copied", "locked", "inserted", "acknowledged", "committed", "dropped"]
 
@@ -79,25 +78,25 @@ class PostgresTable:
     url: str | None = None
     on_step: Callable[[Step], None] = field(default=lambda step: None, compare=False, repr=False)
 
-    def open(self, place: Place) -> OpenSink:
+    def open(self, context: SinkContext) -> OpenSink:
         """Make ready for a run. Raises SinkRefused when there is no such table, when it may not be written, and when
         `url` leads to another database than the state's.
         """
-        with place.state.transaction() as (connection, _):
+        with context.state.transaction() as (connection, _):
             target = find(cursor_of(connection), self.table)
-            route = connection_of(self.url or place.settings.database_url)
+            route = connection_of(self.url or context.settings.database_url)
             if self.url is not None:
                 same_database(connection, route, self.table)
-        return OpenTable(self, place, target, route)
+        return OpenTable(self, context, target, route)
 
-    def sweep(self, state: State, job: ShareGroupJob, *, dry_run: bool) -> list[str]:
-        """Remove the staging tables of leases that are not held any more; answers their names."""
+    def sweep(self, state: State, names: SinkNames, *, dry_run: bool) -> list[str]:
+        """Remove the staging tables of leases that are not held any more; return their names."""
         with state.transaction() as (connection, _):
             cursor = cursor_of(connection)
             schema = find(cursor, self.table).schema
-            found = staging_tables(cursor, schema, staging_prefix(job.group, job.sink))
+            found = staging_tables(cursor, schema, staging_prefix(names.group, names.sink))
         # After the tables: a lease that is taken in between has none yet.
-        held = {row.lease_id for row in state.leases(job.group)}
+        held = {row.lease_id for row in state.leases(names.group)}
         left = [name for lease_id, name in found if lease_id not in held]
         if not dry_run:
             left = [name for name in left if dropped(state, schema, name)]
@@ -109,7 +108,7 @@ class OpenTable:
     """The table in one run. `stage` is Spark's part; all else runs on the driver and is a few statements a lease."""
 
     sink: PostgresTable
-    place: Place
+    context: SinkContext
     target: Target
     route: Mapping[str, Any]
     columns: tuple[str, ...] = ()
@@ -165,14 +164,14 @@ class OpenTable:
         if not written.accepted:
             return
         copier = self.copier(written.accepted)
-        rows = self.place.spark.read.parquet(*map(literal, written.accepted.values()))
+        rows = self.context.spark.read.parquet(*map(literal, written.accepted.values()))
         receipts = _texts(rows, self.columns).mapInArrow(copier, RECEIPT).collect()
         self.take((row["attempt"], row["lease_id"], row["rows"]) for row in receipts)
 
     def copier(self, lease_ids: Iterable[int]) -> Copier:
         """Make the staging tables of these leases, empty, and what fills them from any process."""
         statements: dict[int, str] = {}
-        with self.place.state.transaction() as (connection, _):
+        with self.context.state.transaction() as (connection, _):
             cursor = cursor_of(connection)
             columns = sql.SQL(", ").join(map(sql.Identifier, self.columns))
             for lease_id in lease_ids:
@@ -198,28 +197,28 @@ class OpenTable:
         self.sink.on_step("copied")
 
     def acknowledge(
-        self, accepted: Accepted, answered: Answer, outputs: Sequence[LeaseOutput]
+        self, accepted: Accepted, acknowledgement: Acknowledgement, outputs: Sequence[LeaseOutput]
     ) -> Acknowledged:
         """Move a lease's rows into the table and acknowledge it, in one transaction; exactly once, also when the
-        commit's answer is lost.
+        commit's reply is lost.
         """
-        lease, state, on_step = accepted.lease, self.place.state, self.sink.on_step
+        lease, state, on_step = accepted.lease, self.context.state, self.sink.on_step
         where = f"{ELSEWHERE}postgresql:{self.target.schema}.{self.target.name}"
-        output = LeaseOutput(self.place.job.sink, where, accepted.rows)
+        output = LeaseOutput(self.context.names.sink, where, accepted.rows)
 
-        def around(connection: sa.Connection, answer: Callable[[], Acknowledged]) -> Acknowledged:
+        def around(connection: sa.Connection, send: Callable[[], Acknowledged]) -> Acknowledged:
             if not self._counts_already(connection, lease.lease_id):
                 self._move(cursor_of(connection), lease.lease_id, accepted.rows)
             on_step("inserted")
-            acknowledged = answer()
+            acknowledged = send()
             on_step("acknowledged")
             return acknowledged
 
-        acknowledged = acknowledge(state, lease, answered, [output, *outputs], around)
+        acknowledged = acknowledge(state, lease, acknowledgement, [output, *outputs], around)
         on_step("committed")
         if accepted.rows:
             dropped(state, self.target.schema, self._name(lease.lease_id))
-        discard(self.place, accepted)
+        discard(self.context, accepted)
         on_step("dropped")
         return acknowledged
 
@@ -237,7 +236,7 @@ class OpenTable:
         self.sink.on_step("locked")
         found = connection.execute(
             sa.text("select 1 from sharequeue.counted_outputs where lease_id = :lease_id and sink = :sink"),
-            {"lease_id": lease_id, "sink": self.place.job.sink},
+            {"lease_id": lease_id, "sink": self.context.names.sink},
         )
         return found.first() is not None
 
@@ -265,7 +264,7 @@ class OpenTable:
             )
 
     def _name(self, lease_id: int) -> str:
-        return f"{staging_prefix(self.place.job.group, self.place.job.sink)}{lease_id}"
+        return f"{staging_prefix(self.context.names.group, self.context.names.sink)}{lease_id}"
 
     def _staging(self, lease_id: int) -> sql.Identifier:
         return sql.Identifier(self.target.schema, self._name(lease_id))

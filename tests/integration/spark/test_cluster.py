@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.spark.output.leases import read_manifest
+from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.state import State
 from sharequeue.values import SharePartition
@@ -160,8 +160,8 @@ def test_a_copy_into_postgres_that_is_done_again_counts_once(
     job = job_of(group, filled, all_accepted)
 
     def none_left() -> bool:
-        PostgresTable(table).sweep(state, job, dry_run=False)
-        return not PostgresTable(table).sweep(state, job, dry_run=True)
+        PostgresTable(table).sweep(state, job.names, dry_run=False)
+        return not PostgresTable(table).sweep(state, job.names, dry_run=True)
 
     wait_until(none_left, "a staging table stays")
 

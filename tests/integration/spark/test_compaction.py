@@ -21,7 +21,8 @@ from sharequeue.errors import InvalidRequest
 from sharequeue.settings import Settings
 from sharequeue.spark.job import Summary
 from sharequeue.spark.output.compaction import Step, compact, main, sweep_compactions
-from sharequeue.spark.output.leases import read_manifest, read_output, sweep_outputs
+from sharequeue.spark.output.manifest import read_manifest, read_output
+from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
 from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fix_stack import REPOSITORY, MakeTopic

@@ -20,7 +20,7 @@ from pipelines.flights.records import PARTITIONS, TopicInUse, extra
 from pipelines.flights.records import produce as produce_flights
 from sharequeue.kafka.clients import client_config
 from sharequeue.settings import Settings
-from sharequeue.spark.output.leases import read_output
+from sharequeue.spark.output.manifest import read_output
 from sharequeue.state import State
 from tests.fix_pipelines import Assigned, Produce, RunJob
 from tests.fix_stack import REPOSITORY, MakeTopic

@@ -16,14 +16,14 @@ from pyspark.sql import functions as fn
 from sharequeue.settings import Settings
 from sharequeue.spark import lease, session, spark_session
 from sharequeue.spark.by_row import Release, by_row
-from sharequeue.spark.job import HandlerError
-from sharequeue.spark.lease import _refuse_unwritten
-from sharequeue.spark.outcomes.outcomes import with_outcomes
-from sharequeue.spark.output.leases import read_output
-from sharequeue.spark.output.sharing import OutputNotShared, refuse_unshared
-from sharequeue.spark.output.stored import ColumnChanged, read_parquet
+from sharequeue.spark.contract import HandlerError
+from sharequeue.spark.outcomes.handler_result import with_outcomes
+from sharequeue.spark.outcomes.written_by_program import _refuse_unwritten
+from sharequeue.spark.output.manifest import read_output
+from sharequeue.spark.output.parquet import ColumnChanged, read_parquet
+from sharequeue.spark.output.shared_folder import OutputNotShared, refuse_unshared
 from sharequeue.spark.session import SparkNotReady
-from sharequeue.spark.sinks.copy import _csv
+from sharequeue.spark.sinks.postgres_copy import _csv
 from sharequeue.state import State
 from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fix_stack import MakeTopic

@@ -20,7 +20,7 @@ from pyspark.sql import functions as fn
 from sharequeue.kafka.clients import client_config
 from sharequeue.settings import Settings
 from sharequeue.spark import LeasedRecords, lease
-from sharequeue.spark.job import HandlerError
+from sharequeue.spark.contract import HandlerError
 from sharequeue.spark.lease import Unacknowledged
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.state import State

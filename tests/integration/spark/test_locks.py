@@ -20,8 +20,9 @@ from sharequeue.database import Database
 from sharequeue.errors import InvalidRecordState, ShareError
 from sharequeue.settings import Settings
 from sharequeue.spark.leasing.renewal import LockLost
-from sharequeue.spark.output.leases import read_manifest, read_output, sweep_outputs
+from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.report import Progress
+from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
 from sharequeue.state.many import LeaseAnswer
 from sharequeue.values import Acknowledged, AcknowledgeType, LeaseOutput

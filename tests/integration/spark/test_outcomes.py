@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.offsets import OffsetSet
-from sharequeue.spark.job import OUTCOMES, HandlerError
+from sharequeue.spark.contract import OUTCOMES, HandlerError
 from sharequeue.spark.outcomes import offset_sets
 from sharequeue.spark.outcomes.offset_sets import BITMAP_OFFSETS
-from sharequeue.spark.outcomes.outcomes import read_back, seen_in
+from sharequeue.spark.outcomes.read_back import read_back, seen_in
 from sharequeue.state import State
 from tests.fix_pipelines import Assigned, Produce, RunJob, job_of
 from tests.fix_stack import MakeTopic

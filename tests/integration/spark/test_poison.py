@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from sharequeue.spark.by_row import by_row
-from sharequeue.spark.job import Handler
-from sharequeue.spark.output.leases import read_output
+from sharequeue.spark.contract import Handler
+from sharequeue.spark.output.manifest import read_output
 from sharequeue.state import State
 from tests.fix_pipelines import Assigned, Produce, RunJob, job_of
 from tests.fix_stack import MakeTopic
@@ -91,8 +91,8 @@ def test_a_record_that_kills_its_worker_takes_only_itself_along(
     assert len(packed[0].lease_ids) == parts + 2  # 16 records in two parts
     assert [each.leased for each in alone] == [1] * len(alone)
     assert len(alone) <= parts
-    assert sorted(each.unanswered > 0 for each in packed + alone).count(True) == DELIVERIES - 1
-    assert caplog.text.count("ended without an answer: ") == DELIVERIES - 1
+    assert sorted(each.unacknowledged > 0 for each in packed + alone).count(True) == DELIVERIES - 1
+    assert caplog.text.count("ended without an acknowledgement: ") == DELIVERIES - 1
     assert says in caplog.text
     status, neighbour = state.describe(group)
     assert (neighbour.lag, neighbour.archiving) == (0, 0)

@@ -18,10 +18,11 @@ from sharequeue.database import Database
 from sharequeue.errors import InvalidRecordState
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
-from sharequeue.spark.output.leases import NotFiles, read_manifest, read_output, sweep_outputs
-from sharequeue.spark.sinks.copy import Copier
+from sharequeue.spark.output.manifest import NotFiles, read_manifest, read_output
+from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
 from sharequeue.spark.sinks.postgres import PostgresTable, StagingLost, Step
-from sharequeue.spark.sinks.sinks import Place, SinkRefused
+from sharequeue.spark.sinks.postgres_copy import Copier
+from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
 from sharequeue.values import AcknowledgeType, SharePartition
 from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, RunJob, job_of
@@ -341,7 +342,7 @@ def test_what_postgres_would_refuse_later_is_refused_before_it_is_copied(
 ) -> None:
     """By the types of both sides, and by name."""
     job = job_of("any", "any", simple)
-    table = PostgresTable(make_table(columns)).open(Place(settings, state, spark, job))
+    table = PostgresTable(make_table(columns)).open(SinkContext(settings, state, spark, job.names))
     with pytest.raises(SinkRefused, match=said):
         table.fits(spark.sql(f"select 't' as topic, 1L as lease_id, {selected}").schema)
 

@@ -28,7 +28,7 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.output.leases import read_manifest
+from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.spark.reading.frame import leased_records
 from sharequeue.state import State
 from tests.fix_pipelines import Assigned, Produce, RunJob

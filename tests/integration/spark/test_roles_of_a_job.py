@@ -20,7 +20,8 @@ from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import RoleNames, Settings
 from sharequeue.spark import lease, run_rounds
-from sharequeue.spark.output.leases import read_output, sweep_outputs
+from sharequeue.spark.output.manifest import read_output
+from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
 from sharequeue.state.reports import Reports

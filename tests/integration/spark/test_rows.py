@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from sharequeue.spark.by_row import Reject, Release, by_row
-from sharequeue.spark.output.leases import read_output
+from sharequeue.spark.output.manifest import read_output
 from sharequeue.state import State
 from tests.fix_pipelines import Assigned, Produce, RunJob, job_of
 from tests.fix_stack import MakeTopic

@@ -16,18 +16,15 @@ from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
 from sharequeue.settings import Settings
-from sharequeue.spark.job import HandlerError, ShareGroupJob, Summary, pipeline
-from sharequeue.spark.outcomes import outcomes
-from sharequeue.spark.output.leases import (
-    SinkTaken,
-    lease_folder,
-    read_manifest,
-    read_output,
-    sweep_outputs,
-    write_leases,
-)
+from sharequeue.spark.contract import HandlerError
+from sharequeue.spark.job import ShareGroupJob, Summary, pipeline
+from sharequeue.spark.outcomes.handler_result import with_outcomes
+from sharequeue.spark.output.folders import SinkTaken, lease_folder
+from sharequeue.spark.output.lease_files import write_leases
+from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.reading.frame import leased_records
 from sharequeue.spark.report import Progress
+from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
 from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fix_stack import MakeTopic
@@ -174,11 +171,11 @@ def test_a_rerun_of_the_same_lease_replaces(
     state.observe(share_partition, _topic_id(state, job.group), 0, 10, 10)
     lease = state.acquire(share_partition, "holder", None, 100)
     assert lease is not None
-    records = outcomes.with_outcomes(by_value(leased_records(spark, output_settings, [lease])))
+    records = with_outcomes(by_value(leased_records(spark, output_settings, [lease])))
     rejected = records.withColumn("outcome", fn.when(fn.col("offset") < 3, "reject").otherwise("accept"))
 
-    write_leases(spark, output_settings, state, job, rejected, [lease])
-    written = write_leases(spark, output_settings, state, job, records, [lease])
+    write_leases(spark, output_settings, state, job.names, rejected, [lease])
+    written = write_leases(spark, output_settings, state, job.names, records, [lease])
     assert written.exceptions == {}
     assert pq.read_table(written.accepted[lease.lease_id]).num_rows == 10
     assert [p.name for p in (output_settings.local_output / job.sink).glob("lease=*")] == [

@@ -14,10 +14,11 @@ from sharequeue.database import Database
 from sharequeue.errors import InvalidRecordState
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.settings import Settings
-from sharequeue.spark.job import HandlerError
+from sharequeue.spark.contract import HandlerError
 from sharequeue.spark.outcomes.acknowledging import MOST_DELAYS
-from sharequeue.spark.output.leases import NotFiles, read_manifest, read_output, sweep_outputs
-from sharequeue.spark.sinks.sinks import AtLeastOnce
+from sharequeue.spark.output.manifest import NotFiles, read_manifest, read_output
+from sharequeue.spark.sinks.at_least_once import AtLeastOnce
+from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
 from sharequeue.values import Lease
 from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of

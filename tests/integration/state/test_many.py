@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.errors import InvalidRecordState, InvalidRequest, UnknownTopicOrPartition
 from sharequeue.offsets import OffsetSet
-from sharequeue.spark.leasing.renewal import Budget, LeaseKeeper
+from sharequeue.spark.leasing.budget import Budget
+from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.state import State
 from sharequeue.state.many import LeaseAnswer
 from sharequeue.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition

@@ -17,7 +17,7 @@ from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.spark.outcomes import acknowledging as answering
-from sharequeue.spark.outcomes.outcomes import Answer
+from sharequeue.spark.outcomes.missing import Acknowledgement
 from sharequeue.state import State
 from sharequeue.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, SharePartition
 from tests.integration.state.state_calls import move_clock
@@ -121,7 +121,7 @@ def test_a_driver_that_is_stopped_in_its_acknowledgement_holds_up_nobody(
             assert state.renew(held(state, "other")) > state.now()
         return answered
 
-    outcomes = Answer({ACCEPT: lease.offsets}, 0, EMPTY)
+    outcomes = Acknowledgement({ACCEPT: lease.offsets}, 0, EMPTY)
     assert answering.acknowledge(state, lease, outcomes, output(lease), around).accepted == 10
     assert [turn.accepted for turn in turns] == [10, 10]
     assert [lease_id for lease_id, _, _ in counted(state)] == [lease.lease_id]

@@ -30,7 +30,7 @@ _RECEIPT = pa.schema([("attempt", pa.string()), ("lease_id", pa.int64()), ("rows
 
 
 class Copier:
-    """Copies batches, whose column LEASE says which staging table is theirs; answers a receipt for each lease.
+    """Copies batches, whose column LEASE says which staging table is theirs; yields a receipt for each lease.
 
     `connection` is psycopg2's, `statements` the COPY by lease id. The other columns are in the statements'
     order and are text, numbers, booleans, dates or timestamps.

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from psycopg2 import sql
 from psycopg2.errors import LockNotAvailable
 
-from sharequeue.spark.sinks.sinks import SinkRefused
+from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.state import State
 
 DROP_WAIT_MS = 1000

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.spark.outcomes.outcomes import Seen
-from sharequeue.spark.output.leases import Written
+from sharequeue.spark.outcomes.read_back import Seen
+from sharequeue.spark.output.lease_files import Written
 from sharequeue.values import AcknowledgeType, Lease
 
 

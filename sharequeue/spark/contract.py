@@ -1,0 +1,43 @@
+"""What may a handler write, and what happens when it writes something else?
+
+The contract between a handler, or a program of the user's own, and the queue: the words for outcomes, the columns
+that say which record a row comes from, and the error for a breach. Everything else in `sharequeue.spark` may import
+this module; it imports nothing from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import DataFrame
+
+from sharequeue.values import AcknowledgeType
+
+ACCEPT = "accept"
+RELEASE = "release"
+REJECT = "reject"
+
+OUTCOMES: Mapping[str, AcknowledgeType] = {
+    ACCEPT: AcknowledgeType.ACCEPT,
+    RELEASE: AcknowledgeType.RELEASE,
+    REJECT: AcknowledgeType.REJECT,
+}
+"""What a handler may write into the column `outcome`, and what it means to the queue."""
+
+KEPT_COLUMNS = ("topic", "partition", "offset", "lease_id")
+"""Columns a handler must pass on unchanged: they say which record a row comes from."""
+
+Handler = Callable[[DataFrame], DataFrame]
+
+
+class HandlerError(Exception):
+    """A handler broke its contract; the message says what it did and what is expected."""
+
+
+def check_meanings(dropped: str | None, unknown: str | None) -> None:
+    """Raise ValueError when `dropped` or `unknown` is neither an outcome nor None."""
+    for name, outcome in (("dropped", dropped), ("unknown", unknown)):
+        if outcome is not None and outcome not in OUTCOMES:
+            raise ValueError(
+                f"{name}={outcome!r} is no outcome: expected one of {', '.join(OUTCOMES)}, or None"
+            )

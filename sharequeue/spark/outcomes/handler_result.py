@@ -1,0 +1,67 @@
+"""Has a handler's result the columns it needs, and an outcome in every row?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as fn
+from pyspark.sql.types import DataType, IntegerType, LongType, StringType, TimestampType
+
+from sharequeue.spark.contract import KEPT_COLUMNS, OUTCOMES, HandlerError
+
+_TYPES: Mapping[str, DataType] = {
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "lease_id": LongType(),
+    "outcome": StringType(),
+}
+
+
+def with_outcomes(handled: DataFrame, unknown: str | None = None) -> DataFrame:
+    """A handler's result with `outcome` and `error` in order.
+
+    An outcome that is none of ours, or null, becomes `unknown` and says so in `error`; without one it stays what it
+    is, as text, for `missing.acknowledgements` to refuse. Raises HandlerError when a column that says which record a
+    row is, or the outcome, is missing or of another type, when `not_before` is no timestamp, and for what is no
+    DataFrame.
+    """
+    if not isinstance(handled, DataFrame):
+        raise HandlerError(
+            f"the handler returned a value of type {type(handled).__name__}: expected the DataFrame that it got, "
+            "transformed, with the column `outcome` (a handler neither collects nor writes)"
+        )
+    absent = [name for name in (*KEPT_COLUMNS, "outcome") if name not in handled.columns]
+    if absent:
+        raise HandlerError(
+            f"the handler's result lacks {', '.join(absent)}: it must pass on {', '.join(KEPT_COLUMNS)} "
+            f"as it got them and add `outcome`, one of {', '.join(OUTCOMES)}"
+        )
+    for name, wanted in _TYPES.items():
+        if not isinstance(kind := handled.schema[name].dataType, type(wanted)):
+            raise HandlerError(
+                f"the handler's `{name}` is of type {kind.simpleString()}: expected {wanted.simpleString()}; pass on "
+                f"{', '.join(KEPT_COLUMNS)} as they were read, and name the outcome: {', '.join(OUTCOMES)}"
+            )
+    if "not_before" in handled.columns:
+        kind = handled.schema["not_before"].dataType
+        if not isinstance(kind, TimestampType):
+            raise HandlerError(
+                f"the handler's `not_before` is of type {kind.simpleString()}: expected timestamp (timestamp_ltz), "
+                "the time before which a released record is not delivered again, or null"
+            )
+    known = fn.coalesce(fn.col("outcome").isin(*OUTCOMES), fn.lit(False))
+    strange = fn.coalesce(fn.col("outcome").cast("string"), fn.lit("null"))
+    remark = fn.concat(fn.lit("unknown outcome: "), strange)
+    given: Column = (
+        fn.col("error").cast("string") if "error" in handled.columns else fn.lit(None).cast("string")
+    )
+    return handled.withColumns(
+        {
+            "outcome": fn.when(known, fn.col("outcome")).otherwise(
+                strange if unknown is None else fn.lit(unknown)
+            ),
+            "error": fn.when(known, given).otherwise(fn.coalesce(given, remark)),
+        }
+    )

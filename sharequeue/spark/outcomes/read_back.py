@@ -1,0 +1,120 @@
+"""Which outcome has every offset of a lease, as the files say that were durably written?
+
+Outcomes are read back from the sink and its exceptions as sets of offsets (`offset_sets.py`). No single offset is
+collected, and nothing is taken from memory: what the files do not say did not happen. `missing.py` finds the offsets
+that have no outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.offsets import OffsetSet
+from sharequeue.spark.contract import OUTCOMES, HandlerError
+from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets, offset_sets_in
+from sharequeue.spark.output.files import Files, literal
+from sharequeue.values import AcknowledgeType
+
+_READ_BACK = "lease_id long, outcome string, offset long"
+# The session may read "timestamp" as one without a zone.
+_DELAYED = f"{_READ_BACK}, not_before timestamp_ltz"
+# From which second on it may be delivered again, rounded up; for what is released with a time.
+_SECOND = "case when outcome = 'release' then (unix_micros(not_before) + 999999) div 1000000 end"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the files say of one lease: which offsets have which outcome, and how many rows were accepted.
+
+    `delays` are those of the released offsets that have a time not before, by the second since 1970.
+    """
+
+    outcomes: Mapping[AcknowledgeType, OffsetSet]
+    accepted_rows: int
+    offsets: OffsetSet
+    """Every offset that has an outcome."""
+    rows: int
+    """In the files, of whatever outcome."""
+    delays: Mapping[int, OffsetSet] = field(default_factory=dict)
+    unknown: Mapping[str, OffsetSet] = field(default_factory=dict)
+    """Offsets by what is none of our outcomes, or `null`."""
+
+    @property
+    def exceptions(self) -> int:
+        """How many records were released or rejected."""
+        return sum(
+            offsets.count for kind, offsets in self.outcomes.items() if kind is not AcknowledgeType.ACCEPT
+        )
+
+
+def read_back(spark: SparkSession, folders: Sequence[str], *, delays: bool = True) -> dict[int, Seen]:
+    """What the Parquet files of these folders say, by lease id. Raises HandlerError when they contradict
+    themselves.
+
+    Without `delays` the times not before are not read: for handlers that give none.
+    """
+    if not folders:
+        return {}
+    if delays:
+        return seen_in(spark.read.schema(_DELAYED).parquet(*map(literal, folders)))
+    files = Files(spark, folders[0]).here(*folders)
+    if files is None:
+        return seen_in(spark.read.schema(_READ_BACK).parquet(*map(literal, folders)))
+    return _seen(offset_sets_in(files, "lease_id", "outcome"))
+
+
+def seen_in(written: DataFrame) -> dict[int, Seen]:
+    """What these rows (`lease_id, outcome, offset` and perhaps `not_before`) say, by lease id. Raises HandlerError
+    as `read_back`.
+    """
+    if "not_before" in written.columns:
+        return _seen(
+            offset_sets(written.withColumn("second", fn.expr(_SECOND)), "lease_id", "outcome", "second")
+        )
+    return _seen(offset_sets(written, "lease_id", "outcome"))
+
+
+def _seen(groups: Sequence[OffsetGroup]) -> dict[int, Seen]:
+    parts: dict[int, list[OffsetGroup]] = {}
+    for group in groups:
+        parts.setdefault(group[0][0], []).append(group)
+    return {lease_id: _seen_of(lease_id, of_lease) for lease_id, of_lease in parts.items()}
+
+
+def _seen_of(lease_id: int, groups: Sequence[OffsetGroup]) -> Seen:
+    sets: dict[AcknowledgeType, list[OffsetSet]] = {}
+    times: dict[int, OffsetSet] = {}
+    unknown: dict[str, OffsetSet] = {}
+    accepted = 0
+    for (_, outcome, *second), offsets, rows in groups:
+        kind = OUTCOMES.get(outcome)
+        if kind is None:
+            unknown[outcome] = offsets
+            continue
+        sets.setdefault(kind, []).append(offsets)
+        accepted += rows if kind is AcknowledgeType.ACCEPT else 0
+        if second and second[0] is not None:
+            times[second[0]] = offsets
+    seen = OffsetSet.union(offsets for _, offsets, _ in groups)
+    if seen.count < sum(offsets.count for _, offsets, _ in groups):
+        raise _contradiction(lease_id, groups)
+    rows = sum(rows for *_, rows in groups)
+    outcomes = {kind: OffsetSet.union(some) for kind, some in sets.items()}
+    return Seen(outcomes, accepted, seen, rows, times, unknown)
+
+
+def _contradiction(lease_id: int, groups: Sequence[OffsetGroup]) -> HandlerError:
+    """Of rows that do not agree on a record: names the first that is found."""
+    for ((_, one, *_), some, _), ((_, other, *_), others, _) in combinations(groups, 2):
+        if both := some & others:
+            what = "time not before" if one == other else "outcome"
+            return HandlerError(
+                f"the handler gave offset {both.first} (lease {lease_id}) more than one {what}: rows made "
+                "from one record must agree on it"
+            )
+    raise AssertionError("sets that do not overlap have as many offsets as their union")

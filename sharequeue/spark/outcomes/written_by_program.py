@@ -1,0 +1,159 @@
+"""Which outcomes has a program of the user's own written for the records it leased?
+
+They are read from storage, never from memory: what need not be the same when it is read again is refused. Its files
+may lie anywhere, be appended to by other leases, and be older than its present columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike, fspath
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+from pyspark.sql.types import StringType
+
+from sharequeue.spark.contract import OUTCOMES, RELEASE, HandlerError
+from sharequeue.spark.outcomes.handler_result import with_outcomes
+from sharequeue.spark.outcomes.read_back import Seen, seen_in
+from sharequeue.spark.output.files import Files, literal
+from sharequeue.spark.output.parquet import read_parquet
+from sharequeue.spark.output.shared_folder import refuse_unshared
+from sharequeue.spark.reading.source import Source
+from sharequeue.values import Lease
+
+_NO_LEASE = -1
+_WRITTEN_AS = {"topic": "string", "partition": "int", "offset": "long", "outcome": "string"}
+
+
+def written_outcomes(
+    source: Source, leases: Sequence[Lease], outcomes: DataFrame | str | PathLike[str], unknown: str | None
+) -> dict[int, Seen]:
+    """Return what these outcomes say of each lease, by lease id; they are on disk then.
+
+    `outcomes` is a folder of Parquet files or a DataFrame that reads what was written. Raises HandlerError for
+    outcomes that are not read from storage, lack a column, or are of partitions that were not leased.
+    """
+    return _seen(source, leases, _durable(source, outcomes), unknown)
+
+
+def _durable(source: Source, outcomes: DataFrame | str | PathLike[str]) -> DataFrame:
+    """The outcomes as they lie in storage, flushed where that is this machine's matter."""
+    spark = source.spark
+    if isinstance(outcomes, DataFrame):
+        _refuse_unwritten(outcomes)
+        folders = {unquote(file).rpartition("/")[0] for file in outcomes.inputFiles()}
+        written = outcomes
+    else:
+        folder = fspath(outcomes)
+        if not Files(spark, folder).exists(folder):
+            raise HandlerError(f"there is no folder {folder}: write the outcomes before acknowledging them")
+        written = _outcomes_in(spark, folder)
+        folders = {folder, *(unquote(file).rpartition("/")[0] for file in written.inputFiles())}
+    for folder in sorted(folders):  # which need not be of one file system
+        refuse_unshared(spark, source.settings, folder)
+        Files(spark, folder).flush(folder)
+    return written
+
+
+def _seen(
+    source: Source, leases: Sequence[Lease], written: DataFrame, unknown: str | None
+) -> dict[int, Seen]:
+    absent = [name for name in _WRITTEN_AS if name not in written.columns]
+    if absent:
+        raise HandlerError(
+            f"the outcomes lack {', '.join(absent)}: expected topic, partition and offset as they were leased, "
+            f"and `outcome`, one of {', '.join(OUTCOMES)}"
+        )
+    if not isinstance(kind := written.schema["outcome"].dataType, StringType):
+        raise HandlerError(
+            f"the outcomes' `outcome` is of type {kind.simpleString()}: expected one of {', '.join(OUTCOMES)}"
+        )
+    kinds = {
+        **_WRITTEN_AS,
+        **({"not_before": "timestamp_ltz"} if "not_before" in written.columns else {}),
+    }
+    columns = [fn.col(name).cast(kind).alias(name) for name, kind in kinds.items()]
+    ours = [lease.lease_id for lease in leases]
+    if "lease_id" in written.columns:
+        rows = written.select(*columns, fn.col("lease_id").cast("long").alias("lease_id"))
+        rows = rows.where(fn.col("lease_id").isin(ours))
+    else:
+        rows = _with_lease_ids(source.spark, leases, written.select(*columns))
+    seen = seen_in(with_outcomes(_nameless_apart(rows), unknown))
+    if strange := seen.pop(_NO_LEASE, None):
+        raise HandlerError(
+            f"the outcomes have {strange.offsets.count} offsets, such as {strange.offsets.first}, of partitions "
+            "that were not leased, or rows without topic, partition or offset: pass them on as they were read"
+        )
+    return seen
+
+
+def _with_lease_ids(spark: SparkSession, leases: Sequence[Lease], rows: DataFrame) -> DataFrame:
+    """The rows with the lease of their partition: there is one lease for each."""
+    at = [lease.share_partition for lease in leases]
+    owners = pa.table(
+        {
+            "l_topic": pa.array([sp.topic for sp in at], pa.string()),
+            "l_partition": pa.array([sp.partition for sp in at], pa.int32()),
+            "lease_id": pa.array([lease.lease_id for lease in leases], pa.int64()),
+        }
+    )
+    leased = fn.broadcast(spark.createDataFrame(owners))
+    same = (rows["topic"] == leased["l_topic"]) & (rows["partition"] == leased["l_partition"])
+    return rows.join(leased, same, "left").drop("l_topic", "l_partition")
+
+
+def _outcomes_in(spark: SparkSession, folder: str) -> DataFrame:
+    """What a folder holds, with all columns that any of its files has: an older one may lack `not_before`."""
+    try:
+        return read_parquet(spark, [folder])
+    except Exception as error:
+        if "CANNOT_MERGE" not in str(error):
+            raise
+    # A column was widened from one file to the next.
+    return read_parquet(spark, [unquote(file) for file in spark.read.parquet(literal(folder)).inputFiles()])
+
+
+def _nameless_apart(rows: DataFrame) -> DataFrame:
+    """The rows with `_NO_LEASE` for a lease where they do not say which record they are."""
+    named = fn.col("lease_id").isNotNull() & fn.col("offset").isNotNull()
+    return rows.withColumns(
+        {
+            "lease_id": fn.when(named, fn.col("lease_id")).otherwise(fn.lit(_NO_LEASE).cast("long")),
+            "offset": fn.coalesce(fn.col("offset"), fn.lit(0).cast("long")),
+            "outcome": fn.when(named, fn.col("outcome")).otherwise(RELEASE),
+        }
+    )
+
+
+def _refuse_unwritten(outcomes: DataFrame) -> None:
+    """Refuse outcomes that would be computed anew, or come from memory, and so need not be what was written."""
+    leaves: Any = outcomes._jdf.queryExecution().analyzed().collectLeaves()
+    written = leaves.size() > 0
+    for at in range(leaves.size()):
+        kind = _kind_of(leaves.apply(at))
+        if kind in ("KafkaRelation", "KafkaTable"):
+            raise HandlerError(
+                "these outcomes are computed from the topic itself: write them, and acknowledge the folder or "
+                "a DataFrame that reads it"
+            )
+        written = written and kind is not None
+    if not written:
+        raise HandlerError(
+            "these outcomes are in memory only, or a part of them is: write them, and acknowledge the folder or a "
+            "DataFrame that reads it"
+        )
+
+
+def _kind_of(leaf: Any) -> str | None:
+    """What sort of storage a leaf of a plan reads; None for what is computed or in memory."""
+    kind = str(leaf.getClass().getSimpleName())
+    if kind == "LogicalRelation":
+        return str(leaf.relation().getClass().getSimpleName())
+    if kind == "DataSourceV2Relation":
+        return str(leaf.table().getClass().getSimpleName())
+    return kind if kind == "HiveTableRelation" else None

@@ -1,0 +1,49 @@
+"""Which folders of a sink count, and what do they hold?
+
+Readers go by the manifest that Postgres keeps (`State.outputs`), never by a listing of folders: a folder counts once
+the acknowledgement of its lease has committed. A sink that is no folder has rows in the manifest too, and they say
+so.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from sharequeue.spark.output.parquet import read_parquet
+from sharequeue.state import State
+
+ELSEWHERE = "sink:"
+"""The beginning of a location in the manifest that is no folder."""
+
+
+class NotFiles(Exception):
+    """What a sink's manifest counts is not in files; the message says where it is."""
+
+
+def read_manifest(state: State, group: str, sink: str) -> tuple[str, ...]:
+    """Return the folders of a sink that count: the acknowledgements of their leases have committed.
+
+    Raises NotFiles when the sink's rows went elsewhere.
+    """
+    folders = dict.fromkeys(row.location for row in state.outputs(group, sink) if row.records)
+    if elsewhere := next((folder for folder in folders if folder.startswith(ELSEWHERE)), None):
+        raise NotFiles(
+            f"the output of {sink} is not in files: it went to {elsewhere.removeprefix(ELSEWHERE)}"
+        )
+    return tuple(folders)
+
+
+def read_output(
+    spark: SparkSession, state: State, group: str, sink: str, schema: StructType | str | None = None
+) -> DataFrame:
+    """Return what a sink holds now: rows of acknowledged leases only, each record once.
+
+    Works for `<sink>-exceptions` and `<sink>-<summary>` too. Without acknowledged output, the DataFrame is empty, and
+    has columns only if `schema` names them. A column whose type was widened is read as the wider type. Raises
+    ColumnChanged for a column whose types do not fit together.
+    """
+    folders = read_manifest(state, group, sink)
+    if not folders:
+        return spark.createDataFrame([], schema or StructType([]))
+    return read_parquet(spark, folders, schema)

@@ -1,0 +1,283 @@
+"""What does one round of a run do?
+
+Ask the broker where the logs end, acquire within the budget, read exactly what was leased, handle and write it, read
+back what was written, acknowledge each lease by that. The locks are renewed meanwhile (`leasing/renewal.py`); a lost
+one stops the round before it writes or acknowledges more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.kafka.topics import TopicInfo
+from sharequeue.offsets import EMPTY
+from sharequeue.spark.contract import HandlerError
+from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.leasing.budget import Budget
+from sharequeue.spark.leasing.isolation import Isolation, SparkJob, apart, parts_each
+from sharequeue.spark.leasing.member import Member
+from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost, release_held
+from sharequeue.spark.outcomes.acknowledging import ToAcknowledge, acknowledge_all
+from sharequeue.spark.outcomes.failure_limits import Limits, MostFailed
+from sharequeue.spark.outcomes.handler_result import with_outcomes
+from sharequeue.spark.outcomes.missing import Acknowledgement, acknowledgements
+from sharequeue.spark.outcomes.read_back import Seen, read_back
+from sharequeue.spark.outcomes.retries import Backoff, Releases
+from sharequeue.spark.output.files import literal
+from sharequeue.spark.output.folders import lease_folder
+from sharequeue.spark.output.lease_files import Written, durable, write_leases, write_summary
+from sharequeue.spark.output.shared_folder import all_read_back, read_where_written
+from sharequeue.spark.reading.sizes import RecordSizes
+from sharequeue.spark.reading.source import Source
+from sharequeue.spark.report import Progress, ProgressCallback, RoundReport
+from sharequeue.spark.session import Jobs, uncache
+from sharequeue.spark.sinks.interface import Accepted, OpenSink
+from sharequeue.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, SharePartition
+
+
+@dataclass(slots=True)
+class Run:
+    """What the rounds of one run have in common."""
+
+    job: ShareGroupJob
+    member: Member
+    source: Source
+    sink: OpenSink
+    configs: GroupConfigs
+    budget: Budget
+    """Of one round, without the mean sizes, which are measured anew for each."""
+    sizes: RecordSizes
+    progress: ProgressCallback
+    releases: Releases = field(init=False)
+    began_at: float = field(init=False, default_factory=time.monotonic)
+    records_done: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.releases = Releases(self.job.deliveries_per_run)
+
+    def assigned(self) -> list[SharePartition]:
+        """Return what the member is assigned of this job's topics."""
+        return sorted(sp for sp in self.member.assignment if sp.topic in self.job.topics)
+
+    def lag(self) -> int:
+        """Return the lag of the group in this job's topics."""
+        statuses = self.source.state.describe(self.job.group)
+        return sum(status.lag for status in statuses if status.topic in self.job.topics)
+
+    def isolation(self, keeper: LeaseKeeper) -> Isolation:
+        """Return what runs the Spark jobs of each round, and writes what the handler makes of its records."""
+        source, names = self.source, self.job.names
+        return Isolation(
+            source.spark,
+            keeper,
+            lambda handled, leases: write_leases(
+                source.spark, source.settings, source.state, names, handled, leases
+            ),
+        )
+
+
+class Round:
+    """One round of a run, whose number begins at 1."""
+
+    def __init__(self, run: Run, keeper: LeaseKeeper, isolation: Isolation, jobs: Jobs, number: int) -> None:
+        self.run = run
+        self.isolation = isolation
+        self.keeper = keeper
+        self.jobs = jobs
+        self.number = number
+        self.leased = 0
+        self.seconds: dict[str, float] = {}
+
+    def go(self) -> RoundReport | None:
+        """Do the round, and return its figures; None when there was nothing to acquire."""
+        run = self.run
+        with self._stage("observe"):
+            share_partitions = self._assigned()
+            infos = run.source.observe(share_partitions)
+        with self._stage("acquire"):
+            leases = self._acquire(share_partitions)
+        if not leases:
+            return None
+        self.leased = sum(lease.offsets.count for lease in leases)
+        self.jobs.mark()
+        try:
+            return self._work(leases, infos)
+        except LockLost:
+            raise
+        except (HandlerError, MostFailed):
+            self.keeper.give_back(refund=True)
+            raise
+        except Exception:
+            # What went wrong before a task has run is no record's doing.
+            if not self.jobs.tasks_ran():
+                self.keeper.give_back(refund=True)
+            raise
+
+    def _work(self, leases: Sequence[Lease], infos: Mapping[str, TopicInfo]) -> RoundReport:
+        run, job = self.run, self.run.job
+        with self._stage("plan"):
+            planned = [
+                SparkJob(some, with_outcomes(job.handler(run.source.records(some)), job.unknown))
+                for some in apart(leases)
+            ]
+            for each in planned:
+                run.sink.fits(each.handled.schema)
+        with self._stage("write"):
+            ended = self.isolation.write(planned)
+        leases, written = ended.leases, ended.written
+        with self._stage("summarise"), read_where_written():
+            summaries = self._summarise(written, leases)
+        with (
+            self._stage("read back"),
+            read_where_written(),
+            durable(run.source.spark, run.source.settings, written),
+        ):
+            seen = read_back(
+                run.source.spark, written.folders, delays="not_before" in planned[0].handled.columns
+            )
+            all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in seen.values()))
+            wanted = acknowledgements(run.source, leases, seen, infos, job.dropped)
+        Limits(job.failed_share, job.failed_records).check(run.source.spark, written, leases, seen)
+        backoff, now = Backoff.of(run.configs), run.source.state.now()
+        wanted = {lease.lease_id: backoff.apply(lease, wanted[lease.lease_id], now) for lease in leases}
+        if run.sink.stages:
+            with self._stage("stage"):
+                run.sink.stage(written)
+        with self._stage("acknowledge"):
+            acknowledged = self._acknowledge(leases, wanted, written, seen, summaries)
+        for each in planned:
+            uncache(each.handled)
+        run.records_done += self.leased
+        for lease in leases:
+            released = wanted[lease.lease_id].outcomes.get(AcknowledgeType.RELEASE, EMPTY)
+            run.releases.add(lease.share_partition, released, acknowledged[lease.lease_id].spso)
+        return self._report(leases, wanted, list(acknowledged.values()), ended.failed)
+
+    def _assigned(self) -> list[SharePartition]:
+        """What is assigned and of this job's topics, beginning elsewhere each round so that none starves."""
+        assigned = self.run.assigned()
+        turn = (self.number - 1) % len(assigned) if assigned else 0
+        return assigned[turn:] + assigned[:turn]
+
+    def _acquire(self, share_partitions: Sequence[SharePartition]) -> list[Lease]:
+        run = self.run
+        means: Mapping[str, float] = {}
+        if run.budget.max_bytes:
+            means = run.sizes.measure(share_partitions, run.source.state.describe(run.job.group))
+        budget = replace(run.budget, mean_bytes=means)
+        parts = parts_each(len(share_partitions))
+        return self.keeper.acquire_within(
+            budget, share_partitions, run.job.lock_duration_ms, run.releases.spent, parts
+        )
+
+    def _summarise(self, written: Written, leases: Sequence[Lease]) -> dict[str, dict[int, str]]:
+        """Partial sums of what was accepted, from the files, not from a second pass over the topic."""
+        run, job = self.run, self.run.job
+        summaries: dict[str, dict[int, str]] = {}
+        for summary in job.summaries:
+            name = job.summary_sink(summary)
+            summaries[name] = {}
+            if written.accepted:
+                accepted = run.source.spark.read.parquet(*map(literal, written.accepted.values()))
+                lease_ids = [lease.lease_id for lease in leases]
+                summaries[name] = write_summary(
+                    run.source.spark,
+                    run.source.settings,
+                    run.source.state,
+                    name,
+                    summary.partial(accepted),
+                    lease_ids,
+                )
+        return summaries
+
+    def _acknowledge(
+        self,
+        leases: Sequence[Lease],
+        wanted: Mapping[int, Acknowledgement],
+        written: Written,
+        seen: Mapping[int, Seen],
+        summaries: Mapping[str, Mapping[int, str]],
+    ) -> dict[int, Acknowledged]:
+        """Acknowledge the leases; return what the state replied, by lease id."""
+        run = self.run
+        given: list[ToAcknowledge] = []
+        acknowledged: dict[int, Acknowledged] = {}
+        for lease in leases:
+            acknowledgement, beside = wanted[lease.lease_id], self._beside(lease, seen, summaries)
+            rows = seen[lease.lease_id].accepted_rows if lease.lease_id in seen else 0
+            accepted = Accepted(lease, written.accepted.get(lease.lease_id), rows)
+            output = run.sink.output(accepted)
+            if output is not None:
+                given.append(ToAcknowledge(lease, acknowledgement, [output, *beside]))
+                continue
+            with self.keeper.acknowledging(lease) as kept:
+                acknowledged[lease.lease_id] = run.sink.acknowledge(
+                    replace(accepted, lease=kept), acknowledgement, beside
+                )
+        plain = acknowledge_all(run.source.state, self.keeper, given)
+        acknowledged |= {each.lease.lease_id: result for each, result in zip(given, plain, strict=True)}
+        # Below the log start nothing can be acknowledged any more; such a lease ends without it.
+        release_held(run.source.state, [lease for lease in leases if wanted[lease.lease_id].lost])
+        return acknowledged
+
+    def _beside(
+        self, lease: Lease, seen: Mapping[int, Seen], summaries: Mapping[str, Mapping[int, str]]
+    ) -> list[LeaseOutput]:
+        """What counts with a lease's acknowledgement beside its accepted rows."""
+        run, job = self.run, self.run.job
+        of_lease = seen.get(lease.lease_id)
+        return [
+            LeaseOutput(
+                job.exceptions_sink,
+                lease_folder(run.source.settings, run.source.state, job.exceptions_sink, lease.lease_id),
+                of_lease.exceptions if of_lease else 0,
+            ),
+            *(
+                LeaseOutput(name, folders[lease.lease_id], of_lease.accepted_rows if of_lease else 0)
+                for name, folders in summaries.items()
+                if lease.lease_id in folders
+            ),
+        ]
+
+    def _report(
+        self,
+        leases: Sequence[Lease],
+        wanted: Mapping[int, Acknowledgement],
+        acknowledged: Sequence[Acknowledged],
+        failed: Sequence[Lease],
+    ) -> RoundReport:
+        run = self.run
+        lag = run.lag()
+        seconds = time.monotonic() - run.began_at
+        run.progress(Progress(self.number, "done", self.leased, run.records_done, seconds, lag))
+        return RoundReport(
+            number=self.number,
+            lease_ids=tuple(lease.lease_id for lease in (*leases, *failed)),
+            leased=self.leased,
+            accepted=sum(a.accepted for a in acknowledged),
+            released=sum(a.released for a in acknowledged),
+            rejected=sum(a.rejected for a in acknowledged),
+            gaps=sum(a.gaps for a in acknowledged),
+            exhausted=sum(a.exhausted for a in acknowledged),
+            dropped=sum(a.dropped for a in wanted.values()),
+            lost=sum(a.lost.count for a in wanted.values()),
+            lag=lag,
+            stage_seconds=self.seconds,
+            unacknowledged=sum(lease.offsets.count for lease in failed),
+        )
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        self.keeper.check()
+        run = self.run
+        began = time.monotonic()
+        run.progress(Progress(self.number, name, self.leased, run.records_done, began - run.began_at, None))
+        try:
+            yield
+        finally:
+            self.seconds[name] = time.monotonic() - began
+        self.keeper.check()

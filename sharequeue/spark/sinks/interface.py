@@ -1,0 +1,102 @@
+"""What does a run ask of a sink, and what does it give it?
+
+Every round writes its rows to files first, by lease (`output/lease_files.py`), and reads its outcomes from them. A
+sink then decides what becomes of the accepted rows:
+
+- `ParquetByLease` (`parquet.py`) leaves them where they are: the manifest makes each count once, whatever was killed
+  when.
+- `PostgresTable` (`postgres.py`) moves them into a table in the acknowledgement's own transaction: exactly once.
+- `AtLeastOnce` (`at_least_once.py`) gives them to a function of the user's before the acknowledgement: again after a
+  crash in between.
+
+Released and rejected records stay in `<sink>-exceptions` for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from sharequeue.settings import Settings
+from sharequeue.spark.outcomes.missing import Acknowledgement
+from sharequeue.spark.output.files import Files
+from sharequeue.spark.output.folders import SinkNames
+from sharequeue.spark.output.lease_files import Written
+from sharequeue.state import State
+from sharequeue.values import Acknowledged, Lease, LeaseOutput
+
+
+class SinkRefused(Exception):
+    """A sink cannot take this job's output; the message says what is wrong and what to do. Nothing was leased, or
+    what was leased has been given back.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class SinkContext:
+    """What a run gives its sink: its settings, its state, its Spark, and the names of its output."""
+
+    settings: Settings
+    state: State
+    spark: SparkSession
+    names: SinkNames
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What a lease has for its sink: the folder of its accepted rows, None without any, and their number."""
+
+    lease: Lease
+    folder: str | None
+    rows: int
+
+
+class OpenSink(Protocol):
+    """A sink at work in one run. The calls come in this order, all but the first once a round."""
+
+    @property
+    def stages(self) -> bool:
+        """Whether there is something to do between the writing and the acknowledgements."""
+        ...
+
+    def fits(self, columns: StructType) -> None:
+        """Raise SinkRefused when rows with these columns cannot be taken; nothing was written yet."""
+        ...
+
+    def stage(self, written: Written) -> None:
+        """Prepare what the files of a round hold; nothing of it may count yet."""
+        ...
+
+    def output(self, accepted: Accepted) -> LeaseOutput | None:
+        """What counts with the acknowledgement of a lease, where that is all there is to do: then one call
+        acknowledges many leases. None where the sink must `acknowledge` each itself.
+        """
+        ...
+
+    def acknowledge(
+        self, accepted: Accepted, acknowledgement: Acknowledgement, outputs: Sequence[LeaseOutput]
+    ) -> Acknowledged:
+        """Acknowledge a lease, and have its accepted rows count with that."""
+        ...
+
+
+class Sink(Protocol):
+    """Where accepted rows go: a value that a job carries."""
+
+    def open(self, context: SinkContext) -> OpenSink:
+        """Make ready for a run. Raises SinkRefused before anything is leased."""
+        ...
+
+    def sweep(self, state: State, names: SinkNames, *, dry_run: bool) -> list[str]:
+        """Remove what ended leases have left outside the files; return what was removed."""
+        ...
+
+
+def discard(context: SinkContext, accepted: Accepted) -> None:
+    """Remove a lease's files once its rows count elsewhere; whoever is killed before leaves them to the sweep."""
+    if accepted.folder is not None:
+        Files(context.spark, accepted.folder).remove(accepted.folder)
