@@ -176,7 +176,7 @@ def housekeeping(database: Database, stop: threading.Event) -> None:
         state.sweep()
         if turn % 10 == 0:
             journal.keep()
-            state.give_back_room()
+            state.administration.give_back_room()
 
 
 def measure(

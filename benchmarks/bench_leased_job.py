@@ -87,7 +87,7 @@ def leased(
     place = settings.replace(output=folder)
     with Database.open(settings) as database, Topics(settings) as topics:
         state = State(database)
-        state.describe(group)  # connected: a job's connection is there before its first lease
+        state.figures.describe(group)  # connected: a job's connection is there before its first lease
         reports: list[Any] = []
 
         def run() -> None:

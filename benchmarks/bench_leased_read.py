@@ -63,7 +63,7 @@ def leased(settings: Settings, spark: SparkSession, records: int) -> float:
     holder = group_on(settings, TOPIC)
     with Database.open(settings) as database, Topics(settings) as topics:
         state = State(database)
-        state.describe(
+        state.figures.describe(
             holder.assignment[0].group_id
         )  # connected: a job's connection is there before its first lease
         source = Source(settings, state, topics, spark, "read_uncommitted", headers=False)
@@ -79,7 +79,7 @@ def leased(settings: Settings, spark: SparkSession, records: int) -> float:
                     keeper.drop(lease)
 
         taken = seconds(run)
-        assert sum(status.lag for status in state.describe(holder.assignment[0].group_id)) == 0
+        assert sum(status.lag for status in state.figures.describe(holder.assignment[0].group_id)) == 0
     return taken
 
 

@@ -19,7 +19,7 @@ from rig import FULL, connect, in_turn, median, report, server, spread
 
 from sharequeue.database import Database
 from sharequeue.state import State
-from sharequeue.state.many import LeaseAnswer, in_calls
+from sharequeue.state.many import LeaseAcknowledgement, in_calls
 from sharequeue.values import AcknowledgeType, Lease, LogSeen, SharePartition
 
 PARTITIONS = 1_000
@@ -66,19 +66,19 @@ def many(state: State, at: list[SharePartition]) -> list[Callable[[], object]]:
 
     def acquire() -> None:
         for some in in_calls(at):
-            acquired = state.acquire_many(some, "m", None, RECORDS * len(some), lock_duration_ms=60_000)
+            acquired = state.many.acquire(some, "m", None, RECORDS * len(some), lock_duration_ms=60_000)
             leases.extend(acquired.leases)
 
     def acknowledge() -> None:
         for some in in_calls(leases):
-            state.acknowledge_many(
-                [LeaseAnswer(lease, {AcknowledgeType.ACCEPT: lease.offsets}) for lease in some]
+            state.many.acknowledge(
+                [LeaseAcknowledgement(lease, {AcknowledgeType.ACCEPT: lease.offsets}) for lease in some]
             )
 
     return [
-        lambda: state.observe_many([LogSeen(each, "id", 0, RECORDS, RECORDS) for each in at]),
+        lambda: state.many.observe([LogSeen(each, "id", 0, RECORDS, RECORDS) for each in at]),
         acquire,
-        lambda: [state.renew_many(some) for some in in_calls(leases)],
+        lambda: [state.many.renew(some) for some in in_calls(leases)],
         acknowledge,
     ]
 
@@ -129,15 +129,15 @@ def main() -> None:
             )
         at = started(state)
         seen = [LogSeen(each, "id", 0, RECORDS, RECORDS) for each in at]
-        state.observe_many(seen)
+        state.many.observe(seen)
         # What the rounds have left behind is written down now, and not while it is measured.
         with connect(url).cursor() as cursor:
             cursor.execute("vacuum analyze")
             cursor.execute("checkpoint")
-        state.observe_many(seen)
+        state.many.observe(seen)
         idle = [
             logged(database, lambda: [state.observe(each, "id", 0, RECORDS, RECORDS) for each in at]),
-            logged(database, lambda: state.observe_many(seen)),
+            logged(database, lambda: state.many.observe(seen)),
         ]
         for row, size in zip(rows, idle, strict=True):
             row.append(f"{size / 1024:,.1f}")

@@ -76,7 +76,7 @@ class Lease:
     deliveries: tuple[Delivery, ...]
     suspects: bool = False
     """Whether these are records whose last delivery ended without an answer: one of them may have killed its worker.
-    Known only of leases from ``acquire_many``."""
+    Known only of leases from ``State.many.acquire``."""
     last_attempt: bool = False
     """Whether it is one suspect's last delivery: if it ends without an answer, the record is given up."""
 

@@ -58,24 +58,24 @@ def call_every_operation(
     state.renew(lease)
     state.acknowledge(lease, {AcknowledgeType.REJECT: OffsetSet.of((5, 6))})
     assert state.release(group, "member") == 4
-    letters = state.open_dead_letters(at, 10)
+    letters = state.dead_letters.open(at, 10)
     assert letters is not None
-    assert [each.member_id for each in state.dead_letter_attempts(at, letters.sequence)] == ["member"]
-    state.hold_dead_letters(at, "a test")
-    assert [each.reason for each in State(reader).held_dead_letters(group)] == ["a test"]
-    assert state.close_dead_letters(at, letters.sequence) == 1
-    assert State(reader).held_dead_letters(group) == []
-    assert state.topics_redriven_for_others(group) == set()
-    state.service_drains()
+    assert [each.member_id for each in state.dead_letters.attempts(at, letters.sequence)] == ["member"]
+    state.dead_letters.hold(at, "a test")
+    assert [each.reason for each in State(reader).dead_letters.held(group)] == ["a test"]
+    assert state.dead_letters.close(at, letters.sequence) == 1
+    assert State(reader).dead_letters.held(group) == []
+    assert state.dead_letters.topics_redriven_for_others(group) == set()
+    state.dead_letters.service_drains()
     assert ServiceConfigs.stored(worker) == ServiceConfigs.stored(service)
     state.sweep()
     compaction_id = UUID(int=1)
-    state.begin_compaction(compaction_id, group, "sink", "/folder")
-    assert state.commit_compaction(compaction_id, [], 0) == 0
-    assert state.removable_outputs(group, "sink", timedelta(0)) == {compaction_id: []}
-    assert state.forget_compaction(compaction_id)
+    state.outputs.begin_compaction(compaction_id, group, "sink", "/folder")
+    assert state.outputs.commit_compaction(compaction_id, [], 0) == 0
+    assert state.outputs.removable(group, "sink", timedelta(0)) == {compaction_id: []}
+    assert state.outputs.forget_compaction(compaction_id)
     state.now()
-    assert state.state_id() == State(reader).state_id()
+    assert state.outputs.state_id() == State(reader).outputs.state_id()
     for call in WITHOUT_A_METHOD:
         [row] = worker.rows(
             sa.text(f"select * from sharequeue.{call}"),  # noqa: S608 - one of four
@@ -87,15 +87,15 @@ def call_every_operation(
     worker.rows(sa.text("select sharequeue.record_report(:group)"), group=group)
     forced = sa.text("select * from sharequeue.force(:group, :topic, 0, '{[9,10)}', 'release', true)")
     worker.rows(forced, group=group, topic=topic)
-    state.pause(group, "a test")
-    state.pause(group, None)
-    assert State(reader).verify(group) == []
-    state.alter_offsets(at, "id", 3)
+    state.administration.pause(group, "a test")
+    state.administration.pause(group, None)
+    assert State(reader).figures.verify(group) == []
+    state.administration.alter_offsets(at, "id", 3)
     reset = sa.text(
         "select * from sharequeue.reset_offsets(:group, array[:topic], '{0}', '{id}', '{7}', true)"
     )
     worker.rows(reset, group=group, topic=topic)
-    assert [each.spso for each in State(reader).describe(group)] == [7]
-    assert State(reader).verify(group) == []
-    assert state.delete_offsets(group, topic) == 1
-    assert state.delete_group(group)
+    assert [each.spso for each in State(reader).figures.describe(group)] == [7]
+    assert State(reader).figures.verify(group) == []
+    assert state.administration.delete_offsets(group, topic) == 1
+    assert state.administration.delete_group(group)

@@ -150,13 +150,13 @@ class GivenUp:
         assert found == self.expected
         archived = Counter(
             (run.share_partition.topic, run.share_partition.partition, offset)
-            for run in self.state.dead_letters(self.group)
+            for run in self.state.dead_letters.written(self.group)
             for offset in run.offsets.iter_offsets()
         )
         assert archived == self.expected
-        for status in self.state.describe(self.group):
+        for status in self.state.figures.describe(self.group):
             assert (status.spso, status.lag, status.archiving) == (status.log_end, 0, 0)
-        assert self.state.verify(self.group) == []
+        assert self.state.figures.verify(self.group) == []
 
 
 class Stop(Exception):

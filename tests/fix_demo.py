@@ -157,7 +157,7 @@ def fate_of(settings: Settings) -> Fate:
 def accepted_records(settings: Settings, state: State) -> Counter[Coordinates]:
     """The records in the output, by the manifest: how often each is there."""
     found: Counter[Coordinates] = Counter()
-    for output in state.outputs(GROUP, TOPIC):
+    for output in state.outputs.counted(GROUP, TOPIC):
         if output.records:
             files = sorted(Path(output.location).glob("*.parquet"))
             table = pa.concat_tables([pq.ParquetFile(file).read(["partition", "offset"]) for file in files])
@@ -186,11 +186,11 @@ def assert_drained(demo: DemoStack) -> Fate:
         assert set(letters.values()) == {1}
         assert letters.keys() == fate.dead
         logs = Topics(settings).offsets(TOPIC)
-        for status in state.describe(GROUP):
+        for status in state.figures.describe(GROUP):
             assert status.spso == status.log_end == logs[status.partition].log_end
             assert (status.lag, status.in_flight, status.acquired, status.archiving) == (0, 0, 0, 0)
-        assert state.leases(GROUP) == []
-        assert state.verify(GROUP) == []
+        assert state.figures.leases(GROUP) == []
+        assert state.figures.verify(GROUP) == []
     return fate
 
 

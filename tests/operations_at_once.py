@@ -38,7 +38,7 @@ from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.service.watched_topics import grown_groups, record_topics, start_grown
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
-from sharequeue.state.many import LeaseAnswer
+from sharequeue.state.many import LeaseAcknowledgement
 from sharequeue.state.reports import Reports
 from sharequeue.state.rows import AcquireMode, Redelivery
 from sharequeue.values import AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition
@@ -171,7 +171,7 @@ class Actor:
         if lease := self.held():
             kind = self.roll.choice((ACCEPT, ACCEPT, ACCEPT, RELEASE, REJECT))
             mode: AcquireMode = self.roll.choice(MODES)
-            answer = self.state.acknowledge_and_acquire(
+            answer = self.state.fetches.acknowledge_and_acquire(
                 lease, {kind: lease.offsets}, 10, mode=mode, redelivery="kafka"
             )
             if answer.lease is not None:
@@ -184,17 +184,19 @@ class Actor:
         self.roll.shuffle(at)
         ends = [self.roll.randint(400, 4000) for _ in at]
         starts = [self.roll.choice((0, 0, 0, 100)) for _ in at]
-        self.state.observe_many(
+        self.state.many.observe(
             [
                 LogSeen(*each)
                 for each in zip(at, [f"id-{a.topic}" for a in at], starts, ends, ends, strict=True)
             ]
         )
-        taken = self.state.acquire_many(at, self.member, None, self.roll.randint(1, 100), parts=3).leases
-        self.state.renew_many(taken)
+        taken = self.state.many.acquire(at, self.member, None, self.roll.randint(1, 100), parts=3).leases
+        self.state.many.renew(taken)
         half = len(taken) // 2
-        self.state.acknowledge_many([LeaseAnswer(lease, self.offset_set(lease)) for lease in taken[:half]])
-        self.state.release_many(taken[half:])
+        self.state.many.acknowledge(
+            [LeaseAcknowledgement(lease, self.offset_set(lease)) for lease in taken[:half]]
+        )
+        self.state.many.release(taken[half:])
 
     def several(self) -> None:
         """Several share-partitions in a transaction of the worker's own, in the order of their ids. It is a member:
@@ -235,43 +237,45 @@ class Actor:
 
     def dead_letters(self) -> None:
         at = self.drawn()
-        letters = self.state.open_dead_letters(at, 100)
+        letters = self.state.dead_letters.open(at, 100)
         if letters is not None:
-            self.state.dead_letter_attempts(at, letters.sequence)
+            self.state.dead_letters.attempts(at, letters.sequence)
             if self.roll.random() < 0.2:
-                self.state.hold_dead_letters(at, "a test")
-            self.state.close_dead_letters(at, letters.sequence)
+                self.state.dead_letters.hold(at, "a test")
+            self.state.dead_letters.close(at, letters.sequence)
 
     def compact(self) -> None:
         compaction, group = uuid4(), self.drawn_group
-        self.state.begin_compaction(compaction, group, "sink", f"/{compaction}")
-        outputs = self.state.outputs(group, "sink")[:5]
-        self.state.commit_compaction(
+        self.state.outputs.begin_compaction(compaction, group, "sink", f"/{compaction}")
+        outputs = self.state.outputs.counted(group, "sink")[:5]
+        self.state.outputs.commit_compaction(
             compaction, sorted({o.location for o in outputs}), sum(o.records for o in outputs)
         )
-        for known in self.state.removable_outputs(group, "sink", timedelta(0)):
-            self.state.forget_compaction(known)
+        for known in self.state.outputs.removable(group, "sink", timedelta(0)):
+            self.state.outputs.forget_compaction(known)
 
     # Operators -----------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
         at = self.drawn()
-        self.state.pause(
+        self.state.administration.pause(
             at.group_id, "a test",
             *self.roll.choice(((None, None), (at.topic, None), (at.topic, None), (at.topic, at.partition))),
         )  # fmt: skip
-        self.state.pause(at.group_id, None)
+        self.state.administration.pause(at.group_id, None)
 
     def resume(self) -> None:
         at = self.drawn()
-        self.state.pause(
+        self.state.administration.pause(
             at.group_id, None,
             *self.roll.choice(((None, None), (at.topic, None), (at.topic, None), (at.topic, at.partition))),
         )  # fmt: skip
 
     def force(self) -> None:
         at, chosen = self.drawn(), OffsetSet.of((self.roll.randint(0, 300), self.roll.randint(301, 600)))
-        act = self.roll.choice((self.state.force_release, self.state.force_dead_letter))
+        act = self.roll.choice(
+            (self.state.administration.force_release, self.state.administration.force_dead_letter)
+        )
         act(at, chosen, execute=self.roll.random() < 0.8)
 
     def configure(self) -> None:
@@ -285,18 +289,18 @@ class Actor:
     def offsets(self) -> None:
         at = self.drawn()
         if self.roll.random() < 0.5:
-            self.state.alter_offsets(at, f"id-{at.topic}", self.roll.randint(0, 50))
+            self.state.administration.alter_offsets(at, f"id-{at.topic}", self.roll.randint(0, 50))
         else:
             starts = {(t, p): self.roll.randint(0, 50) for t in TOPICS for p in PARTITIONS}
             ids = {t: f"id-{t}" for t in TOPICS}
-            self.state.reset_offsets(at.group_id, starts, ids, execute=True)
+            self.state.administration.reset_offsets(at.group_id, starts, ids, execute=True)
 
     def forget(self) -> None:
-        self.state.delete_offsets(self.drawn_group, self.roll.choice(TOPICS))
+        self.state.administration.delete_offsets(self.drawn_group, self.roll.choice(TOPICS))
 
     def delete(self) -> None:
         if self.roll.random() < 0.5:
-            self.state.delete_group(self.drawn_group)
+            self.state.administration.delete_group(self.drawn_group)
 
     def acls(self) -> None:
         acls, group = Acls(self.database), self.drawn_group
@@ -310,9 +314,9 @@ class Actor:
     def cluster(self) -> None:
         act = self.roll.choice(("epochs", "extend", "service", "service"))
         if act == "epochs":
-            self.state.raise_state_epochs()
+            self.state.administration.raise_state_epochs()
         elif act == "extend":
-            self.state.extend_locks(timedelta(milliseconds=10))
+            self.state.administration.extend_locks(timedelta(milliseconds=10))
         else:
             limit = str(self.roll.randint(4, 8))
             configs = json.dumps({**LOCK_BOUNDS, "group.share.delivery.count.limit": limit})
@@ -340,7 +344,7 @@ class Actor:
         if self.roll.random() < 0.3:
             # As after a recovery: the next who looks at lapsed locks notes an outage.
             self.database.rows(sa.text("delete from sharequeue.service_run returning 1"))
-        self.state.beat(self.roll.choice((None, timedelta(microseconds=1))))
+        self.state.administration.beat(self.roll.choice((None, timedelta(microseconds=1))))
 
     def group(self) -> None:
         group, act = self.drawn_group, self.roll.random()

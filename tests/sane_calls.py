@@ -52,8 +52,8 @@ def prepare(database: Database) -> Calls:
         outputs=[LeaseOutput("sink", "/lease", 2)],
     )
     state.acknowledge(written, {AcknowledgeType.REJECT: OffsetSet.of((0, 2))})
-    assert state.open_dead_letters(LETTERS, 10) is not None
-    state.begin_compaction(COMPACTION, "g", "sink", "/compacted")
+    assert state.dead_letters.open(LETTERS, 10) is not None
+    state.outputs.begin_compaction(COMPACTION, "g", "sink", "/compacted")
     with database.transaction() as connection:
         connection.execute(
             sa.text("select sharequeue.take_service_lease('watch', 'h', cast(:token as uuid), 3600)"),

@@ -176,8 +176,8 @@ class Demo:
         """The summary's tables."""
         figures = summary.Figures(
             position=self.look(),
-            counts=tuple(c for c in self.state.delivery_counts(GROUP) if c.topic == TOPIC),
-            dead_letters=tuple(self.state.dead_letters(GROUP)),
+            counts=tuple(c for c in self.state.figures.delivery_counts(GROUP) if c.topic == TOPIC),
+            dead_letters=tuple(self.state.dead_letters.written(GROUP)),
             checks=tuple(self.launcher.checks()),
         )
         summary.show(self.console, figures)

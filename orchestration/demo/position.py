@@ -58,5 +58,5 @@ def look(state: State, topics: Topics, group_id: str, topic: str) -> Position:
     """The group's position in ``topic`` as of now. Raises as ``Topics.offsets`` does."""
     # The logs first: what is produced between the two questions is for the next look.
     logs = topics.offsets(topic)
-    statuses = tuple(status for status in state.describe(group_id) if status.topic == topic)
+    statuses = tuple(status for status in state.figures.describe(group_id) if status.topic == topic)
     return Position(statuses, logs)

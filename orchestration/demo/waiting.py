@@ -69,7 +69,7 @@ class Holders:
     def __call__(self, position: Position) -> list[Holder]:
         """Members of dead runs, and anybody's leases when they are all that is left."""
         dead = self._dead_members()
-        leases = self._state.leases(self._group_id)
+        leases = self._state.figures.leases(self._group_id)
         ours = [_lease(row, dead.get(row.member_id)) for row in leases if row.member_id in dead]
         places = [Holder(who, "keeps its place in the group", left) for who, left in dead.values()]
         if dead or position.waiting:

@@ -244,7 +244,7 @@ def drain(home: Path | None, output: str, group: str, execute: bool) -> None:
                     "dead_letter_topic": configs.dead_letter_topic or None,
                     "remark": each.held_reason,
                 }
-                for each in state.describe(group)
+                for each in state.figures.describe(group)
                 if each.archiving
             ]
             print_rows(("TOPIC", "PARTITION", "WAITING", "DEAD-LETTER-TOPIC", "REMARK"), waiting, output)

@@ -45,7 +45,7 @@ def describe(home: Path | None, output: str, group: str) -> None:
     """Show GROUP's share-partitions: where each starts, what lags, what is in flight, how its records ended."""
     with Database.open(Settings.load(home)) as database:
         require_group(database, group)
-        partitions = State(database).describe(group)
+        partitions = State(database).figures.describe(group)
     rows = [
         {
             "group": each.group_id,
@@ -113,10 +113,10 @@ def _pause(home: Path | None, group: str, topics: Sequence[str], reason: str | N
     with Database.open(Settings.load(home)) as database:
         state = State(database)
         if not topics:
-            state.pause(group, reason)
+            state.administration.pause(group, reason)
         for topic, partitions in parse_topics(topics).items():
             for partition in (None,) if partitions is None else partitions:
-                state.pause(group, reason, topic, partition)
+                state.administration.pause(group, reason, topic, partition)
     say(f"{'resumed' if reason is None else 'paused'} {group}{''.join(f' {each}' for each in topics)}")
 
 
@@ -138,7 +138,7 @@ def delete(home: Path | None, output: str, named: Sequence[str], execute: bool) 
             else:
                 status = "Successful" if execute else "dry run"
                 if execute:
-                    State(database).delete_group(group)
+                    State(database).administration.delete_group(group)
             rows.append({"group": group, "status": status})
     print_rows(("GROUP", "STATUS"), rows, output)
     if any(str(row["status"]).startswith("Error") for row in rows):

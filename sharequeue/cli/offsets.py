@@ -89,11 +89,11 @@ def reset(
         raise click.UsageError("name topics with --topic, or take --all-topics")
     settings = Settings.load(home)
     with Database.open(settings) as database, Topics(settings) as broker:
-        State(database).check_cluster(broker.cluster_id())
+        State(database).administration.check_cluster(broker.cluster_id())
         if not create_group:
             _require_group_or_flag(database, group)
         state = State(database)
-        stored = {(each.topic, each.partition): each.spso for each in state.describe(group)}
+        stored = {(each.topic, each.partition): each.spso for each in state.figures.describe(group)}
         wanted = parse_topics(topics)
         if all_topics:
             wanted = dict.fromkeys(topic for topic, _ in stored)
@@ -102,7 +102,7 @@ def reset(
         start = _start(OffsetResets(broker, wanted), way, ways[way], stored)
         for warning in start.warnings:
             say_aside(f"warning: {warning}")
-        rows = state.reset_offsets(group, start.offsets, start.topic_ids, execute=execute)
+        rows = state.administration.reset_offsets(group, start.offsets, start.topic_ids, execute=execute)
     if export:
         for row in rows:
             click.echo(f"{row.topic},{row.partition},{row.start_offset}")
@@ -171,9 +171,9 @@ def delete(home: Path | None, output: str, group: str, topics: Sequence[str], ex
     with Database.open(Settings.load(home)) as database:
         require_group(database, group)
         state = State(database)
-        known = {each.topic for each in state.describe(group)}
+        known = {each.topic for each in state.figures.describe(group)}
         for topic in topics:
-            found = state.delete_offsets(group, topic) > 0 if execute else topic in known
+            found = state.administration.delete_offsets(group, topic) > 0 if execute else topic in known
             absent = f"Error: {UnknownTopicOrPartition.name}: There is no offset information to delete."
             rows.append(
                 {"topic": topic, "status": ("Successful" if execute else "dry run") if found else absent}

@@ -62,7 +62,7 @@ def verify(home: Path | None, output: str, group: str | None) -> None:
     with Database.open(Settings.load(home)) as database:
         if group is not None:
             require_group(database, group)
-        violations = State(database).verify(group)
+        violations = State(database).figures.verify(group)
     if output == "json":
         click.echo(json.dumps(violations, indent=2))
     else:

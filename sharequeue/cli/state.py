@@ -20,6 +20,7 @@ from sharequeue.groups.known import require_group
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.state import State
+from sharequeue.state.administration import Administration
 from sharequeue.values import ForcedRun, SharePartition
 
 
@@ -36,7 +37,7 @@ def leases(home: Path | None, output: str, group: str) -> None:
     """Show who holds what, since when and until when; soonest to lapse first."""
     with Database.open(Settings.load(home)) as database:
         require_group(database, group)
-        held = State(database).leases(group)
+        held = State(database).figures.leases(group)
     rows = [
         {
             "topic": row.topic,
@@ -80,14 +81,14 @@ def _forced(command: Callable[..., Any]) -> Callable[..., Any]:
 @_forced
 def release(**given: Any) -> None:
     """Make chosen offsets available now, whoever holds them or whatever they wait for."""
-    _force(State.force_release, **given)
+    _force(Administration.force_release, **given)
 
 
 @state.command("dead-letter")
 @_forced
 def dead_letter(**given: Any) -> None:
     """Send chosen offsets to the dead-letter topic as rejected, whoever holds them."""
-    _force(State.force_dead_letter, **given)
+    _force(Administration.force_dead_letter, **given)
 
 
 def _force(
@@ -106,7 +107,7 @@ def _force(
     assert parts is not None  # noqa: S101  (filtered above)
     at = SharePartition(group, name, parts[0])
     with Database.open(Settings.load(home)) as database:
-        done = act(State(database), at, OffsetSet.of(*parse_offsets(offsets)), execute=execute)
+        done = act(Administration(database), at, OffsetSet.of(*parse_offsets(offsets)), execute=execute)
     rows = [
         {
             "offsets": _shown(run.offsets),
@@ -134,7 +135,7 @@ def extend_locks(home: Path | None, amount: str, execute: bool) -> None:
         if not execute:
             say(f"would extend every lock by {longer}")
             return
-        say(f"extended {State(database).extend_locks(longer)} locks by {longer}")
+        say(f"extended {State(database).administration.extend_locks(longer)} locks by {longer}")
 
 
 @state.command("raise-epochs")
@@ -145,9 +146,9 @@ def raise_epochs(home: Path | None, execute: bool) -> None:
     with Database.open(Settings.load(home)) as database:
         held = State(database)
         if not execute:
-            say(f"would raise the state epochs of {len(held.describe())} share-partitions")
+            say(f"would raise the state epochs of {len(held.figures.describe())} share-partitions")
             return
-        say(f"raised the state epochs of {held.raise_state_epochs()} share-partitions")
+        say(f"raised the state epochs of {held.administration.raise_state_epochs()} share-partitions")
 
 
 @state.command("remove-deleted-topics")
@@ -163,7 +164,7 @@ def remove_deleted_topics(home: Path | None, gone_for: str, execute: bool) -> No
     """
     span = reset_duration(f"by_duration:{gone_for}") or timedelta()
     with Database.open(Settings.load(home)) as database:
-        found = State(database).remove_deleted_topics(span, execute=execute)
+        found = State(database).administration.remove_deleted_topics(span, execute=execute)
     for each in found:
         say(
             f"{'removed' if execute else 'would remove'} {each.share_partitions} share-partitions of group "

@@ -69,8 +69,8 @@ def dead_letter_checks(
 
 def _none_held(asset: dg.AssetKey, state: State, group_id: str) -> dg.AssetCheckResult:
     """Whether anything waits for its topic, and why: what the last drain said stays until a batch is written."""
-    waiting = sum(status.archiving for status in state.describe(group_id))
-    reasons = sorted({held.reason for held in state.held_dead_letters(group_id)})
+    waiting = sum(status.archiving for status in state.figures.describe(group_id))
+    reasons = sorted({held.reason for held in state.dead_letters.held(group_id)})
     told = "; ".join(reasons) or "no drain has been at them yet"
     return dg.AssetCheckResult(
         passed=waiting == 0,
@@ -101,7 +101,7 @@ def state_checks(group_id: str, name: str, asset: dg.AssetKey) -> dg.AssetChecks
         ],
     )
     def checks(queue: StateResource) -> Iterator[dg.AssetCheckResult]:
-        violations = queue.state.verify(group_id)
+        violations = queue.state.figures.verify(group_id)
         yield dg.AssetCheckResult(
             passed=not violations,
             check_name=STATE_VERIFIED,
@@ -110,7 +110,7 @@ def state_checks(group_id: str, name: str, asset: dg.AssetKey) -> dg.AssetChecks
             description="\n".join(violations) or "every invariant holds",
             metadata={"violations": len(violations)},
         )
-        statuses = queue.state.describe(group_id)
+        statuses = queue.state.figures.describe(group_id)
         ahead = [s for s in statuses if s.log_end - s.spso - s.delivery_complete_count < 0]
         yield dg.AssetCheckResult(
             passed=not ahead,
@@ -134,7 +134,7 @@ def state_checks(group_id: str, name: str, asset: dg.AssetKey) -> dg.AssetChecks
 def written_offsets(state: State, group_id: str) -> dict[tuple[str, int], OffsetSet]:
     """Per source topic-partition the offsets that Postgres has as written to the dead-letter topic."""
     offsets: dict[tuple[str, int], OffsetSet] = defaultdict(lambda: EMPTY)
-    for run in state.dead_letters(group_id):
+    for run in state.dead_letters.written(group_id):
         if not run.dropped:
             offsets[run.share_partition.topic, run.share_partition.partition] |= run.offsets
     return dict(offsets)

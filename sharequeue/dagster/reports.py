@@ -1,8 +1,8 @@
 """What does a report on a share group show in Dagster?
 
 The numbers that Dagster plots over time (flat keys, one unit each, the same at every materialization), a
-table and a picture. The figures are those of ``State.describe`` and ``State.delivery_counts``, the picture of
-lag is drawn from the history in Postgres; nothing is computed here that SQL already says.
+table and a picture. The figures are those of ``State.figures``, the picture of lag is drawn from the history in
+Postgres; nothing is computed here that SQL already says.
 """
 
 from collections import defaultdict

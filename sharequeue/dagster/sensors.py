@@ -39,7 +39,7 @@ def lag_sensor(group_id: str, job_name: str) -> dg.SensorDefinition:
         description=f"Requests a run of {job_name} while {group_id} has records that nobody holds.",
     )
     def sensor(context: dg.SensorEvaluationContext, queue: StateResource) -> dg.SensorResult | dg.SkipReason:
-        statuses = queue.state.describe(group_id)
+        statuses = queue.state.figures.describe(group_id)
         lag, waiting = sum(s.lag for s in statuses), waiting_records(statuses)
         if waiting == 0:
             return dg.SkipReason(

@@ -119,7 +119,7 @@ class BatchWriter:
                 if absent:
                     if self._copying and source_id == batch.topic_id and originals is None:
                         originals = open_clients.enter_context(Originals(self._settings, self._source.topic))
-                    tell = explanations.of(self._state.dead_letter_attempts(self._source, batch.sequence))
+                    tell = explanations.of(self._state.dead_letters.attempts(self._source, batch.sequence))
                     writing = LetterWriting(batch, tell)
                     placed = marker if source_id is not None else None
                     if self._copying or self._topic.max_message_bytes < LARGEST_LETTER_BYTES:
@@ -129,14 +129,14 @@ class BatchWriter:
                         self._transact(producer, writing, absent, copies, placed)
                     else:
                         self._transact_all(producer, writing, absent, placed)
-                closed = self._state.close_dead_letters(self._source, batch.sequence)
+                closed = self._state.dead_letters.close(self._source, batch.sequence)
                 self._step("closed")
                 written = min(absent.count, closed)
                 yield BatchDone(batch.sequence, written, closed - written)
                 batch = self._open()
 
     def _open(self) -> DeadLetterBatch | None:
-        return self._state.open_dead_letters(self._source, self._bounds.records)
+        return self._state.dead_letters.open(self._source, self._bounds.records)
 
     def _step(self, step: Step) -> None:
         self._on_step(step, self._source)

@@ -183,7 +183,7 @@ class DeadLetterWriter:
         """Write everything that waits; `progress` gets a line for every batch.
 
         Records that cannot be written are the report's `held`, not an error, and are told to whoever asks the state
-        (`State.held_dead_letters`). An error of the database is one, and leaves open batches to the next drain.
+        (`State.dead_letters.held`). An error of the database is one, and leaves open batches to the next drain.
         Raises InconsistentClusterId when the broker is of another cluster than the state.
         """
         started_at = time.monotonic()
@@ -215,7 +215,7 @@ class DeadLetterWriter:
             {source: problem for source, (_, problem) in outcomes.items() if problem is not None}
         )
         for one in held:
-            self._state.hold_dead_letters(one.share_partition, one.reason)
+            self._state.dead_letters.hold(one.share_partition, one.reason)
         return DeadLetterReport(
             self._rules.topic,
             tuple(report for report, _ in outcomes.values() if report is not None),
@@ -227,7 +227,7 @@ class DeadLetterWriter:
         """Raise InconsistentClusterId before anything is written to, or dropped for, another Kafka cluster."""
         # A broker that is away is told of where its topic is asked for.
         with suppress(BrokerNotAvailable), Topics(self._settings, TIMEOUT_SECONDS) as topics:
-            self._state.check_cluster(topics.cluster_id())
+            self._state.administration.check_cluster(topics.cluster_id())
 
     def _settle(self) -> None:
         """Wait until readers see what was written."""
@@ -271,7 +271,7 @@ class DeadLetterWriter:
         """How many records are ARCHIVING, for the share-partitions that have any."""
         return {
             status.share_partition: status.archiving
-            for status in self._state.describe(self._group_id)
+            for status in self._state.figures.describe(self._group_id)
             if status.archiving and (self._only is None or status.share_partition in self._only)
         }
 
@@ -342,9 +342,9 @@ class DeadLetterWriter:
         fence = LetterProducer(self._settings, source, NO_TOPIC, drain.markers)
         with suppress(CannotWrite, Fenced), fence:
             marker = drain.markers.of(source)
-        while (batch := self._state.open_dead_letters(source, self._bounds.records)) is not None:
+        while (batch := self._state.dead_letters.open(source, self._bounds.records)) is not None:
             written = marker is not None and marker.wrote_all_of(batch)
-            closed = self._state.close_dead_letters(source, batch.sequence, dropped=not written)
+            closed = self._state.dead_letters.close(source, batch.sequence, dropped=not written)
             report = _with(report, resumed=closed if written else 0, dropped=0 if written else closed)
             if not written:
                 drain.say(

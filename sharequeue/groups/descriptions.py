@@ -1,7 +1,7 @@
 """What is there to see of a share group: its state, its epochs, its members?
 
 Read only; the values of Kafka's ListGroups and ShareGroupDescribe (kafka-semantics 2.16, 2.19). The figures
-of share-partitions are `State.describe`'s.
+of share-partitions are `State.figures.describe`'s.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Turns an administrator's wish (the log's start, its end, a time, a given offset, where a consumer group stands, what
 a file says) into one start offset per share-partition, by Kafka's rules for `kafka-share-groups.sh
---reset-offsets`. Nothing is changed here: the answer is for ``State.reset_offsets``, which refuses while the group
-has members. The broker's own share groups are read through a file, which their own tool writes:
+--reset-offsets`. Nothing is changed here: the result is for ``State.administration.reset_offsets``, which refuses
+while the group has members. The broker's own share groups are read through a file, which their own tool writes:
 `kafka-share-groups.sh --reset-offsets --group G --all-topics --to-current --dry-run --export`.
 """
 

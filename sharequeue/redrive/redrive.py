@@ -133,7 +133,7 @@ class Redrive:
         self._batch_records = batch_records if rate is None else max(1, min(batch_records, int(rate)))
         self._on_step = on_step
         self._topics = Topics(settings)
-        State(database).check_cluster(self._topics.cluster_id())
+        State(database).administration.check_cluster(self._topics.cluster_id())
         described = self._topics.describe([topic]).get(topic)
         if described is None:
             raise self._topics.missing(topic)

@@ -235,7 +235,7 @@ async def _groups(service: Service, request: Request) -> Response:
 async def _group(service: Service, request: Request) -> Response:
     group_id = request.path_params["group_id"]
     group = await service.in_thread(lambda: describe_group(service.database, group_id))
-    partitions = await service.in_thread(lambda: State(service.database).describe(group_id))
+    partitions = await service.in_thread(lambda: State(service.database).figures.describe(group_id))
     waiting = {topic: why for (waits, topic), why in service.coordinator.waiting.items() if waits == group_id}
     return JSONResponse(group_description(group, partitions, waiting))
 
@@ -296,7 +296,7 @@ def _held(service: Service) -> list[dict[str, object]]:
             "reason": each.reason,
             "since": each.since.isoformat(),
         }
-        for each in State(service.database).held_dead_letters()
+        for each in State(service.database).dead_letters.held()
     ]
 
 

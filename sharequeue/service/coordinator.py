@@ -118,7 +118,7 @@ class Coordinator:
         def stopped() -> bool:
             return silence is not None and time.monotonic() - began > silence.total_seconds()
 
-        self._state.beat()
+        self._state.administration.beat()
         hear_replica(self._database, self.name, drains=self._drainer is not None)
         expired = 0
         for group_id in overdue_groups(self._database):
@@ -160,7 +160,7 @@ class Coordinator:
         )
         for day in kept.dropped:
             _log.info("the journal of %s is dropped: older than %s", day, self._configs.journal_retention)
-        for table in self._state.give_back_room():
+        for table in self._state.administration.give_back_room():
             _log.info("%s was nearly all room, and is written anew", table)
         return kept
 
@@ -209,7 +209,7 @@ class Coordinator:
 
     def _take_up(self, silence: timedelta) -> None:
         """Begin, or begin again after nobody could be heard: before any lock or session is ended."""
-        outage = self._state.beat(silence)
+        outage = self._state.administration.beat(silence)
         if outage is not None:
             _log.warning("nobody was heard for %s: locks go on with the time they had left", outage)
         unheard = hear_replica(self._database, self.name, silence, drains=self._drainer is not None)

@@ -51,8 +51,8 @@ class _StateCollector(Collector):
         reachable = GaugeMetricFamily("sharequeue_database_up", "Whether the database answers.")
         try:
             groups = list_groups(self._database)
-            partitions = State(self._database).describe()
-            held = State(self._database).held_dead_letters()
+            partitions = State(self._database).figures.describe()
+            held = State(self._database).dead_letters.held()
         except SQLAlchemyError as error:
             _log.warning("no figures for /metrics: %s", str(error).splitlines()[0])
             reachable.add_metric([], 0)

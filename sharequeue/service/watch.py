@@ -89,14 +89,14 @@ class Watch:
     def _look(self) -> tuple[int, int]:
         # Each time: what answers at this address may be another cluster since, and knows none of the topics.
         cluster_id = self._topics.cluster_id()
-        State(self._database).check_cluster(cluster_id)
+        State(self._database).administration.check_cluster(cluster_id)
         names = watched_names(self._database)
         answers = self._topics.ask(names)
         told = set(names) - set(answers.refused)
         present = {name: info.topic_id for name, info in answers.known.items()}
         with self._lease.fenced() as database:
             record_topics(database, answers.known, told)
-            State(database).note_topics({name: present.get(name) for name in sorted(told)})
+            State(database).administration.note_topics({name: present.get(name) for name in sorted(told)})
         self._remove_deleted()
         initialized = 0
         for group_id in grown_groups(self._database):
@@ -111,10 +111,12 @@ class Watch:
     def _remove_deleted(self) -> None:
         """What groups have of topics that have been gone for long enough, each group in a step of its own."""
         retention = self._configs.deleted_topics_retention
-        due = State(self._database).remove_deleted_topics(retention, execute=False)
+        due = State(self._database).administration.remove_deleted_topics(retention, execute=False)
         for group_id in sorted({each.group_id for each in due}):
             with self._groups.step(group_id), self._lease.fenced() as database:
-                for each in State(database).remove_deleted_topics(retention, execute=True, group_id=group_id):
+                for each in State(database).administration.remove_deleted_topics(
+                    retention, execute=True, group_id=group_id
+                ):
                     _log.warning(
                         "group %s: removed its %d share-partitions of topic %s (id %s), which is gone since %s",
                         *(group_id, each.share_partitions, each.topic, each.topic_id, each.gone_since),
@@ -237,6 +239,6 @@ class Watch:
                         ends = log.log_start, log.log_end, log.last_stable_offset
                         seen.append(LogSeen(at, known[topic].topic_id, *ends))
             with self._groups.step(group.group_id), self._lease.fenced() as database:
-                statuses = State(database).observe_many(seen)
+                statuses = State(database).many.observe(seen)
                 observed += sum(status is not None for status in statuses.values())
         return observed

@@ -72,7 +72,7 @@ class DrainAtEnd:
 def drain_at_end(settings: Settings, state: State, configs: GroupConfigs) -> Drained | None:
     """Write what waits of a group; None where nothing does, or a service is there to write it. Raises nothing."""
     try:
-        if state.service_drains() or not _waiting(state, configs.group_id):
+        if state.dead_letters.service_drains() or not _waiting(state, configs.group_id):
             return None
         drained = _drain(settings, state, configs)
     except Exception as error:
@@ -119,7 +119,7 @@ def _drain(settings: Settings, state: State, configs: GroupConfigs) -> Drained:
 
 
 def _waiting(state: State, group: str) -> int:
-    return sum(status.archiving for status in state.describe(group))
+    return sum(status.archiving for status in state.figures.describe(group))
 
 
 def _left(group: str, reason: str, records: int | None = None) -> DeadLettersLeft:

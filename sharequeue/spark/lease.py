@@ -220,7 +220,7 @@ def lease(
         session = spark or spark_session(settings, f"lease of {group}")
         database = stack.enter_context(Database.open(settings))
         broker = stack.enter_context(Topics(settings))
-        State(database).check_cluster(broker.cluster_id())
+        State(database).administration.check_cluster(broker.cluster_id())
         require_topics(broker, names)
         configs = GroupConfigs.load(database, group)
         source = Source(
@@ -246,7 +246,7 @@ def lease(
         budget = Budget(max_records)
         if max_bytes:
             sizes = stack.enter_context(RecordSizes(settings, source.isolation_level))
-            means = sizes.measure(share_partitions, source.state.describe(group))
+            means = sizes.measure(share_partitions, source.state.figures.describe(group))
             budget = Budget(max_records, max_bytes, means)
         leases = keeper.acquire_within(budget, share_partitions, lock_duration_ms)
         reason = None if leases else why_nothing(source.state, configs, names)

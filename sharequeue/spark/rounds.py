@@ -65,7 +65,7 @@ class Run:
 
     def lag(self) -> int:
         """Return the lag of the group in this job's topics."""
-        statuses = self.source.state.describe(self.job.group)
+        statuses = self.source.state.figures.describe(self.job.group)
         return sum(status.lag for status in statuses if status.topic in self.job.topics)
 
     def isolation(self, keeper: LeaseKeeper) -> Isolation:
@@ -167,7 +167,7 @@ class Round:
         run = self.run
         means: Mapping[str, float] = {}
         if run.budget.max_bytes:
-            means = run.sizes.measure(share_partitions, run.source.state.describe(run.job.group))
+            means = run.sizes.measure(share_partitions, run.source.state.figures.describe(run.job.group))
         budget = replace(run.budget, mean_bytes=means)
         parts = parts_each(len(share_partitions))
         return self.keeper.acquire_within(

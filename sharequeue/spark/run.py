@@ -69,7 +69,7 @@ def run_rounds(
         raise ValueError(f"max_records is {max_records}: expected how many records a round leases, 1 or more")
     max_bytes = job.max_bytes if max_bytes is None else max_bytes
     with Database.open(settings) as database:
-        State(database).check_cluster(topics.cluster_id())
+        State(database).administration.check_cluster(topics.cluster_id())
         configs = GroupConfigs.load(database, job.group)
     isolation_level = isolation_level or configs.isolation_level
     max_bytes = configs.fetch_max_bytes if max_bytes is None else max_bytes

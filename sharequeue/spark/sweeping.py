@@ -43,11 +43,11 @@ def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -
         (sink, path, leases) for sink in names.all for path, leases in _folders(files, settings, state, sink)
     ]
     # In this order: a lease that is acknowledged between the two questions is in the second answer.
-    held = {row.lease_id for row in state.leases(names.group)}
+    held = {row.lease_id for row in state.figures.leases(names.group)}
     counted = {
         (sink, row.lease_id)
         for sink in names.all
-        for row in state.outputs(names.group, sink)
+        for row in state.outputs.counted(names.group, sink)
         if not row.location.startswith(ELSEWHERE)
     }
     return [
@@ -62,7 +62,7 @@ def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -
 
 
 def _folders(files: Files, settings: Settings, state: State, sink: str) -> list[tuple[str, set[int]]]:
-    root, ours = sink_root(settings, sink), state.state_id()
+    root, ours = sink_root(settings, sink), state.outputs.state_id()
     found: list[tuple[str, set[int]]] = []
     for name in files.names(root):
         if match := re.match(rf"^lease={ours}-(\d+)$", name):

@@ -20,10 +20,11 @@ from sharequeue.state.rows import raise_refusal, refusal, share_partition_name
 from sharequeue.values import DeletedTopic, ForcedRun, ResetRow, SharePartition
 
 
-class StateAdministration:
-    """The administrative part of ``sharequeue.state.State``."""
+class Administration:
+    """What an administrator and the service do to the state of share-partitions; ``State.administration``."""
 
-    _database: Database
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def pause(
         self, group_id: str, reason: str | None, topic: str | None = None, partition: int | None = None

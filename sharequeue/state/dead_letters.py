@@ -22,10 +22,11 @@ from sharequeue.values import (
 )
 
 
-class StateDeadLetters:
-    """The dead-letter part of ``sharequeue.state.State``."""
+class DeadLetters:
+    """The dead letters of share-partitions, from ARCHIVING to ARCHIVED; ``State.dead_letters``."""
 
-    _database: Database
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def topics_redriven_for_others(self, group_id: str) -> set[str]:
         """Return the topics that have records put back from a dead-letter topic for another share group alone.
@@ -39,7 +40,7 @@ class StateDeadLetters:
         )
         return {row["topic"] for row in rows}
 
-    def open_dead_letters(self, at: SharePartition, max_records: int) -> DeadLetterBatch | None:
+    def open(self, at: SharePartition, max_records: int) -> DeadLetterBatch | None:
         """The batch of dead letters to write next: the open one again, or a new one of the lowest offsets.
 
         None when none waits.
@@ -60,7 +61,7 @@ class StateDeadLetters:
         first = rows[0]
         return DeadLetterBatch(at, first["sequence"], first["topic_id"], letters, first["opened_at"])
 
-    def close_dead_letters(self, at: SharePartition, sequence: int, *, dropped: bool = False) -> int:
+    def close(self, at: SharePartition, sequence: int, *, dropped: bool = False) -> int:
         """ARCHIVING becomes ARCHIVED for a batch the broker confirmed; answers its records, 0 if closed
         before."""
         rows = self._database.call(
@@ -73,7 +74,7 @@ class StateDeadLetters:
         )
         return int(rows[0]["closed"])
 
-    def dead_letter_attempts(self, at: SharePartition, sequence: int) -> list[Attempt]:
+    def attempts(self, at: SharePartition, sequence: int) -> list[Attempt]:
         """The deliveries that the records of a batch went through in vain, oldest first."""
         rows = self._database.call(
             sa.text(
@@ -95,7 +96,7 @@ class StateDeadLetters:
             for row in rows
         ]
 
-    def hold_dead_letters(self, at: SharePartition, reason: str | None) -> None:
+    def hold(self, at: SharePartition, reason: str | None) -> None:
         """Say why what waits cannot be written, for everybody to see; None takes it back, as closing a batch does."""
         self._database.call(
             sa.text(
@@ -110,7 +111,7 @@ class StateDeadLetters:
         rows = self._database.rows(sa.text("select sharequeue.service_drains() as drains"))
         return bool(rows[0]["drains"])
 
-    def held_dead_letters(self, group_id: str | None = None) -> list[HeldDeadLetters]:
+    def held(self, group_id: str | None = None) -> list[HeldDeadLetters]:
         """What no drain could write, of a group or of all."""
         rows = self._database.rows(
             sa.text(
@@ -129,7 +130,7 @@ class StateDeadLetters:
             for row in rows
         ]
 
-    def dead_letters(self, group_id: str) -> list[ArchivedRun]:
+    def written(self, group_id: str) -> list[ArchivedRun]:
         """Every closed run of dead letters of a group, in the order of writing."""
         rows = self._database.rows(
             sa.text(

@@ -18,6 +18,8 @@ from sharequeue.offsets import OffsetSet
 from sharequeue.state.rows import (
     AcquireMode,
     Redelivery,
+    acknowledged_of,
+    acquisition,
     holder,
     lease_of,
     raise_refusal,
@@ -34,10 +36,11 @@ from sharequeue.values import (
 )
 
 
-class StateFetches:
-    """The part of ``sharequeue.state.State`` that speaks in Kafka's batches."""
+class Fetches:
+    """The operations of an online member, in Kafka's batches; ``State.fetches``."""
 
-    _database: Database
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def acknowledge_batches(
         self,
@@ -77,9 +80,8 @@ class StateFetches:
             renewing=renewing,
             not_before=not_before,
         )
-        row = dict(rows[0])
-        raise_refusal(row)
-        return Acknowledged(**{name: value for name, value in row.items() if not name.startswith("error_")})
+        raise_refusal(rows[0])
+        return acknowledged_of(rows[0])
 
     def acknowledge_and_acquire(
         self,
@@ -105,12 +107,8 @@ class StateFetches:
         rows = self._database.call(
             sa.text(_PLAIN if plain else _FULL),
             **holder(lease),
-            request_id=str(request_id or uuid4()),
+            **acquisition(max_records, lock_duration_ms, request_id, redelivery, mode),
             **_arrays(_batches(outcomes)),
-            max_records=max_records,
-            lock_duration_ms=lock_duration_ms,
-            redelivery=redelivery,
-            mode=mode,
             not_before=not_before,
         )
         first = rows[0]

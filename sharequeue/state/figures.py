@@ -10,25 +10,14 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.offsets import OffsetSet
-from sharequeue.values import DeliveryCount, LeaseRow, OutputRow, SharePartitionStatus
+from sharequeue.values import DeliveryCount, LeaseRow, SharePartitionStatus
 
 
-class StateFigures:
-    """The reading part of ``sharequeue.state.State``."""
+class Figures:
+    """The figures of share-partitions; ``State.figures``."""
 
-    _database: Database
-
-    def outputs(self, group_id: str, sink: str) -> list[OutputRow]:
-        """The outputs of a sink that count: the manifest its readers go by."""
-        rows = self._database.rows(
-            sa.text(
-                "select lease_id, topic, partition, location, records, acknowledged_at"
-                " from sharequeue.counted_outputs where group_id = :group_id and sink = :sink order by lease_id"
-            ),
-            group_id=group_id,
-            sink=sink,
-        )
-        return [OutputRow(**row) for row in rows]
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def describe(self, group_id: str | None = None) -> list[SharePartitionStatus]:
         """The figures of every share-partition of a group, or of all groups."""

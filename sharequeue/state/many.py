@@ -1,6 +1,6 @@
 """What may be done to many share-partitions of a group in one call and one commit?
 
-The operations of ``sharequeue.state.State`` with ``_many`` behind the name: a run with a thousand share-partitions
+The operations of ``sharequeue.state.State`` on more than one: a run with a thousand share-partitions
 would ask a thousand times. Refusals come as values, lease by lease, and none undoes another. A call holds the rows of
 its share-partitions locked until it commits: send ``A_CALL`` of them at once, and the rest in the next call
 (``in_calls``). Kafka's requests name many partitions too (KIP-932: ShareFetch, ShareAcknowledge).
@@ -21,7 +21,15 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.errors import ShareError
 from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.state.rows import AcquireMode, Redelivery, lease_of, refusal
+from sharequeue.state.rows import (
+    AcquireMode,
+    Redelivery,
+    acknowledged_of,
+    acquisition,
+    lease_of,
+    outputs_of,
+    refusal,
+)
 from sharequeue.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition
 
 A_CALL = 200
@@ -31,8 +39,8 @@ OBSERVED_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseAnswer:
-    """What is to be answered for a lease, as ``State.acknowledge`` takes it."""
+class LeaseAcknowledgement:
+    """The acknowledgement of one lease, with the arguments of ``State.acknowledge``."""
 
     lease: Lease
     outcomes: Mapping[AcknowledgeType, OffsetSet]
@@ -57,15 +65,16 @@ def in_calls(items: Sequence[_T], most: int = A_CALL) -> Iterator[Sequence[_T]]:
         yield items[first : first + most]
 
 
-class StateMany:
-    """The part of ``sharequeue.state.State`` that takes many share-partitions of one group at once.
+class Many:
+    """The operations of ``State`` on many share-partitions of one group at once; ``State.many``.
 
     All of a call are of one group, and of one member with one epoch where it has a holder; ValueError otherwise.
     """
 
-    _database: Database
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
-    def observe_many(self, seen: Sequence[LogSeen]) -> dict[SharePartition, str | None]:
+    def observe(self, seen: Sequence[LogSeen]) -> dict[SharePartition, str | None]:
         """Records what the broker said of many logs of one group, as ``observe``; answers their status.
 
         Only what changed is written. In several calls where there are more than ``OBSERVED_AT_ONCE``.
@@ -88,7 +97,7 @@ class StateMany:
                 statuses[SharePartition(at[0].group_id, row["topic"], row["partition"])] = row["status"]
         return statuses
 
-    def acquire_many(
+    def acquire(
         self,
         share_partitions: Sequence[SharePartition],
         member_id: str,
@@ -125,11 +134,7 @@ class StateMany:
             **_names(share_partitions),
             member_id=member_id,
             member_epoch=member_epoch,
-            max_records=max_records,
-            lock_duration_ms=lock_duration_ms,
-            request_id=str(request_id or uuid4()),
-            redelivery=redelivery,
-            mode=mode,
+            **acquisition(max_records, lock_duration_ms, request_id, redelivery, mode),
             max_bytes=max_bytes,
             means=means,
             leave_outs=None if leave_outs is None else [str(each) for each in leave_outs],
@@ -149,7 +154,7 @@ class StateMany:
                 refusals[at] = refused
         return AcquiredMany(tuple(leases), refusals)
 
-    def renew_many(self, leases: Sequence[Lease]) -> list[datetime | ShareError]:
+    def renew(self, leases: Sequence[Lease]) -> list[datetime | ShareError]:
         """A full lock duration from now for each of these leases, as ``renew``: the new expiry, or why not."""
         if not leases:
             return []
@@ -162,18 +167,20 @@ class StateMany:
         )
         return [refusal(row) or row["expires_at"] for row in rows]
 
-    def acknowledge_many(
-        self, answers: Sequence[LeaseAnswer], *, request_id: UUID | None = None
+    def acknowledge(
+        self, acknowledgements: Sequence[LeaseAcknowledgement], *, request_id: UUID | None = None
     ) -> list[Acknowledged | ShareError]:
-        """Answers many leases, each whole or not at all, as ``acknowledge``; the outputs of those that were
-        answered count from this commit on."""
-        if not answers:
+        """Acknowledge many leases, each whole or not at all, as ``State.acknowledge``.
+
+        The outputs of the leases that were not refused count from this commit on.
+        """
+        if not acknowledgements:
             return []
-        if any(AcknowledgeType.RENEW in each.outcomes for each in answers):
-            raise ValueError("acknowledge_many() answers records; to keep locks, call renew_many()")
+        if any(AcknowledgeType.RENEW in each.outcomes for each in acknowledgements):
+            raise ValueError("many.acknowledge() acknowledges records; to keep locks, call many.renew()")
 
         def sets(kind: AcknowledgeType) -> list[str]:
-            return [str(each.outcomes.get(kind, EMPTY)) for each in answers]
+            return [str(each.outcomes.get(kind, EMPTY)) for each in acknowledgements]
 
         rows = self._database.call(
             sa.text(
@@ -183,23 +190,18 @@ class StateMany:
                 " cast(:rejects as int8multirange[]), cast(:gaps as int8multirange[]), cast(:outputs as jsonb),"
                 " cast(:not_befores as timestamptz[]))"
             ),
-            **_holders([each.lease for each in answers]),
+            **_holders([each.lease for each in acknowledgements]),
             request_id=str(request_id or uuid4()),
             accepts=sets(AcknowledgeType.ACCEPT),
             releases=sets(AcknowledgeType.RELEASE),
             rejects=sets(AcknowledgeType.REJECT),
             gaps=sets(AcknowledgeType.GAP),
-            outputs=json.dumps(
-                [
-                    [{"sink": o.sink, "location": o.location, "records": o.records} for o in each.outputs]
-                    for each in answers
-                ]
-            ),
-            not_befores=[each.not_before for each in answers],
+            outputs=json.dumps([outputs_of(each.outputs) for each in acknowledgements]),
+            not_befores=[each.not_before for each in acknowledgements],
         )
-        return [refusal(row) or _acknowledged(row) for row in rows]
+        return [refusal(row) or acknowledged_of(row) for row in rows]
 
-    def release_many(self, leases: Sequence[Lease], *, cancelled: bool = False, refund: bool = False) -> int:
+    def release(self, leases: Sequence[Lease], *, cancelled: bool = False, refund: bool = False) -> int:
         """Gives back, unanswered, what these leases still hold, as ``release_lease``; answers how many records
         that was."""
         if not leases:
@@ -242,8 +244,3 @@ def _holders(leases: Sequence[Lease]) -> dict[str, Any]:
         "member_epoch": member_epoch,
         "tokens": [str(lease.token) for lease in leases],
     }
-
-
-def _acknowledged(row: Mapping[Any, Any]) -> Acknowledged:
-    named = ("spso", "lag", "accepted", "released", "rejected", "gaps", "exhausted")
-    return Acknowledged(**{name: row[name] for name in named})

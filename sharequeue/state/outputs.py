@@ -1,8 +1,8 @@
-"""How do the outputs of several leases become one, without a reader who notices?
+"""Which outputs of a sink count, and how do the outputs of several leases become one?
 
-The manifest's side of a compaction: it is announced before anything is written, the manifest moves to the new folder
-in one transaction, and what was replaced is told to whoever sweeps. The files are moved by
-``sharequeue.spark.output.compaction``.
+The manifest: an output counts from the commit of its acknowledgement on. A compaction is announced before anything is
+written, the manifest moves to the new folder in one transaction, and what was replaced is returned to whoever sweeps.
+The files are moved by ``sharequeue.spark.output.compaction``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.values import OutputRow
 
 
-class StateOutputs:
-    """The compacting part of ``sharequeue.state.State``."""
+class Outputs:
+    """The manifest of a sink's outputs, and its compaction; ``State.outputs``."""
 
-    _database: Database
-    _state_id: UUID | None = None
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._state_id: UUID | None = None
 
     def state_id(self) -> UUID:
         """Which state this is: outputs carry it in their names. Asked for once."""
@@ -28,6 +30,18 @@ class StateOutputs:
             rows = self._database.rows(sa.text("select sharequeue.state_id() as state_id"))
             self._state_id = UUID(str(rows[0]["state_id"]))
         return self._state_id
+
+    def counted(self, group_id: str, sink: str) -> list[OutputRow]:
+        """The outputs of a sink that count: the manifest its readers go by."""
+        rows = self._database.rows(
+            sa.text(
+                "select lease_id, topic, partition, location, records, acknowledged_at"
+                " from sharequeue.counted_outputs where group_id = :group_id and sink = :sink order by lease_id"
+            ),
+            group_id=group_id,
+            sink=sink,
+        )
+        return [OutputRow(**row) for row in rows]
 
     def begin_compaction(self, compaction_id: UUID, group_id: str, sink: str, location: str) -> None:
         """Announces that a folder will be written, so that a sweep finds it whatever happens."""
@@ -55,7 +69,7 @@ class StateOutputs:
         )
         return int(rows[0]["moved"])
 
-    def removable_outputs(self, group_id: str, sink: str, grace: timedelta) -> dict[UUID, list[str]]:
+    def removable(self, group_id: str, sink: str, grace: timedelta) -> dict[UUID, list[str]]:
         """Folders by compaction that no reader needs any more: replaced longer ago than the grace, or new ones of
         compactions that took longer than it, which are given up by this."""
         rows = self._database.call(

@@ -1,8 +1,8 @@
 """How did the queue do over time?
 
 The history behind the reports: SPSO, lag and what is in flight per share-partition, and the histogram of
-delivery counts, one snapshot a call. The figures themselves are those of ``State.describe`` and
-``State.delivery_counts``; tables, plots and Dagster metadata are made elsewhere from these rows, and any BI
+delivery counts, one snapshot a call. The figures themselves are those of ``Figures.describe`` and
+``Figures.delivery_counts``; tables, plots and Dagster metadata are made elsewhere from these rows, and any BI
 tool may read the tables ``share_partition_history`` and ``delivery_count_history`` directly.
 """
 

@@ -6,12 +6,13 @@ Shared by the parts of ``sharequeue.state.State``; nothing here talks to the dat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Literal
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from sharequeue.errors import ShareError, error_for
 from sharequeue.offsets import OffsetSet
-from sharequeue.values import Delivery, Lease, SharePartition
+from sharequeue.values import Acknowledged, Delivery, Lease, LeaseOutput, SharePartition
 
 Redelivery = Literal["kafka", "fan_out"]
 """How records that come again are dealt out: under Kafka's throttle, or suspects divided (poison isolation)."""
@@ -34,6 +35,33 @@ def holder(lease: Lease) -> dict[str, str | int | None]:
         "member_epoch": lease.member_epoch,
         "token": str(lease.token),
     }
+
+
+def acquisition(
+    max_records: int,
+    lock_duration_ms: int | None,
+    request_id: UUID | None,
+    redelivery: Redelivery,
+    mode: AcquireMode,
+) -> dict[str, str | int | None]:
+    """The parameters that every acquire has; a request id of its own where none is given."""
+    return {
+        "max_records": max_records,
+        "lock_duration_ms": lock_duration_ms,
+        "request_id": str(request_id or uuid4()),
+        "redelivery": redelivery,
+        "mode": mode,
+    }
+
+
+def outputs_of(outputs: Sequence[LeaseOutput]) -> list[dict[str, str | int]]:
+    """The outputs of a lease as the SQL functions take them, in JSON."""
+    return [{"sink": made.sink, "location": made.location, "records": made.records} for made in outputs]
+
+
+def acknowledged_of(row: Mapping[Any, Any]) -> Acknowledged:
+    """The figures that an acknowledgement returns in a row."""
+    return Acknowledged(**{field.name: row[field.name] for field in fields(Acknowledged)})
 
 
 def refusal(row: Mapping[Any, Any], prefix: str = "") -> ShareError | None:

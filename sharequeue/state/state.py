@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 from datetime import datetime
 from typing import Self
 from uuid import UUID, uuid4
@@ -22,91 +21,57 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
 from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.state.administration import StateAdministration
-from sharequeue.state.dead_letters import StateDeadLetters
-from sharequeue.state.fetches import StateFetches
-from sharequeue.state.figures import StateFigures
-from sharequeue.state.many import A_CALL, AcquiredMany, LeaseAnswer, StateMany, in_calls
-from sharequeue.state.outputs import StateOutputs
+from sharequeue.state.administration import Administration
+from sharequeue.state.dead_letters import DeadLetters
+from sharequeue.state.fetches import Fetches
+from sharequeue.state.figures import Figures
+from sharequeue.state.many import Many
+from sharequeue.state.outputs import Outputs
 from sharequeue.state.rows import (
     AcquireMode,
     Redelivery,
+    acknowledged_of,
+    acquisition,
     holder,
     lease_of,
+    outputs_of,
     raise_refusal,
     share_partition_name,
 )
 from sharequeue.values import (
     Acknowledged,
-    AcknowledgedAndAcquired,
-    AcknowledgementBatch,
     AcknowledgeType,
-    ArchivedRun,
-    Attempt,
-    DeadLetterBatch,
-    DeadLetterRun,
-    Delivery,
-    DeliveryCount,
-    ForcedRun,
-    HeldDeadLetters,
     Lease,
     LeaseOutput,
-    LeaseRow,
-    LogSeen,
-    OutputRow,
-    ResetRow,
     SharePartition,
-    SharePartitionStatus,
     Swept,
 )
 
-__all__ = [
-    "A_CALL",
-    "AcknowledgeType",
-    "Acknowledged",
-    "AcknowledgedAndAcquired",
-    "AcknowledgementBatch",
-    "AcquireMode",
-    "AcquiredMany",
-    "ArchivedRun",
-    "Attempt",
-    "DeadLetterBatch",
-    "DeadLetterRun",
-    "Delivery",
-    "DeliveryCount",
-    "ForcedRun",
-    "HeldDeadLetters",
-    "Lease",
-    "LeaseAnswer",
-    "LeaseOutput",
-    "LeaseRow",
-    "LogSeen",
-    "OutputRow",
-    "Redelivery",
-    "ResetRow",
-    "SharePartition",
-    "SharePartitionStatus",
-    "State",
-    "Swept",
-    "in_calls",
-]
 
-
-class State(StateMany, StateFetches, StateDeadLetters, StateFigures, StateOutputs, StateAdministration):
+class State:
     """The operations on share-partition state, over one database. Safe to share between threads.
 
-    A refusal raises the error of Kafka's name from ``sharequeue.errors`` and has changed nothing. The
-    parts by subject: many share-partitions at once (``state_many``), Kafka's batches (``state_fetches``), dead
-    letters, figures, compaction of outputs, administration.
+    Here is what a worker does with one share-partition; everything else is in a part:
+
+    - ``many``: the same operations on many share-partitions in one call,
+    - ``fetches``: acknowledgements in Kafka's batches, and the fetch that carries them,
+    - ``dead_letters``: the state's half of writing dead letters,
+    - ``outputs``: the outputs of a sink that count, and their compaction,
+    - ``figures``: what the state is, read only,
+    - ``administration``: what administrators and the service do.
+
+    Each part is a class over a ``Database`` too: ``Figures(database)`` is ``State(database).figures``. A refusal
+    raises the error of Kafka's name from ``sharequeue.errors`` and has changed nothing.
     """
 
     def __init__(self, database: Database) -> None:
-        self._database = database
-
-    @property
-    def database(self) -> Database:
-        """The database that the state is in."""
-        return self._database
+        self.database = database
+        self.many = Many(database)
+        self.fetches = Fetches(database)
+        self.dead_letters = DeadLetters(database)
+        self.outputs = Outputs(database)
+        self.figures = Figures(database)
+        self.administration = Administration(database)
 
     @contextmanager
     def transaction(self) -> Iterator[tuple[sa.Connection, Self]]:
@@ -115,20 +80,18 @@ class State(StateMany, StateFetches, StateDeadLetters, StateFigures, StateOutput
         A refusal raises, as ever, and so takes the caller's statements back with it. Nothing is repeated when
         the connection is lost: the caller repeats the block, with the same request ids.
         """
-        with self._database.transaction() as connection:
-            joined = copy(self)
-            joined._database = Joined(connection)
-            yield connection, joined
+        with self.database.transaction() as connection:
+            yield connection, type(self)(Joined(connection))
 
     def now(self) -> datetime:
         """The time by which locks lapse."""
-        clock: datetime = self._database.rows(sa.text("select sharequeue.clock() as clock"))[0]["clock"]
+        clock: datetime = self.database.rows(sa.text("select sharequeue.clock() as clock"))[0]["clock"]
         return clock
 
     def initialize(self, at: SharePartition, topic_id: str, start_offset: int, state_epoch: int) -> bool:
         """Gives a share-partition its start offset (R-IN); answers whether it was new. A second time
         changes nothing."""
-        rows = self._database.call(
+        rows = self.database.call(
             sa.text(
                 "select sharequeue.initialize(:group_id, :topic, :partition, :topic_id, :start_offset, :state_epoch)"
                 " as created"
@@ -147,7 +110,7 @@ class State(StateMany, StateFetches, StateDeadLetters, StateFigures, StateOutput
 
         Answers the share-partition's status, None when it is not initialised.
         """
-        rows = self._database.call(
+        rows = self.database.call(
             sa.text(
                 "select sharequeue.observe(:group_id, :topic, :partition, :topic_id, :log_start, :log_end,"
                 " :last_stable_offset) as status"
@@ -185,7 +148,7 @@ class State(StateMany, StateFetches, StateDeadLetters, StateFigures, StateOutput
         ``aborted`` belong to ``redelivery="kafka"``: first and last offset of the log's batches, and the offsets of
         aborted transactions, shape the lease as a broker would (R-AQ, R-IL).
         """
-        rows = self._database.call(
+        rows = self.database.call(
             sa.text(
                 "select * from sharequeue.acquire(:group_id, :topic, :partition, cast(:state_epoch as integer),"
                 " :member_id, cast(:member_epoch as integer), :max_records, cast(:lock_duration_ms as integer),"
@@ -197,11 +160,7 @@ class State(StateMany, StateFetches, StateDeadLetters, StateFigures, StateOutput
             state_epoch=state_epoch,
             member_id=member_id,
             member_epoch=member_epoch,
-            max_records=max_records,
-            lock_duration_ms=lock_duration_ms,
-            request_id=str(request_id or uuid4()),
-            redelivery=redelivery,
-            mode=mode,
+            **acquisition(max_records, lock_duration_ms, request_id, redelivery, mode),
             batch_size=batch_size,
             log_firsts=None if log_batches is None else [first for first, _ in log_batches],
             log_lasts=None if log_batches is None else [last for _, last in log_batches],
@@ -231,7 +190,7 @@ class State(StateMany, StateFetches, StateDeadLetters, StateFigures, StateOutput
         """
         if AcknowledgeType.RENEW in outcomes:
             raise ValueError("acknowledge() answers records; to keep a lock, call renew()")
-        rows = self._database.call(
+        rows = self.database.call(
             sa.text(
                 "select * from sharequeue.acknowledge(:group_id, :topic, :partition, :state_epoch, :member_id,"
                 " cast(:member_epoch as integer), cast(:token as uuid), cast(:request_id as uuid),"
@@ -245,21 +204,18 @@ class State(StateMany, StateFetches, StateDeadLetters, StateFigures, StateOutput
             release=str(outcomes.get(AcknowledgeType.RELEASE, EMPTY)),
             reject=str(outcomes.get(AcknowledgeType.REJECT, EMPTY)),
             gap=str(outcomes.get(AcknowledgeType.GAP, EMPTY)),
-            outputs=json.dumps(
-                [{"sink": o.sink, "location": o.location, "records": o.records} for o in outputs]
-            ),
+            outputs=json.dumps(outputs_of(outputs)),
             not_before=not_before,
         )
-        row = dict(rows[0])
-        raise_refusal(row)
-        return Acknowledged(**{name: value for name, value in row.items() if not name.startswith("error_")})
+        raise_refusal(rows[0])
+        return acknowledged_of(rows[0])
 
     def renew(self, lease: Lease) -> datetime:
         """A full lock duration from now for what the lease still holds (KIP-1222); answers the new expiry.
 
         Raises InvalidRecordState when the lock has lapsed or the group forbids renewal.
         """
-        rows = self._database.call(
+        rows = self.database.call(
             sa.text(
                 "select * from sharequeue.renew(:group_id, :topic, :partition, :state_epoch, :member_id,"
                 " cast(:member_epoch as integer), cast(:token as uuid))"
@@ -287,7 +243,7 @@ class State(StateMany, StateFetches, StateDeadLetters, StateFigures, StateOutput
     def _release(
         self, group_id: str, member_id: str, token: UUID | None, cancelled: bool, refund: bool
     ) -> int:
-        rows = self._database.call(
+        rows = self.database.call(
             sa.text(
                 "select sharequeue.release(:group_id, :member_id, cast(:token as uuid), :cancelled, :refund)"
                 " as released"
@@ -303,5 +259,5 @@ class State(StateMany, StateFetches, StateDeadLetters, StateFigures, StateOutput
     def sweep(self, limit: int = 1000) -> Swept:
         """Settles the locks that have lapsed on idle share-partitions, ``limit`` leases at most, oldest
         first."""
-        rows = self._database.call(sa.text("select * from sharequeue.sweep(:limit)"), limit=limit)
+        rows = self.database.call(sa.text("select * from sharequeue.sweep(:limit)"), limit=limit)
         return Swept(rows[0]["leases"], rows[0]["records"])

@@ -24,6 +24,7 @@ from sharequeue.settings import Settings
 from sharequeue.spark import run_rounds, spark_session
 from sharequeue.spark.session import _configuration
 from sharequeue.state import State
+from sharequeue.state.many import Many
 from sharequeue.values import SharePartition
 from tests.fix_pipelines import Holder, all_accepted, job_of
 
@@ -37,14 +38,14 @@ def ready(case: str) -> None:
     print(f"ready {case}", flush=True)
 
 
-class Slow(State):
-    """A state whose acknowledgements take their time."""
+class Slow(Many):
+    """Acknowledgements that take their time."""
 
-    def acknowledge_many(self, *arguments: Any, **named: Any) -> Any:
+    def acknowledge(self, *arguments: Any, **named: Any) -> Any:
         """Wait until the run has been interrupted."""
         ready("acknowledging")
         time.sleep(2.5)
-        return super().acknowledge_many(*arguments, **named)
+        return super().acknowledge(*arguments, **named)
 
 
 def handler_of(case: str, marker: Path) -> Any:
@@ -86,7 +87,9 @@ def main() -> None:
             job = job_of(
                 group, topic, handler_of(case, Path(marker, case)), try_empty=False, lock_duration_ms=60_000
             )
-            state = Slow(database) if case == "acknowledging" else State(database)
+            state = State(database)
+            if case == "acknowledging":
+                state.many = Slow(database)
             around = (
                 raise_interrupts_as(DagsterExecutionInterruptedError) if case == "dagster" else nullcontext()
             )

@@ -72,7 +72,7 @@ def test_an_interrupted_run_makes_no_suspects_and_no_dead_letters(
             if case == "twice":
                 process.send_signal(signal.SIGINT)
             wait(lambda: any(line.startswith(f"ended {case} ") for line in said))  # noqa: B023
-            (status,) = state.describe(group)
+            (status,) = state.figures.describe(group)
             # An acknowledgement that is under way is waited for, and counts.
             left = 0 if case == "acknowledging" else RECORDS
             assert (status.lag, status.available, status.acquired) == (left, left, 0), "".join(said)
@@ -87,7 +87,7 @@ def test_an_interrupted_run_makes_no_suspects_and_no_dead_letters(
     assert [line for line in said if line.startswith("kept")] == ["kept True\n", "kept False\n"], text
     ended = [line.split()[1:3] for line in said if line.startswith("ended")]
     assert ended == [[case, ENDED_BY.get(case, "KeyboardInterrupt")] for case in CASES], text
-    assert [(c.outcome, c.delivery_count, c.records) for c in state.delivery_counts(group)] == [
+    assert [(c.outcome, c.delivery_count, c.records) for c in state.figures.delivery_counts(group)] == [
         ("accepted", 2, RECORDS)
     ]
-    assert state.verify(group) == []
+    assert state.figures.verify(group) == []

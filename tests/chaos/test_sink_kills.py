@@ -90,11 +90,11 @@ class Filled:
         expected = [n for n in range(RECORDS) if not rejected(n)]
         assert [row["offset"] for row in rows] == expected
         assert all(row["text"] == f'record "of"\n{row["offset"]}' for row in rows)
-        (status,) = self.state.describe(self.group)
+        (status,) = self.state.figures.describe(self.group)
         assert (status.spso, status.leases) == (RECORDS, 0)
-        counted = sum(row.records for row in self.state.outputs(self.group, "table"))
+        counted = sum(row.records for row in self.state.outputs.counted(self.group, "table"))
         assert counted == len(expected)
-        assert self.state.verify(self.group) == []
+        assert self.state.figures.verify(self.group) == []
         job = job_of(self.group, self.topic, "public.accepted")
         assert job.output is not None
         job.output.sweep(self.state, job.names, dry_run=False)
@@ -116,7 +116,7 @@ def test_killed_at_a_step_of_the_second_lease(filled: Filled, step: Step) -> Non
     committed = step in ("committed", "dropped")
     in_table = filled.database.rows(sa.text("select count(distinct lease_id) as leases from public.accepted"))
     assert in_table[0]["leases"] == (2 if committed else 1)
-    assert len(filled.state.outputs(filled.group, "table")) == (2 if committed else 1)
+    assert len(filled.state.outputs.counted(filled.group, "table")) == (2 if committed else 1)
     filled.finish()
     filled.assert_each_accepted_record_is_there_once()
 

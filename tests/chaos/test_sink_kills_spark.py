@@ -104,7 +104,7 @@ def kill(settings: Settings, group: str, topic: str, kind: str, where: str, dela
 def until_lapsed(state: State, holder: Holder) -> None:
     """Wait until the killed run's locks have lapsed, as a sweep sees it."""
     deadline = time.monotonic() + WITHOUT_A_LEASE_SECONDS
-    while state.leases(holder.assignment[0].group_id):
+    while state.figures.leases(holder.assignment[0].group_id):
         assert time.monotonic() < deadline
         state.sweep()
         time.sleep(0.1)
@@ -137,7 +137,7 @@ def test_a_driver_killed_before_its_commit_writes_each_record_exactly_once(
     assert sweep_outputs(spark, output_settings, state, job)
     assert sweep_outputs(spark, output_settings, state, job) == []
     assert not list((output_settings.local_output / job.sink).glob("lease=*"))
-    assert state.verify(group) == []
+    assert state.figures.verify(group) == []
 
 
 def test_a_driver_killed_after_the_users_writer_writes_again(
@@ -185,7 +185,7 @@ def test_a_driver_killed_at_random_moments_leaves_nothing_out(
         delay_ms = random.Random(seed).randint(1, 300)  # noqa: S311
         kill(output_settings, group, filled, "writing", str(tmp_path), delay_ms)
         until_lapsed(state, holder)
-        left = sum(status.lag for status in state.describe(group))
+        left = sum(status.lag for status in state.figures.describe(group))
         print(f"seed {seed}: killed {delay_ms} ms after its writer was called, {left} records left")
 
     def write(rows: DataFrame, lease: Lease) -> None:
@@ -196,4 +196,4 @@ def test_a_driver_killed_at_random_moments_leaves_nothing_out(
     assert (report.accepted, report.lag) == (left, 0)
     written = Counter(row for file in tmp_path.glob("[0-9]*") for row in file.read_text().split()[1:])
     assert sorted(written) == sorted(f"{partition},{n}" for partition in range(2) for n in range(RECORDS))
-    assert state.verify(group) == []
+    assert state.figures.verify(group) == []

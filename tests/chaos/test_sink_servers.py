@@ -84,9 +84,9 @@ def drained(
             if servers.killed:
                 servers.starting.join()
         assert servers.killed
-        (status,) = state.describe(group)
+        (status,) = state.figures.describe(group)
         assert (status.spso, status.lag, status.leases) == (RECORDS, 0, 0)
-        assert state.verify(group) == []
+        assert state.figures.verify(group) == []
 
     return drain
 

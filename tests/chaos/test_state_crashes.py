@@ -135,15 +135,15 @@ def state_of(database: Database) -> list[tuple[object, ...]]:
 
 def finish(state: State) -> None:
     """What is left is leased and accepted; then everything has ended once."""
-    (status,) = state.describe("g")
-    for held in state.leases("g"):
+    (status,) = state.figures.describe("g")
+    for held in state.figures.leases("g"):
         state.release("g", held.member_id)
     while lease := state.acquire(AT, "last", None, 1000, redelivery="kafka"):
         state.acknowledge(lease, {ACCEPT: lease.offsets})
-    assert state.verify() == []
-    (status,) = state.describe("g")
+    assert state.figures.verify() == []
+    (status,) = state.figures.describe("g")
     assert (status.spso, status.lag) == (status.log_end, 0)
-    assert sum(row.records for row in state.delivery_counts("g")) == status.log_end
+    assert sum(row.records for row in state.figures.delivery_counts("g")) == status.log_end
 
 
 @pytest.mark.rule("R-LT-4", "R-ST-6")
@@ -266,9 +266,9 @@ def test_killed_after_its_commit_and_before_the_reply(private_database: Database
             assert (answer.accepted, answer.spso) == (5, expected)
             told["accepted"] += answer.accepted
         assert proxy.cuts == 16
-        counts = {row.outcome: row.records for row in state.delivery_counts("g")}
+        counts = {row.outcome: row.records for row in state.figures.delivery_counts("g")}
         assert counts == dict(told)
-        assert state.leases("g") == []
+        assert state.figures.leases("g") == []
         through.close()
     finish(State(private_database))
 
@@ -289,7 +289,7 @@ class Client:
             lease = self.ask(partial(self.acquire, request_id=uuid4()))
             if lease is not None:
                 self.answer(lease)
-            elif self.ask(lambda state: state.describe("g")[0].lag):
+            elif self.ask(lambda state: state.figures.describe("g")[0].lag):
                 self.ask(lambda state: state.sweep())
             else:
                 break
@@ -375,13 +375,13 @@ def test_postgres_killed_under_load(stack_home: Path) -> None:
     assert sum(client.lost for client in clients) >= kills
     with Database(urls[-1]) as after:
         state = State(after)
-        assert state.verify() == []
-        (status,) = state.describe("g")
+        assert state.figures.verify() == []
+        (status,) = state.figures.describe("g")
         assert (status.spso, status.lag, status.leases) == (records, 0, 0)
         told = Counter(offset for client in clients for offset in (*client.accepted, *client.rejected))
         assert told == Counter(range(records))
         kept: Counter[str] = Counter()
-        for row in state.delivery_counts("g"):
+        for row in state.figures.delivery_counts("g"):
             kept[row.outcome] += row.records
         assert kept == {
             "accepted": sum(len(client.accepted) for client in clients),

@@ -191,14 +191,14 @@ class PostgresEngine(PostgresFetches):
 
     def write_dead_letters(self, at: SharePartition) -> None:
         self.sweep()
-        while batch := self.state.open_dead_letters(at, 1000):
-            self.state.close_dead_letters(at, batch.sequence)
+        while batch := self.state.dead_letters.open(at, 1000):
+            self.state.dead_letters.close(at, batch.sequence)
 
     def share_partitions(self, group_id: str) -> list[SharePartition]:
-        return sorted(s.share_partition for s in self.state.describe(group_id))
+        return sorted(s.share_partition for s in self.state.figures.describe(group_id))
 
     def describe(self, at: SharePartition) -> Description:
-        found = [s for s in self.state.describe(at.group_id) if s.share_partition == at]
+        found = [s for s in self.state.figures.describe(at.group_id) if s.share_partition == at]
         if not found:
             if at.group_id not in self.known:
                 raise GroupIdNotFound
@@ -240,4 +240,4 @@ class PostgresEngine(PostgresFetches):
         )
 
     def verify(self) -> list[str]:
-        return self.state.verify()
+        return self.state.figures.verify()

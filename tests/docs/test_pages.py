@@ -127,7 +127,7 @@ def test_move_offsets(reader: Reader, topics: Topics, make_topic: MakeTopic, pro
     tool.write_text(f"#!/bin/sh\necho '\"{topic}\",0,3'\n")
     tool.chmod(0o755)
     assert reader.reads("docs/howto/move-offsets.md")
-    (status,) = State(reader.database).describe("orders")
+    (status,) = State(reader.database).figures.describe("orders")
     assert (status.topic, status.spso) == (topic, 3)
 
 
@@ -161,11 +161,11 @@ def test_sinks(
     held = [SharePartition("orders", "orders", partition) for partition in range(info.partitions)]
     for name in ("files", "table", "shop"):
         for at in held:
-            state.alter_offsets(at, info.topic_id, 0)
+            state.administration.alter_offsets(at, info.topic_id, 0)
         job = reader.names[name]
         report = run_rounds(own, job, membership=Holder(held), state=state, topics=topics, spark=spark)
         assert (report.accepted, report.lag) == (2, 0), name
-    state.alter_offsets(held[0], info.topic_id, 0)
+    state.administration.alter_offsets(held[0], info.topic_id, 0)
     state.observe(held[0], info.topic_id, 0, 2, 2)
     for block in rest:
         reader.run(block)

@@ -38,7 +38,7 @@ def until_leased(stack: DemoStack, demo: DemoProcess, records: int = 1) -> None:
         assert demo.process.poll() is None, demo.text
         if any(line.startswith("run 1") for line in demo.lines):
             with stack.database() as database:
-                if sum(lease.records for lease in State(database).leases(GROUP)) >= records:
+                if sum(lease.records for lease in State(database).figures.leases(GROUP)) >= records:
                     return
         time.sleep(0.05)
     raise AssertionError(f"the run leased less than {records}: {demo.text}")

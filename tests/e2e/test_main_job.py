@@ -57,7 +57,7 @@ def test_the_manifest_counts_what_was_accepted(drained: Drained) -> None:
     """The manifest in Postgres says 327,346 records, as many as the files it names hold."""
     with drained.stack.database() as database:
         state = State(database)
-        assert sum(output.records for output in state.outputs(GROUP, TOPIC)) == ACCEPTED
+        assert sum(output.records for output in state.outputs.counted(GROUP, TOPIC)) == ACCEPTED
         assert accepted_records(drained.stack.settings, state).total() == ACCEPTED
 
 
@@ -77,7 +77,7 @@ def test_delivery_counts_are_exact(drained: Drained) -> None:
     """Without a kill everything ends at its first delivery, but the flights that wait for their arrival report."""
     with drained.stack.database() as database:
         found: Counter[tuple[str, int]] = Counter()
-        for count in State(database).delivery_counts(GROUP):
+        for count in State(database).figures.delivery_counts(GROUP):
             found[count.outcome, count.delivery_count] += count.records
     assert found == {("accepted", 1): ACCEPTED, ("rejected", 1): REJECTED, ("exceeded", 5): EXHAUSTED}
 
@@ -125,9 +125,9 @@ def test_a_second_demo_has_nothing_to_do_and_new_records_are_done_alone(drained:
     assert drained.stack.run_statuses() == ["SUCCESS"]
 
     with drained.stack.database() as database:
-        before = State(database).outputs(GROUP, TOPIC)
+        before = State(database).outputs.counted(GROUP, TOPIC)
         printed = drained.stack.run("--more", "1000", "--rounds", "3")
-        after = State(database).outputs(GROUP, TOPIC)
+        after = State(database).outputs.counted(GROUP, TOPIC)
     assert "1,000 records to do" in printed
     assert drained.stack.run_statuses() == ["SUCCESS"] * 3
     assert_drained(drained.stack)

@@ -180,7 +180,8 @@ def test_a_run_that_is_terminated_in_the_ui_costs_nothing(roles: Roles) -> None:
     with demo.database() as database:
         state = State(database)
         until(
-            lambda: sum(lease.records for lease in state.leases(GROUP)) == FLIGHTS, lambda: roles.status(run)
+            lambda: sum(lease.records for lease in state.figures.leases(GROUP)) == FLIGHTS,
+            lambda: roles.status(run),
         )
         # Made by Spark before the first task that reads; a broker that is silent then keeps it there.
         until(lambda: any((demo.home / "output").rglob("_temporary")), lambda: roles.status(run))
@@ -188,15 +189,15 @@ def test_a_run_that_is_terminated_in_the_ui_costs_nothing(roles: Roles) -> None:
         try:
             asked = roles.ask(_TERMINATE, run=run)
             assert asked["__typename"] == "TerminateRunSuccess", asked
-            until(lambda: not state.leases(GROUP), lambda: roles.status(run))
+            until(lambda: not state.figures.leases(GROUP), lambda: roles.status(run))
             until(lambda: roles.status(run) != "CANCELING", lambda: roles.status(run))
         finally:
             os.kill(broker.pid, signal.SIGCONT)
         assert roles.status(run) == "CANCELED"
-        found = state.describe(GROUP)
+        found = state.figures.describe(GROUP)
         assert sum(status.available for status in found) == FLIGHTS
         assert {(status.archiving, status.highest_delivery_count) for status in found} == {(0, 1)}
-        assert state.dead_letters(GROUP) == []
+        assert state.dead_letters.written(GROUP) == []
         assert database.rows(sa.text("select member_id from sharequeue.group_members")) == []
 
 

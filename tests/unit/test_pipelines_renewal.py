@@ -25,20 +25,21 @@ class NoConnection:
 
     def __init__(self, failures: int, lock_ms: int) -> None:
         self.failures, self.lock_ms, self.renewed = failures, lock_ms, threading.Event()
+        self.many = self
 
-    def acquire_many(self, *_: object, **__: object) -> AcquiredMany:
+    def acquire(self, *_: object, **__: object) -> AcquiredMany:
         now = datetime.now(UTC)
         held = (Delivery(1, OffsetSet.of((0, 1))),)
         return AcquiredMany((Lease(1, AT, 1, "m", 1, UUID(int=1), now, self.lock_ms, held),), {})
 
-    def renew_many(self, leases: object) -> list[datetime]:
+    def renew(self, leases: object) -> list[datetime]:
         self.failures -= 1
         if self.failures >= 0:
             raise PoolTimeoutError("QueuePool limit of size 5 overflow 5 reached")
         self.renewed.set()
         return [datetime.now(UTC)]
 
-    def release_many(self, leases: object, **_: object) -> None:
+    def release(self, leases: object, **_: object) -> None:
         raise PoolTimeoutError("QueuePool limit of size 5 overflow 5 reached")
 
 

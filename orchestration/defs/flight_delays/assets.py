@@ -83,7 +83,9 @@ def accepted_flights(
             context.log.warning(str(report.dead_letters.warning))
     return dg.MaterializeResult(
         metadata={
-            "dagster/row_count": sum(row.records for row in queue.state.outputs(GROUP, flight_delays.sink)),
+            "dagster/row_count": sum(
+                row.records for row in queue.state.outputs.counted(GROUP, flight_delays.sink)
+            ),
             "path": dg.MetadataValue.path(sink_root(place, flight_delays.sink)),
             "member": member.member_id,
             **reports.run(report),
@@ -162,10 +164,12 @@ def spso_and_lag(queue: StateResource) -> dg.MaterializeResult[None]:
     queue.reports.record(GROUP)
     history = queue.reports.history(GROUP, HISTORY_REPORTS)
     days = Journal(queue.database).days(GROUP)[-REPORTED_DAYS:]
-    return dg.MaterializeResult(metadata=reports.spso_and_lag(queue.state.describe(GROUP), history, days))
+    return dg.MaterializeResult(
+        metadata=reports.spso_and_lag(queue.state.figures.describe(GROUP), history, days)
+    )
 
 
 @dg.asset(group_name=NAME, kinds={"postgres"}, tags=TAGS, deps=[spso_and_lag])
 def delivery_counts(queue: StateResource) -> dg.MaterializeResult[None]:
     """How many records ended how, after how many deliveries, since the group began."""
-    return dg.MaterializeResult(metadata=reports.delivery_counts(queue.state.delivery_counts(GROUP)))
+    return dg.MaterializeResult(metadata=reports.delivery_counts(queue.state.figures.delivery_counts(GROUP)))

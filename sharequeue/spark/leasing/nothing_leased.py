@@ -26,7 +26,7 @@ def require_topics(topics: Topics, names: Iterable[str]) -> None:
 
 def why_nothing(state: State, configs: GroupConfigs, topics: Sequence[str]) -> str | None:
     """What keeps a group's records of these topics from being leased; None where all of them are done with."""
-    statuses = [status for status in state.describe(configs.group_id) if status.topic in topics]
+    statuses = [status for status in state.figures.describe(configs.group_id) if status.topic in topics]
     if not statuses:
         return f"nothing of {', '.join(topics)} is assigned to group {configs.group_id} yet"
     if new := _begins_behind(state, configs, statuses):
@@ -58,7 +58,7 @@ def _begins_behind(
     untouched = all(status.spso == status.speo == status.log_end for status in statuses)
     if configs.auto_offset_reset != "latest" or not (before and untouched):
         return None
-    if state.delivery_counts(configs.group_id):
+    if state.figures.delivery_counts(configs.group_id):
         return None
     named = " ".join(f"--topic {topic}" for topic in sorted({status.topic for status in statuses}))
     return (

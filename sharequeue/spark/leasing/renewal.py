@@ -170,7 +170,7 @@ class LeaseKeeper:
             asked_at = time.monotonic()
             # A signal in between would leave leases that nobody knows of.
             with deferred():
-                acquired = self._state.acquire_many(
+                acquired = self._state.many.acquire(
                     some,
                     self._member.member_id,
                     self._member.member_epoch,
@@ -296,7 +296,7 @@ class LeaseKeeper:
     def _renew(self, some: Sequence[_Held]) -> None:
         asked_at = time.monotonic()
         try:
-            results = self._state.renew_many(self._currents([held.lease for held in some]))
+            results = self._state.many.renew(self._currents([held.lease for held in some]))
         except Exception as error:
             # Not only the database's own: the pool of connections has a time-out, too.
             _log.warning("%d leases could not be renewed, trying again: %s", len(some), error)
@@ -334,7 +334,7 @@ def release_held(
     """
     for some in in_calls(leases):
         try:
-            state.release_many(some, cancelled=cancelled, refund=refund)
+            state.many.release(some, cancelled=cancelled, refund=refund)
         except (ShareError, SQLAlchemyError) as error:
             ids = ", ".join(str(lease.lease_id) for lease in some)
             _log.warning("leases %s were not given back, their locks will lapse: %s", ids, error)

@@ -22,7 +22,7 @@ from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.outcomes.missing import Acknowledgement
 from sharequeue.state import State
-from sharequeue.state.many import A_CALL, LeaseAnswer, in_calls
+from sharequeue.state.many import A_CALL, LeaseAcknowledgement, in_calls
 from sharequeue.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput
 
 MOST_DELAYS = 100
@@ -133,8 +133,8 @@ def _in_one_call(
         wanted = []
         for lease, each in zip(leases, given, strict=True):
             ((outcomes, not_before),) = _calls(each.acknowledgement)
-            wanted.append(LeaseAnswer(lease, outcomes, each.outputs, not_before))
-        results = dict(zip([lease.lease_id for lease in leases], state.acknowledge_many(wanted), strict=True))
+            wanted.append(LeaseAcknowledgement(lease, outcomes, each.outputs, not_before))
+        results = dict(zip([lease.lease_id for lease in leases], state.many.acknowledge(wanted), strict=True))
         for lease in leases:
             if not isinstance(results[lease.lease_id], ShareError):
                 keeper.drop(lease)

@@ -83,7 +83,7 @@ def compact(
     files = Files(spark, settings.output)
     counted: dict[str, int] = {}
     folders = set(read_manifest(state, group, sink))
-    for row in state.outputs(group, sink):
+    for row in state.outputs.counted(group, sink):
         counted[row.location] = counted.get(row.location, 0) + row.records
     sizes = {folder: files.size(folder) for folder in counted if folder in folders}
     small = [folder for folder, size in sizes.items() if size < target_bytes / 2]
@@ -115,14 +115,14 @@ def sweep_compactions(
     """Remove what was replaced before the grace, and what killed compactions left; return what was removed."""
     files = Files(spark, settings.output)
     removed: list[str] = []
-    for compaction_id, folders in state.removable_outputs(group, sink, grace).items():
+    for compaction_id, folders in state.outputs.removable(group, sink, grace).items():
         for folder in (*folders, _staging(settings, sink, compaction_id)):
             # The names come from whoever may work on the group: nothing but a sink's own folders is removed.
             if _OURS.search(folder) and files.exists(folder):
                 files.remove(folder)
                 removed.append(folder)
         on_step("removed")
-        state.forget_compaction(compaction_id)
+        state.outputs.forget_compaction(compaction_id)
     return removed
 
 
@@ -137,7 +137,7 @@ def _replace(
     on_step: Callable[[Step], None],
 ) -> None:
     files = Files(spark, settings.output)
-    state.begin_compaction(wanted.compaction_id, group, sink, wanted.location)
+    state.outputs.begin_compaction(wanted.compaction_id, group, sink, wanted.location)
     on_step("begun")
     staging = _staging(settings, sink, wanted.compaction_id)
     counted = Counted(read_parquet(spark, wanted.replaced).coalesce(max(1, file_count)))
@@ -154,7 +154,7 @@ def _replace(
     files.replace(staging, wanted.location)
     files.flush(wanted.location)
     on_step("placed")
-    state.commit_compaction(wanted.compaction_id, wanted.replaced, wanted.records)
+    state.outputs.commit_compaction(wanted.compaction_id, wanted.replaced, wanted.records)
     on_step("committed")
 
 

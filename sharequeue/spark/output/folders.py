@@ -56,7 +56,7 @@ def sink_root(settings: Settings, sink: str) -> str:
 
 def lease_folder(settings: Settings, state: State, sink: str, lease_id: int) -> str:
     """Return the folder of one lease in a sink: what the manifest calls its location."""
-    return f"{sink_root(settings, sink)}/lease={state.state_id()}-{lease_id}"
+    return f"{sink_root(settings, sink)}/lease={state.outputs.state_id()}-{lease_id}"
 
 
 def claim(files: Files, settings: Settings, state: State, names: SinkNames) -> None:
@@ -69,7 +69,7 @@ def claim(files: Files, settings: Settings, state: State, names: SinkNames) -> N
 
 def refuse_taken(files: Files, settings: Settings, state: State, names: SinkNames) -> dict[str, str]:
     """Raise SinkTaken for another's sink. Return the marker files that are not there yet, with their content."""
-    root, ours = sink_root(settings, names.sink), str(state.state_id())
+    root, ours = sink_root(settings, names.sink), str(state.outputs.state_id())
     owner, theirs = files.read_text(f"{root}/{_OWNER}"), files.read_text(f"{root}/{_STATE}")
     if owner and owner != names.group:
         raise SinkTaken(

@@ -113,7 +113,9 @@ def write_summary(
 def _staging(settings: Settings, state: State, sink: str, lease_ids: Sequence[int]) -> str:
     # The first and the last lease are enough to tell whether a run still works there; a name has 255 bytes.
     ends = sorted({lease_ids[0], lease_ids[-1]})
-    return f"{sink_root(settings, sink)}/{STAGING}/leases={state.state_id()}-{','.join(map(str, ends))}"
+    return (
+        f"{sink_root(settings, sink)}/{STAGING}/leases={state.outputs.state_id()}-{','.join(map(str, ends))}"
+    )
 
 
 def _write(records: DataFrame, folder: str, *partition_columns: str) -> int:

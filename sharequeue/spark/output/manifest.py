@@ -26,7 +26,7 @@ def read_manifest(state: State, group: str, sink: str) -> tuple[str, ...]:
 
     Raises NotFiles when the sink's rows went elsewhere.
     """
-    folders = dict.fromkeys(row.location for row in state.outputs(group, sink) if row.records)
+    folders = dict.fromkeys(row.location for row in state.outputs.counted(group, sink) if row.records)
     if elsewhere := next((folder for folder in folders if folder.startswith(ELSEWHERE)), None):
         raise NotFiles(
             f"the output of {sink} is not in files: it went to {elsewhere.removeprefix(ELSEWHERE)}"

@@ -83,7 +83,9 @@ class Source:
         if not leases:
             return False
         topics = {lease.share_partition.topic for lease in leases}
-        return bool(topics & self.state.topics_redriven_for_others(leases[0].share_partition.group_id))
+        return bool(
+            topics & self.state.dead_letters.topics_redriven_for_others(leases[0].share_partition.group_id)
+        )
 
     def log_starts(
         self,
@@ -127,7 +129,7 @@ class Source:
     def _observed(
         self, infos: Mapping[str, TopicInfo], logs: Mapping[SharePartition, LogOffsets | None]
     ) -> None:
-        self.state.observe_many(
+        self.state.many.observe(
             [
                 LogSeen(sp, infos[sp.topic].topic_id, log.log_start, log.log_end, log.last_stable_offset)
                 for sp, log in logs.items()

@@ -96,7 +96,7 @@ class PostgresTable:
             schema = find(cursor, self.table).schema
             found = staging_tables(cursor, schema, staging_prefix(names.group, names.sink))
         # After the tables: a lease that is taken in between has none yet.
-        held = {row.lease_id for row in state.leases(names.group)}
+        held = {row.lease_id for row in state.figures.leases(names.group)}
         left = [name for lease_id, name in found if lease_id not in held]
         if not dry_run:
             left = [name for name in left if dropped(state, schema, name)]

@@ -46,12 +46,12 @@ def test_every_operation_works_under_a_publication_for_all_tables(
         lease = state.acquire(at, "m", None, 10)
         assert lease is not None
         state.acknowledge(lease, {AcknowledgeType.REJECT: lease.offsets})
-        letters = state.open_dead_letters(at, 100)
+        letters = state.dead_letters.open(at, 100)
         assert letters is not None
-        state.close_dead_letters(at, letters.sequence)
+        state.dead_letters.close(at, letters.sequence)
     state.acquire(at, "m", None, 10)
     assert state.release("g", "m") == 10
-    state.beat()
+    state.administration.beat()
     journal = Journal(private_database)
     move_clock(state, 3 * 86400)
     state.sweep()
@@ -63,4 +63,4 @@ def test_every_operation_works_under_a_publication_for_all_tables(
     kept = journal.keep(retention=timedelta(days=2), updates_per_snapshot=1)
     assert kept.dropped
     assert kept.waiting is None
-    assert state.verify() == []
+    assert state.figures.verify() == []

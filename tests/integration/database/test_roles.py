@@ -140,12 +140,12 @@ def test_a_reader_sees_the_views_and_nothing_else(logins: Logins, group: str, to
     for view in views:
         logins.reader.rows(sa.text(f"select * from sharequeue.{view}"))  # noqa: S608 - a name from the catalog
     state = State(logins.reader)
-    assert [each.acquired for each in state.describe(group)] == [10]
-    assert state.verify() == []
-    assert [each.records for each in state.leases(group)] == [10]
-    assert state.outputs(group, "files") == []
-    assert state.dead_letters(group) == []
-    assert state.delivery_counts(group) == []
+    assert [each.acquired for each in state.figures.describe(group)] == [10]
+    assert state.figures.verify() == []
+    assert [each.records for each in state.figures.leases(group)] == [10]
+    assert state.outputs.counted(group, "files") == []
+    assert state.dead_letters.written(group) == []
+    assert state.figures.delivery_counts(group) == []
     changing = _names(
         logins,
         "select proname as name from pg_proc where pronamespace = to_regnamespace('sharequeue') and provolatile = 'v'"
@@ -212,10 +212,10 @@ def test_a_hostile_session_changes_nothing(logins: Logins, group: str, topic: st
         row = connection.execute(call, {"group": group, "topic": topic, "member": member}).mappings().one()
         assert (row["error_code"], str(row["offsets"])) == (0, "{[0,5)}")
         assert min(row["expires_at"], row["at"]).year > 2000
-    [held] = State(logins.reader).leases(group)
+    [held] = State(logins.reader).figures.leases(group)
     assert (held.member_id, held.records) == (member, 5)
     assert State(logins.worker).release(group, member) == 5
-    assert State(logins.reader).verify() == []
+    assert State(logins.reader).figures.verify() == []
 
 
 def test_the_owner_migrates_and_nobody_else(logins: Logins) -> None:
@@ -241,7 +241,7 @@ def test_the_owner_migrates_and_nobody_else(logins: Logins) -> None:
 def test_the_audit_trail_cannot_be_rewritten(logins: Logins, group: str, topic: str) -> None:
     """Each administrative act says who, what, before and after; not even the owner changes a line of it."""
     at = _start(logins, group, topic)
-    State(logins.worker).alter_offsets(at, "id", 7)
+    State(logins.worker).administration.alter_offsets(at, "id", 7)
     alter_group_configs(logins.service, group, {"share.delivery.count.limit": 3})
     alter_group_configs(logins.service, group, {"share.delivery.count.limit": 4})
     trail = logins.reader.rows(

@@ -181,7 +181,7 @@ def test_workers_go_on_through_upgrades(
     # On a machine with nothing else to do it is below one (benchmarks/bench_upgrades.py).
     assert work.longest < 3, f"a worker waited {work.longest:.2f} s"
     assert deadlocks(private_database) == 0
-    assert state.verify() == []
+    assert state.figures.verify() == []
 
 
 def test_a_call_that_met_a_deadlock_is_done_again(private_database: Database) -> None:

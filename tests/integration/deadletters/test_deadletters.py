@@ -268,7 +268,7 @@ def test_without_auto_create_the_records_are_held(given_up: Make, monkeypatch: p
     report = case.writer().drain()
     assert [(held.records, report.written) for held in report.held] == [(3, 0)]
     assert "SHAREQUEUE_ERRORS_DEADLETTERQUEUE_AUTO_CREATE_TOPICS_ENABLE" in report.held[0].reason
-    assert [status.archiving for status in case.state.describe(case.group)] == [3]
+    assert [status.archiving for status in case.state.figures.describe(case.group)] == [3]
 
 
 def test_held_records_are_written_once_the_topic_is_opted_in(given_up: Make, settings: Settings) -> None:
@@ -295,8 +295,11 @@ def test_where_dropping_is_allowed_records_are_closed_without_letters(given_up: 
     case.reject()
     report = case.writer(batch_records=3).drain()
     assert (report.written, report.dropped, report.held) == (0, 10, ())
-    assert [(status.spso, status.archiving) for status in case.state.describe(case.group)] == [(5, 0), (5, 0)]
-    assert {run.dropped for run in case.state.dead_letters(case.group)} == {True}
+    assert [(status.spso, status.archiving) for status in case.state.figures.describe(case.group)] == [
+        (5, 0),
+        (5, 0),
+    ]
+    assert {run.dropped for run in case.state.dead_letters.written(case.group)} == {True}
     assert case.letters() == []
 
 

@@ -63,7 +63,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 40) -> None:
 
 
 def archiving(case: GivenUp) -> int:
-    return sum(status.archiving for status in case.state.describe(case.group))
+    return sum(status.archiving for status in case.state.figures.describe(case.group))
 
 
 def is_written(case: GivenUp) -> bool:
@@ -93,7 +93,7 @@ def test_the_service_drains_and_nobody_waits_for_another(
     with running(Coordinator(well.database, topics, dead_letters=settings)):
         wait_until(lambda: is_written(well))
         well.assert_each_exactly_once()
-        wait_until(lambda: len(ill.state.held_dead_letters(ill.group)) == 1)
+        wait_until(lambda: len(ill.state.dead_letters.held(ill.group)) == 1)
         assert archiving(ill) == 30
         well.produce(30, partitions=3)
         well.reject()
@@ -104,7 +104,7 @@ def test_the_service_drains_and_nobody_waits_for_another(
         wait_until(lambda: is_written(ill))
     well.assert_each_exactly_once()
     ill.assert_each_exactly_once()
-    assert ill.state.held_dead_letters() == []
+    assert ill.state.dead_letters.held() == []
 
 
 def test_one_replica_at_a_time(alone: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,7 @@ def test_a_partial_close_leaves_later_letters_waiting(given_up: Make, state: Sta
     case.reject()
     report = case.writer(batch_records=10).drain()
     assert [partition.batches for partition in report.partitions] == [3]
-    assert [run.sequence for run in state.dead_letters(case.group)] == [1, 2, 3]
+    assert [run.sequence for run in state.dead_letters.written(case.group)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("silent_at", ["topic", "partition"])

@@ -54,9 +54,9 @@ def test_held_dead_letters_are_told_until_they_are_written(
 ) -> None:
     """`State`, `/ready` and the metric name share-partition, records and what to do, from the drain that failed until
     a batch is written; the service itself is ready all the while."""
-    assert (held.state.held_dead_letters(), metrics(client)) == ([], [])
+    assert (held.state.dead_letters.held(), metrics(client)) == ([], [])
     report = held.writer().drain()
-    told = held.state.held_dead_letters(held.group)
+    told = held.state.dead_letters.held(held.group)
     assert [(each.share_partition, each.records, each.reason) for each in told] == [
         (each.share_partition, each.records, each.reason) for each in report.held
     ]
@@ -71,7 +71,7 @@ def test_held_dead_letters_are_told_until_they_are_written(
     # Held on: since when does not move, whatever the reason is by now.
     held.configure(errors_deadletterqueue_topic_name="letters.not-there")
     held.writer().drain()
-    again = held.state.held_dead_letters(held.group)
+    again = held.state.dead_letters.held(held.group)
     assert "`letters.not-there` does not begin with `dlq.`" in again[0].reason
     assert [each.since for each in again] == [each.since for each in told]
 
@@ -79,7 +79,7 @@ def test_held_dead_letters_are_told_until_they_are_written(
     opted_in = {"errors_deadletterqueue_group_enable": "true"}
     alter_configs(settings, ResourceType.TOPIC, held.dead_letter_topic, **opted_in)
     assert held.writer().drain().written == 6
-    assert held.state.held_dead_letters() == []
+    assert held.state.dead_letters.held() == []
     assert client.get("/ready").json()["held_dead_letters"] == []
     assert metrics(client) == []
     held.assert_each_exactly_once()
@@ -96,5 +96,5 @@ def test_dropping_holds_nothing(held: GivenUp, client: httpx.Client) -> None:
 def test_a_group_that_is_gone_holds_nothing(held: GivenUp) -> None:
     """What is told ends with the share-partitions that it is told of."""
     held.writer().drain()
-    held.state.delete_offsets(held.group, held.topic)
-    assert held.state.held_dead_letters() == []
+    held.state.administration.delete_offsets(held.group, held.topic)
+    assert held.state.dead_letters.held() == []

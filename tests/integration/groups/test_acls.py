@@ -155,12 +155,12 @@ def test_every_operation_asks(cluster: Cluster, group: str, topic: str) -> None:
         lambda: state.release_lease(lease),
         lambda: state.initialize(SharePartition(group, topic, 1), "id", 0, 1),
         lambda: state.observe(at, "id", 0, 200, 200),
-        lambda: state.open_dead_letters(at, 1),
-        lambda: state.close_dead_letters(at, 1),
-        lambda: state.pause(group, "mine now"),
-        lambda: state.alter_offsets(at, "id", 3),
-        lambda: state.delete_offsets(group, topic),
-        lambda: state.delete_group(group),
+        lambda: state.dead_letters.open(at, 1),
+        lambda: state.dead_letters.close(at, 1),
+        lambda: state.administration.pause(group, "mine now"),
+        lambda: state.administration.alter_offsets(at, "id", 3),
+        lambda: state.administration.delete_offsets(group, topic),
+        lambda: state.administration.delete_group(group),
     ):
         with pytest.raises(GroupAuthorizationFailed, match=f"User:{cluster.bob_name} may not"):
             refused()

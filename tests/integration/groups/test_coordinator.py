@@ -55,7 +55,7 @@ def join(database: Database, topic: str, reset: str = "earliest", group: str = "
 
 
 def starts(database: Database, group: str = "g") -> dict[int, int]:
-    return {status.partition: status.spso for status in State(database).describe(group)}
+    return {status.partition: status.spso for status in State(database).figures.describe(group)}
 
 
 def test_earliest_starts_at_the_log_start(
@@ -69,7 +69,7 @@ def test_earliest_starts_at_the_log_start(
     step = coordinator.step()
     assert (step.initialized, step.observed) == (2, 2)
     assert starts(private_database) == {0: 0, 1: 0}
-    assert [status.lag for status in State(private_database).describe("g")] == [5, 0]
+    assert [status.lag for status in State(private_database).figures.describe("g")] == [5, 0]
     told = heartbeat(private_database, HeartbeatRequest("g", "m1", 2, subscribed_topic_names=(topic,)))
     assert [assigned.partitions for assigned in told.assignment or ()] == [(0, 1)]
 
@@ -85,7 +85,7 @@ def test_latest_starts_at_the_log_end(
     produce(settings, topic, 3)
     coordinator.step()
     assert starts(private_database) == {0: 5}
-    assert [status.lag for status in State(private_database).describe("g")] == [3]
+    assert [status.lag for status in State(private_database).figures.describe("g")] == [3]
 
 
 def test_by_duration_starts_at_a_young_record(
@@ -211,7 +211,7 @@ def test_a_deleted_and_a_recreated_topic(
     assert [member.assignment for member in describe_group(private_database, "g").members] == [()]
     make_topic(1, topic)
     coordinator.step()
-    assert [status.status for status in State(private_database).describe("g")] == ["topic_recreated"]
+    assert [status.status for status in State(private_database).figures.describe("g")] == ["topic_recreated"]
     assert "made again" in coordinator.waiting["g", topic]
 
 

@@ -43,7 +43,7 @@ def join(database: Database, group: str, *topics: str) -> None:
 
 
 def starts(database: Database, group: str) -> dict[int, int]:
-    return {status.partition: status.spso for status in State(database).describe(group)}
+    return {status.partition: status.spso for status in State(database).figures.describe(group)}
 
 
 def members(database: Database, group: str) -> list[str]:
@@ -215,7 +215,7 @@ def test_a_topic_made_again_with_fewer_partitions(
         with pytest.raises(UnknownTopicId):
             state.acquire(SharePartition("g", topic, partition), "m1", None, 5)
     heartbeat(private_database, HeartbeatRequest("g", "m1", -1))
-    state.delete_offsets("g", topic)
+    state.administration.delete_offsets("g", topic)
     join(private_database, "g", topic)
     coordinator.step()
     assert starts(private_database, "g") == {0: 0}
@@ -325,13 +325,15 @@ def test_a_replica_stopped_inside_the_watch(
         began = time.monotonic()
         wait_until(lambda: starts(private_database, "other") == {0: 0}, 40)
         took = time.monotonic() - began
-        wait_until(lambda: {s.status for s in State(private_database).describe("g")} == {"topic_recreated"})
+        wait_until(
+            lambda: {s.status for s in State(private_database).figures.describe("g")} == {"topic_recreated"}
+        )
     assert took < 20, f"nobody watched for {took:.1f} s"
     known = topics.describe([old])[old].topic_id
 
     def recorded() -> set[str]:
         rows = private_database.rows(text("select topic_id from sharequeue.topics where topic = :t"), t=old)
-        seen.update({status.status for status in State(private_database).describe("g")})
+        seen.update({status.status for status in State(private_database).figures.describe("g")})
         return {row["topic_id"] for row in rows}
 
     seen: set[str] = set()

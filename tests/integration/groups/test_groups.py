@@ -287,7 +287,7 @@ def test_grown_metadata_raises_the_epoch(queue: Database) -> None:
     beat(queue, "m1", 2)
     record_topics(queue, {"t": TopicInfo(TOPIC_ID, 6)}, ["t"])
     assert start_grown(queue, "g") == 2
-    by_partition = {status.partition: status for status in State(queue).describe("g")}
+    by_partition = {status.partition: status for status in State(queue).figures.describe("g")}
     assert [(by_partition[p].spso, by_partition[p].state_epoch) for p in (4, 5)] == [(0, 4), (0, 4)]
     grown = beat(queue, "m1", 3)
     partitions = [p for topic in grown.assignment or () for p in topic.partitions]
@@ -321,8 +321,8 @@ def test_silence_ends_a_session(queue: Database) -> None:
     pass_time(queue, 46)
     assert expire_members_of(queue, "g") == ["m1"]
     assert beat(queue, "m1", epoch).error_code == UNKNOWN_MEMBER_ID
-    assert state.leases("g") == []
-    assert [status.available for status in state.describe("g") if status.partition == 0] == [10]
+    assert state.figures.leases("g") == []
+    assert [status.available for status in state.figures.describe("g") if status.partition == 0] == [10]
     assert [member.member_id for member in describe_group(queue, "g").members] == ["m2"]
 
 
@@ -335,7 +335,7 @@ def test_leaving_keeps_the_locks(queue: Database) -> None:
     state.observe(SharePartition("g", "t", 0), TOPIC_ID, 0, 10, 10)
     state.acquire(SharePartition("g", "t", 0), "m1", epoch, 10)
     beat(queue, "m1", -1)
-    assert [lease.records for lease in state.leases("g")] == [10]
+    assert [lease.records for lease in state.figures.leases("g")] == [10]
 
 
 def test_an_outage_ends_no_session(queue: Database) -> None:

@@ -428,4 +428,4 @@ def test_nothing_to_assign_is_an_empty_assignment(
     with serving(here) as url, Membership(url, "g", [topic]) as member:
         assert member.join(0.5) == []
         assert len(describe_group(private_database, "g").members) == 1
-        assert State(private_database).describe("g") == []
+        assert State(private_database).figures.describe("g") == []

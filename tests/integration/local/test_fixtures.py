@@ -31,4 +31,4 @@ def test_a_made_topic_is_seen_by_topics(topics: Topics, make_topic: MakeTopic) -
 def test_a_private_database_is_migrated_and_empty(private_database: Database) -> None:
     """A private database has the schema and no groups."""
     assert pending(private_database) == []
-    assert State(private_database).describe("anything") == []
+    assert State(private_database).figures.describe("anything") == []

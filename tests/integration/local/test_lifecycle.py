@@ -109,7 +109,7 @@ def test_a_home_of_any_name_is_its_owners_alone(stack_home: Path) -> None:
             with Topics(Settings.load(folder)) as topics:
                 topics.create("kept", 1)
             wait_until((folder / "kafka" / "data" / "kept-0").is_dir)
-            assert State(Database(info.database_url)).describe() == []
+            assert State(Database(info.database_url)).figures.describe() == []
         finally:
             down(folder, quiet)
     assert [path.name for path in stack_home.iterdir() if path.is_dir()] == ["Größe 数据"]

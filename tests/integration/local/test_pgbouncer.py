@@ -106,7 +106,7 @@ def test_groups_and_coordinator_work_through_it(
     joined = heartbeat(pooled, HeartbeatRequest(group, "member", 0, subscribed_topic_names=(topic,)))
     assert joined.member_epoch == 2
     Coordinator(pooled, Topics(Settings.load(stack.home))).step()
-    assert State(pooled).verify() == []
+    assert State(pooled).figures.verify() == []
 
 
 def test_more_workers_than_connections(pooled: Database, group: str, topic: str) -> None:
@@ -164,7 +164,7 @@ def test_a_startup_option_is_refused(pooled: Database) -> None:
             dbname=url.database,
             options="-c statement_timeout=1000",
         )
-    assert State(pooled).verify() == []
+    assert State(pooled).figures.verify() == []
 
 
 def test_doctor_refuses_a_pool_that_forces_one_user_on_all(

@@ -68,5 +68,5 @@ def test_runs_of_other_groups_pass_over_the_records(given_up: Make, run_job: Run
         at = SharePartition(group, case.topic, 0)
         done = run_job(job_of(group, case.topic, all_accepted, headers=False), Holder([at]))
         assert (done.accepted, done.gaps, done.dropped) == (accepted, gaps, 0)
-        (status,) = state.describe(group)
+        (status,) = state.figures.describe(group)
         assert (status.lag, status.acquired) == (0, 0)

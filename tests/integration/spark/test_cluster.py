@@ -40,10 +40,10 @@ def filled(make_topic: MakeTopic, produce: Produce, assigned: Assigned) -> str:
 
 def ledger(state: State, group: str) -> pa.Table:
     """Nothing is held, nothing lags, every record is in the output once: the output that counts is given."""
-    statuses = state.describe(group)
+    statuses = state.figures.describe(group)
     assert [(status.spso, status.lag, status.acquired) for status in statuses] == [(RECORDS, 0, 0)] * 2
-    assert state.leases(group) == []
-    assert state.verify(group) == []
+    assert state.figures.leases(group) == []
+    assert state.figures.verify(group) == []
     folders = read_manifest(state, group, f"sink-{group}")
     tables = [pq.read_table(file) for folder in folders for file in Path(folder).glob("*.parquet")]
     output = pa.concat_tables(tables, promote_options="default")
@@ -122,10 +122,14 @@ def test_an_output_that_is_not_shared_loses_nothing(
     error = cluster.end()["error"]
     assert error.startswith("OutputNotShared: ")
     assert re.search(said, error)
-    statuses = state.describe(group)
+    statuses = state.figures.describe(group)
     assert [(status.spso, status.acquired, status.archiving) for status in statuses] == [(0, 0, 0)] * 2
-    assert state.outputs(group, f"sink-{group}") == state.outputs(group, f"sink-{group}-exceptions") == []
-    assert state.leases(group) == []
+    assert (
+        state.outputs.counted(group, f"sink-{group}")
+        == state.outputs.counted(group, f"sink-{group}-exceptions")
+        == []
+    )
+    assert state.figures.leases(group) == []
 
 
 @pytest.fixture
@@ -153,8 +157,8 @@ def test_a_copy_into_postgres_that_is_done_again_counts_once(
     assert Counter((row["partition"], row["offset"]) for row in rows) == {
         (p, n): 1 for p in range(2) for n in range(RECORDS)
     }
-    assert state.leases(group) == []
-    assert state.verify(group) == []
+    assert state.figures.leases(group) == []
+    assert state.figures.verify(group) == []
     # Which a task that was overtaken still holds, until it ends: then it is swept.
     (signals / "go").touch()
     job = job_of(group, filled, all_accepted)
@@ -175,11 +179,11 @@ def test_a_driver_that_is_killed_leaves_all_to_the_next(
     executors = [executor_of(signals, task) for task in range(2)]
     cluster.kill_driver()
     assert read_manifest(state, group, f"sink-{group}") == ()
-    assert sum(row.records for row in state.leases(group)) == 2 * RECORDS
+    assert sum(row.records for row in state.figures.leases(group)) == 2 * RECORDS
 
     def lapsed() -> bool:
         state.sweep()
-        return not state.leases(group)
+        return not state.figures.leases(group)
 
     wait_until(lapsed, "the locks of a dead driver do not lapse")
     wait_until(lambda: not any(executor.is_running() for executor in executors), "an executor lives on")

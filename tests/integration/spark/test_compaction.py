@@ -88,7 +88,7 @@ def test_four_folders_become_one_and_the_old_ones_stay_for_a_grace(
     assert read_manifest(state, group, sink) == (done.location,)
     assert content(spark, state, group, sink) == seen
     assert len(list(Path(done.location).glob("*.parquet"))) == 1
-    assert sum(row.records for row in state.outputs(group, sink)) == RECORDS
+    assert sum(row.records for row in state.outputs.counted(group, sink)) == RECORDS
 
     job = job_of(group, "any", all_accepted)
     assert sweep_outputs(spark, output_settings, state, job) == []
@@ -322,8 +322,8 @@ def test_summaries_and_doubled_exceptions_are_compacted(
     job = job_of(group, topic, doubled, summaries=(sums,))
     run_job(job, assigned(topic), max_rounds=1)
     for name, rows in ((job.sink, 28), (job.exceptions_sink, 12), (job.summary_sink(sums), 2)):
-        before = state.outputs(group, name)
+        before = state.outputs.counted(group, name)
         (done,) = compact(spark, output_settings, state, group, name)
         assert read_manifest(state, group, name) == (done.location,)
         assert read_output(spark, state, group, name).count() == rows
-        assert [row.records for row in state.outputs(group, name)] == [row.records for row in before]
+        assert [row.records for row in state.outputs.counted(group, name)] == [row.records for row in before]

@@ -85,7 +85,7 @@ class Job:
 
     @property
     def waiting(self) -> int:
-        return sum(status.archiving for status in self.case.state.describe(self.case.group))
+        return sum(status.archiving for status in self.case.state.figures.describe(self.case.group))
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def test_a_pipeline_and_a_block_work_in_it(
     job = replace(job_of(group, topic, by_row(odd, "number int")), sink=f"orders[v2]-{group}")
     report = run_job(job, holder, spark=foreign, max_rounds=1)
     assert (report.accepted, report.released) == (10, 10)
-    assert state.describe(group)[0].waiting == 1
+    assert state.figures.describe(group)[0].waiting == 1
     read = read_output(foreign, state, group, job.sink)
     assert sorted(row["number"] for row in read.collect()) == list(range(1, 20, 2))
 
@@ -106,8 +106,8 @@ def test_a_pipeline_and_a_block_work_in_it(
             answered = leased.acknowledge(folder)
         assert answered.accepted + answered.released == answered.leased > 0
         assert answered.dropped == 0
-    assert state.describe(group)[0].waiting == 5
-    assert state.verify(group) == []
+    assert state.figures.describe(group)[0].waiting == 5
+    assert state.figures.verify(group) == []
     assert unchanged(foreign)
 
 
@@ -145,7 +145,7 @@ def test_without_the_connector_nothing_is_leased(
     given = lease(group, [topic], settings=settings, spark=spark, state=state, membership=holder)
     with pytest.raises(SparkNotReady, match="Nothing was leased"), given:
         pass
-    (status,) = state.describe(group)
+    (status,) = state.figures.describe(group)
     assert (status.highest_delivery_count, status.log_end) == (0, 0)
 
 

@@ -44,7 +44,7 @@ def test_what_the_log_does_not_return_is_a_gap(
     holder = assigned(topic, share_isolation_level=isolation_level)
     report = run_job(job_of(group, topic, all_accepted), holder)
     assert (report.accepted, report.gaps, report.dropped) == (accepted, gaps, 0)
-    (status,) = state.describe(group)
+    (status,) = state.figures.describe(group)
     assert (status.spso, status.lag, status.acquired) == (33, 0, 0)
 
 
@@ -85,7 +85,7 @@ def test_retention_that_overtakes_a_lease_is_counted_and_no_gap(
 
     report = run_job(job_of(group, topic, too_late, try_empty=False), assigned(topic))
     assert (report.accepted, report.gaps, report.lost, report.dropped) == (12, 0, 8, 0)
-    (status,) = state.describe(group)
+    (status,) = state.figures.describe(group)
     assert (status.spso, status.lag, status.leases) == (20, 0, 0)
 
 
@@ -112,7 +112,7 @@ def test_a_topic_made_again_meanwhile_is_no_gap(
     impatient = {"kafkaConsumer.pollTimeoutMs": "2000"}
     with pytest.raises(UnknownTopicId, match="made again"):
         run_job(job_of(group, topic, too_late, reader_options=impatient, try_empty=False), assigned(topic))
-    assert state.outputs(group, f"sink-{group}") == []
+    assert state.outputs.counted(group, f"sink-{group}") == []
 
 
 def _delete_before(settings: Settings, topic: str, offset: int) -> None:

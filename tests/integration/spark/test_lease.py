@@ -45,11 +45,11 @@ def by_value(records: DataFrame) -> DataFrame:
 
 def given_back(state: State, group: str, available: int) -> None:
     """Nothing was answered, nothing is held, everything can be leased again."""
-    statuses = state.describe(group)
-    assert state.leases(group) == []
+    statuses = state.figures.describe(group)
+    assert state.figures.leases(group) == []
     assert sum(status.available for status in statuses) == available
     assert [status.spso for status in statuses] == [0] * len(statuses)
-    assert state.verify(group) == []
+    assert state.figures.verify(group) == []
 
 
 def test_what_was_written_is_what_is_answered(
@@ -94,8 +94,8 @@ def test_what_was_written_is_what_is_answered(
     rows = spark.read.parquet(str(folder)).select("partition", "offset", "delivery_count").collect()
     # Twice more, and not what is to wait an hour.
     assert sorted(map(tuple, rows)) == [(0, 4, 2), (0, 4, 3), (1, 1, 2), (1, 1, 3)]
-    assert state.leases(group) == []
-    assert state.verify(group) == []
+    assert state.figures.leases(group) == []
+    assert state.figures.verify(group) == []
 
 
 def test_outcomes_that_need_not_be_what_was_written_are_refused(
@@ -233,7 +233,7 @@ def test_a_forked_child_gives_nothing_back(
             if (child := os.fork()) == 0:
                 raise Forked
             assert os.waitpid(child, 0)[1] == 0
-            assert sum(row.records for row in state.leases(group)) == 5
+            assert sum(row.records for row in state.figures.leases(group)) == 5
             by_value(leased.records).write.parquet(f"{tmp_path}/out")
             assert leased.acknowledge(f"{tmp_path}/out").accepted == 5
     except BaseException as error:
@@ -261,12 +261,12 @@ def test_retention_that_overtakes_a_lease_is_counted(
         by_value(leased.records).write.parquet(f"{tmp_path}/out")
         answered = leased.acknowledge(f"{tmp_path}/out")
     assert (answered.accepted, answered.lost, answered.gaps, answered.dropped) == (12, 8, 0, 0)
-    (status,) = state.describe(group)
+    (status,) = state.figures.describe(group)
     assert (status.spso, status.lag, status.leases) == (20, 0, 0)
 
 
 def _expiry(state: State, group: str) -> datetime:
-    (row,) = state.leases(group)
+    (row,) = state.figures.leases(group)
     return row.expires_at
 
 

@@ -24,7 +24,7 @@ from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.report import Progress
 from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
-from sharequeue.state.many import LeaseAnswer
+from sharequeue.state.many import LeaseAcknowledgement, Many
 from sharequeue.values import Acknowledged, AcknowledgeType, LeaseOutput
 from tests.cutting_proxy import CuttingProxy
 from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
@@ -45,12 +45,12 @@ def filled(make_topic: MakeTopic, produce: Produce) -> str:
 def given_back(state: State, group: str) -> None:
     """Nothing was acknowledged, nothing is held any more: everything is there to be delivered again, at
     once."""
-    statuses = state.describe(group)
+    statuses = state.figures.describe(group)
     assert sum(status.acquired for status in statuses) == 0
     assert sum(status.available for status in statuses) == 40
-    assert state.leases(group) == []
+    assert state.figures.leases(group) == []
     assert read_manifest(state, group, f"sink-{group}") == ()
-    assert state.verify(group) == []
+    assert state.figures.verify(group) == []
 
 
 def test_a_round_longer_than_its_locks_keeps_them(
@@ -152,23 +152,24 @@ def test_a_run_that_somebody_stops_leaves_no_suspects(
         run_job(job_of(group, filled, stopped, try_empty=False), assigned(filled))
     given_back(state, group)
     again = run_job(
-        job_of(group, filled, all_accepted), Holder([s.share_partition for s in state.describe(group)])
+        job_of(group, filled, all_accepted),
+        Holder([s.share_partition for s in state.figures.describe(group)]),
     )
     assert (len(again.rounds), again.accepted) == (1, 40)
 
 
-class _RefusingSecond(State):
-    """A state that is asked for two acknowledgements, and loses the second lease just before it."""
+class _RefusingSecond(Many):
+    """It is asked for two acknowledgements, and loses the second lease just before it."""
 
-    answered = 0
+    asked = 0
 
-    def acknowledge_many(
-        self, answers: Sequence[LeaseAnswer], *, request_id: UUID | None = None
+    def acknowledge(
+        self, acknowledgements: Sequence[LeaseAcknowledgement], *, request_id: UUID | None = None
     ) -> list[Acknowledged | ShareError]:
-        if self.answered:
-            self.release_many([each.lease for each in answers])
-        self.answered += 1
-        return super().acknowledge_many(answers, request_id=request_id)
+        if self.asked:
+            self.release([each.lease for each in acknowledgements])
+        self.asked += 1
+        return super().acknowledge(acknowledgements, request_id=request_id)
 
 
 def test_each_lease_counts_by_itself(
@@ -178,14 +179,16 @@ def test_each_lease_counts_by_itself(
     run_job: RunJob,
     state: State,
     spark: SparkSession,
-    database: object,
+    database: Database,
 ) -> None:
     """One lease acknowledged, the next one refused: readers see the first one's output and not the
     second's, and the next run brings the rest, each record once."""
     holder = assigned(filled)
     job = job_of(group, filled, all_accepted)
+    refusing = State(database)
+    refusing.many = _RefusingSecond(database)
     with pytest.raises(InvalidRecordState):
-        run_job(job, holder, state=_RefusingSecond(database))  # type: ignore[arg-type]
+        run_job(job, holder, state=refusing)
     assert read_output(spark, state, group, job.sink).count() == 20
     assert run_job(job, holder).accepted == 20
     rows = read_output(spark, state, group, job.sink).select("partition", "offset").collect()
@@ -218,9 +221,9 @@ def test_a_lost_reply_neither_leases_nor_counts_twice(
         assert (proxy.cuts, proxy.armed) == (2, False)
     assert (report.leased, report.accepted, len(report.rounds[0].lease_ids)) == (40, 40, 2)
     assert read_output(spark, state, group, job.sink).count() == 40
-    assert [(status.spso, status.lag) for status in state.describe(group)] == [(20, 0)] * 2
-    assert state.leases(group) == []
-    assert state.verify(group) == []
+    assert [(status.spso, status.lag) for status in state.figures.describe(group)] == [(20, 0)] * 2
+    assert state.figures.leases(group) == []
+    assert state.figures.verify(group) == []
 
 
 KILLED = textwrap.dedent(
@@ -232,14 +235,15 @@ KILLED = textwrap.dedent(
     from sharequeue.settings import Settings
     from sharequeue.values import SharePartition
     from sharequeue.state import State
+    from sharequeue.state.many import Many
     from sharequeue.kafka.topics import Topics
     from tests.fix_pipelines import Holder
 
     home, output, group, topic, lock_ms = sys.argv[1:]
     settings = Settings.load(home, output=output)
 
-    class Killed(State):
-        def acknowledge_many(self, *arguments, **named):
+    class Killed(Many):
+        def acknowledge(self, *arguments, **named):
             os.kill(os.getpid(), 9)
 
     def handler(records):
@@ -248,7 +252,9 @@ KILLED = textwrap.dedent(
 
     job = ShareGroupJob(group, (topic,), handler, f"sink-{group}", lock_duration_ms=int(lock_ms))
     holder = Holder([SharePartition(group, topic, partition) for partition in range(2)], "killed")
-    state, spark = Killed(Database.open(settings)), spark_session(settings, "killed")
+    database, spark = Database.open(settings), spark_session(settings, "killed")
+    state = State(database)
+    state.many = Killed(database)
     run_rounds(settings, job, membership=holder, state=state, topics=Topics(settings), spark=spark)
     """
 )
@@ -293,7 +299,7 @@ def test_killed_between_write_and_acknowledgement(
     assert sweep_outputs(spark, output_settings, state, job) == []
     rows = read_output(spark, state, group, job.sink).select("partition", "offset").collect()
     assert Counter((row[0], row[1]) for row in rows) == {(p, n): 1 for p in range(2) for n in range(20)}
-    assert state.verify(group) == []
+    assert state.figures.verify(group) == []
 
 
 def test_the_sweep_leaves_what_is_held(
@@ -303,12 +309,12 @@ def test_the_sweep_leaves_what_is_held(
     lease is."""
     holder = assigned(filled)
     job = job_of(group, filled, all_accepted)
-    (status, _) = state.describe(group)
+    (status, _) = state.figures.describe(group)
     state.observe(holder.assignment[0], status.topic_id, 0, 20, 20)
     lease = state.acquire(holder.assignment[0], "holder", None, 10)
     assert lease is not None
     root = output_settings.local_output / job.sink
-    name = f"{state.state_id()}-{lease.lease_id}"
+    name = f"{state.outputs.state_id()}-{lease.lease_id}"
     for folder in (f"lease={name}", f"_staging/leases={name}"):
         (root / folder).mkdir(parents=True)
     assert sweep_outputs(spark, output_settings, state, job) == []
@@ -321,6 +327,6 @@ def test_the_sweep_leaves_what_is_held(
 def _until_lapsed(state: State, holder: Holder) -> None:
     """Wait for the locks of the killed run to lapse, as a sweep sees it."""
     deadline = time.monotonic() + 30
-    while state.leases(holder.assignment[0].group_id):
+    while state.figures.leases(holder.assignment[0].group_id):
         assert time.monotonic() < deadline
         state.sweep()

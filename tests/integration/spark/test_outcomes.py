@@ -112,4 +112,4 @@ def test_the_number_of_rows_accepts_nothing(
     produce(topic, 0, range(RECORDS))
     report = run_job(job_of(group, topic, two_of, dropped="release"), assigned(topic), max_rounds=1)
     assert (report.accepted, report.released, report.rounds[0].dropped) == (20, 20, 20)
-    assert state.verify(group) == []
+    assert state.figures.verify(group) == []

@@ -78,6 +78,6 @@ def test_four_runs_drain_one_partition_together(
     rows = written.collect()
     assert Counter(row["offset"] for row in rows) == dict.fromkeys(range(RECORDS), 1)
     assert len({row["lease_id"] for row in rows}) == sum(map(len, runs)) == RECORDS // BY_LEASE
-    (status,) = state.describe(group)
+    (status,) = state.figures.describe(group)
     assert (status.spso, status.lag, status.leases, status.acquired) == (RECORDS, 0, 0, 0)
-    assert state.verify(group) == []
+    assert state.figures.verify(group) == []

@@ -94,17 +94,17 @@ def test_a_record_that_kills_its_worker_takes_only_itself_along(
     assert sorted(each.unacknowledged > 0 for each in packed + alone).count(True) == DELIVERIES - 1
     assert caplog.text.count("ended without an acknowledgement: ") == DELIVERIES - 1
     assert says in caplog.text
-    status, neighbour = state.describe(group)
+    status, neighbour = state.figures.describe(group)
     assert (neighbour.lag, neighbour.archiving) == (0, 0)
     assert (status.lag, status.spso) == (0, records)
     assert (status.archiving, status.acquired, status.available) == (0, 0, 0)
     # No service is there: the run has written it at its end.
     assert report.dead_letters is not None
     assert report.dead_letters.written == 1
-    (letter,) = state.dead_letters(group)
+    (letter,) = state.dead_letters.written(group)
     assert (letter.cause, letter.delivery_count) == ("exceeded", DELIVERIES)
     assert list(letter.offsets.iter_offsets()) == [POISON]
     output = read_output(spark, state, group, job.sink).where("partition = 0").select("offset")
     offsets = [row["offset"] for row in output.collect()]
     assert sorted(offsets) == [offset for offset in range(records) if offset != POISON]
-    assert state.verify(group) == []
+    assert state.figures.verify(group) == []

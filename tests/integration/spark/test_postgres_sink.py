@@ -114,7 +114,7 @@ def test_every_accepted_row_is_in_the_table_with_its_values(
     assert first["written_at"] is not None
 
     assert read_output(spark, state, group, job.exceptions_sink).count() == 6
-    assert sum(row.records for row in state.outputs(group, job.sink)) == 34
+    assert sum(row.records for row in state.outputs.counted(group, job.sink)) == 34
     with pytest.raises(NotFiles, match=r"postgresql:.*accepted"):
         read_manifest(state, group, job.sink)
     assert sweep_outputs(spark, output_settings, state, job) == []
@@ -147,7 +147,7 @@ def test_an_acknowledgement_that_is_refused_takes_the_rows_back(
     with pytest.raises(InvalidRecordState):
         run_job(job, holder)
     assert rows_of(database, table) == []
-    assert state.outputs(group, job.sink) == []
+    assert state.outputs.counted(group, job.sink) == []
     swept = sweep_outputs(spark, output_settings, state, job)
     assert len(swept) == 2
     assert swept[1].startswith("sink:")
@@ -160,7 +160,7 @@ def test_an_acknowledgement_that_is_refused_takes_the_rows_back(
 
 def released_and_accepted_elsewhere(state: State, at: SharePartition) -> None:
     """The lease is lost by force; another worker accepts its records."""
-    state.force_release(at, OffsetSet.of((0, 30)), execute=True)
+    state.administration.force_release(at, OffsetSet.of((0, 30)), execute=True)
     lease = state.acquire(at, "second", None, 30)
     assert lease is not None
     state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets})
@@ -168,7 +168,7 @@ def released_and_accepted_elsewhere(state: State, at: SharePartition) -> None:
 
 def given_up(state: State, at: SharePartition) -> None:
     """The records are archived as rejected, whoever holds them."""
-    state.force_dead_letter(at, OffsetSet.of((0, 30)), execute=True)
+    state.administration.force_dead_letter(at, OffsetSet.of((0, 30)), execute=True)
 
 
 @pytest.mark.parametrize("lose", [released_and_accepted_elsewhere, given_up])
@@ -197,8 +197,8 @@ def test_a_late_holder_moves_no_rows(
     with pytest.raises(InvalidRecordState, match="output"):
         run_job(job, assigned(topic))
     assert rows_of(database, table) == []
-    assert state.outputs(group, job.sink) == []
-    assert (state.describe(group)[0].spso, state.verify(group)) == (30, [])
+    assert state.outputs.counted(group, job.sink) == []
+    assert (state.figures.describe(group)[0].spso, state.figures.verify(group)) == (30, [])
 
 
 def test_rows_that_are_not_all_there_are_not_acknowledged(
@@ -233,7 +233,7 @@ def test_rows_that_are_not_all_there_are_not_acknowledged(
     with pytest.raises(StagingLost, match=r"30 accepted rows.* 0 were there"):
         run_job(job_of(group, topic, simple, output=PostgresTable(table, on_step=empty)), assigned(topic))
     assert rows_of(database, table) == []
-    assert state.describe(group)[0].available == 30
+    assert state.figures.describe(group)[0].available == 30
 
 
 def test_a_copy_that_spark_did_not_count_is_left_behind(
@@ -285,7 +285,7 @@ def test_a_sink_that_cannot_do_it_is_refused_before_anything_is_leased(
     ):
         with pytest.raises(SinkRefused, match=said):
             run_job(job_of(group, topic, simple, output=output), holder)
-        assert state.describe(group)[0].in_flight == 0
+        assert state.figures.describe(group)[0].in_flight == 0
     same = PostgresTable(table, url=stack.database_url)
     assert run_job(job_of(group, topic, simple, output=same), holder).accepted == 3
 
@@ -315,7 +315,7 @@ def test_a_column_without_a_place_is_refused_before_anything_is_written(
 
         with pytest.raises(SinkRefused, match=said):
             run_job(job_of(group, topic, wider, output=PostgresTable(table)), holder)
-    assert state.describe(group)[0].speo == 0
+    assert state.figures.describe(group)[0].speo == 0
     assert not (output_settings.local_output / f"sink-{group}").exists()
 
 

@@ -89,7 +89,7 @@ def test_topics_of_every_kind_in_one_group(
         0,
         0,
     )
-    statuses = state.describe(group)
+    statuses = state.figures.describe(group)
     assert len(statuses) == MANY + 2
     assert sum(status.lag + status.acquired for status in statuses) == 0
     rows = _output(state, group)

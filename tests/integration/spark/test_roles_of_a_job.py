@@ -98,8 +98,8 @@ def test_a_job_works_as_worker_and_reader(
         reports.record(group)
         assert [row.lag for row in reports.history(group)] == [0]
         assert Journal(database).days(group) == []
-        assert state.verify(group) == []
-        assert sum(each.records for each in state.delivery_counts(group)) == 30
-        assert sum(run.offsets.count for run in state.dead_letters(group)) == 3
+        assert state.figures.verify(group) == []
+        assert sum(each.records for each in state.figures.delivery_counts(group)) == 30
+        assert sum(run.offsets.count for run in state.dead_letters.written(group)) == 3
         with pytest.raises(sa.exc.ProgrammingError, match="permission denied"):
             alter_group_configs(database, group, {"share.delivery.count.limit": "3"})

@@ -100,7 +100,7 @@ def test_a_record_that_fails_leaves_its_neighbours_accepted(
     job = job_of(group, topic, by_row(order, COLUMNS), dropped="accept")
     report = run_job(job, assigned(topic), max_rounds=1)
     assert (report.accepted, report.released, report.rejected) == (3, 4, 1)
-    assert state.describe(group)[0].waiting == 1
+    assert state.figures.describe(group)[0].waiting == 1
     names = [row["name"] for row in read_output(spark, state, group, job.sink).orderBy("offset").collect()]
     assert names == ["tea", "salt"]
     errors = read_output(spark, state, group, job.exceptions_sink).orderBy("offset").collect()

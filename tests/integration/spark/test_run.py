@@ -90,7 +90,7 @@ def test_every_outcome_ends_where_it_belongs(
     assert [r.leased for r in again.rounds] == [2, 2, 2, 2]
     assert (again.released, again.exhausted) == (6, 2)
     assert len(offsets_in(read_output(spark, state, job.group, job.sink))) == 4
-    assert state.verify(job.group) == []
+    assert state.figures.verify(job.group) == []
 
 
 def test_an_outcome_that_is_none_is_what_the_job_says(
@@ -179,7 +179,7 @@ def test_a_rerun_of_the_same_lease_replaces(
     assert written.exceptions == {}
     assert pq.read_table(written.accepted[lease.lease_id]).num_rows == 10
     assert [p.name for p in (output_settings.local_output / job.sink).glob("lease=*")] == [
-        f"lease={state.state_id()}-{lease.lease_id}"
+        f"lease={state.outputs.state_id()}-{lease.lease_id}"
     ]
     assert not list((output_settings.local_output / job.sink / "_staging").glob("*"))
     assert not list((output_settings.local_output / job.exceptions_sink).glob("lease=*"))
@@ -209,7 +209,7 @@ def test_rows_in_any_order_and_several_by_record(
     assert Counter(offsets_in(read_output(spark, state, group, f"sink-{group}"))) == {
         (0, n): 3 for n in range(2000)
     }
-    (output,) = state.outputs(group, f"sink-{group}")
+    (output,) = state.outputs.counted(group, f"sink-{group}")
     assert output.records == 6000
 
 
@@ -311,10 +311,10 @@ def test_another_database_neither_writes_nor_sweeps(
     produce(topic, 0, ["accept a", "accept b"])
     holder = assigned(topic)
     assert run_job(job, holder, max_rounds=1).accepted == 2
-    (row,) = state.outputs(job.group, job.sink)
+    (row,) = state.outputs.counted(job.group, job.sink)
     anew = State(database)
-    anew._state_id = uuid4()
-    with pytest.raises(SinkTaken, match=f"of another state database.*{state.state_id()}"):
+    anew.outputs._state_id = uuid4()
+    with pytest.raises(SinkTaken, match=f"of another state database.*{state.outputs.state_id()}"):
         sweep_outputs(spark, output_settings, anew, job)
     produce(topic, 0, ["accept c"])
     with pytest.raises(SinkTaken, match="of another state database"):
@@ -323,7 +323,7 @@ def test_another_database_neither_writes_nor_sweeps(
     assert sweep_outputs(spark, output_settings, anew, job) == []
     assert lease_folder(output_settings, anew, job.sink, row.lease_id) != row.location
     assert read_output(spark, state, job.group, job.sink).count() == 2
-    assert State(database).state_id() == state.state_id()
+    assert State(database).outputs.state_id() == state.outputs.state_id()
 
 
 def test_what_a_handler_caches_is_gone_after_the_round(
@@ -402,12 +402,12 @@ def test_nothing_acknowledged_is_an_empty_output(spark: SparkSession, state: Sta
 
 def _nothing_happened(state: State, group: str, available: int) -> None:
     """No answer was given, no output counts, nothing is held: what was leased waits to be delivered again."""
-    statuses = state.describe(group)
+    statuses = state.figures.describe(group)
     assert sum(status.acquired for status in statuses) == 0
     assert sum(status.available for status in statuses) == available
-    assert state.outputs(group, f"sink-{group}") == []
-    assert state.verify(group) == []
+    assert state.outputs.counted(group, f"sink-{group}") == []
+    assert state.figures.verify(group) == []
 
 
 def _topic_id(state: State, group: str) -> str:
-    return state.describe(group)[0].topic_id
+    return state.figures.describe(group)[0].topic_id

@@ -41,7 +41,7 @@ def outcomes(expression: str, error: str = "no good") -> Handler:
 
 def delivered(state: State, group: str) -> list[tuple[int, int, int]]:
     """Available records, how many of them wait, and the highest delivery count, by share-partition."""
-    return [(s.available, s.waiting, s.highest_delivery_count) for s in state.describe(group)]
+    return [(s.available, s.waiting, s.highest_delivery_count) for s in state.figures.describe(group)]
 
 
 @pytest.mark.parametrize("deliveries", [1, 3])
@@ -113,7 +113,7 @@ def test_a_released_record_waits_for_the_back_off_of_its_delivery(
             f"10 records are waiting for the time from which they may be delivered again (the first from {soonest}"
             in (str(report.remark))
         )
-        assert state.describe(group)[0].waiting_until == again
+        assert state.figures.describe(group)[0].waiting_until == again
         move_clock(state, 75)
 
 
@@ -136,8 +136,8 @@ def test_a_run_in_which_most_records_fail_stops(
     for words in ("100 of 200", "100 times", "KeyError: 'id'", f"{topic}-0 offset 0"):
         assert words in str(failed.value)
     assert delivered(state, group) == [(200, 0, 0)]
-    assert state.outputs(group, f"sink-{group}") == []
-    assert state.verify(group) == []
+    assert state.outputs.counted(group, f"sink-{group}") == []
+    assert state.figures.verify(group) == []
     small = run_job(job_of(group, topic, bad), holder, max_records=99, max_rounds=1)
     assert (small.rejected, small.accepted) == (50, 49)
     assert run_job(job_of(group, topic, bad, failed_share=None), holder).rejected == 50
@@ -214,7 +214,7 @@ def test_records_without_an_outcome_are_an_error_that_names_them(
     with pytest.raises(HandlerError, match=said):
         run_job(job_of(group, topic, handler), assigned(topic))
     assert delivered(state, group) == [(12, 0, 0)]
-    assert state.verify(group) == []
+    assert state.figures.verify(group) == []
 
 
 def test_a_block_that_acknowledges_nothing_says_so(
@@ -265,11 +265,11 @@ def test_nothing_to_lease_says_why(
         pass
 
     (at,) = holder.assignment
-    state.pause(group, "stock-taking")
+    state.administration.pause(group, "stock-taking")
     paused = run_job(job, holder)
     assert "stock-taking" in str(paused.remark)
     assert "stock-taking" in caplog.text
-    state.pause(group, None)
+    state.administration.pause(group, None)
     held = state.acquire(at, "another", None, 100)
     assert held is not None
     assert "7 records are held by leases of others" in str(run_job(job, holder).remark)

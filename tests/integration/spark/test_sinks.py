@@ -58,7 +58,7 @@ def test_a_writer_of_the_users_gets_each_lease_and_again_what_was_not_acknowledg
     assert sorted(times.values()) == [1] * 10 + [2] * 10
     assert len({lease_id for lease_id, _, _ in written}) >= 3
 
-    assert sum(row.records for row in state.outputs(group, job.sink)) == 20
+    assert sum(row.records for row in state.outputs.counted(group, job.sink)) == 20
     with pytest.raises(NotFiles, match="at least once by upsert"):
         read_manifest(state, group, job.sink)
     # The folder of the lease that was lost is the sweep's; the others are gone already.
@@ -104,14 +104,14 @@ def test_a_released_record_comes_no_sooner_than_its_time(
         soon.replace(microsecond=0) + second: "{[0,3)}",
         late.replace(microsecond=0) + second: "{[3,5)}",
     }
-    (output,) = state.outputs(group, f"sink-{group}")
+    (output,) = state.outputs.counted(group, f"sink-{group}")
     assert output.records == 4
     again = run_job(job_of(group, topic, all_accepted), holder)
     assert again.accepted == 3
     assert read_output(spark, state, group, f"sink-{group}").count() == 7
-    (status,) = state.describe(group)
+    (status,) = state.figures.describe(group)
     assert (status.available, status.waiting) == (5, 5)
-    assert state.verify(group) == []
+    assert state.figures.verify(group) == []
 
 
 def test_thousands_of_times_become_a_hundred_and_none_is_sooner(

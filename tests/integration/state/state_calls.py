@@ -12,7 +12,7 @@ from sharequeue.values import Lease, SharePartition
 
 
 def move_clock(state: State, seconds: float) -> None:
-    state._database.rows(
+    state.database.rows(
         sa.text("select sharequeue.set_clock_offset((select amount from sharequeue.clock_offset) + :more)"),
         more=timedelta(seconds=seconds),
     )
@@ -26,7 +26,7 @@ def take(state: State, at: SharePartition, most: int = 10, redelivery: Redeliver
 
 def in_flight(state: State) -> list[tuple[int, int, str]]:
     """State, delivery count and offsets of everything in flight, by offset."""
-    rows = state._database.rows(
+    rows = state.database.rows(
         sa.text(
             "select state, delivery_count, offsets from sharequeue.in_flight_offsets order by lower(offsets)"
         )
@@ -35,7 +35,7 @@ def in_flight(state: State) -> list[tuple[int, int, str]]:
 
 
 def audited(state: State) -> list[str]:
-    rows = state._database.rows(
+    rows = state.database.rows(
         sa.text(
             "select act from sharequeue.audit_log"
             " where act not in ('alter_group_config', 'set_service_configs') order by audit_id"
@@ -46,5 +46,5 @@ def audited(state: State) -> list[str]:
 
 def journal_differs(state: State) -> list[str]:
     """Where replaying the journal does not give the present state."""
-    rows = state._database.rows(sa.text("select differs from sharequeue.verify_journal()"))
+    rows = state.database.rows(sa.text("select differs from sharequeue.verify_journal()"))
     return [str(row["differs"]) for row in rows]

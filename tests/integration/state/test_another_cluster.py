@@ -34,7 +34,7 @@ BOTH = "the state is of cluster another"
 def state(private_database: Database) -> State:
     """Group g, bound to another cluster, with a dead letter that waits and may be dropped."""
     state = State(private_database)
-    state.check_cluster("another")
+    state.administration.check_cluster("another")
     alter_group_configs(
         private_database,
         "g",
@@ -66,7 +66,7 @@ def test_a_run_is_refused(state: State, astray: Settings, topics: Topics) -> Non
         lease("g", ["t"], settings=astray, spark=nobody, membership=Holder([AT])),
     ):
         pass
-    assert state.describe("g")[0].acquired == 0
+    assert state.figures.describe("g")[0].acquired == 0
 
 
 def test_a_drain_is_refused(state: State, astray: Settings) -> None:
@@ -74,7 +74,7 @@ def test_a_drain_is_refused(state: State, astray: Settings) -> None:
     configs = GroupConfigs.load(state.database, "g")
     with pytest.raises(InconsistentClusterId, match=BOTH):
         DeadLetterWriter(astray, state, "g", configs).drain()
-    assert state.describe("g")[0].archiving == 1
+    assert state.figures.describe("g")[0].archiving == 1
 
 
 def test_a_redrive_is_refused(state: State, astray: Settings) -> None:

@@ -40,7 +40,7 @@ def at(private_database: Database, state: State) -> SharePartition:
 
 def counts(state: State, at: SharePartition) -> dict[int, int]:
     """The delivery count of every offset in flight that is not done with."""
-    rows = state._database.rows(
+    rows = state.database.rows(
         sa.text(
             "select delivery_count, offsets from sharequeue.in_flight_offsets"
             " join sharequeue.share_partitions sp using (share_partition_id)"
@@ -68,12 +68,12 @@ def test_more_failures_than_the_set_share_stop_leasing(state: State, at: SharePa
     second = take(state, at)
     state.acknowledge(second, {RELEASE: OffsetSet.of((second.offsets.first, second.offsets.first + 1))})
     assert state.acquire(at, "m", None, 10) is None
-    reason = state.describe("g")[0].paused_reason
+    reason = state.figures.describe("g")[0].paused_reason
     assert reason is not None
     assert reason.startswith(
         "circuit breaker open: 6 of the last 11 records failed, more than 50 %; probed from"
     )
-    assert state.verify() == []
+    assert state.figures.verify() == []
 
 
 def test_what_is_leased_may_still_be_answered(state: State, at: SharePartition) -> None:
@@ -94,13 +94,13 @@ def test_a_good_probe_closes_the_circuit(state: State, at: SharePartition, redel
     probe = take(state, at, 1000, redelivery)
     assert probe.offsets == OffsetSet.of((0, 3))
     assert state.acquire(at, "other", None, 10, redelivery=redelivery) is None
-    assert "probing" in (state.describe("g")[0].paused_reason or "")
+    assert "probing" in (state.figures.describe("g")[0].paused_reason or "")
     state.acknowledge(probe, {ACCEPT: OffsetSet.of((0, 1))})
     assert state.acquire(at, "other", None, 10, redelivery=redelivery) is None
     state.acknowledge(probe, {ACCEPT: OffsetSet.of((1, 3))})
-    assert state.describe("g")[0].paused_reason is None
+    assert state.figures.describe("g")[0].paused_reason is None
     assert take(state, at, 1000, redelivery).offsets.first == 3
-    assert state.verify() == []
+    assert state.figures.verify() == []
 
 
 @pytest.mark.parametrize("redelivery", ["kafka", "fan_out"])
@@ -126,20 +126,20 @@ def test_an_outage_burns_no_attempts(
             state.sweep()
         else:
             state.release("g", "m")
-        assert state.verify() == []
+        assert state.figures.verify() == []
     assert probes >= 20
     # Fresh records may have been probed too: they are as if they never were.
     assert {offset: count for offset, count in counts(state, at).items() if count} == dict.fromkeys(
         range(10), 1
     )
-    assert state.open_dead_letters(at, 10) is None
+    assert state.dead_letters.open(at, 10) is None
     assert journal_differs(state) == []
-    assert "of the probe failed" in (state.describe("g")[0].paused_reason or "")
+    assert "of the probe failed" in (state.figures.describe("g")[0].paused_reason or "")
 
 
 def test_a_bad_record_cannot_pass_for_an_outage(state: State, at: SharePartition) -> None:
     """What failed a probe sits out the next one: once the outage is over, a probe without it closes the circuit."""
-    alter_group_configs(state._database, "g", {"sharequeue.circuit.breaker.probe.records": 1})
+    alter_group_configs(state.database, "g", {"sharequeue.circuit.breaker.probe.records": 1})
     trip(state, at)
     poison = 0
     for _ in range(3):
@@ -150,7 +150,7 @@ def test_a_bad_record_cannot_pass_for_an_outage(state: State, at: SharePartition
         else:
             state.acknowledge(lease, {ACCEPT: lease.offsets})
             break
-    assert state.describe("g")[0].paused_reason is None
+    assert state.figures.describe("g")[0].paused_reason is None
 
 
 def test_rejected_records_of_a_probe_are_dead_letters(state: State, at: SharePartition) -> None:
@@ -162,7 +162,7 @@ def test_rejected_records_of_a_probe_are_dead_letters(state: State, at: SharePar
         probe = take(state, at, 1000)
         assert state.acknowledge(probe, {REJECT: probe.offsets}).rejected == 3
         assert state.acquire(at, "m", None, 10) is None
-    assert state.describe("g")[0].archiving == 10 + 3 * 3
+    assert state.figures.describe("g")[0].archiving == 10 + 3 * 3
 
 
 def test_the_window_forgets(state: State, at: SharePartition) -> None:
@@ -187,18 +187,18 @@ def test_a_lapsed_lock_is_a_failure_of_each_of_its_records(state: State, at: Sha
     take(state, at, 20)
     move_clock(state, 31)
     assert state.acquire(at, "m", None, 10) is None
-    assert "20 of the last 20 records failed" in (state.describe("g")[0].paused_reason or "")
+    assert "20 of the last 20 records failed" in (state.figures.describe("g")[0].paused_reason or "")
 
 
 def test_by_hand_and_by_config_it_is_closed(state: State, at: SharePartition) -> None:
     """Resuming closes the circuit; without a share of failures there is none, and nothing is counted."""
     trip(state, at)
-    assert state.pause("g", None) == 1
+    assert state.administration.pause("g", None) == 1
     assert state.acquire(at, "m", None, 1) is not None
     trip(state, at)
     assert state.acquire(at, "m", None, 1) is None
-    alter_group_configs(state._database, "g", {"sharequeue.circuit.breaker.failure.percent": 0})
-    assert state.describe("g")[0].paused_reason is None
+    alter_group_configs(state.database, "g", {"sharequeue.circuit.breaker.failure.percent": 0})
+    assert state.figures.describe("g")[0].paused_reason is None
     assert state.acquire(at, "m", None, 1) is not None
 
 
@@ -207,21 +207,21 @@ def test_a_probe_that_nobody_holds_is_given_again(state: State, at: SharePartiti
     trip(state, at)
     move_clock(state, 61)
     probe = take(state, at)
-    state.force_release(at, probe.offsets, execute=True)
+    state.administration.force_release(at, probe.offsets, execute=True)
     assert take(state, at).offsets == probe.offsets
 
 
 def test_the_call_that_answers_and_acquires_heeds_it(state: State, at: SharePartition) -> None:
     """Also the fast path of acknowledge and acquire counts failures and stops: no way leads round the breaker."""
     lease = take(state, at, 10, "kafka")
-    done = state.acknowledge_and_acquire(lease, {RELEASE: lease.offsets}, 10, redelivery="kafka")
+    done = state.fetches.acknowledge_and_acquire(lease, {RELEASE: lease.offsets}, 10, redelivery="kafka")
     assert (done.refusal, done.lease) == (None, None)
-    assert "circuit breaker open" in (state.describe("g")[0].paused_reason or "")
-    state.pause("g", None)
+    assert "circuit breaker open" in (state.figures.describe("g")[0].paused_reason or "")
+    state.administration.pause("g", None)
     lease = take(state, at, 10, "kafka")
     for _ in range(5):
-        done = state.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10, redelivery="kafka")
+        done = state.fetches.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10, redelivery="kafka")
         assert done.lease is not None
         lease = done.lease
-    rows = state._database.rows(sa.text("select answered, failed from sharequeue.circuit_breakers"))
+    rows = state.database.rows(sa.text("select answered, failed from sharequeue.circuit_breakers"))
     assert [(row["answered"], row["failed"]) for row in rows] == [(20, 0)]

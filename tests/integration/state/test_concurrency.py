@@ -89,7 +89,7 @@ class Worker:
             self.given_back,
         )
         try:
-            while self.state.describe(AT.group_id)[0].lag:
+            while self.state.figures.describe(AT.group_id)[0].lag:
                 lease = self.state.acquire(
                     AT, self.member, None, self.roll.randint(1, 60), redelivery=self.redelivery
                 )
@@ -124,7 +124,9 @@ class Worker:
             self.state.acknowledge(lease, {REJECT: again})
         except InvalidRecordState:
             return
-        assert self.state.describe(AT.group_id)[0].spso >= again.end  # done with already, for anyone (R-AK-6)
+        assert (
+            self.state.figures.describe(AT.group_id)[0].spso >= again.end
+        )  # done with already, for anyone (R-AK-6)
 
     def renewed(self, lease: Lease) -> None:
         """Kept a while longer, then answered."""
@@ -172,8 +174,8 @@ def test_eight_workers_share_one_share_partition(private_database: Database, red
         for done in [pool.submit(Worker(url, n, ledger, redelivery).run) for n in range(WORKERS)]:
             done.result()
 
-    assert state.verify() == []
-    (status,) = state.describe("g")
+    assert state.figures.verify() == []
+    (status,) = state.figures.describe("g")
     assert (status.spso, status.speo, status.lag, status.leases) == (RECORDS, RECORDS, 0, 0)
     assert ledger.holder == {}
     counts: dict[int, list[int]] = {}
@@ -185,7 +187,7 @@ def test_eight_workers_share_one_share_partition(private_database: Database, red
     assert Counter(offset for offset, _ in ledger.ended.elements()) == Counter(range(RECORDS))
     told = Counter(kind for _, kind in ledger.ended.elements())
     kept: Counter[str] = Counter()
-    for row in state.delivery_counts("g"):
+    for row in state.figures.delivery_counts("g"):
         kept[{"accepted": "ACCEPT", "rejected": "REJECT", "gap": "GAP"}[row.outcome]] += row.records
     assert kept == told
     assert all(ledger.operations[name] for name in ("answer", "in_parts", "renewed", "given_back"))
@@ -216,9 +218,9 @@ def test_a_crashed_workers_records_come_again_to_the_others(private_database: Da
         workers = [pool.submit(Worker(url, n, ledger, "fan_out").run) for n in range(WORKERS - 1)]
         for done in [vanishing, *workers]:
             done.result()
-    assert state.verify() == []
+    assert state.figures.verify() == []
     assert lost
-    assert state.describe("g")[0].spso == 2000
+    assert state.figures.describe("g")[0].spso == 2000
     assert Counter(offset for offset, _ in ledger.ended.elements()) == Counter(range(2000))
     told = Counter(offset for offset, _ in ledger.deliveries)
     highest = {offset: max(count for o, count in ledger.deliveries if o == offset) for offset in lost}
@@ -232,7 +234,9 @@ def test_a_fetch_that_finds_its_row_changed_joins_no_queue(private_database: Dat
     state = State(private_database)
     lease = state.acquire(AT, "mine", None, 10, redelivery="kafka")
     assert lease is not None
-    lease = state.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10, redelivery="kafka").lease
+    lease = state.fetches.acknowledge_and_acquire(
+        lease, {ACCEPT: lease.offsets}, 10, redelivery="kafka"
+    ).lease
     assert lease is not None
     waiting = sa.text("select from pg_stat_activity where wait_event_type = 'Lock' and state = 'active'")
     with (
@@ -241,7 +245,7 @@ def test_a_fetch_that_finds_its_row_changed_joins_no_queue(private_database: Dat
         private_database.engine.connect() as queued,
     ):
         changing.execute(sa.text("select sharequeue.acquire('g', 't', 0, 1, 'other', null, 10)"))
-        fetch = pool.submit(state.acknowledge_and_acquire, lease, {ACCEPT: lease.offsets}, 10)
+        fetch = pool.submit(state.fetches.acknowledge_and_acquire, lease, {ACCEPT: lease.offsets}, 10)
         deadline = time.monotonic() + 20
         while not private_database.rows(waiting):
             assert time.monotonic() < deadline, "the fetch does not wait"
@@ -254,4 +258,4 @@ def test_a_fetch_that_finds_its_row_changed_joins_no_queue(private_database: Dat
             queued.rollback()
     assert answer.refusal is None
     assert answer.lease is not None
-    assert state.verify() == []
+    assert state.figures.verify() == []

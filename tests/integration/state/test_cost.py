@@ -138,7 +138,7 @@ def test_what_is_answered_behind_a_pinned_head_is_one_row(private_database: Data
     with private_database.transaction() as connection:
         accept(connection, held[20][1], held[-1][2])
     assert rows_in_flight(private_database) == 2
-    assert not state.verify("g")
+    assert not state.figures.verify("g")
 
 
 def test_an_acknowledgement_writes_by_batches_not_by_runs(private_database: Database, state: State) -> None:
@@ -174,7 +174,7 @@ def test_an_acknowledgement_writes_by_batches_not_by_runs(private_database: Data
         written.append(touched.written)
     # A batch's row goes, two come; and the lease goes.
     assert written == [20 * 3 + 1] * 2
-    assert not state.verify("g")
+    assert not state.figures.verify("g")
 
 
 def test_a_sweep_reads_and_writes_by_its_limit(private_database: Database, state: State) -> None:
@@ -200,4 +200,4 @@ def test_a_sweep_reads_and_writes_by_its_limit(private_database: Database, state
         acquire(connection, 1)
     # The 950 batches still lapsed and their leases, one record split off, one lease: an operation settles all.
     assert touched.written <= 2 * 950 + 4, touched
-    assert not state.verify("g")
+    assert not state.figures.verify("g")

@@ -52,11 +52,11 @@ def test_a_reset_leaves_nothing_of_the_dead_letters_before_it(
     lease = state.acquire(AT, "m", None, 10)
     assert lease is not None
     state.acknowledge(lease, {AcknowledgeType.REJECT: OffsetSet.of((0, 5))})
-    assert state.open_dead_letters(AT, 10) is not None
-    state.hold_dead_letters(AT, "the topic is not there")
+    assert state.dead_letters.open(AT, 10) is not None
+    state.dead_letters.hold(AT, "the topic is not there")
     tables = ("failed_attempts", "held_dead_letters", "dead_letter_batches")
     assert [count(private_database, table) > 0 for table in tables] == [True, True, True]
-    state.alter_offsets(AT, "id", 0)
+    state.administration.alter_offsets(AT, "id", 0)
     assert {table: count(private_database, table) for table in tables} == dict.fromkeys(tables, 0)
 
 
@@ -65,7 +65,7 @@ def test_a_group_that_comes_back_is_configured_as_before(state: State, private_d
     alter_group_configs(
         private_database, "g", {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": 3}
     )
-    assert state.delete_group("g")
+    assert state.administration.delete_group("g")
     joined = heartbeat(private_database, HeartbeatRequest("g", "m1", 0, subscribed_topic_names=("t",)))
     assert joined.error_code == 0
     configs = GroupConfigs.load(private_database, "g")
@@ -75,7 +75,7 @@ def test_a_group_that_comes_back_is_configured_as_before(state: State, private_d
 
 
 def removed(state: State, minutes: float, *, execute: bool = True) -> int:
-    found = state.remove_deleted_topics(timedelta(minutes=minutes), execute=execute)
+    found = state.administration.remove_deleted_topics(timedelta(minutes=minutes), execute=execute)
     return sum(each.share_partitions for each in found)
 
 
@@ -83,31 +83,31 @@ def test_the_state_of_a_deleted_topic_goes_after_the_broker_has_said_so_for_long
     """Not before the time has passed, not when the broker was silent in between, not of another topic id. What went
     is in the audit log."""
     state.initialize(SharePartition("g", "other", 0), "its id", 0, 1)
-    state.note_topics({"t": None, "other": "its id"})
+    state.administration.note_topics({"t": None, "other": "its id"})
     assert removed(state, 15) == 0
     move_clock(state, 10 * 60)
     assert removed(state, 0) == 0
     for _ in range(32):
-        state.note_topics({"t": None, "other": "its id"})
+        state.administration.note_topics({"t": None, "other": "its id"})
         move_clock(state, 30)
     assert removed(state, 17) == 0
     assert removed(state, 15, execute=False) == 1
     assert removed(state, 15) == 1
-    assert [status.topic for status in state.describe("g")] == ["other"]
+    assert [status.topic for status in state.figures.describe("g")] == ["other"]
     assert audited(state) == ["remove_deleted_topic"]
     assert (removed(state, 0), count(state.database, "gone_topics")) == (0, 0)
-    assert state.verify() == []
+    assert state.figures.verify() == []
 
 
 def test_a_topic_that_is_there_again_or_not_spoken_of_keeps_its_state(state: State) -> None:
     """The same id again takes it back; a topic that the broker says nothing of is not gone."""
-    state.note_topics({"t": None})
-    state.note_topics({"t": "id"})
+    state.administration.note_topics({"t": None})
+    state.administration.note_topics({"t": "id"})
     assert removed(state, 0) == 0
-    state.note_topics({})
-    state.note_topics({"somebody else's": None})
+    state.administration.note_topics({})
+    state.administration.note_topics({"somebody else's": None})
     assert removed(state, 0) == 0
-    state.note_topics({"t": "another id"})
+    state.administration.note_topics({"t": "another id"})
     assert removed(state, 0) == 1
 
 
@@ -121,13 +121,13 @@ def test_a_group_begins_anew_on_a_topic_made_again(
     alter_group_configs(private_database, "w", {"share.auto.offset.reset": "earliest"})
     heartbeat(private_database, HeartbeatRequest("w", "m1", 0, subscribed_topic_names=(topic,)))
     coordinator.step()
-    [before] = State(private_database).describe("w")
+    [before] = State(private_database).figures.describe("w")
     topics.delete(topic)
     coordinator.step()
-    assert State(private_database).describe("w") == []
+    assert State(private_database).figures.describe("w") == []
     made = topics.create(topic, 1)
     coordinator.step()
-    [after] = State(private_database).describe("w")
+    [after] = State(private_database).figures.describe("w")
     assert (after.topic_id, after.status, before.topic_id != after.topic_id) == (
         made.topic_id,
         "active",
@@ -139,23 +139,23 @@ def test_another_cluster_is_refused_until_the_owner_says_otherwise(
     state: State, private_database: Database, topics: Topics
 ) -> None:
     """With both ids and what to do; the watch then touches nothing, though all topics are gone there."""
-    state.check_cluster("one")
-    state.check_cluster("one")
+    state.administration.check_cluster("one")
+    state.administration.check_cluster("one")
     with pytest.raises(
         InconsistentClusterId, match=r"of Kafka cluster two, and the state is of cluster one.*rebind"
     ):
-        state.check_cluster("two")
+        state.administration.check_cluster("two")
     heartbeat(private_database, HeartbeatRequest("g", "m1", 0, subscribed_topic_names=("t",)))
     configs = ServiceConfigs.of({"deleted.topics.retention.ms": "0"})
     coordinator = Coordinator(private_database, topics, configs)
     with pytest.raises(InconsistentClusterId):
         coordinator.watch()
-    assert [status.topic for status in state.describe("g")] == ["t"]
+    assert [status.topic for status in state.figures.describe("g")] == ["t"]
     rebound = sa.text("select sharequeue.rebind_cluster(:cluster) as before")
     assert private_database.rows(rebound, cluster=topics.cluster_id())[0]["before"] == "one"
     assert audited(state)[-1] == "rebind_cluster"
     coordinator.watch()
-    assert state.describe("g") == []
+    assert state.figures.describe("g") == []
 
 
 def test_every_process_has_the_services_dead_letter_rules(
@@ -230,14 +230,14 @@ def test_the_command_removes_what_is_left_of_deleted_topics(
         return result.output
 
     assert removing() == "the broker says of no topic that it is gone for 0:15:00\n"
-    state.note_topics({"t": None})
+    state.administration.note_topics({"t": None})
     assert "of no topic" in removing("--execute")
     assert removing("--gone-for", "PT0S").startswith(
         "would remove 1 share-partitions of group g: topic t (id id) is gone since "
     )
-    assert len(state.describe("g")) == 1
+    assert len(state.figures.describe("g")) == 1
     assert removing("--gone-for", "PT0S", "--execute").startswith("removed 1 share-partitions of group g")
-    assert state.describe("g") == []
+    assert state.figures.describe("g") == []
     assert "of no topic" in removing("--gone-for", "PT0S", "--execute")
 
 

@@ -262,7 +262,7 @@ def test_the_last_offsets_there_are(private_database: Database, calls: Calls, re
     lease = state.acquire(at, "m", None, 3, redelivery=redelivery)
     assert lease is not None
     for _ in range(2):
-        done = state.acknowledge_and_acquire(
+        done = state.fetches.acknowledge_and_acquire(
             lease, {AcknowledgeType.ACCEPT: lease.offsets}, 2, redelivery=redelivery
         )
         assert done.refusal is None
@@ -274,9 +274,9 @@ def test_the_last_offsets_there_are(private_database: Database, calls: Calls, re
     while lease is not None:
         state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets})
         lease = state.acquire(at, "m", None, 2**62, redelivery=redelivery)
-    [status] = [each for each in state.describe("g") if each.partition == 2]
+    [status] = [each for each in state.figures.describe("g") if each.partition == 2]
     assert (status.spso, status.speo, status.lag) == (MAX_OFFSET + 1, MAX_OFFSET + 1, 0)
-    assert state.verify("g") == []
+    assert state.figures.verify("g") == []
 
 
 def test_offsets_to_the_last_are_a_set() -> None:

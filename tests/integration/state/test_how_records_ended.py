@@ -48,9 +48,9 @@ def answer(state: State | InMemoryState, count: int, **given: tuple[int, int]) -
 
 
 def close(state: State | InMemoryState, records: int, *, dropped: bool = False) -> None:
-    batch = state.open_dead_letters(AT, records)
+    batch = state.dead_letters.open(AT, records)
     assert batch is not None
-    assert state.close_dead_letters(AT, batch.sequence, dropped=dropped) == records
+    assert state.dead_letters.close(AT, batch.sequence, dropped=dropped) == records
 
 
 def ended(status: SharePartitionStatus) -> int:
@@ -68,12 +68,12 @@ def test_they_add_up(engine: tuple[State | InMemoryState, Configure]) -> None:
     state.observe(AT, "id", 0, 100, 100)
 
     def check(**expected: int) -> SharePartitionStatus:
-        (status,) = state.describe("g")
+        (status,) = state.figures.describe("g")
         assert {name: getattr(status, name) for name in expected} == expected
         assert ended(status) + status.lost_records == status.spso + status.delivery_complete_count
-        counted = sum(row.records for row in state.delivery_counts("g"))
+        counted = sum(row.records for row in state.figures.delivery_counts("g"))
         assert counted == ended(status)
-        letters = [run for run in state.dead_letters("g") if not run.dropped]
+        letters = [run for run in state.dead_letters.written("g") if not run.dropped]
         written = sum(run.offsets.count for run in letters)
         assert status.rejected + status.exhausted == written + status.no_dlq + status.dropped_letters
         return status
@@ -83,7 +83,7 @@ def test_they_add_up(engine: tuple[State | InMemoryState, Configure]) -> None:
     answer(state, 2, RELEASE=(8, 10))
     check(accepted=5, rejected=2, exhausted=2, gap=1, no_dlq=4)
     answer(state, 10, RELEASE=(10, 20))
-    state.force_dead_letter(AT, OffsetSet.of((10, 11)), execute=True)
+    state.administration.force_dead_letter(AT, OffsetSet.of((10, 11)), execute=True)
     check(rejected=3, no_dlq=5)
 
     configure("errors.deadletterqueue.topic.name", "dlq.t")
@@ -94,7 +94,7 @@ def test_they_add_up(engine: tuple[State | InMemoryState, Configure]) -> None:
     close(state, 2, dropped=True)
     check(rejected=5, exhausted=4, no_dlq=5, dropped_letters=2)
     answer(state, 10, RELEASE=(20, 30))
-    state.force_dead_letter(AT, OffsetSet.of((20, 21)), execute=True)
+    state.administration.force_dead_letter(AT, OffsetSet.of((20, 21)), execute=True)
     close(state, 1)
     check(rejected=6, exhausted=4, no_dlq=5)
 
@@ -119,11 +119,11 @@ def test_who_resets_keeps_what_has_been(private_database: Database) -> None:
     state.observe(AT, "id", 0, 100, 100)
     answer(state, 4, REJECT=(0, 4))
     close(state, 2)
-    assert state.open_dead_letters(AT, 2) is not None
-    state.alter_offsets(AT, "id", 0)
+    assert state.dead_letters.open(AT, 2) is not None
+    state.administration.alter_offsets(AT, "id", 0)
     answer(state, 4, REJECT=(0, 4))
     close(state, 4)
-    (status,) = state.describe("g")
+    (status,) = state.figures.describe("g")
     assert (status.rejected, status.no_dlq, status.dropped_letters) == (6, 0, 0)
 
 
@@ -137,7 +137,7 @@ def test_an_upgrade_counts_what_was_before(private_database: Database) -> None:
     answer(state, 9, REJECT=(0, 9))
     for dropped in (False, True, False):
         close(state, 2, dropped=dropped)
-    assert state.open_dead_letters(AT, 2) is not None
+    assert state.dead_letters.open(AT, 2) is not None
     named = sa.text(
         "select sequence, total_letters, total_dropped from sharequeue.dead_letter_batches order by sequence"
     )
@@ -160,7 +160,7 @@ def test_describe_shows_them(
     """The same figures as a table and as JSON, the sum of the counters among them; what waits for its time; and that
     nobody is there to write the dead letters, or why they are held."""
     at = SharePartition(group, topic, 0)
-    state.reset_offsets(group, {(topic, 0): 0}, {topic: "id"}, execute=True)
+    state.administration.reset_offsets(group, {(topic, 0): 0}, {topic: "id"}, execute=True)
     state.observe(at, "id", 0, 100, 100)
     lease = state.acquire(at, "m", None, 10)
     assert lease is not None
@@ -179,10 +179,10 @@ def test_describe_shows_them(
     assert heads[1][3:8] == ["ACCEPTED", "REJECTED", "EXHAUSTED", "GAP", "NO-DLQ"]
 
     alter_group_configs(database, group, {"errors.deadletterqueue.topic.name": f"dlq.{topic}"})
-    state.force_dead_letter(at, OffsetSet.of((8, 9)), execute=True)
+    state.administration.force_dead_letter(at, OffsetSet.of((8, 9)), execute=True)
     (row,) = json.loads(command("groups", "describe", group, "-o", "json")[1])
     assert "no service writes the dead letters" in row["remark"]
     assert f"sharequeue dlq drain --group {group} --execute" in row["remark"]
-    state.hold_dead_letters(at, "the topic takes none")
+    state.dead_letters.hold(at, "the topic takes none")
     (row,) = json.loads(command("groups", "describe", group, "-o", "json")[1])
     assert row["remark"] == "dead letters are held: the topic takes none"

@@ -144,7 +144,7 @@ def test_a_release_that_an_acquire_cannot_see_strands_nothing(
     found = state.acquire(AT, "m3", None, 1000)
     assert found is not None
     assert found.offsets.first == 0
-    assert state.verify("g") == []
+    assert state.figures.verify("g") == []
 
 
 def test_a_database_is_at_read_committed_whatever_the_default_is(

@@ -174,9 +174,9 @@ def test_a_worker_that_has_the_share_partition_to_itself_writes_one_row_a_fetch(
     assert private_database.rows(sa.text("select 1 from sharequeue.in_flight_batches")) == []
     assert private_database.rows(sa.text("select 1 from sharequeue.leases")) == []
     assert journal.verify("g") == []
-    (lease,) = State(private_database).leases("g")
+    (lease,) = State(private_database).figures.leases("g")
     assert (lease.lease_id, lease.records) == (held["lease_id"], 500)
-    (status,) = State(private_database).describe("g")
+    (status,) = State(private_database).figures.describe("g")
     assert (status.spso, status.acquired, status.leases, status.next_expiry) == (
         held["spso"],
         500,
@@ -214,7 +214,7 @@ def test_a_fetch_repeated_after_a_lost_reply_is_answered_as_at_first_whatever_ha
     second = fetch(private_database, first, second_id)
     private_database.rows(sa.text(act))
     assert fetch(private_database, first, second_id) == second
-    assert State(private_database).verify("g") == []
+    assert State(private_database).figures.verify("g") == []
     assert journal.verify("g", snapshots=1000) == []
 
 
@@ -278,7 +278,7 @@ def test_a_stranger_a_stale_token_and_a_stale_epoch_are_refused_by_the_fast_way_
             last=first + 499,
         )[0]
         assert row["acknowledge_error_code"] == code
-    assert State(private_database).describe("g")[0].spso == first
+    assert State(private_database).figures.describe("g")[0].spso == first
     assert fetch(private_database, held)["acknowledge_error_code"] == 0
 
 
@@ -310,9 +310,9 @@ def test_old_days_are_dropped_once_nothing_leans_on_them_and_their_figures_stay(
         lease = state.acquire(AT, "m1", None, 100)
         assert lease is not None
         state.acknowledge(lease, {answer: lease.offsets})
-    batch = state.open_dead_letters(AT, 1000)
+    batch = state.dead_letters.open(AT, 1000)
     assert batch is not None
-    state.close_dead_letters(AT, batch.sequence)
+    state.dead_letters.close(AT, batch.sequence)
     today = state.now().astimezone(UTC).date()
     assert next(p.day for p in journal.partitions()) == today
     assert journal.days("g") == []
@@ -355,7 +355,7 @@ def test_a_partition_that_somebody_reads_is_dropped_later(
 
 def test_deleting_is_in_the_journal_by_name(journal: Journal, private_database: Database) -> None:
     """The journal says which share-partition went, after it is gone."""
-    State(private_database).delete_group("g")
+    State(private_database).administration.delete_group("g")
     rows = private_database.rows(
         sa.text("select group_id, topic, partition from sharequeue.journal where kind = 'deleted'")
     )

@@ -191,10 +191,10 @@ class Histories(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, 10), dropped=st.booleans())
     def dead_letters(self, most: int, dropped: bool) -> None:
-        batch = self.state.open_dead_letters(self.at, most)
+        batch = self.state.dead_letters.open(self.at, most)
         if batch:
             self.agree()
-            self.state.close_dead_letters(self.at, batch.sequence, dropped=dropped)
+            self.state.dead_letters.close(self.at, batch.sequence, dropped=dropped)
 
     @rule(
         act=st.sampled_from(
@@ -214,8 +214,8 @@ class Histories(RuleBasedStateMachine):
 
     @rule(to=st.integers(0, 60), topic_id=st.sampled_from(["id", "id2"]))
     def alter(self, to: int, topic_id: str) -> None:
-        self.state.alter_offsets(self.at, topic_id, to)
-        self.state.alter_offsets(self.at, "id", to)
+        self.state.administration.alter_offsets(self.at, topic_id, to)
+        self.state.administration.alter_offsets(self.at, "id", to)
         self.leases.clear()
         self.held.clear()
 
@@ -229,7 +229,7 @@ class Histories(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Every history ends deleted; nothing can be replayed any more."""
-        self.state.delete_offsets(self.at.group_id, "t")
+        self.state.administration.delete_offsets(self.at.group_id, "t")
         self.agree()
 
 

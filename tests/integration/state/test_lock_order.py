@@ -26,7 +26,7 @@ def test_all_operations_at_once_meet_no_deadlock(private_database: Database) -> 
     tally = run_at_once(private_database, SEED, 6)
     assert not tally.faults, f"seed {SEED}: {tally.faults[0]}"
     assert deadlocks(private_database) == 0, f"seed {SEED}"
-    assert State(private_database).verify() == []
+    assert State(private_database).figures.verify() == []
 
 
 def test_a_config_and_an_acl_that_wait_for_the_same_settings_meet_no_deadlock(

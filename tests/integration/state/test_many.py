@@ -16,7 +16,7 @@ from sharequeue.offsets import OffsetSet
 from sharequeue.spark.leasing.budget import Budget
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.state import State
-from sharequeue.state.many import LeaseAnswer
+from sharequeue.state.many import LeaseAcknowledgement
 from sharequeue.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition
 from tests.fix_pipelines import Holder
 
@@ -72,7 +72,7 @@ def test_a_thousand_share_partitions_take_a_few_round_trips(
     """Observe: one statement; acquire, a turn of renewals, acknowledge and release: five each, of 200 leases."""
     at = started(state, group, PARTITIONS)
     with statements(database, "observe_many") as observed:
-        assert set(state.observe_many(logs(at)).values()) == {"active"}
+        assert set(state.many.observe(logs(at)).values()) == {"active"}
     assert len(observed) == 1
     with LeaseKeeper(state, Holder(at)) as keeper:
         with statements(database, "acquire_many") as acquired:
@@ -85,18 +85,18 @@ def test_a_thousand_share_partitions_take_a_few_round_trips(
             keeper._renew_due()
         assert 5 <= len(renewed) <= 10  # its own thread may have come first, or too
         keeper.check()
-        answers = [LeaseAnswer(lease, {ACCEPT: lease.offsets}) for lease in leases[:200]]
+        answers = [LeaseAcknowledgement(lease, {ACCEPT: lease.offsets}) for lease in leases[:200]]
         with statements(database, "acknowledge_many") as acknowledged:
-            assert all(isinstance(each, Acknowledged) for each in state.acknowledge_many(answers))
+            assert all(isinstance(each, Acknowledged) for each in state.many.acknowledge(answers))
         assert len(acknowledged) == 1
-    assert state.leases(group) == []
-    assert sum(status.available for status in state.describe(group)) == (PARTITIONS - 200) * 100
+    assert state.figures.leases(group) == []
+    assert sum(status.available for status in state.figures.describe(group)) == (PARTITIONS - 200) * 100
     with database.transaction() as connection:
         # As autovacuum would a little later: without statistics the check's joins are planned for a few rows.
         connection.exec_driver_sql(
             "analyze sharequeue.share_partitions, sharequeue.in_flight_batches, sharequeue.leases"
         )
-    assert state.verify(group) == []
+    assert state.figures.verify(group) == []
 
 
 def test_what_did_not_change_is_not_written(private_database: Database, group: str) -> None:
@@ -104,7 +104,7 @@ def test_what_did_not_change_is_not_written(private_database: Database, group: s
     see of them is as of now."""
     state = State(private_database)
     at = started(state, group, 129)
-    state.observe_many(logs(at))
+    state.many.observe(logs(at))
 
     def versions() -> list[str]:
         rows = private_database.rows(
@@ -114,137 +114,139 @@ def test_what_did_not_change_is_not_written(private_database: Database, group: s
 
     before = versions()
     pass_time(private_database, timedelta(hours=1))
-    state.observe_many(logs(at))
+    state.many.observe(logs(at))
     assert versions() == before
-    assert {status.observed_at for status in state.describe(group)} == {observed(private_database)}
+    assert {status.observed_at for status in state.figures.describe(group)} == {observed(private_database)}
     assert state.now() - observed(private_database) < timedelta(minutes=1)
-    state.observe_many([*logs(at[:1], 101), *logs(at[1:])])
+    state.many.observe([*logs(at[:1], 101), *logs(at[1:])])
     assert [one != other for one, other in zip(versions(), before, strict=True)] == [True] + [False] * 128
-    assert [status.log_end for status in state.describe(group)] == [101] + [100] * 128
+    assert [status.log_end for status in state.figures.describe(group)] == [101] + [100] * 128
 
 
 def test_a_look_at_some_of_a_topic_says_nothing_of_the_others(private_database: Database, group: str) -> None:
     """A worker looks at what it is assigned: only that is as of now."""
     state = State(private_database)
     at = started(state, group, 4)
-    state.observe_many(logs(at))
-    then = state.describe(group)[0].observed_at
+    state.many.observe(logs(at))
+    then = state.figures.describe(group)[0].observed_at
     pass_time(private_database, timedelta(hours=1))
-    state.observe_many(logs(at[:2]))
-    seen = [status.observed_at for status in state.describe(group)]
+    state.many.observe(logs(at[:2]))
+    seen = [status.observed_at for status in state.figures.describe(group)]
     assert [when == then for when in seen] == [False, False, True, True]
     started(state, group, 5)
-    assert state.describe(group)[4].observed_at is None
+    assert state.figures.describe(group)[4].observed_at is None
 
 
 def test_a_look_moves_log_starts_and_tells_of_topics_made_anew(state: State, group: str) -> None:
     """As the look at one share-partition does: what lies below the log start is lost, another id stops leasing."""
     at = started(state, group, 3)
-    state.observe_many(logs(at))
+    state.many.observe(logs(at))
     other = SharePartition(group, "nowhere", 0)
-    statuses = state.observe_many(
+    statuses = state.many.observe(
         [LogSeen(at[0], "id", 40, 100, 100), LogSeen(at[1], "other", 0, 5, 5), *logs([at[2], other])]
     )
     assert statuses == {at[0]: "active", at[1]: "topic_recreated", at[2]: "active", other: None}
-    assert [(s.spso, s.lost_records, s.status) for s in state.describe(group)] == [
+    assert [(s.spso, s.lost_records, s.status) for s in state.figures.describe(group)] == [
         (40, 40, "active"),
         (0, 0, "topic_recreated"),
         (0, 0, "active"),
     ]
     with pytest.raises(InvalidRequest):
-        state.observe_many([LogSeen(at[2], "id", 7, 5, 5)])
+        state.many.observe([LogSeen(at[2], "id", 7, 5, 5)])
 
 
 def test_the_budget_is_shared_in_the_order_given(state: State, group: str) -> None:
     """Records and bytes go to the first share-partitions; the first lease has one record at least (R-AQ-18)."""
     at = started(state, group, 4)
-    state.observe_many(logs(at))
+    state.many.observe(logs(at))
     turned = [at[2], at[3], at[0], at[1]]
-    acquired = state.acquire_many(turned, "m", None, 250)
+    acquired = state.many.acquire(turned, "m", None, 250)
     assert [(lease.share_partition, lease.offsets.count) for lease in acquired.leases] == [
         (at[2], 100),
         (at[3], 100),
         (at[0], 50),
     ]
-    state.release_many(acquired.leases, cancelled=True)
-    bounded = state.acquire_many(turned, "m", None, 250, max_bytes=1_050, mean_bytes={"t": 10.0})
+    state.many.release(acquired.leases, cancelled=True)
+    bounded = state.many.acquire(turned, "m", None, 250, max_bytes=1_050, mean_bytes={"t": 10.0})
     assert [lease.offsets.count for lease in bounded.leases] == [100, 5]
-    state.release_many(bounded.leases, cancelled=True)
-    large = state.acquire_many(turned, "m", None, 250, max_bytes=5, mean_bytes={"t": 10.0})
+    state.many.release(bounded.leases, cancelled=True)
+    large = state.many.acquire(turned, "m", None, 250, max_bytes=5, mean_bytes={"t": 10.0})
     assert [lease.offsets.count for lease in large.leases] == [1]
 
 
 def test_a_refusal_undoes_nothing_of_the_others(state: State, group: str) -> None:
     """Of three leases one was given back: the other two are renewed and answered, with their outputs."""
     at = [*started(state, group, 3), SharePartition(group, "nowhere", 0)]
-    state.observe_many(logs(at[:3]))
-    acquired = state.acquire_many(at, "m", None, 400)
+    state.many.observe(logs(at[:3]))
+    acquired = state.many.acquire(at, "m", None, 400)
     assert len(acquired.leases) == 3
     assert [type(error) for error in acquired.refusals.values()] == [UnknownTopicOrPartition]
-    assert state.release_many(acquired.leases[1:2]) == 100
-    renewed = state.renew_many(acquired.leases)
+    assert state.many.release(acquired.leases[1:2]) == 100
+    renewed = state.many.renew(acquired.leases)
     assert [isinstance(answer, datetime) for answer in renewed] == [True, False, True]
-    answers = state.acknowledge_many(
+    answers = state.many.acknowledge(
         [
-            LeaseAnswer(lease, {ACCEPT: lease.offsets}, [LeaseOutput("sink", f"f{lease.lease_id}", 100)])
+            LeaseAcknowledgement(
+                lease, {ACCEPT: lease.offsets}, [LeaseOutput("sink", f"f{lease.lease_id}", 100)]
+            )
             for lease in acquired.leases
         ]
     )
     assert [type(answer) for answer in answers] == [Acknowledged, InvalidRecordState, Acknowledged]
-    counted = {row.lease_id for row in state.outputs(group, "sink")}
+    counted = {row.lease_id for row in state.outputs.counted(group, "sink")}
     assert counted == {acquired.leases[0].lease_id, acquired.leases[2].lease_id}
-    assert state.verify(group) == []
+    assert state.figures.verify(group) == []
 
 
 def test_a_repeated_call_gets_the_same_answer(state: State, group: str) -> None:
     """A lost reply: the same leases again, and nothing is answered twice."""
     at = started(state, group, 3)
-    state.observe_many(logs(at))
+    state.many.observe(logs(at))
     request = uuid4()
-    leases = state.acquire_many(at, "m", None, 250, request_id=request).leases
-    assert state.acquire_many(at, "m", None, 250, request_id=request).leases == leases
+    leases = state.many.acquire(at, "m", None, 250, request_id=request).leases
+    assert state.many.acquire(at, "m", None, 250, request_id=request).leases == leases
     request = uuid4()
-    answers = [LeaseAnswer(lease, {RELEASE: lease.offsets}) for lease in leases]
-    first = state.acknowledge_many(answers, request_id=request)
-    assert state.acknowledge_many(answers, request_id=request) == first
-    assert len(state.leases(group)) == 0
+    answers = [LeaseAcknowledgement(lease, {RELEASE: lease.offsets}) for lease in leases]
+    first = state.many.acknowledge(answers, request_id=request)
+    assert state.many.acknowledge(answers, request_id=request) == first
+    assert len(state.figures.leases(group)) == 0
 
 
 def test_parts_of_suspects_come_side_by_side(state: State, group: str) -> None:
     """10,000 suspects come in ten parts at once; where one of them dies, it alone comes again in ten."""
     [at] = started(state, group, 1)
-    state.observe_many(logs([at], 10_000))
-    state.acquire_many([at], "m", None, 100_000)
+    state.many.observe(logs([at], 10_000))
+    state.many.acquire([at], "m", None, 100_000)
     state.release(group, "m")
-    parts = state.acquire_many([at], "m", None, 100_000, parts=20).leases
+    parts = state.many.acquire([at], "m", None, 100_000, parts=20).leases
     assert [(part.offsets.count, part.suspects, part.last_attempt) for part in parts] == [
         (1_000, True, False)
     ] * 10
-    answers = [LeaseAnswer(part, {ACCEPT: part.offsets}) for part in parts[1:]]
-    assert all(isinstance(answer, Acknowledged) for answer in state.acknowledge_many(answers))
-    state.release_many(parts[:1])
-    again = state.acquire_many([at], "m", None, 100_000, parts=20).leases
+    answers = [LeaseAcknowledgement(part, {ACCEPT: part.offsets}) for part in parts[1:]]
+    assert all(isinstance(answer, Acknowledged) for answer in state.many.acknowledge(answers))
+    state.many.release(parts[:1])
+    again = state.many.acquire([at], "m", None, 100_000, parts=20).leases
     assert [part.offsets.count for part in again] == [100] * 10
     assert OffsetSet.union(part.offsets for part in again) == parts[0].offsets
-    assert state.acquire_many([at], "m", None, 50, parts=20).leases == ()
+    assert state.many.acquire([at], "m", None, 50, parts=20).leases == ()
 
 
 def test_a_last_attempt_is_leased_alone(state: State, group: str) -> None:
     """With it nothing else is leased, of no share-partition; who does not want it gets everything else."""
     ours, other = started(state, group, 2)
-    state.observe_many([*logs([ours], 3), *logs([other], 100)])
+    state.many.observe([*logs([ours], 3), *logs([other], 100)])
     for _ in range(4):
         held: list[Lease] = []
-        while leases := state.acquire_many([ours], "m", None, 3, parts=3).leases:
+        while leases := state.many.acquire([ours], "m", None, 3, parts=3).leases:
             held += leases
         assert sum(lease.offsets.count for lease in held) == 3
-        state.release_many(held)
-    alone = state.acquire_many([other, ours], "m", None, 1_000, parts=10).leases
+        state.many.release(held)
+    alone = state.many.acquire([other, ours], "m", None, 1_000, parts=10).leases
     assert [(lease.share_partition, lease.offsets.count, lease.last_attempt) for lease in alone] == [
         (ours, 1, True)
     ]
     assert alone[0].deliveries[0].delivery_count == 5
-    rest = state.acquire_many([ours, other], "m", None, 1_000, parts=10, last_attempt=False).leases
+    rest = state.many.acquire([ours, other], "m", None, 1_000, parts=10, last_attempt=False).leases
     assert [(lease.share_partition, lease.offsets.count) for lease in rest] == [(other, 100)]
 
 

@@ -44,8 +44,8 @@ def test_state_of_the_first_layout_goes_on_under_the_second(private_database: Da
         )
     assert "migrations/0002_in_flight_batches.sql" in migrate(private_database)
     state = State(private_database)
-    assert state.verify() == []
-    status = state.describe("g")[0]
+    assert state.figures.verify() == []
+    status = state.figures.describe("g")[0]
     assert (status.spso, status.speo, status.available, status.acquired, status.archiving) == (
         5,
         30,
@@ -61,5 +61,5 @@ def test_state_of_the_first_layout_goes_on_under_the_second(private_database: Da
     lease = Lease(row["lease_id"], AT, 4, "m1", None, row["token"], row["expires_at"], 30000, ())
     assert state.acknowledge(lease, {AcknowledgeType.ACCEPT: held}).accepted == held.count
     state.acknowledge(suspects, {AcknowledgeType.ACCEPT: suspects.offsets})
-    assert state.describe("g")[0].spso == 7
-    assert state.verify() == []
+    assert state.figures.describe("g")[0].spso == 7
+    assert state.figures.verify() == []

@@ -54,8 +54,8 @@ def test_released_records_wait_for_their_time(
     lease = take(state, at, 10, redelivery)
     due = state.now().replace(microsecond=1) + timedelta(seconds=60)
     state.acknowledge(lease, {RELEASE: lease.offsets}, not_before=due)
-    assert state.describe("g")[0].waiting == 10
-    rows = state._database.rows(sa.text("select distinct not_before from sharequeue.in_flight_offsets"))
+    assert state.figures.describe("g")[0].waiting == 10
+    rows = state.database.rows(sa.text("select distinct not_before from sharequeue.in_flight_offsets"))
     assert [row["not_before"] for row in rows] == [due.replace(microsecond=0) + timedelta(seconds=1)]
     fresh = take(state, at, 5, redelivery)
     assert fresh.offsets == OffsetSet.of((10, 15))
@@ -63,7 +63,7 @@ def test_released_records_wait_for_their_time(
     move_clock(state, 62)
     again = take(state, at, 10, redelivery)
     assert [(d.delivery_count, d.offsets) for d in again.deliveries][:1] == [(2, OffsetSet.of((0, 10)))]
-    assert (state.verify(), journal_differs(state)) == ([], [])
+    assert (state.figures.verify(), journal_differs(state)) == ([], [])
 
 
 @pytest.mark.parametrize("redelivery", BOTH)
@@ -83,9 +83,9 @@ def test_waiting_records_do_not_hold_up_the_window(
     while (lease_or_none := state.acquire(at, "m", None, 100, redelivery=redelivery)) is not None:
         assert lease_or_none.offsets.end <= 300
         state.acknowledge(lease_or_none, {ACCEPT: lease_or_none.offsets})
-        if state.describe("g")[0].spso == 400:
+        if state.figures.describe("g")[0].spso == 400:
             break
-    assert (state.verify(), journal_differs(state)) == ([], [])
+    assert (state.figures.verify(), journal_differs(state)) == ([], [])
 
 
 # Cancelled runs ----------------------------------------------------------------------------------------------------
@@ -100,19 +100,19 @@ def test_a_cancelled_run_by_policy(
 
     Either way they are no suspects: all come back in one lease.
     """
-    alter_group_configs(state._database, "g", {"sharequeue.cancelled.run.refund.enable": refund})
+    alter_group_configs(state.database, "g", {"sharequeue.cancelled.run.refund.enable": refund})
     take(state, at, 50, redelivery)
     assert state.release("g", "m", cancelled=True) == 50
     again = take(state, at, 50, redelivery)
     assert [(d.delivery_count, d.offsets) for d in again.deliveries] == [
         (1 if refund else 2, OffsetSet.of((0, 50)))
     ]
-    assert (state.verify(), journal_differs(state)) == ([], [])
+    assert (state.figures.verify(), journal_differs(state)) == ([], [])
 
 
 def test_ten_cancelled_runs_cost_no_attempt(state: State, at: SharePartition) -> None:
     """With refunds, pre-emption however often repeated never exhausts a record; one lease at a time too."""
-    alter_group_configs(state._database, "g", REFUND)
+    alter_group_configs(state.database, "g", REFUND)
     for _ in range(10):
         lease = take(state, at)
         assert lease.deliveries[0].delivery_count == 1
@@ -127,12 +127,12 @@ def test_a_cancelled_run_gives_nothing_up(
 ) -> None:
     """Without refunds a cancelled run costs a delivery, but never the last one: nobody makes dead letters by stopping
     a run."""
-    alter_group_configs(state._database, "g", {"share.delivery.count.limit": 2})
+    alter_group_configs(state.database, "g", {"share.delivery.count.limit": 2})
     for _ in range(4):
         take(state, at, records, redelivery)
         assert state.release("g", "m", cancelled=True) == records
     assert in_flight(state) == [(0, 1, f"{{[0,{records})}}")]
-    assert (state.verify(), journal_differs(state)) == ([], [])
+    assert (state.figures.verify(), journal_differs(state)) == ([], [])
 
 
 def test_a_refund_in_any_case(state: State, at: SharePartition) -> None:
@@ -143,7 +143,7 @@ def test_a_refund_in_any_case(state: State, at: SharePartition) -> None:
     take(state, at, 10)
     assert state.release("g", "m", refund=True) == 10
     assert in_flight(state) == [(0, 0, "{[0,10)}")]
-    assert (state.verify(), journal_differs(state)) == ([], [])
+    assert (state.figures.verify(), journal_differs(state)) == ([], [])
 
 
 def test_an_acquire_leaves_out_what_it_is_told(state: State, at: SharePartition) -> None:
@@ -159,12 +159,12 @@ def test_an_acquire_leaves_out_what_it_is_told(state: State, at: SharePartition)
     rest = state.acquire(at, "n", None, 6)
     assert rest is not None
     assert rest.offsets == OffsetSet.of((0, 4), (5, 7))
-    assert (state.verify(), journal_differs(state)) == ([], [])
+    assert (state.figures.verify(), journal_differs(state)) == ([], [])
 
 
 def test_a_failed_run_is_not_refunded(state: State, at: SharePartition) -> None:
     """Only a cancelled run gives its deliveries back; what a failed one held is suspect and has lost one."""
-    alter_group_configs(state._database, "g", REFUND)
+    alter_group_configs(state.database, "g", REFUND)
     take(state, at, 16)
     state.release("g", "m")
     again = take(state, at, 16)
@@ -191,7 +191,7 @@ def test_a_forced_release_says_first_what_it_would_do(state: State, at: SharePar
     """A dry run names act, holder and reason of every offset asked for, and changes nothing."""
     prepared(state, at)
     before = in_flight(state)
-    plan = state.force_release(at, OffsetSet.of((0, 40)))
+    plan = state.administration.force_release(at, OffsetSet.of((0, 40)))
     assert [(run.act, str(run.offsets), run.member_id, run.reason) for run in plan] == [
         ("release", "{[0,1)}", None, None),
         ("refuse", "{[1,10)}", None, "done with: acknowledged"),
@@ -207,20 +207,20 @@ def test_a_forced_release_says_first_what_it_would_do(state: State, at: SharePar
 def test_a_forced_release_fences_the_holder(state: State, at: SharePartition) -> None:
     """Offsets taken from a lease are available at once; their holder's answer gets INVALID_RECORD_STATE."""
     held = prepared(state, at)
-    state.force_release(at, OffsetSet.of((0, 1), (10, 15)), execute=True)
+    state.administration.force_release(at, OffsetSet.of((0, 1), (10, 15)), execute=True)
     with pytest.raises(InvalidRecordState):
         state.acknowledge(held, {ACCEPT: held.offsets})
     assert state.acknowledge(held, {ACCEPT: OffsetSet.of((15, 20))}).accepted == 5
     assert take(state, at, 6).offsets == OffsetSet.of((0, 1), (10, 15))
-    assert (state.verify(), journal_differs(state)) == ([], [])
+    assert (state.figures.verify(), journal_differs(state)) == ([], [])
     assert audited(state)[-1] == "force_release"
 
 
 def test_a_lease_that_lost_everything_is_gone(state: State, at: SharePartition) -> None:
     """When all of a lease was taken by hand nobody holds anything, and its renewal is refused."""
     lease = take(state, at)
-    state.force_release(at, lease.offsets, execute=True)
-    assert state.leases("g") == []
+    state.administration.force_release(at, lease.offsets, execute=True)
+    assert state.figures.leases("g") == []
     with pytest.raises(InvalidRecordState):
         state.renew(lease)
 
@@ -228,36 +228,40 @@ def test_a_lease_that_lost_everything_is_gone(state: State, at: SharePartition) 
 def test_a_forced_dead_letter(state: State, at: SharePartition) -> None:
     """Leased and available offsets go to the dead-letter topic as rejected; SPSO waits for them."""
     held = prepared(state, at)
-    done = state.force_dead_letter(at, OffsetSet.of((0, 1), (12, 14), (26, 27)), execute=True)
+    done = state.administration.force_dead_letter(at, OffsetSet.of((0, 1), (12, 14), (26, 27)), execute=True)
     assert {run.act for run in done} == {"dead_letter"}
     with pytest.raises(InvalidRecordState):
         state.acknowledge(held, {ACCEPT: held.offsets})
-    batch = state.open_dead_letters(at, 100)
+    batch = state.dead_letters.open(at, 100)
     assert batch is not None
     assert [(run.cause, str(run.offsets)) for run in batch.letters] == [
         ("rejected", "{[0,1),[12,14),[20,25),[26,27)}")
     ]
-    state.close_dead_letters(at, batch.sequence)
-    assert state.describe("g")[0].spso == 10
-    assert (state.verify(), journal_differs(state)) == ([], [])
+    state.dead_letters.close(at, batch.sequence)
+    assert state.figures.describe("g")[0].spso == 10
+    assert (state.figures.verify(), journal_differs(state)) == ([], [])
 
 
 def test_without_a_dead_letter_topic_it_is_archived(state: State, at: SharePartition) -> None:
     """A group without a dead-letter topic archives at once, and SPSO passes."""
-    alter_group_configs(state._database, "g", {"errors.deadletterqueue.topic.name": None})
+    alter_group_configs(state.database, "g", {"errors.deadletterqueue.topic.name": None})
     take(state, at)
-    assert [run.act for run in state.force_dead_letter(at, OffsetSet.of((0, 10)), execute=True)] == [
-        "archive"
-    ]
-    assert (state.describe("g")[0].spso, state.leases("g"), state.verify()) == (10, [], [])
+    assert [
+        run.act for run in state.administration.force_dead_letter(at, OffsetSet.of((0, 10)), execute=True)
+    ] == ["archive"]
+    assert (state.figures.describe("g")[0].spso, state.figures.leases("g"), state.figures.verify()) == (
+        10,
+        [],
+        [],
+    )
 
 
 def test_a_forced_release_after_the_last_delivery(state: State, at: SharePartition) -> None:
     """A record whose deliveries are used up gets the last one back, so that it is delivered once more."""
-    alter_group_configs(state._database, "g", {"share.delivery.count.limit": 2})
+    alter_group_configs(state.database, "g", {"share.delivery.count.limit": 2})
     state.acknowledge(take(state, at, 1), {RELEASE: OffsetSet.of((0, 1))})
     take(state, at, 1)
-    plan = state.force_release(at, OffsetSet.of((0, 1)), execute=True)
+    plan = state.administration.force_release(at, OffsetSet.of((0, 1)), execute=True)
     assert plan[0].reason == "its deliveries are used up: it gets the last one back"
     assert take(state, at, 1).deliveries[0].delivery_count == 2
 
@@ -272,14 +276,14 @@ def test_pause_and_resume(state: State, at: SharePartition, where: tuple[Any, ..
     other = SharePartition("g", "t2", 0)
     state.initialize(other, "id2", 0, 1)
     state.observe(other, "id2", 0, 10, 10)
-    state.pause("g", "the warehouse is closed", *where)
+    state.administration.pause("g", "the warehouse is closed", *where)
     assert state.acquire(at, "m", None, 1) is None
     assert (state.acquire(other, "m", None, 1) is None) == (where == ())
-    assert state.describe("g")[0].paused_reason == "the warehouse is closed"
-    done = state.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10)
+    assert state.figures.describe("g")[0].paused_reason == "the warehouse is closed"
+    done = state.fetches.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10)
     assert (done.refusal, done.spso, done.lease) == (None, 10, None)
-    state.pause("g", None, *where)
-    assert state.describe("g")[0].paused_reason is None
+    state.administration.pause("g", None, *where)
+    assert state.figures.describe("g")[0].paused_reason is None
     assert state.acquire(at, "m", None, 1) is not None
     assert audited(state) == ["pause", "resume"]
 
@@ -287,11 +291,11 @@ def test_pause_and_resume(state: State, at: SharePartition, where: tuple[Any, ..
 def test_a_pause_of_what_is_not_there(state: State, at: SharePartition) -> None:
     """An unknown group, an unknown partition, an empty reason and a partition without topic are refused."""
     with pytest.raises(GroupIdNotFound):
-        state.pause("nobody", "x")
+        state.administration.pause("nobody", "x")
     with pytest.raises(UnknownTopicOrPartition):
-        state.pause("g", "x", "t", 7)
+        state.administration.pause("g", "x", "t", 7)
     with pytest.raises(InvalidRequest):
-        state.pause("g", "")
+        state.administration.pause("g", "")
     with pytest.raises(InvalidRequest):
-        state.pause("g", "x", None, 0)
+        state.administration.pause("g", "x", None, 0)
     assert audited(state) == []

@@ -127,7 +127,7 @@ def held(database: Database) -> Iterator[Lease]:
     lease = state.acquire(AT, "m", None, 10, lock_duration_ms=3_600_000)
     assert lease is not None
     yield lease
-    state.delete_group("g")
+    state.administration.delete_group("g")
 
 
 def everything(database: Database) -> list[object]:
@@ -220,35 +220,37 @@ def test_batches_through_state(state: State) -> None:
     assert lease is not None
     batches = [AcknowledgementBatch.of(0, 4, ACCEPT), AcknowledgementBatch.of(5, 6, ACCEPT, RELEASE)]
     later = datetime.now(UTC) + timedelta(hours=1)
-    done = state.acknowledge_batches(AT, "m", batches, not_before=later)
+    done = state.fetches.acknowledge_batches(AT, "m", batches, not_before=later)
     assert (done.accepted, done.released, done.spso) == (6, 1, 6)
-    (status,) = state.describe("g")
+    (status,) = state.figures.describe("g")
     assert status.waiting == 1
     assert status.waiting_until is not None
     assert timedelta(0) <= status.waiting_until - later < timedelta(seconds=2)
     renewal = [AcknowledgementBatch.of(7, 9, RENEW)]
-    state.acknowledge_batches(AT, "m", renewal, token=lease.token, state_epoch=1)
+    state.fetches.acknowledge_batches(AT, "m", renewal, token=lease.token, state_epoch=1)
     with pytest.raises(InvalidRequest, match="IsRenewAck"):
-        state.acknowledge_batches(AT, "m", renewal, renewing=False)
+        state.fetches.acknowledge_batches(AT, "m", renewal, renewing=False)
     with pytest.raises(InvalidRecordState):
-        state.acknowledge_batches(AT, "m", [AcknowledgementBatch.of(7, 9, ACCEPT)], token=uuid4())
+        state.fetches.acknowledge_batches(AT, "m", [AcknowledgementBatch.of(7, 9, ACCEPT)], token=uuid4())
 
 
 def test_answer_and_next_lease_in_one_call(state: State) -> None:
     """One call answers and leases; a refused answer does not stop the lease, and neither raises."""
     lease = state.acquire(AT, "m", None, 10)
     assert lease is not None
-    done = state.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10)
+    done = state.fetches.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10)
     assert (done.refusal, done.acquire_refusal, done.spso, done.lag) == (None, None, 10, 90)
     assert done.lease is not None
     assert done.lease.offsets == OffsetSet.of((10, 20))
-    again = state.acknowledge_and_acquire(lease, {ACCEPT: OffsetSet.of((10, 20))}, 5, lock_duration_ms=20_000)
+    again = state.fetches.acknowledge_and_acquire(
+        lease, {ACCEPT: OffsetSet.of((10, 20))}, 5, lock_duration_ms=20_000
+    )
     assert isinstance(again.refusal, InvalidRecordState)
     assert again.lease is not None
     assert (again.lease.offsets, again.lease.lock_duration_ms) == (OffsetSet.of((20, 25)), 20_000)
     with pytest.raises(ValueError, match="acquires nothing"):
-        state.acknowledge_and_acquire(lease, {RENEW: lease.offsets}, 5)
-    assert state.verify() == []
+        state.fetches.acknowledge_and_acquire(lease, {RENEW: lease.offsets}, 5)
+    assert state.figures.verify() == []
 
 
 def test_a_repeated_call_answers_and_leases_once(state: State) -> None:
@@ -257,8 +259,8 @@ def test_a_repeated_call_answers_and_leases_once(state: State) -> None:
     assert lease is not None
     for outcomes in ({ACCEPT: lease.offsets}, {RELEASE: OffsetSet.of((10, 12))}):
         request = uuid4()
-        first = state.acknowledge_and_acquire(lease, outcomes, 10, request_id=request)
-        assert state.acknowledge_and_acquire(lease, outcomes, 10, request_id=request) == first
+        first = state.fetches.acknowledge_and_acquire(lease, outcomes, 10, request_id=request)
+        assert state.fetches.acknowledge_and_acquire(lease, outcomes, 10, request_id=request) == first
         assert first.lease is not None
         lease = first.lease
 
@@ -326,4 +328,4 @@ def test_kafkas_bounds_of_locks_bind_where_nobody_has_set_any(
     lease = state.acquire(AT, "m", None, 1)
     assert lease is not None
     assert lease.lock_duration_ms == 15_000
-    assert state.describe("g")[0].acquired == 4
+    assert state.figures.describe("g")[0].acquired == 4

@@ -61,7 +61,7 @@ def test_who_holds_what_since_when(state: State, at: SharePartition) -> None:
     """A lease shows its holder, offsets and the time it was acquired; a renewal moves the expiry alone."""
     taken = state.now()
     lease = take(state, at)
-    row = state.leases("g")[0]
+    row = state.figures.leases("g")[0]
     assert (row.member_id, row.offsets, row.records, row.highest_delivery_count) == (
         "m",
         lease.offsets,
@@ -71,22 +71,22 @@ def test_who_holds_what_since_when(state: State, at: SharePartition) -> None:
     assert timedelta(0) <= row.acquired_at - taken < timedelta(seconds=5)
     move_clock(state, 20)
     expires_at = state.renew(lease)
-    renewed = state.leases("g")[0]
+    renewed = state.figures.leases("g")[0]
     assert (renewed.acquired_at, renewed.expires_at) == (row.acquired_at, expires_at)
     assert 25 < renewed.seconds_left <= 30
-    state.acknowledge_batches(at, "m", [AcknowledgementBatch.of(3, 4, RENEW)])
-    assert {each.acquired_at for each in state.leases("g")} == {row.acquired_at}
-    assert sorted(each.records for each in state.leases("g")) == [2, 8]
-    assert state.describe("g")[0].oldest_since == row.acquired_at
+    state.fetches.acknowledge_batches(at, "m", [AcknowledgementBatch.of(3, 4, RENEW)])
+    assert {each.acquired_at for each in state.figures.leases("g")} == {row.acquired_at}
+    assert sorted(each.records for each in state.figures.leases("g")) == [2, 8]
+    assert state.figures.describe("g")[0].oldest_since == row.acquired_at
 
 
 def test_the_next_lease_has_a_time_of_its_own(state: State, at: SharePartition) -> None:
     """A lease taken with the answer to the last one is since then, not since the first."""
     lease = take(state, at, 10, "kafka")
-    first = state.leases("g")[0].acquired_at
+    first = state.figures.leases("g")[0].acquired_at
     move_clock(state, 10)
-    state.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10, redelivery="kafka")
-    assert state.leases("g")[0].acquired_at - first >= timedelta(seconds=10)
+    state.fetches.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10, redelivery="kafka")
+    assert state.figures.leases("g")[0].acquired_at - first >= timedelta(seconds=10)
 
 
 # Outages -----------------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_the_next_lease_has_a_time_of_its_own(state: State, at: SharePartition) 
 
 def restart_seen(state: State) -> None:
     """As after a crash of Postgres: the last beat was seen by another server."""
-    state._database.rows(
+    state.database.rows(
         sa.text(
             "update sharequeue.service_beat set server_started_at = server_started_at - interval '1 day' returning 1"
         )
@@ -102,33 +102,33 @@ def restart_seen(state: State) -> None:
 
 
 def expiry(state: State) -> datetime:
-    return state.leases("g")[0].expires_at
+    return state.figures.leases("g")[0].expires_at
 
 
 def test_locks_stand_still_while_the_database_is_away(state: State, at: SharePartition) -> None:
     """After a restart of Postgres the first to look finds no lock lapsed that was alive before; then they lapse."""
-    assert state.beat() is None
+    assert state.administration.beat() is None
     move_clock(state, 1)
     lease = take(state, at)
-    state._database.rows(
+    state.database.rows(
         sa.text("update sharequeue.service_beat set beat_at = sharequeue.clock() returning 1")
     )
     move_clock(state, 600)
     restart_seen(state)
     assert state.acquire(at, "other", None, 1000, redelivery="kafka") is not None
-    assert {each.member_id for each in state.leases("g")} == {"m", "other"}
+    assert {each.member_id for each in state.figures.leases("g")} == {"m", "other"}
     state.renew(lease)
     move_clock(state, 31)
     assert state.sweep().leases == 2
-    assert state.verify() == []
+    assert state.figures.verify() == []
 
 
 def test_an_outage_is_made_up_for_once(state: State, at: SharePartition) -> None:
     """What was extended for an outage lapses at its new time, also when another lock is looked at before."""
-    state.beat()
+    state.administration.beat()
     take(state, at)
     before = expiry(state)
-    state._database.rows(
+    state.database.rows(
         sa.text("update sharequeue.service_beat set beat_at = sharequeue.clock() returning 1")
     )
     move_clock(state, 100)
@@ -143,15 +143,15 @@ def test_an_outage_is_made_up_for_once(state: State, at: SharePartition) -> None
 
 def test_a_silent_service_makes_up_for_its_silence(state: State, at: SharePartition) -> None:
     """A silence longer than the grace is an outage, a shorter one is not; what lapsed before it stays lapsed."""
-    state.beat()
+    state.administration.beat()
     take(state, at)
     move_clock(state, 31)
-    assert state.beat(timedelta(seconds=60)) is None
+    assert state.administration.beat(timedelta(seconds=60)) is None
     later = take(state, SharePartition("g", "t", 0), 10, "kafka")
     assert later.deliveries[0].delivery_count == 2
-    state.beat()
+    state.administration.beat()
     move_clock(state, 3600)
-    outage = state.beat(timedelta(seconds=10))
+    outage = state.administration.beat(timedelta(seconds=10))
     assert outage is not None
     assert timedelta(hours=1) <= outage < timedelta(hours=1, minutes=1)
     assert state.sweep().leases == 0
@@ -162,24 +162,24 @@ def test_a_service_that_starts_makes_up_before_it_sweeps(
     state: State, at: SharePartition, topics: Topics
 ) -> None:
     """The coordinator finds at its start that nobody was heard for an hour: its first sweep ends no lock."""
-    state.beat()
+    state.administration.beat()
     lease = take(state, at)
     move_clock(state, 3600)
     stop = threading.Event()
     service = ServiceConfigs.of({**LOCK_BOUNDS, "group.share.delivery.count.limit": "4"})
-    coordinator = Coordinator(state._database, topics, service, interval=0.02)
+    coordinator = Coordinator(state.database, topics, service, interval=0.02)
     thread = threading.Thread(target=coordinator.run, args=(stop,))
     thread.start()
     try:
         deadline = time.monotonic() + 20
-        while state.describe("g")[0].next_expiry == lease.expires_at and time.monotonic() < deadline:
+        while state.figures.describe("g")[0].next_expiry == lease.expires_at and time.monotonic() < deadline:
             time.sleep(0.02)
     finally:
         stop.set()
         thread.join(20)
     assert coordinator.faults == {}
     assert state.renew(lease) > state.now()
-    rows = state._database.rows(sa.text("select delivery_count_limit from sharequeue.group_settings"))
+    rows = state.database.rows(sa.text("select delivery_count_limit from sharequeue.group_settings"))
     assert [row["delivery_count_limit"] for row in rows] == [4]
 
 
@@ -190,7 +190,7 @@ def test_a_service_whose_database_stood_still_makes_up_before_it_sweeps(
     configs = ServiceConfigs.of(
         {"group.share.heartbeat.interval.ms": "200", "group.share.min.heartbeat.interval.ms": "100"}
     )
-    coordinator = Coordinator(state._database, topics, configs, interval=0.02)
+    coordinator = Coordinator(state.database, topics, configs, interval=0.02)
     lease = take(state, at)
     rounds, done, rows = [0], threading.Event(), Database.rows
 
@@ -234,21 +234,21 @@ def test_without_a_service_the_clock_alone_decides(state: State, at: SharePartit
 def test_all_locks_extended_by_hand(state: State, at: SharePartition) -> None:
     """One call makes every lock last longer, and what a share-partition knows of its earliest expiry with it."""
     take(state, at)
-    assert state.extend_locks(timedelta(hours=1)) == 1
+    assert state.administration.extend_locks(timedelta(hours=1)) == 1
     move_clock(state, 3600)
     assert state.sweep().leases == 0
     with pytest.raises(InvalidRequest):
-        state.extend_locks(timedelta(seconds=-1))
-    assert state.verify() == []
+        state.administration.extend_locks(timedelta(seconds=-1))
+    assert state.figures.verify() == []
 
 
 def test_a_restored_backup_fences_everybody(state: State, at: SharePartition) -> None:
     """After raise_state_epochs holders from before are fenced and their records come again."""
     lease = take(state, at)
-    assert state.raise_state_epochs() == 1
+    assert state.administration.raise_state_epochs() == 1
     with pytest.raises(FencedStateEpoch):
         state.acknowledge(lease, {ACCEPT: lease.offsets})
-    assert (state.describe("g")[0].available, state.verify()) == (10, [])
+    assert (state.figures.describe("g")[0].available, state.figures.verify()) == (10, [])
     assert audited(state)[-1] == "raise_state_epochs"
 
 
@@ -269,7 +269,7 @@ def test_a_lock_survives_the_crash_of_everything(stack_home: Path) -> None:
         state = State(database)
         state.initialize(at, "id", 0, 1)
         state.observe(at, "id", 0, 100, 100)
-        state.beat()
+        state.administration.beat()
         lease = take(state, at)
         found = postgres.find(home)
         assert found is not None
@@ -285,7 +285,7 @@ def test_a_lock_survives_the_crash_of_everything(stack_home: Path) -> None:
         assert state.sweep().leases == 0
         assert state.renew(lease) > state.now()
         assert state.acknowledge(lease, {ACCEPT: lease.offsets}).accepted == 10
-        assert state.verify() == []
+        assert state.figures.verify() == []
 
 
 def test_a_lock_survives_the_kill_of_one_backend(stack_home: Path) -> None:
@@ -303,7 +303,7 @@ def test_a_lock_survives_the_kill_of_one_backend(stack_home: Path) -> None:
         state = State(database)
         state.initialize(at, "id", 0, 1)
         state.observe(at, "id", 0, 100, 100)
-        state.beat()
+        state.administration.beat()
         lease = take(state, at)
         before = database.rows(started)
         move_clock(state, 60)
@@ -322,8 +322,8 @@ def test_a_lock_survives_the_kill_of_one_backend(stack_home: Path) -> None:
                 time.sleep(0.02)
         assert state.sweep().leases == 0
         assert state.renew(lease) > state.now()
-        outage = state.beat()
+        outage = state.administration.beat()
         assert outage is None, "noted already, once"
         move_clock(state, 120)
         assert state.sweep().leases == 1
-        assert state.verify() == []
+        assert state.figures.verify() == []

@@ -65,7 +65,7 @@ def log(settings: Settings, make_topic: MakeTopic) -> str:
 
 
 def starts(state: State, group: str) -> dict[int, int]:
-    return {each.partition: each.spso for each in state.describe(group)}
+    return {each.partition: each.spso for each in state.figures.describe(group)}
 
 
 def reset(command: Command, group: str, *arguments: str) -> list[dict[str, Any]]:
@@ -97,11 +97,11 @@ def test_the_ways_to_begin(
     way = tuple(an_hour_ago if word == "an hour ago" else word for word in way)
     rows = reset(command, group, "--topic", log, *way)
     assert [(row["new_offset"], row["status"]) for row in rows] == [(each, "dry run") for each in expected]
-    assert state.describe(group) == []
+    assert state.figures.describe(group) == []
     rows = reset(command, group, "--topic", log, *way, "--execute")
     assert {row["status"] for row in rows} == {"done"}
     assert list(starts(state, group).values()) == expected
-    assert state.verify(group) == []
+    assert state.figures.verify(group) == []
 
 
 def test_from_a_consumer_group(
@@ -151,11 +151,11 @@ def test_a_group_with_members_is_left_alone(
         code, out, err = command(*arguments)
         assert (code, "NON_EMPTY_GROUP" in out + err) == (1, True), arguments
     with pytest.raises(NonEmptyGroup, match="1 members"):
-        state.delete_group(group)
+        state.administration.delete_group(group)
     with pytest.raises(NonEmptyGroup, match="1 members"):
-        state.delete_offsets(group, log)
+        state.administration.delete_offsets(group, log)
     with pytest.raises(NonEmptyGroup, match="1 members"):
-        state.alter_offsets(SharePartition(group, log, 0), "id", 0)
+        state.administration.alter_offsets(SharePartition(group, log, 0), "id", 0)
     assert starts(state, group) == {0: 4, 1: 0}
 
 
@@ -164,9 +164,9 @@ def test_deletes(command: Command, state: State, group: str, log: str) -> None:
     reset(command, group, "--topic", log, "--to-earliest", "--execute")
     assert command("offsets", "delete", "--group", group, "--topic", log)[0] == 0
     assert command("groups", "delete", "--group", group)[0] == 0
-    assert len(state.describe(group)) == 2
+    assert len(state.figures.describe(group)) == 2
     assert "Successful" in command("offsets", "delete", "--group", group, "--topic", log, "--execute")[1]
-    assert state.describe(group) == []
+    assert state.figures.describe(group) == []
     code, out, _ = command("offsets", "delete", "--group", group, "--topic", log, "--execute")
     assert (code, "There is no offset information to delete" in out) == (1, True)
     assert "Successful" in command("groups", "delete", "--group", group, "--execute")[1]
@@ -177,12 +177,12 @@ def test_deletes(command: Command, state: State, group: str, log: str) -> None:
 def test_a_reset_fences_and_starts_anew(state: State, group: str, database: Database) -> None:
     """Holders from before a reset get FENCED_STATE_EPOCH; the group epoch rises once for all partitions."""
     at = SharePartition(group, "t", 0)
-    first = state.reset_offsets(group, {("t", 0): 5, ("t", 1): 6}, {"t": "id"}, execute=True)
+    first = state.administration.reset_offsets(group, {("t", 0): 5, ("t", 1): 6}, {"t": "id"}, execute=True)
     assert [(row.before, row.start_offset, row.state_epoch) for row in first] == [(None, 5, 1), (None, 6, 1)]
     state.observe(at, "id", 0, 100, 100)
     lease = state.acquire(at, "m", None, 10)
     assert lease is not None
-    again = state.reset_offsets(group, {("t", 0): 0, ("t", 1): -3}, {"t": "id"}, execute=True)
+    again = state.administration.reset_offsets(group, {("t", 0): 0, ("t", 1): -3}, {"t": "id"}, execute=True)
     assert [(row.before, row.state_epoch, row.error and row.error.name) for row in again] == [
         (5, 2, None),
         (6, None, "INVALID_REQUEST"),
@@ -193,7 +193,7 @@ def test_a_reset_fences_and_starts_anew(state: State, group: str, database: Data
         sa.text("select group_epoch from sharequeue.share_groups where group_id = :group"), group=group
     )
     assert rows[0]["group_epoch"] == 2
-    assert state.verify(group) == []
+    assert state.figures.verify(group) == []
 
 
 def test_a_recreated_topic_resumes_by_a_reset(
@@ -209,11 +209,14 @@ def test_a_recreated_topic_resumes_by_a_reset(
     coordinator.step()
     made = topics.create(topic, 1)
     coordinator.step()
-    assert state.describe("g")[0].status == "topic_recreated"
+    assert state.figures.describe("g")[0].status == "topic_recreated"
     heartbeat(private_database, HeartbeatRequest("g", "m1", -1))
-    state.reset_offsets("g", {(topic, 0): 0}, {topic: made.topic_id}, execute=True)
+    state.administration.reset_offsets("g", {(topic, 0): 0}, {topic: made.topic_id}, execute=True)
     coordinator.step()
-    assert (state.describe("g")[0].status, state.describe("g")[0].topic_id) == ("active", made.topic_id)
+    assert (state.figures.describe("g")[0].status, state.figures.describe("g")[0].topic_id) == (
+        "active",
+        made.topic_id,
+    )
 
 
 def test_records_that_retention_removed_are_shown(
@@ -221,10 +224,10 @@ def test_records_that_retention_removed_are_shown(
 ) -> None:
     """What left the log unprocessed is counted, and describe and the command line show it."""
     at = SharePartition(group, topic, 0)
-    state.reset_offsets(group, {(topic, 0): 0}, {topic: "id"}, execute=True)
+    state.administration.reset_offsets(group, {(topic, 0): 0}, {topic: "id"}, execute=True)
     state.observe(at, "id", 0, 100, 100)
     state.observe(at, "id", 40, 100, 100)
-    assert state.describe(group)[0].lost_records == 40
+    assert state.figures.describe(group)[0].lost_records == 40
     (row,) = json.loads(command("groups", "describe", group, "-o", "json")[1])
     assert (row["lost_records"], row["oldest_offset"], row["lag"]) == (40, 40, 60)
 
@@ -232,16 +235,16 @@ def test_records_that_retention_removed_are_shown(
 def test_stuck_records_by_command(command: Command, state: State, group: str, topic: str) -> None:
     """`state leases` shows who holds what; `state release` frees it, with --execute; pauses show as remarks."""
     at = SharePartition(group, topic, 0)
-    state.reset_offsets(group, {(topic, 0): 0}, {topic: "id"}, execute=True)
+    state.administration.reset_offsets(group, {(topic, 0): 0}, {topic: "id"}, execute=True)
     state.observe(at, "id", 0, 100, 100)
     assert state.acquire(at, "worker", None, 10) is not None
     (held,) = json.loads(command("state", "leases", "--group", group, "-o", "json")[1])
     assert (held["consumer_id"], held["offsets"], held["records"]) == ("worker", "0-9", 10)
     forced = ("state", "release", "--group", group, "--topic", f"{topic}:0", "--offsets", "0,3-5")
     assert "dry run" in command(*forced)[1]
-    assert state.describe(group)[0].acquired == 10
+    assert state.figures.describe(group)[0].acquired == 10
     assert command(*forced, "--execute")[0] == 0
-    assert state.describe(group)[0].available == 4
+    assert state.figures.describe(group)[0].available == 4
     code, out, _ = command("state", "dead-letter", *forced[2:6], "--offsets", "50-60")
     assert (code, "never delivered" in out) == (1, True)
     assert command("groups", "pause", "--group", group, "--reason", "closed")[0] == 0
@@ -255,10 +258,10 @@ def test_stuck_records_by_command(command: Command, state: State, group: str, to
 def test_oldest_unprocessed(state: State, group: str, topic: str) -> None:
     """The lowest offset not done with, in which state, and since when where that is known."""
     at = SharePartition(group, topic, 0)
-    state.reset_offsets(group, {(topic, 0): 0}, {topic: "id"}, execute=True)
+    state.administration.reset_offsets(group, {(topic, 0): 0}, {topic: "id"}, execute=True)
 
     def oldest() -> tuple[int | None, str | None, bool]:
-        status = state.describe(group)[0]
+        status = state.figures.describe(group)[0]
         return status.oldest_offset, status.oldest_state, status.oldest_since is not None
 
     assert oldest() == (None, None, False)

@@ -109,7 +109,7 @@ def state(private_database: Database) -> State:
         {AcknowledgeType.RELEASE: OffsetSet.of((0, 1)), AcknowledgeType.ACCEPT: OffsetSet.of((1, 5))},
     )
     state.acknowledge(leases[2], {AcknowledgeType.ACCEPT: leases[2].offsets})
-    assert state.verify() == []
+    assert state.figures.verify() == []
     return state
 
 
@@ -122,14 +122,14 @@ def test_a_broken_invariant_is_named(
     """What no operation may do, done by hand, is found, with group and share-partition."""
     with private_database.transaction() as connection:
         connection.execute(sa.text(broken))
-    found = state.verify("g")
+    found = state.figures.verify("g")
     assert any(violation in each and each.startswith("g t-0: ") for each in found), found
-    assert state.verify("another group") == []
+    assert state.figures.verify("another group") == []
 
 
 def test_a_truncated_log_is_a_named_fault(state: State) -> None:
     """A log that ends below what was delivered: lag is 0 and describe says why (KIP-1226, design invariant 5)."""
     state.observe(SharePartition("g", "t", 0), "id", 0, 5, 5)
-    status = state.describe("g")[0]
+    status = state.figures.describe("g")[0]
     assert status.lag == 0
     assert status.fault == "the log ends at 5, below what was delivered: it was truncated"

@@ -55,7 +55,7 @@ def output(lease: Lease, sink: str = "files") -> list[LeaseOutput]:
 
 
 def counted(state: State, group: str = "g") -> list[tuple[int, str, int]]:
-    return [(row.lease_id, row.location, row.records) for row in state.outputs(group, "files")]
+    return [(row.lease_id, row.location, row.records) for row in state.outputs.counted(group, "files")]
 
 
 def lapse(state: State, lease: Lease) -> None:
@@ -71,16 +71,16 @@ def accept_elsewhere(state: State) -> None:
 
 
 def release_by_force(state: State, lease: Lease) -> None:
-    state.force_release(AT, lease.offsets, execute=True)
+    state.administration.force_release(AT, lease.offsets, execute=True)
     accept_elsewhere(state)
 
 
 def bury(state: State, lease: Lease) -> None:
     """The records become dead letters, which are written."""
-    state.force_dead_letter(AT, lease.offsets, execute=True)
-    letters = state.open_dead_letters(AT, 100)
+    state.administration.force_dead_letter(AT, lease.offsets, execute=True)
+    letters = state.dead_letters.open(AT, 100)
     assert letters is not None
-    state.close_dead_letters(AT, letters.sequence)
+    state.dead_letters.close(AT, letters.sequence)
 
 
 @pytest.mark.parametrize("lose", [lapse, release_by_force, bury])
@@ -91,7 +91,7 @@ def test_the_output_of_a_late_holder_does_not_count(
     answer without one succeeds without a word, as on a broker (R-AK-6)."""
     late = held(state, "late")
     lose(state, late)
-    before = state.describe("g")[0]
+    before = state.figures.describe("g")[0]
     assert before.spso == 10
     manifest = counted(state)
     for outcomes in ({ACCEPT: late.offsets}, {RELEASE: late.offsets}, {}):
@@ -99,10 +99,10 @@ def test_the_output_of_a_late_holder_does_not_count(
             state.acknowledge(late, outcomes, outputs=output(late))
     assert counted(state) == manifest
     assert sum(records for _, _, records in manifest) <= 10
-    assert state.describe("g")[0] == before
+    assert state.figures.describe("g")[0] == before
     assert state.acknowledge(late, {ACCEPT: late.offsets}).accepted == 0
     assert counted(state) == manifest
-    assert state.verify("g") == []
+    assert state.figures.verify("g") == []
 
 
 def test_a_driver_that_is_stopped_in_its_acknowledgement_holds_up_nobody(
@@ -125,7 +125,7 @@ def test_a_driver_that_is_stopped_in_its_acknowledgement_holds_up_nobody(
     assert answering.acknowledge(state, lease, outcomes, output(lease), around).accepted == 10
     assert [turn.accepted for turn in turns] == [10, 10]
     assert [lease_id for lease_id, _, _ in counted(state)] == [lease.lease_id]
-    assert state.verify("g") == []
+    assert state.figures.verify("g") == []
 
 
 def test_every_offset_that_comes_with_an_output_is_held_under_its_lease(state: State) -> None:
@@ -139,7 +139,7 @@ def test_every_offset_that_comes_with_an_output_is_held_under_its_lease(state: S
         "select error_code from sharequeue.acknowledge('g', 't', 0, null, 'm', null, null, null, '{[5,10)}', '{}',"
         ' \'{}\', \'{}\', \'[{"sink": "files", "location": "x", "records": 5}]\')'
     )
-    assert state._database.rows(sa.text(without_token))[0]["error_code"] == 121
+    assert state.database.rows(sa.text(without_token))[0]["error_code"] == 121
     assert counted(state) == []
     state.acknowledge(first, {ACCEPT: OffsetSet.of((5, 10))}, outputs=output(first))
     assert [lease_id for lease_id, _, _ in counted(state)] == [first.lease_id]
@@ -163,10 +163,10 @@ def test_a_sink_has_one_output_of_a_lease(state: State) -> None:
     with pytest.raises(InvalidRequest, match="sink files is named twice"):
         state.acknowledge(lease, {ACCEPT: OffsetSet.of((1, 5))}, outputs=output(lease) * 2)
     state.acknowledge(lease, {ACCEPT: OffsetSet.of((1, 5))}, outputs=output(lease))
-    before = state.describe("g")[0]
+    before = state.figures.describe("g")[0]
     with pytest.raises(InvalidRequest, match=rf"sink files .* lease {lease.lease_id}"):
         state.acknowledge(lease, {ACCEPT: OffsetSet.of((5, 10))}, outputs=output(lease))
-    assert state.describe("g")[0] == before
+    assert state.figures.describe("g")[0] == before
     state.acknowledge(lease, {ACCEPT: OffsetSet.of((5, 9))}, outputs=output(lease, "others"))
     assert state.acknowledge(lease, {ACCEPT: OffsetSet.of((9, 10))}).accepted == 1
     assert len(counted(state)) == 1
@@ -176,15 +176,15 @@ def test_what_the_log_start_has_overtaken_still_counts_in_its_holders_output(sta
     """It is held until it is answered: no other delivery of it can have an output."""
     lease = held(state, "m")
     state.observe(AT, "id", 5, 1000, 1000)
-    assert state.describe("g")[0].spso == 5
+    assert state.figures.describe("g")[0].spso == 5
     state.acknowledge(lease, {ACCEPT: lease.offsets}, outputs=output(lease))
     assert [records for _, _, records in counted(state)] == [10]
-    assert state.verify("g") == []
+    assert state.figures.verify("g") == []
 
 
 def test_nobody_claims_the_outputs_of_another_group_in_advance(state: State) -> None:
     """The lease of an output is the token's: what a worker of another group says of lease ids changes nothing."""
-    ensure_group(state._database, "other")
+    ensure_group(state.database, "other")
     elsewhere = SharePartition("other", "t", 0)
     start(state, elsewhere)
     mine, theirs = held(state, "m"), held(state, "m", elsewhere)
@@ -224,7 +224,7 @@ def test_an_output_shares_a_transaction_of_the_users_own(state: State, private_d
                     cursor.execute(call, token)
                 assert refused.value.pgcode == "SQ042"
                 connection.rollback()
-                assert (counted(state), state.describe("g")[0].acquired) == ([], 10)
+                assert (counted(state), state.figures.describe("g")[0].acquired) == ([], 10)
         with connection, connection.cursor() as cursor:
             cursor.execute("select count(*) from mine")
             assert cursor.fetchone() == (1,)

@@ -50,7 +50,7 @@ def taken(state: State, at: SharePartition, member: str, request_id: UUID) -> Le
 def fetched(
     state: State, lease: Lease, member: str, request_id: UUID, first: int, at: SharePartition = AT
 ) -> dict[str, Any]:
-    (row,) = state._database.rows(
+    (row,) = state.database.rows(
         sa.text(FETCH),
         partition=at.partition,
         member=member,
@@ -73,7 +73,7 @@ def test_the_same_id_elsewhere_is_another_call(state: State) -> None:
         answer = state.acknowledge(lease, {ACCEPT: lease.offsets}, request_id=same)
         assert answer.accepted == 10
         assert state.acknowledge(lease, {ACCEPT: lease.offsets}, request_id=same) == answer
-    assert [row.spso for row in state.describe()] == [10, 10, 10]
+    assert [row.spso for row in state.figures.describe()] == [10, 10, 10]
 
 
 def test_another_member_that_guesses_an_id_gets_no_token(state: State) -> None:
@@ -104,7 +104,7 @@ def test_a_fetch_is_answered_again_to_its_own_member_only(state: State, way: str
         other = fetched(state, lease, member, request_id, 0, at)
         assert other["token"] != first["token"], (member, at)
         assert other["lease_id"] != first["lease_id"]
-    assert state.verify() == []
+    assert state.figures.verify() == []
 
 
 def test_a_stored_answer_is_not_for_whom_the_acls_refuse(state: State, private_database: Database) -> None:

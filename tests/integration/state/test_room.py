@@ -33,7 +33,11 @@ def test_room_is_given_back_once_it_is_room(private_database: Database, group: s
         state.initialize(SharePartition(group, topic, partition), "id", 0, 0)
         state.observe(SharePartition(group, topic, partition), "id", 0, 1000, 1000)
     lease = state.acquire(SharePartition(group, topic, 7), "member", None, 10)
-    before, schema, small = state.describe(group), print_schema(private_database), _bytes(private_database)
+    before, schema, small = (
+        state.figures.describe(group),
+        print_schema(private_database),
+        _bytes(private_database),
+    )
     plain = sa.create_engine(private_database.engine.url)
     vacuumed = plain.execution_options(isolation_level="AUTOCOMMIT").connect()
     elsewhere = plain.execution_options(isolation_level="REPEATABLE READ").connect()
@@ -65,7 +69,7 @@ def test_room_is_given_back_once_it_is_room(private_database: Database, group: s
     assert _bytes(private_database) <= 2 * small
     assert _given_back(private_database) == []
     assert print_schema(private_database) == schema
-    assert state.describe(group) == before
-    assert state.verify(group) == []
+    assert state.figures.describe(group) == before
+    assert state.figures.verify(group) == []
     assert lease is not None
     assert state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets}).accepted == 10

@@ -87,7 +87,7 @@ def test_a_change_that_was_open_while_the_steady_state_began_holds_when_it_is_co
         assert worker.fetch()["lease_id"] is not None, "an open change stops nobody"
         changing.commit()
         assert honoured(change, worker.fetch())
-    assert State(private_database).verify() == []
+    assert State(private_database).figures.verify() == []
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -116,4 +116,4 @@ def test_a_change_at_any_moment_around_a_fetch_holds_from_its_commit_on(
                 continue
             seen[honoured(change, worker.fetch())] += 1
     assert seen == {True: TRIES}
-    assert State(private_database).verify() == []
+    assert State(private_database).figures.verify() == []

@@ -77,10 +77,10 @@ def acquired(state: State, at: SharePartition, most: int = 10_000, member: str =
 def test_a_refused_acknowledgement_changes_nothing(state: State, at: SharePartition) -> None:
     """All or nothing: one offset that is not held undoes the whole call (R-AK-14)."""
     lease = acquired(state, at, 10)
-    before = state.describe("g")
+    before = state.figures.describe("g")
     with pytest.raises(InvalidRecordState, match="offset 10 "):
         state.acknowledge(lease, {ACCEPT: OffsetSet.of((0, 11))})
-    assert state.describe("g") == before
+    assert state.figures.describe("g") == before
 
 
 def test_a_late_worker_is_told_so_and_changes_nothing(
@@ -107,7 +107,7 @@ def test_a_lock_lapses_at_its_expiry_and_not_before(
     assert state.sweep().records == 0
     pass_time(private_database, 6)
     assert state.sweep().records == 1000
-    assert state.leases("g") == []
+    assert state.figures.leases("g") == []
 
 
 def test_another_state_epoch_or_token_is_fenced(state: State, at: SharePartition) -> None:
@@ -164,10 +164,10 @@ def test_a_topic_made_anew_under_the_same_name_is_not_leased_from(state: State, 
     assert state.observe(at, "id", 0, 1000, 1000) == "topic_recreated"
     with pytest.raises(UnknownTopicId):
         state.acquire(at, "m1", None, 10)
-    state.alter_offsets(at, "other id", 0)
+    state.administration.alter_offsets(at, "other id", 0)
     assert state.observe(at, "other id", 0, 5, 5) == "active"
     assert state.observe(at, "id", 0, 1000, 1000) == "active"
-    assert state.describe("g")[0].log_end == 5
+    assert state.figures.describe("g")[0].log_end == 5
     assert state.acquire(at, "m1", None, 10) is not None
 
 
@@ -181,7 +181,7 @@ def test_a_repeated_call_has_the_first_answer_even_after_the_lease_ended(
     answer = state.acknowledge(lease, {ACCEPT: lease.offsets}, request_id=acknowledge_id)
     assert state.acknowledge(lease, {ACCEPT: lease.offsets}, request_id=acknowledge_id) == answer
     assert state.acquire(at, "m1", None, 10, request_id=acquire_id) == lease
-    assert state.describe("g")[0].spso == 10
+    assert state.figures.describe("g")[0].spso == 10
 
 
 def test_an_output_counts_only_with_its_acknowledgement(state: State, at: SharePartition) -> None:
@@ -190,9 +190,9 @@ def test_an_output_counts_only_with_its_acknowledgement(state: State, at: ShareP
     output = LeaseOutput("flights", "lease=1", 10)
     with pytest.raises(InvalidRecordState):
         state.acknowledge(lease, {ACCEPT: OffsetSet.of((0, 11))}, outputs=[output])
-    assert state.outputs("g", "flights") == []
+    assert state.outputs.counted("g", "flights") == []
     state.acknowledge(lease, {ACCEPT: lease.offsets}, outputs=[output])
-    assert [(row.location, row.records) for row in state.outputs("g", "flights")] == [("lease=1", 10)]
+    assert [(row.location, row.records) for row in state.outputs.counted("g", "flights")] == [("lease=1", 10)]
 
 
 def test_retention_that_overtakes_the_window_is_counted(state: State, at: SharePartition) -> None:
@@ -201,14 +201,14 @@ def test_retention_that_overtakes_the_window_is_counted(state: State, at: ShareP
     lease = acquired(state, at, 100)
     state.acknowledge(lease, {ACCEPT: OffsetSet.of((10, 20)), RELEASE: OffsetSet.of((20, 30))})
     assert state.observe(at, "id", 200, 1000, 1000) == "active"
-    status = state.describe("g")[0]
+    status = state.figures.describe("g")[0]
     assert (status.spso, status.speo, status.lost_records) == (200, 200, 10 + 80 + 100)
     assert state.observe(at, "id", 210, 1000, 1000) == "active"
-    assert state.describe("g")[0].lost_records == 10 + 80 + 110
+    assert state.figures.describe("g")[0].lost_records == 10 + 80 + 110
     answer = state.acknowledge(lease, {ACCEPT: OffsetSet.of((0, 10), (30, 100))})
     assert (answer.accepted, answer.spso) == (0, 210)
-    assert state.leases("g") == []
-    assert state.verify() == []
+    assert state.figures.leases("g") == []
+    assert state.figures.verify() == []
 
 
 @pytest.mark.parametrize("poison", [0, 377_777, 999_999])
@@ -228,17 +228,17 @@ def test_one_poison_record_in_a_million_goes_alone(
         else:
             state.acknowledge(lease, {ACCEPT: lease.offsets})
         assert leases < 200
-    batch = state.open_dead_letters(at, 10)
+    batch = state.dead_letters.open(at, 10)
     assert batch is not None
     assert [(run.cause, run.delivery_count, run.offsets) for run in batch.letters] == [
         ("exceeded", 5, OffsetSet.of((poison, poison + 1)))
     ]
-    state.close_dead_letters(at, batch.sequence)
-    status = state.describe("g")[0]
+    state.dead_letters.close(at, batch.sequence)
+    status = state.figures.describe("g")[0]
     assert (status.spso, status.lag) == (1_000_000, 0)
-    assert {(c.outcome, c.records) for c in state.delivery_counts("g") if c.outcome == "exceeded"} == {
-        ("exceeded", 1)
-    }
+    assert {
+        (c.outcome, c.records) for c in state.figures.delivery_counts("g") if c.outcome == "exceeded"
+    } == {("exceeded", 1)}
 
 
 def test_released_records_come_back_together_and_end_exhausted(state: State, at: SharePartition) -> None:
@@ -270,21 +270,21 @@ def test_a_shared_last_delivery_that_lapses_gives_each_one_more_alone(
             (5, OffsetSet.of((offset, offset + 1)))
         ]
         state.acknowledge(alone, {ACCEPT: alone.offsets})
-    assert state.describe("g")[0].spso == 3
+    assert state.figures.describe("g")[0].spso == 3
 
 
 def test_dead_letter_batches_are_numbered_one_open_at_a_time(state: State, at: SharePartition) -> None:
     """An open batch is given again until it is closed; SPSO waits for it; the next has the next number."""
     lease = acquired(state, at, 10)
     state.acknowledge(lease, {REJECT: lease.offsets})
-    first = state.open_dead_letters(at, 6)
+    first = state.dead_letters.open(at, 6)
     assert first is not None
     assert (first.sequence, first.count) == (1, 6)
-    assert state.open_dead_letters(at, 99) == first
-    assert state.describe("g")[0].spso == 0
-    assert state.close_dead_letters(at, 1) == 6
-    assert state.describe("g")[0].spso == 6
-    second = state.open_dead_letters(at, 99)
+    assert state.dead_letters.open(at, 99) == first
+    assert state.figures.describe("g")[0].spso == 0
+    assert state.dead_letters.close(at, 1) == 6
+    assert state.figures.describe("g")[0].spso == 6
+    second = state.dead_letters.open(at, 99)
     assert second is not None
     assert (second.sequence, second.count) == (2, 4)
 
@@ -293,7 +293,7 @@ def test_gaps_are_archived_and_never_dead_letters(state: State, at: SharePartiti
     """A gap ends its offset without a dead letter and lets SPSO pass (R-AK-12)."""
     lease = acquired(state, at, 10)
     assert state.acknowledge(lease, {GAP: lease.offsets}).spso == 10
-    assert state.open_dead_letters(at, 10) is None
+    assert state.dead_letters.open(at, 10) is None
 
 
 def test_eight_workers_on_one_share_partition_deliver_every_offset_once(
@@ -325,8 +325,8 @@ def test_eight_workers_on_one_share_partition_deliver_every_offset_once(
     # A worker may stop while another's release is still on its way; one more pass takes what is left.
     work("last")
     assert seen == Counter(range(1000))
-    assert state.describe("g")[0].spso == 1000
-    assert state.verify() == []
+    assert state.figures.describe("g")[0].spso == 1000
+    assert state.figures.verify() == []
 
 
 def test_a_connection_cut_while_waiting_for_the_row_lock_is_repeated_once(
@@ -348,4 +348,4 @@ def test_a_connection_cut_while_waiting_for_the_row_lock_is_repeated_once(
     thread.join()
     assert results[0] is not None
     assert results[0].offsets == OffsetSet.of((0, 10))
-    assert len(state.leases("g")) == 1
+    assert len(state.figures.leases("g")) == 1
