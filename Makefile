@@ -10,11 +10,13 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# What builds the documentation stands apart: nothing else needs it.
+DOCS := $(VENV)/docs
 PYTEST_ARGS ?=
 # Two at a time, a file of tests whole: much of a run is waiting for servers to start.
 PYTEST_WORKERS ?= 2
 
-.PHONY: help demo test test/deep up down status ui reset doctor check format bench
+.PHONY: help demo test test/deep up down status ui reset doctor check format bench docs
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z/-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +63,16 @@ bench: $(READY) ## run the benchmarks, each a question with a table
 	    [ -e "$$script" ] || { echo "benchmarks/ holds no bench_*.py"; exit 1; }; \
 	    echo "== $$script"; $(BIN)/python "$$script"; \
 	done
+
+docs: $(DOCS)/.ready ## build the documentation as a site in dist/site
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
+	@echo "dist/site/index.html"
+
+$(DOCS)/.ready: pyproject.toml | $(READY)
+	@$(BIN)/python -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check $$($(BIN)/python -c 'import tomllib; \
+	    print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	@touch $@
 
 $(READY): pyproject.toml
 	@set -eu; \

@@ -44,6 +44,7 @@ HERE = {
     "docs/howto/sinks.md",
     "docs/howto/test-your-pipeline.md",
     "docs/howto/upgrade.md",
+    "docs/tutorial/first-queue.md",
 }
 
 
@@ -204,3 +205,25 @@ def test_lease_and_pipeline(
     assert typed.returncode == 0, typed.stderr
     assert typed.stdout == 2 * "2 accepted, 1 rejected, 0 to go\n" + "2 in the output\n"
     assert list((tmp_path / "orders.parquet").glob("*.parquet"))
+
+
+def test_tutorial(
+    service: str,
+    settings: Settings,
+    spark: SparkSession,
+    topics: Topics,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten orders, two of them dead letters, put back and accepted: what the tutorial promises, it asserts itself."""
+    assert service
+    assert spark
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHAREQUEUE_HOME", str(settings.home))
+    with Database.open(settings) as database:
+        reader = Reader(tmp_path, {"SHAREQUEUE_HOME": str(settings.home)}, database)
+        try:
+            assert reader.reads("docs/tutorial/first-queue.md")
+        finally:
+            for topic in ("parcels", "dlq.parcels"):
+                topics.delete(topic)

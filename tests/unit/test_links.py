@@ -48,3 +48,11 @@ def test_the_front_page_names_every_page() -> None:
     named = {link.partition("#")[0] for link in _LINK.findall(prose(docs / "index.md"))}
     pages = {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")} - {"index.md"}
     assert not pages - named
+
+
+def test_the_site_names_every_page() -> None:
+    """The navigation of the site has every page, and no page that is gone."""
+    docs = ROOT / "docs"
+    navigation = (docs / "site" / "mkdocs.yml").read_text().partition("\nnav:")[2]
+    named = set(re.findall(r": (\S+\.md)", navigation))
+    assert named == {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")}

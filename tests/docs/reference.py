@@ -1,0 +1,208 @@
+"""Which parts of the reference does the code know, and are they in the pages as the code has them?
+
+`python -m tests.docs.reference` writes these parts again: configs, settings, commands, metrics, error names, SQL
+functions and views. A part stands in a page of `docs/reference/` between two markers; the text around them is
+written by hand. `test_reference.py` compares.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import click
+
+from sharequeue import settings
+from sharequeue.cli import command
+from sharequeue.errors import ERRORS_BY_CODE, explanation
+from sharequeue.groups.config_keys import (
+    GROUP_CONFIGS,
+    SERVICE_CONFIGS,
+    ConfigKey,
+    as_text,
+    environment_name,
+)
+from sharequeue.service import metrics
+from tests.docs.pages import ROOT
+from tests.docs.reference_sql import functions, views
+
+FOLDER = ROOT / "docs" / "reference"
+WRITE = "python -m tests.docs.reference"
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a table in Markdown. A bar inside a cell is escaped."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """Return the text with what Markdown would read as a mark escaped; code between backticks stays."""
+    parts = re.split(r"(`[^`]*`|<br>)", text.replace("|", "\\|"))
+    return "".join(
+        part if index % 2 else part.replace("<", "&lt;").replace("*", "\\*")
+        for index, part in enumerate(parts)
+    )
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else "empty"
+
+
+def _bounds(key: ConfigKey) -> str:
+    if key.kind == "boolean":
+        return "`true` or `false`"
+    if key.kind == "int":
+        return f"{key.low:,} to {key.high:,}"
+    return ", ".join(f"`{choice}`" for choice in key.choices) or "text"
+
+
+def group_configs() -> str:
+    """Return every config of a group: default, bounds, meaning."""
+    rows = []
+    for key in GROUP_CONFIGS.values():
+        default = f"that of `{key.service_name}`" if key.default is None else _code(as_text(key.default))
+        rows.append((f"`{key.name}`", default, _bounds(key), key.doc))
+    return table(("config", "default", "allowed", "meaning"), rows)
+
+
+def service_configs() -> str:
+    """Return every config of the service, with the variable that sets it."""
+    rows = []
+    for key in SERVICE_CONFIGS.values():
+        assert key.default is not None, key.name
+        name = f"`{key.name}`<br>`{environment_name(key.name)}`"
+        rows.append((name, _code(as_text(key.default)), _bounds(key), key.doc))
+    return table(("config, variable", "default", "allowed", "meaning"), rows)
+
+
+def _documented() -> Mapping[str, str]:
+    """Return the docstrings of the settings by name: of attributes, and of properties."""
+    found: dict[str, str] = {}
+    for node in ast.walk(ast.parse(inspect.getsource(settings))):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for each, following in zip(node.body, [*node.body[1:], None], strict=True):
+            if isinstance(each, ast.FunctionDef):
+                found.setdefault(each.name, ast.get_docstring(each) or "")
+            elif isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+                text = following.value if isinstance(following, ast.Expr) else None
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    default = f" Default `{ast.unparse(each.value)}`." if each.value else ""
+                    found[each.target.id] = " ".join(text.value.split()) + default.replace("'", "")
+    return found
+
+
+def environment() -> str:
+    """Return every `SHAREQUEUE_*` variable, with what the code says of it."""
+    documented = _documented()
+    rows = []
+    for field in settings._Environment.model_fields:
+        short = field.removeprefix("service_").removeprefix("database_").removesuffix("_role")
+        text = documented.get(field) or documented.get(short) or ""
+        assert text, f"settings.py says nothing of {field}"
+        variable = f"`SHAREQUEUE_{field.upper()}`"
+        said = re.sub(rf" \({variable}\)|(?<=\(){variable}, |^{variable}[,:] ", "", " ".join(text.split()))
+        rows.append((variable, said[0].upper() + said[1:]))
+    rows.append((f"`{settings.KAFKA_PREFIX}<NAME>`", documented["kafka"]))
+    return table(("variable", "meaning"), rows)
+
+
+def _leaves(group: click.Group, *names: str) -> Iterator[tuple[str, click.Command]]:
+    for name, each in sorted(group.commands.items()):
+        if isinstance(each, click.Group):
+            yield from _leaves(each, *names, name)
+        else:
+            yield " ".join((*names, name)), each
+
+
+def _option(parameter: click.Option) -> tuple[str, ...]:
+    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+    kind = parameter.type
+    choices = ", ".join(str(each) for each in kind.choices) if isinstance(kind, click.Choice) else ""
+    notes = [parameter.help or ""]
+    if choices:
+        notes.append(f"One of: {choices}.")
+    if parameter.required:
+        notes.append("Required.")
+    if isinstance(parameter.default, str | int | float) and not parameter.is_flag:
+        notes.append(f"Default: {parameter.default}.")
+    return names, " ".join(note for note in notes if note)
+
+
+def commands() -> str:
+    """Return every command with its arguments and options; `--home`, `--output` and `--help` are said once."""
+    parts = []
+    for name, each in _leaves(command):
+        arguments = " ".join(p.name.upper() for p in each.params if isinstance(p, click.Argument) and p.name)
+        usage = f"sharequeue {name} {arguments}".rstrip()
+        parts.append(f"### `{usage}`\n\n" + inspect.cleandoc(each.help or ""))
+        own = [p for p in each.params if isinstance(p, click.Option) and p.name not in ("home", "output")]
+        if own:
+            parts.append(table(("option", "meaning"), map(_option, own)))
+    return "\n\n".join(parts)
+
+
+def metric_names() -> str:
+    """Return every metric of `GET /metrics`: type, labels, meaning."""
+    counted = metrics.Metrics(None).heartbeats  # type: ignore[arg-type] # asked for its names only
+    families = [metrics._held_metric([]), *metrics._group_metrics([]), *metrics._partition_metrics([])]
+    named = [(each, each._labelnames) for each in families]  # type: ignore[attr-defined]
+    named += [(each, counted._labelnames) for each in counted.describe()]
+    rows = [("`sharequeue_database_up`", "gauge", "–", "1 while the database answers, else 0.")]
+    for each, labels in sorted(named, key=lambda pair: pair[0].name):
+        name = each.name + ("_total" if each.type == "counter" else "")
+        rows.append(
+            (f"`{name}`", each.type, ", ".join(f"`{label}`" for label in labels) or "–", each.documentation)
+        )
+    return table(("metric", "type", "labels", "meaning"), rows)
+
+
+def errors() -> str:
+    """Return every error: Kafka's number and name, SQLSTATE, whether the same call may succeed later, meaning."""
+    rows = []
+    for code, error in sorted(ERRORS_BY_CODE.items()):
+        state = f"`SQ{code:03}`" if code > 0 else "–"
+        again = "yes" if error.retriable else "no"
+        rows.append((str(code), f"`{error.name}`", state, again, explanation(error)))
+    return table(("number", "name", "SQLSTATE", "repeat the call", "meaning"), rows)
+
+
+PARTS: Mapping[str, tuple[str, Callable[[], str]]] = {
+    "group configs": ("configs.md", group_configs),
+    "service configs": ("configs.md", service_configs),
+    "environment": ("settings.md", environment),
+    "commands": ("commands.md", commands),
+    "metrics": ("metrics.md", metric_names),
+    "errors": ("errors.md", errors),
+    "functions": ("sql.md", functions),
+    "views": ("sql.md", views),
+}
+
+
+def written(page: Path) -> str:
+    """Return the page with its parts as the code has them now."""
+    text = page.read_text()
+    for name, (file, part) in PARTS.items():
+        if file != page.name:
+            continue
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, found, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        assert found, f"{page} has no place for {name}: {begin}"
+        assert closed, f"{page} has no end of {name}: {end}"
+        text = f"{before}{begin}\n\n{part()}\n\n{end}{after}"
+    return re.sub(r"[ \t]+\n", "\n", text)
+
+
+def pages() -> list[Path]:
+    """Return the pages that have such parts."""
+    return sorted({FOLDER / file for file, _ in PARTS.values()})
+
+
+if __name__ == "__main__":
+    for each in pages():
+        each.write_text(written(each))

@@ -1,0 +1,111 @@
+"""Which SQL functions and views may a role use, and what is each for?
+
+Read from the files of `sql/`: the lists of grants are in the file that defines `apply_permissions`, the purpose of a
+function or view is the comment above it, the columns of a view are what it selects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from sharequeue.database.schema_files import migrations
+
+_MADE = re.compile(
+    r"(?P<purpose>(?:^--[^\n]*\n)*)^create (?:or replace )?(?P<kind>function|view) sharequeue\.(?P<name>\w+)",
+    re.MULTILINE,
+)
+_GRANTS = re.compile(r"v_(worker|service|reader|everybody) constant text\[\] := array\[(.*?)\]", re.DOTALL)
+
+
+def _files() -> list[str]:
+    return [each.text for each in migrations() if each.repeatable]
+
+
+def _granted() -> Mapping[str, list[str]]:
+    """Return who may call which function: the names of functions by role, from the list of grants."""
+    found: dict[str, list[str]] = {}
+    for text in _files():
+        if "function sharequeue.apply_permissions" in text:
+            for role, names in _GRANTS.findall(text):
+                for name in re.findall(r"'(\w+)'", names):
+                    found.setdefault(name, []).append(role)
+    assert found, "no file grants anything to v_worker, v_service, v_reader and v_everybody"
+    return found
+
+
+def _purpose(comment: str) -> str:
+    """Return the first paragraph of the comment above a thing. What follows it is for those who change the thing."""
+    lines = [line.removeprefix("--").strip() for line in comment.strip().splitlines()]
+    said = " ".join("\n".join(lines).partition("\n\n")[0].split())
+    return re.sub(r"\s*\((?:kafka-semantics|design|R-)[^)]*\)", "", said)
+
+
+def _signature(text: str, start: int) -> str:
+    """Return the arguments and the result of the function whose name ends at `start`."""
+    depth, end = 0, start
+    for end in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[end], 0)
+        if depth == 0:
+            break
+    arguments = " ".join(text[start + 1 : end].split())
+    result = re.match(r"\s*returns (.+?)\s*(?:\n|language )", text[end + 1 :])
+    return f"({arguments})" + (f" → {result.group(1)}" if result else "")
+
+
+def functions() -> str:
+    """Return every function that a role may call: who, signature, purpose."""
+    granted, parts = _granted(), {}
+    for text in _files():
+        for made in _MADE.finditer(text):
+            name = made["name"]
+            if made["kind"] == "function" and name in granted:
+                who = ", ".join("everybody" if role == "everybody" else role for role in granted[name])
+                signature = f"{name}{_signature(text, made.end())}".replace("sharequeue.", "")
+                said = _purpose(made["purpose"])
+                parts[name] = f"### `{name}`\n\nFor: {who}. {said}\n\n```text\n{_wrapped(signature)}\n```"
+    missing = granted.keys() - parts.keys()
+    assert not missing, f"granted, and made by no file: {sorted(missing)}"
+    return "\n\n".join(parts[name] for name in sorted(parts))
+
+
+def _wrapped(signature: str) -> str:
+    """Return the signature, its arguments in lines of at most 100 characters."""
+    lines, line = [], ""
+    for word in re.split(r"(?<=,) |(?<=\)) (?=→)", signature):
+        if line and len(line) + len(word) > 98:
+            lines.append(line)
+            line = "    " + word
+        else:
+            line = f"{line} {word}" if line else word
+    return "\n".join([*lines, line])
+
+
+def _columns(select: str) -> list[str]:
+    """Return the names of the columns that the first select of a view gives."""
+    body = re.sub(r"--[^\n]*", "", select)
+    found, depth, item = [], 0, ""
+    for token in re.split(r"([(),]|\bfrom\b|\bcase\b|\bend\b)", body):
+        depth += {"(": 1, "case": 1, ")": -1, "end": -1}.get(token, 0)
+        if depth == 0 and token in (",", "from"):
+            found.append(item)
+            item = ""
+            if token == "from":
+                break
+        else:
+            item += token
+    return [re.findall(r"\w+", each)[-1] for each in found]
+
+
+def views() -> str:
+    """Return every view: columns, purpose."""
+    rows = {}
+    for text in _files():
+        for made in _MADE.finditer(text):
+            if made["kind"] == "view":
+                _, _, select = text[made.end() :].partition("select")
+                columns = ", ".join(f"`{name}`" for name in _columns(select))
+                rows[made["name"]] = (
+                    f"### `{made['name']}`\n\n{_purpose(made['purpose'])}\n\nColumns: {columns}."
+                )
+    return "\n\n".join(rows[name] for name in sorted(rows))

@@ -1,0 +1,62 @@
+"""The reference says what the code says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from starlette.routing import Route
+
+from sharequeue.deadletters import attempts, letters
+from sharequeue.redrive import selection
+from sharequeue.service.app import create_app
+from sharequeue.settings import Settings
+from tests.docs.pages import ROOT
+from tests.docs.reference import FOLDER, WRITE, pages, written
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_what_the_code_knows_is_in_the_page(page: Path) -> None:
+    """The generated parts of a page are those that the code makes now."""
+    assert page.read_text() == written(page), f"docs/reference/{page.name} is old: run `.venv/bin/{WRITE}`"
+
+
+def test_every_path_of_the_service_is_in_the_page(tmp_path: Path) -> None:
+    """What the service answers to, the page names."""
+    text = (FOLDER / "http.md").read_text()
+    addresses = {"database_url": "postgresql://nobody@127.0.0.1:1/none", "bootstrap_servers": "127.0.0.1:1"}
+    app = create_app(Settings.load(tmp_path, **addresses), coordinate=False)
+    app.state.service.close()
+    for route in app.routes:
+        assert isinstance(route, Route)
+        method = "POST" if "POST" in (route.methods or ()) else "GET"
+        assert f"`{method} {route.path.replace(':path', '')}`" in text, route.path
+
+
+def test_every_header_is_in_the_page() -> None:
+    """A header that is written to a dead letter, or to a record that was put back, is one that the page explains."""
+    text = (FOLDER / "dead-letter.md").read_text()
+    written_ones = [
+        value
+        for module in (letters, attempts, selection)
+        for name, value in vars(module).items()
+        if name.isupper() and isinstance(value, str) and value.startswith(("__dlq.", "sharequeue."))
+    ]
+    assert len(written_ones) > 15
+    short = {
+        name: name.removeprefix("__dlq.errors").removeprefix("sharequeue.dead.letter")
+        for name in written_ones
+    }
+    missing = [name for name, end in short.items() if f"`{name}" not in text and f"`{end}`" not in text]
+    assert not missing
+
+
+def test_the_three_ways_name_functions_that_are_there() -> None:
+    """Every function of the page is defined in the file beside it."""
+    page = ROOT / "docs" / "explanation" / "three-ways.md"
+    rows = re.findall(r"\| `(\w+)` \| `([\w/.]+)` \|", page.read_text())
+    assert len(rows) > 30
+    for function, file in rows:
+        defined = rf"(def |function sharequeue\w*\.){function}\("
+        assert re.search(defined, (ROOT / file).read_text()), f"{file} has no {function}"
