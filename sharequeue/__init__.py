@@ -1,8 +1,68 @@
 """Kafka's share groups as a batch platform outside the broker.
 
-The queue itself: sets of offsets, share-partition state in Postgres, groups and their service, dead
-letters, the command line and the embedded stack. Only ``sharequeue.spark`` knows Spark, and only
-``sharequeue.dagster`` Dagster.
+What most programs need, by what it is for:
+
+- where everything is: `Settings`, `Database`;
+- to lease and acknowledge records: `State`, `Membership`, `SharePartition`, `Lease`, `OffsetSet`, `AcknowledgeType`;
+- what a group is configured to do: `GroupConfigs`;
+- what is refused, by Kafka's names: `ShareError`.
+
+Spark jobs: `sharequeue.spark`. Dagster: `sharequeue.dagster`. Tests: `sharequeue.testing`. Only these know Spark and
+Dagster. A name is imported when it is first used, so that `import sharequeue` alone loads nothing.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sharequeue.database import Database
+    from sharequeue.errors import ShareError
+    from sharequeue.groups.configs import GroupConfigs
+    from sharequeue.groups.membership import Membership
+    from sharequeue.offsets import OffsetSet
+    from sharequeue.settings import Settings
+    from sharequeue.state import State
+    from sharequeue.values import AcknowledgeType, Lease, SharePartition
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "AcknowledgeType",
+    "Database",
+    "GroupConfigs",
+    "Lease",
+    "Membership",
+    "OffsetSet",
+    "Settings",
+    "ShareError",
+    "SharePartition",
+    "State",
+]
+
+_MODULES = {
+    "AcknowledgeType": "values",
+    "Database": "database",
+    "GroupConfigs": "groups.configs",
+    "Lease": "values",
+    "Membership": "groups.membership",
+    "OffsetSet": "offsets",
+    "Settings": "settings",
+    "ShareError": "errors",
+    "SharePartition": "values",
+    "State": "state",
+}
+"""Where each name comes from."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

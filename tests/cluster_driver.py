@@ -24,7 +24,8 @@ from pyspark.sql import DataFrame, SparkSession
 from sharequeue.database import Database
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
-from sharequeue.spark import ParquetByLease, ShareGroupJob, run_rounds, spark_session
+from sharequeue.spark import ParquetByLease, run_rounds, spark_session
+from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.postgres import OpenTable, PostgresTable
 from sharequeue.spark.sinks.postgres_copy import Copier
@@ -199,7 +200,9 @@ def main() -> None:
         table, lock_ms = given["table"], given["lock_ms"]
         handler = Handler(stop if table is None else replace(stop, held=()), given["shuffled"])
         sink = ParquetByLease() if table is None else StoppingTable(table, stop=stop)
-        job = ShareGroupJob(group, (topic,), handler, f"sink-{group}", output=sink, lock_duration_ms=lock_ms)
+        job = ShareGroupJob(
+            group, (topic,), handler, f"sink-{group}", destination=sink, lock_duration_ms=lock_ms
+        )
         holder = Holder([SharePartition(group, topic, number) for number in range(2)])
         wait_for_executors(spark, 2)
         place = settings_of(settings, spark, given["unshared"])

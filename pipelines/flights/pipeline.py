@@ -13,8 +13,8 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from pipelines.flights.records import TOPIC
+from sharequeue.spark import Summary, pipeline
 from sharequeue.spark.contract import ACCEPT, REJECT, RELEASE
-from sharequeue.spark.job import Summary, pipeline
 
 GROUP = "flight-delays"
 CANCELLED = "cancelled: no departure time"

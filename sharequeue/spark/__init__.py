@@ -1,10 +1,24 @@
-"""The Spark side of the queue: what was leased becomes a DataFrame, what was written becomes an
-acknowledgement.
+"""Share groups in Spark: what was leased becomes a DataFrame, what was written becomes an acknowledgement.
 
-Read the modules in the order in which a record meets them:
+The names that a program needs, by what they are for:
+
+- a pipeline, which leases, writes and acknowledges by itself: `pipeline` makes a `Pipeline` of a function from
+  DataFrame to DataFrame, `by_row` makes such a function of one that gets a record at a time (`Reject`, `Release`),
+  `Summary` keeps figures beside its output; `job.run()` returns a `RunReport` of `RoundReport`s, and `run_rounds` is
+  what it calls;
+- where accepted rows go: `ParquetByLease` (the default), `PostgresTable`, `AtLeastOnce`;
+- a lease of one's own, in any program: `lease` gives `LeasedRecords`, whose acknowledgement is `AcknowledgedRecords`;
+- the output: `read_output`, `sweep_outputs`, `compact`, `sweep_compactions`;
+- the Spark session: `spark_session`;
+- errors: `HandlerError`, `MostFailed`, `LockLost`, `SinkTaken`, `SinkRefused`, `NotFiles`, `OutputNotShared`,
+  `SparkNotReady`; and warnings: `Unacknowledged`, `DeadLettersLeft`.
+
+A name is imported when it is first used: importing this package loads neither Spark nor SQLAlchemy.
+
+Who reads the modules reads them in the order in which a record meets them:
 
 - `contract`: what a handler may write. `job`: what is to be done with the records of a group (`by_row`: record by
-  record, in Python).
+  record, in Python). `pipeline`: a job that needs nothing but settings.
 - `reading/`: from leased offsets to a DataFrame. `plan` chooses the scans, `frame` makes the DataFrame, `source` asks
   the topics.
 - `leasing/`: how leases are taken and their locks kept (`renewal`), which run as a Spark job of their own
@@ -16,45 +30,122 @@ Read the modules in the order in which a record meets them:
 - `run` goes round by round (`rounds`), and `lease` gives the same to a program that does its own writing.
 
 Beside these: `session` makes the Spark session, `interrupts` lets a person stop a run, `draining` writes dead letters
-at its end, `sweeping` removes what killed runs left, `report` has the figures.
+at its end, `sweeping` removes what killed runs left, `report` has the figures, `showing` prints them.
 """
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from sharequeue.extras import require
 
-require("spark", "pyspark", "pandas")
-
-from sharequeue.spark.by_row import Reject, Release, by_row
-from sharequeue.spark.draining import DeadLettersLeft, Drained
-from sharequeue.spark.job import ShareGroupJob, Summary, pipeline
-from sharequeue.spark.lease import AcknowledgedRecords, LeasedRecords, Unacknowledged, lease
-from sharequeue.spark.outcomes.failure_limits import MostFailed
-from sharequeue.spark.run import RoundReport, RunReport, run_rounds
-from sharequeue.spark.session import spark_session
-from sharequeue.spark.sinks.at_least_once import AtLeastOnce
-from sharequeue.spark.sinks.interface import SinkRefused
-from sharequeue.spark.sinks.parquet import ParquetByLease
-from sharequeue.spark.sinks.postgres import PostgresTable
+if TYPE_CHECKING:
+    from sharequeue.spark.by_row import Reject, Release, by_row
+    from sharequeue.spark.contract import HandlerError
+    from sharequeue.spark.draining import DeadLettersLeft
+    from sharequeue.spark.job import Summary
+    from sharequeue.spark.lease import AcknowledgedRecords, LeasedRecords, Unacknowledged, lease
+    from sharequeue.spark.leasing.renewal import LockLost
+    from sharequeue.spark.outcomes.failure_limits import MostFailed
+    from sharequeue.spark.output.compaction import compact, sweep_compactions
+    from sharequeue.spark.output.folders import SinkTaken
+    from sharequeue.spark.output.manifest import NotFiles, read_output
+    from sharequeue.spark.output.shared_folder import OutputNotShared
+    from sharequeue.spark.pipeline import Pipeline, pipeline
+    from sharequeue.spark.report import RoundReport, RunReport
+    from sharequeue.spark.run import run_rounds
+    from sharequeue.spark.session import SparkNotReady, spark_session
+    from sharequeue.spark.sinks.at_least_once import AtLeastOnce
+    from sharequeue.spark.sinks.interface import SinkRefused
+    from sharequeue.spark.sinks.parquet import ParquetByLease
+    from sharequeue.spark.sinks.postgres import PostgresTable
+    from sharequeue.spark.sweeping import sweep_outputs
 
 __all__ = [
     "AcknowledgedRecords",
     "AtLeastOnce",
     "DeadLettersLeft",
-    "Drained",
+    "HandlerError",
     "LeasedRecords",
+    "LockLost",
     "MostFailed",
+    "NotFiles",
+    "OutputNotShared",
     "ParquetByLease",
+    "Pipeline",
     "PostgresTable",
     "Reject",
     "Release",
     "RoundReport",
     "RunReport",
-    "ShareGroupJob",
     "SinkRefused",
+    "SinkTaken",
+    "SparkNotReady",
     "Summary",
     "Unacknowledged",
     "by_row",
+    "compact",
     "lease",
     "pipeline",
+    "read_output",
     "run_rounds",
     "spark_session",
+    "sweep_compactions",
+    "sweep_outputs",
 ]
+
+_MODULES = {
+    "by_row": ("Reject", "Release", "by_row"),
+    "contract": ("HandlerError",),
+    "draining": ("DeadLettersLeft",),
+    "job": ("Summary",),
+    "lease": ("AcknowledgedRecords", "LeasedRecords", "Unacknowledged", "lease"),
+    "leasing.renewal": ("LockLost",),
+    "outcomes.failure_limits": ("MostFailed",),
+    "output.compaction": ("compact", "sweep_compactions"),
+    "output.folders": ("SinkTaken",),
+    "output.manifest": ("NotFiles", "read_output"),
+    "output.shared_folder": ("OutputNotShared",),
+    "pipeline": ("Pipeline", "pipeline"),
+    "report": ("RoundReport", "RunReport"),
+    "run": ("run_rounds",),
+    "session": ("SparkNotReady", "spark_session"),
+    "sinks.at_least_once": ("AtLeastOnce",),
+    "sinks.interface": ("SinkRefused",),
+    "sinks.parquet": ("ParquetByLease",),
+    "sinks.postgres": ("PostgresTable",),
+    "sweeping": ("sweep_outputs",),
+}
+"""Where each name comes from."""
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+require("spark", "pyspark", "pandas")
+
+
+class _Face(ModuleType):
+    """Some functions have the name of the module that they are in. The import system sets a package's attribute to
+    a module once that is imported; here the name stays the function's.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _MODULE_OF and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Face
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

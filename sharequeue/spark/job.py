@@ -8,7 +8,7 @@ be called on any DataFrame with the same columns, which is how it is tested.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
@@ -41,7 +41,7 @@ class ShareGroupJob:
     when `failed_share` of at least `failed_records` records of a round have failed; never when None. `try_empty`
     calls the handler on a frame without rows before anything is leased. `lock_duration_ms` is the group's own when
     None, and lies inside the service's bounds (15,000 to 60,000 unless it is configured otherwise). `headers` may be
-    switched off where they are not used, which spares decoding them. `output` says where accepted rows go
+    switched off where they are not used, which spares decoding them. `destination` says where accepted rows go
     (`sinks.py`); None leaves them in files, by lease. `max_bytes` bounds the keys and values of a round, by the mean
     size of the records; None takes the group config `sharequeue.fetch.max.bytes`, 0 is no bound.
     """
@@ -56,7 +56,7 @@ class ShareGroupJob:
     max_scans: int = MAX_SCANS
     headers: bool = True
     reader_options: Mapping[str, str] = field(default_factory=dict)
-    output: Sink | None = None
+    destination: Sink | None = None
     max_bytes: int | None = None
     unknown: str | None = None
     deliveries_per_run: int = 1
@@ -99,58 +99,3 @@ class ShareGroupJob:
     def summary_sink(self, summary: Summary) -> str:
         """Return the sink of a summary's partial sums."""
         return self.names.summary(summary.name)
-
-
-def pipeline(
-    *,
-    group: str,
-    topics: Sequence[str],
-    sink: str | None = None,
-    summaries: Sequence[Summary] = (),
-    dropped: str | None = None,
-    lock_duration_ms: int | None = None,
-    headers: bool = True,
-    reader_options: Mapping[str, str] | None = None,
-    output: Sink | None = None,
-    max_bytes: int | None = None,
-    unknown: str | None = None,
-    deliveries_per_run: int = 1,
-    failed_share: float | None = 0.5,
-    failed_records: int = 100,
-    try_empty: bool = True,
-) -> Callable[[Handler], ShareGroupJob]:
-    """Make a function from DataFrame to DataFrame the handler of a share group.
-
-    The sink is named after the function where no name is given, or after the group where the function has none.
-    The function gets `topic, partition, offset, timestamp, timestamp_type, key, value, headers,
-    delivery_count, lease_id` and returns the rows to write, with `outcome` (accept, release or reject) and,
-    if it likes, `error` and `not_before`, a timestamp before which a released record does not come again.
-    """
-
-    def mark(handler: Handler) -> ShareGroupJob:
-        return ShareGroupJob(
-            group=group,
-            topics=(topics,) if isinstance(topics, str) else tuple(topics),
-            handler=handler,
-            sink=sink or _named_after(handler, group),
-            summaries=tuple(summaries),
-            dropped=dropped,
-            lock_duration_ms=lock_duration_ms,
-            headers=headers,
-            reader_options=dict(reader_options or {}),
-            output=output,
-            max_bytes=max_bytes,
-            unknown=unknown,
-            deliveries_per_run=deliveries_per_run,
-            failed_share=failed_share,
-            failed_records=failed_records,
-            try_empty=try_empty,
-        )
-
-    return mark
-
-
-def _named_after(handler: Handler, group: str) -> str:
-    """The function's name; the group's for a lambda, whose name is everybody's."""
-    name = str(getattr(handler, "__name__", ""))
-    return name if name.isidentifier() else group

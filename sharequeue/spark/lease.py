@@ -41,6 +41,7 @@ from sharequeue.spark.reading.plan import MAX_SCANS
 from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.session import cancellable, spark_session
+from sharequeue.spark.showing import Shown, Table
 from sharequeue.state import State
 from sharequeue.values import Lease, SharePartition
 
@@ -56,7 +57,7 @@ class Unacknowledged(UserWarning):
 
 
 @dataclass(frozen=True, slots=True)
-class AcknowledgedRecords:
+class AcknowledgedRecords(Shown):
     """What an acknowledgement did, in records.
 
     `exhausted` are releases after the last delivery, `gaps` offsets the log never had, `dropped` records that the
@@ -73,8 +74,15 @@ class AcknowledgedRecords:
     lost: int
     lag: int
 
+    def table(self) -> Table:
+        """Return its figures; of the rare ones those that there are."""
+        names = ("accepted", "released", "rejected", "gaps", "exhausted", "dropped", "lost")
+        found = [name for at, name in enumerate(names) if at < 3 or getattr(self, name)]
+        title = f"acknowledged {self.leased:,} records; lag {self.lag:,}"
+        return Table(title, found, [[getattr(self, name) for name in found]])
 
-class LeasedRecords:
+
+class LeasedRecords(Shown):
     """What one block of `lease` holds. True when there is anything; `dead_letters`: what its end wrote of them."""
 
     def __init__(
@@ -103,6 +111,21 @@ class LeasedRecords:
 
     def __bool__(self) -> bool:
         return bool(self.leases)
+
+    def table(self) -> Table:
+        """Return a row for each share-partition."""
+        rows = [
+            (
+                str(lease.share_partition),
+                lease.offsets.count,
+                str(lease.offsets.first),
+                str(lease.offsets.end - 1),
+                max(delivery.delivery_count for delivery in lease.deliveries),
+            )
+            for lease in self.leases
+        ]
+        columns = ("share-partition", "records", "first", "last", "deliveries")
+        return Table(f"leased {self.count:,} records", columns, rows, (self.why_nothing,))
 
     @property
     def count(self) -> int:

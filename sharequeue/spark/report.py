@@ -6,18 +6,24 @@ what the queue holds to be true; seconds are by stage, in the order in which a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sharequeue.spark.draining import Drained
+from sharequeue.spark.showing import Shown, Table
 
 STAGES = ("observe", "acquire", "plan", "write", "summarise", "read back", "stage", "acknowledge")
 """Spark reads, handles and writes in one pass, so `write` has the time of all three. `stage` is only there for a sink
 that prepares its rows before the acknowledgement, as `PostgresTable` does."""
 
 
+_COLUMNS = ("leased", "accepted", "released", "rejected")
+_RARE = ("gaps", "exhausted", "dropped", "lost", "unacknowledged")
+"""Shown where there are any."""
+
+
 @dataclass(frozen=True, slots=True)
-class RoundReport:
+class RoundReport(Shown):
     """One round: what was leased, and what became of it, in records.
 
     `lost` were taken by retention; `unacknowledged` were given back because their own Spark job failed while others
@@ -43,9 +49,13 @@ class RoundReport:
         """How long the round took."""
         return sum(self.stage_seconds.values())
 
+    def table(self) -> Table:
+        """Return its figures."""
+        return _rounds(f"round {self.number}", (self,))
+
 
 @dataclass(frozen=True, slots=True)
-class RunReport:
+class RunReport(Shown):
     """All rounds of a run. `lag` and `drained` are as of the last acknowledgement; `lag` counts what is in
     flight.
     """
@@ -119,6 +129,30 @@ class RunReport:
     def rate(self) -> float:
         """Records leased and acknowledged a second."""
         return self.leased / self.seconds if self.seconds else 0.0
+
+    def table(self) -> Table:
+        """Return a row a round, and what is to be known of the run."""
+        letters = self.dead_letters
+        state = "drained" if self.drained else f"lag {self.lag:,}"
+        return _rounds(
+            f"run of group {self.group}: {self.leased:,} records leased in {self.seconds:,.1f} s "
+            f"({self.rate:,.0f}/s), {self.accepted:,} accepted, {state}",
+            self.rounds,
+            self.remark,
+            f"dead letters: {letters.written:,} written" if letters and letters.written else None,
+            str(letters.warning) if letters and letters.warning else None,
+        )
+
+
+def _rounds(title: str, rounds: Sequence[RoundReport], *remarks: str | None) -> Table:
+    columns = [
+        *_COLUMNS,
+        *(name for name in _RARE if any(getattr(each, name) for each in rounds)),
+        "lag",
+        "seconds",
+    ]
+    rows = [(each.number, *(getattr(each, name) for name in columns)) for each in rounds]
+    return Table(title, ("round", *columns), rows, remarks)
 
 
 @dataclass(frozen=True, slots=True)

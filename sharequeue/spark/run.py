@@ -79,7 +79,7 @@ def run_rounds(
         source = Source(
             settings, state, topics, spark, isolation_level, job.reader_options, job.headers, job.max_scans
         )
-        sink = (job.output or ParquetByLease()).open(SinkContext(settings, state, spark, job.names))
+        sink = (job.destination or ParquetByLease()).open(SinkContext(settings, state, spark, job.names))
         run = Run(job, membership, source, sink, configs, Budget(max_records, max_bytes), sizes, progress)
         try:
             report = _rounds(run, max_rounds, max_seconds)

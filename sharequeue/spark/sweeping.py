@@ -15,12 +15,13 @@ from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import STAGING, SinkNames, refuse_taken, sink_root
 from sharequeue.spark.output.manifest import ELSEWHERE
+from sharequeue.spark.showing import Removed
 from sharequeue.state import State
 
 
 def sweep_outputs(
     spark: SparkSession, settings: Settings, state: State, job: ShareGroupJob, *, dry_run: bool = False
-) -> list[str]:
+) -> Removed:
     """Remove the output of leases that are not held any more and do not count in files; return what was removed.
 
     That is: folders of leases that were never acknowledged, folders of leases whose rows count elsewhere, and what
@@ -33,9 +34,9 @@ def sweep_outputs(
     if not dry_run:
         for path in orphans:
             files.remove(path)
-    if job.output is not None:
-        orphans += job.output.sweep(state, job.names, dry_run=dry_run)
-    return orphans
+    if job.destination is not None:
+        orphans += job.destination.sweep(state, job.names, dry_run=dry_run)
+    return Removed(orphans, dry_run=dry_run)
 
 
 def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -> list[str]:

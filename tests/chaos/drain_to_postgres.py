@@ -86,9 +86,9 @@ def drain(
 ) -> None:
     """Lease, copy, acknowledge, until there is nothing to lease."""
     job = job_of(group, topic, table, on_step)
-    assert isinstance(job.output, PostgresTable)
+    assert isinstance(job.destination, PostgresTable)
     no_spark: Any = None
-    sink = job.output.open(SinkContext(settings, state, no_spark, job.names))
+    sink = job.destination.open(SinkContext(settings, state, no_spark, job.names))
     assert isinstance(sink, OpenTable)
     sink.fits(COLUMNS)
     on_step("start")
@@ -105,7 +105,7 @@ def job_of(
 ) -> ShareGroupJob:
     """The job of such a drain."""
     return ShareGroupJob(
-        group, (topic,), lambda records: records, "table", output=PostgresTable(table, on_step=on_step)
+        group, (topic,), lambda records: records, "table", destination=PostgresTable(table, on_step=on_step)
     )
 
 

@@ -96,8 +96,8 @@ class Filled:
         assert counted == len(expected)
         assert self.state.figures.verify(self.group) == []
         job = job_of(self.group, self.topic, "public.accepted")
-        assert job.output is not None
-        job.output.sweep(self.state, job.names, dry_run=False)
+        assert job.destination is not None
+        job.destination.sweep(self.state, job.names, dry_run=False)
         left = "select relname from pg_class where relname like 'sharequeue_staging%'"
         assert self.database.rows(sa.text(left)) == []
 

@@ -35,7 +35,8 @@ KILLED = textwrap.dedent(
     """
     import os, sys, threading
     from pathlib import Path
-    from sharequeue.spark import AtLeastOnce, PostgresTable, ShareGroupJob, run_rounds, spark_session
+    from sharequeue.spark import AtLeastOnce, PostgresTable, run_rounds, spark_session
+    from sharequeue.spark.job import ShareGroupJob
     from sharequeue.database import Database
     from sharequeue.settings import Settings
     from sharequeue.values import SharePartition
@@ -64,7 +65,8 @@ KILLED = textwrap.dedent(
         die_at(kind)("written")
 
     sink = AtLeastOnce(write) if kind in ("writing", "written") else PostgresTable(where, on_step=die_at(kind))
-    job = ShareGroupJob(group, (topic,), all_accepted, f"sink-{group}", lock_duration_ms=int(lock_ms), output=sink)
+    lock = int(lock_ms)
+    job = ShareGroupJob(group, (topic,), all_accepted, f"sink-{group}", lock_duration_ms=lock, destination=sink)
     holder = Holder([SharePartition(group, topic, partition) for partition in range(2)], "killed")
     state, spark = State(Database.open(settings)), spark_session(settings, "killed")
     run_rounds(settings, job, membership=holder, state=state, topics=Topics(settings), spark=spark)
@@ -128,7 +130,7 @@ def test_a_driver_killed_before_its_commit_writes_each_record_exactly_once(
     count = sa.text(f"select count(*) as rows from {table}")  # noqa: S608 - a name of this test's
     assert database.rows(count)[0]["rows"] == 0
     until_lapsed(state, holder)
-    job = job_of(group, filled, all_accepted, output=PostgresTable(table))
+    job = job_of(group, filled, all_accepted, destination=PostgresTable(table))
     assert run_job(job, holder).accepted == 2 * RECORDS
     found = database.rows(sa.text(f'select partition, "offset" from {table}'))  # noqa: S608 - the same
     assert Counter((row["partition"], row["offset"]) for row in found) == {
@@ -162,7 +164,7 @@ def test_a_driver_killed_after_the_users_writer_writes_again(
         written.update(f"{row['partition']},{row['offset']}" for row in rows.collect())
 
     assert (
-        run_job(job_of(group, filled, all_accepted, output=AtLeastOnce(write)), holder).accepted
+        run_job(job_of(group, filled, all_accepted, destination=AtLeastOnce(write)), holder).accepted
         == 2 * RECORDS
     )
     assert sorted(written.values()) == [1] * RECORDS + [2] * RECORDS
@@ -192,7 +194,7 @@ def test_a_driver_killed_at_random_moments_leaves_nothing_out(
         text = rows.select("partition", "offset").toPandas().to_csv(index=False)
         (tmp_path / str(lease.lease_id)).write_text(text)
 
-    report = run_job(job_of(group, filled, all_accepted, output=AtLeastOnce(write)), holder)
+    report = run_job(job_of(group, filled, all_accepted, destination=AtLeastOnce(write)), holder)
     assert (report.accepted, report.lag) == (left, 0)
     written = Counter(row for file in tmp_path.glob("[0-9]*") for row in file.read_text().split()[1:])
     assert sorted(written) == sorted(f"{partition},{n}" for partition in range(2) for n in range(RECORDS))

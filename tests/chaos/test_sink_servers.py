@@ -105,7 +105,7 @@ def test_a_table_has_each_record_exactly_once(
             if step == "staged":
                 servers.kill()
 
-        return job_of(group, topic, all_accepted, output=PostgresTable(table, on_step=on_step))
+        return job_of(group, topic, all_accepted, destination=PostgresTable(table, on_step=on_step))
 
     drained(make)
     rows = database.rows(sa.text(f'select "offset" from {table} order by 1'))  # noqa: S608
@@ -123,7 +123,7 @@ def test_a_writer_of_the_users_gets_each_record_at_least_once(
             servers.kill()
             written.update(row["offset"] for row in rows.select("offset").collect())
 
-        return job_of(group, topic, all_accepted, output=AtLeastOnce(write))
+        return job_of(group, topic, all_accepted, destination=AtLeastOnce(write))
 
     drained(make)
     assert sorted(written) == list(range(RECORDS))

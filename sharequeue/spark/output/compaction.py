@@ -12,7 +12,7 @@ killed is found.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -36,6 +36,7 @@ from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.spark.output.parquet import read_parquet
 from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse_unshared
 from sharequeue.spark.session import spark_session
+from sharequeue.spark.showing import Removed, Shown, Table
 from sharequeue.state import State
 
 Step = Literal["begun", "written", "placed", "committed", "removed"]
@@ -54,13 +55,35 @@ class CompactionFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class Compacted(Shown):
     """What a compaction did: folders that were replaced, and the one that holds their records now."""
 
     compaction_id: UUID
     replaced: tuple[str, ...]
     location: str
     records: int
+
+    def table(self) -> Table:
+        """Return its figures."""
+        return Table(f"{len(self.replaced):,} folders, {self.records:,} records -> {self.location}")
+
+
+class Compactions(Shown, list[Compacted]):
+    """What one call of `compact` did, or with `dry_run` would do."""
+
+    def __init__(self, done: Iterable[Compacted] = (), *, dry_run: bool = False) -> None:
+        super().__init__(done)
+        self.dry_run = dry_run
+
+    def table(self) -> Table:
+        """Return a row for each new folder."""
+        folders, records = sum(len(each.replaced) for each in self), sum(each.records for each in self)
+        done = "would bring" if self.dry_run else "brought"
+        return Table(
+            f"{done} {folders:,} folders ({records:,} records) into {len(self):,}",
+            ("folders", "records", "location"),
+            [(len(each.replaced), each.records, each.location) for each in self],
+        )
 
 
 def compact(
@@ -73,7 +96,7 @@ def compact(
     target_bytes: int = TARGET_BYTES,
     dry_run: bool = False,
     on_step: Callable[[Step], None] = lambda step: None,
-) -> list[Compacted]:
+) -> Compactions:
     """Bring the folders of a sink that are smaller than half of `target_bytes` together; return what was done.
 
     A sink is the job's own, or one of its `-exceptions` and summaries. Nothing is done where only one folder is
@@ -87,7 +110,7 @@ def compact(
         counted[row.location] = counted.get(row.location, 0) + row.records
     sizes = {folder: files.size(folder) for folder in counted if folder in folders}
     small = [folder for folder, size in sizes.items() if size < target_bytes / 2]
-    done: list[Compacted] = []
+    done = Compactions(dry_run=dry_run)
     for at in range(0, len(small), MOST_FOLDERS):
         some = small[at : at + MOST_FOLDERS]
         if len(some) < 2:
@@ -111,10 +134,10 @@ def sweep_compactions(
     *,
     grace: timedelta = GRACE,
     on_step: Callable[[Step], None] = lambda step: None,
-) -> list[str]:
+) -> Removed:
     """Remove what was replaced before the grace, and what killed compactions left; return what was removed."""
     files = Files(spark, settings.output)
-    removed: list[str] = []
+    removed = Removed()
     for compaction_id, folders in state.outputs.removable(group, sink, grace).items():
         for folder in (*folders, _staging(settings, sink, compaction_id)):
             # The names come from whoever may work on the group: nothing but a sink's own folders is removed.
@@ -221,7 +244,7 @@ def main(
             for done in compact(
                 spark, settings, state, group, sink, target_bytes=target_bytes, dry_run=dry_run
             ):
-                click.echo(f"{len(done.replaced)} folders, {done.records:,} records -> {done.location}")
+                click.echo(str(done))
         if not dry_run:
             grace = timedelta(seconds=grace_seconds)
             for folder in sweep_compactions(spark, settings, state, group, sink, grace=grace):

@@ -230,7 +230,8 @@ KILLED = textwrap.dedent(
     """
     import os, sys
     from pyspark.sql import functions as fn
-    from sharequeue.spark import ShareGroupJob, run_rounds, spark_session
+    from sharequeue.spark import run_rounds, spark_session
+    from sharequeue.spark.job import ShareGroupJob
     from sharequeue.database import Database
     from sharequeue.settings import Settings
     from sharequeue.values import SharePartition

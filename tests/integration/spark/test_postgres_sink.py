@@ -93,7 +93,7 @@ def test_every_accepted_row_is_in_the_table_with_its_values(
     topic = make_topic(2)
     for partition in range(2):
         produce(topic, partition, [f"value {n}" for n in range(20)])
-    job = job_of(group, topic, every_type, output=PostgresTable(table))
+    job = job_of(group, topic, every_type, destination=PostgresTable(table))
     report = run_job(job, assigned(topic), max_records=25)
     assert (report.accepted, report.rejected, report.drained) == (34, 6, True)
     assert report.stage_seconds["stage"] > 0
@@ -143,7 +143,7 @@ def test_an_acknowledgement_that_is_refused_takes_the_rows_back(
         if step == "inserted":
             state.release(group, holder.member_id)
 
-    job = job_of(group, topic, simple, output=PostgresTable(table, on_step=rob))
+    job = job_of(group, topic, simple, destination=PostgresTable(table, on_step=rob))
     with pytest.raises(InvalidRecordState):
         run_job(job, holder)
     assert rows_of(database, table) == []
@@ -151,7 +151,7 @@ def test_an_acknowledgement_that_is_refused_takes_the_rows_back(
     swept = sweep_outputs(spark, output_settings, state, job)
     assert len(swept) == 2
     assert swept[1].startswith("sink:")
-    job = job_of(group, topic, simple, output=PostgresTable(table))
+    job = job_of(group, topic, simple, destination=PostgresTable(table))
     assert sweep_outputs(spark, output_settings, state, job) == []
 
     assert run_job(job, holder).accepted == 30
@@ -193,7 +193,7 @@ def test_a_late_holder_moves_no_rows(
         if step == "locked":
             lose(state, at)
 
-    job = job_of(group, topic, simple, output=PostgresTable(table, on_step=late))
+    job = job_of(group, topic, simple, destination=PostgresTable(table, on_step=late))
     with pytest.raises(InvalidRecordState, match="output"):
         run_job(job, assigned(topic))
     assert rows_of(database, table) == []
@@ -231,7 +231,9 @@ def test_rows_that_are_not_all_there_are_not_acknowledged(
                 connection.exec_driver_sql(f"truncate {schema}.{name}")
 
     with pytest.raises(StagingLost, match=r"30 accepted rows.* 0 were there"):
-        run_job(job_of(group, topic, simple, output=PostgresTable(table, on_step=empty)), assigned(topic))
+        run_job(
+            job_of(group, topic, simple, destination=PostgresTable(table, on_step=empty)), assigned(topic)
+        )
     assert rows_of(database, table) == []
     assert state.figures.describe(group)[0].available == 30
 
@@ -258,7 +260,7 @@ def test_a_copy_that_spark_did_not_count_is_left_behind(
         return once(self, kept)
 
     monkeypatch.setattr(Copier, "__call__", twice)
-    report = run_job(job_of(group, topic, simple, output=PostgresTable(table)), assigned(topic))
+    report = run_job(job_of(group, topic, simple, destination=PostgresTable(table)), assigned(topic))
     assert report.accepted == 30
     assert [row["offset"] for row in rows_of(database, table)] == list(range(30))
 
@@ -284,10 +286,10 @@ def test_a_sink_that_cannot_do_it_is_refused_before_anything_is_leased(
         (PostgresTable(table, url=elsewhere), "another database"),
     ):
         with pytest.raises(SinkRefused, match=said):
-            run_job(job_of(group, topic, simple, output=output), holder)
+            run_job(job_of(group, topic, simple, destination=output), holder)
         assert state.figures.describe(group)[0].in_flight == 0
     same = PostgresTable(table, url=stack.database_url)
-    assert run_job(job_of(group, topic, simple, output=same), holder).accepted == 3
+    assert run_job(job_of(group, topic, simple, destination=same), holder).accepted == 3
 
 
 def test_a_column_without_a_place_is_refused_before_anything_is_written(
@@ -314,7 +316,7 @@ def test_a_column_without_a_place_is_refused_before_anything_is_written(
             return simple(records).withColumn(name, value)
 
         with pytest.raises(SinkRefused, match=said):
-            run_job(job_of(group, topic, wider, output=PostgresTable(table)), holder)
+            run_job(job_of(group, topic, wider, destination=PostgresTable(table)), holder)
     assert state.figures.describe(group)[0].speo == 0
     assert not (output_settings.local_output / f"sink-{group}").exists()
 
@@ -364,6 +366,8 @@ def test_a_null_in_a_struct_is_a_null_in_the_json(
         tags = fn.struct(fn.lit(1).alias("one"), fn.lit(None).cast("int").alias("none")).alias("tags")
         return simple(records).drop("text").select("*", tags)
 
-    assert run_job(job_of(group, topic, nested, output=PostgresTable(table)), assigned(topic)).accepted == 1
+    assert (
+        run_job(job_of(group, topic, nested, destination=PostgresTable(table)), assigned(topic)).accepted == 1
+    )
     (row,) = database.rows(sa.text(f"select tags from {table}"))  # noqa: S608
     assert row["tags"] == {"one": 1, "none": None}

@@ -17,11 +17,12 @@ from pyspark.sql import functions as fn
 from sharequeue.database import Database
 from sharequeue.settings import Settings
 from sharequeue.spark.contract import HandlerError
-from sharequeue.spark.job import ShareGroupJob, Summary, pipeline
+from sharequeue.spark.job import ShareGroupJob, Summary
 from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.output.folders import SinkTaken, lease_folder
 from sharequeue.spark.output.lease_files import write_leases
 from sharequeue.spark.output.manifest import read_manifest, read_output
+from sharequeue.spark.pipeline import pipeline
 from sharequeue.spark.reading.frame import leased_records
 from sharequeue.spark.report import Progress
 from sharequeue.spark.sweeping import sweep_outputs

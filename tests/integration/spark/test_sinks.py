@@ -50,7 +50,7 @@ def test_a_writer_of_the_users_gets_each_lease_and_again_what_was_not_acknowledg
         if len(written) == 20:
             state.release_lease(lease)  # the second lease, as if its lock had lapsed
 
-    job = job_of(group, topic, all_accepted, output=AtLeastOnce(upsert))
+    job = job_of(group, topic, all_accepted, destination=AtLeastOnce(upsert))
     with pytest.raises(InvalidRecordState):
         run_job(job, holder)
     assert run_job(job, holder).accepted == 10

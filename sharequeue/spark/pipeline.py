@@ -1,0 +1,183 @@
+"""How does a pipeline run with nothing but settings?
+
+`pipeline` makes a job of a function, and that job runs by itself: it makes the settings, the database, the membership
+and the Spark session where they are not given, and closes what it made. The Spark session stays: it is the process's,
+as with `lease`, and a DataFrame of the output needs it. `run.py` does the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from sharequeue.database import Database
+from sharequeue.groups.membership import Membership
+from sharequeue.kafka.topics import Topics
+from sharequeue.settings import Settings
+from sharequeue.spark.contract import Handler
+from sharequeue.spark.job import ShareGroupJob, Summary
+from sharequeue.spark.leasing.budget import MAX_RECORDS
+from sharequeue.spark.leasing.member import Member
+from sharequeue.spark.output.manifest import read_output
+from sharequeue.spark.report import ProgressCallback, RunReport
+from sharequeue.spark.run import run_rounds
+from sharequeue.spark.session import spark_session
+from sharequeue.spark.showing import Removed
+from sharequeue.spark.sinks.interface import Sink
+from sharequeue.spark.sweeping import sweep_outputs
+from sharequeue.state import State
+
+__all__ = ["Pipeline", "pipeline"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline(ShareGroupJob):
+    """A job that needs nothing but settings to run. `pipeline` makes one of a function."""
+
+    def run(
+        self,
+        settings: Settings | None = None,
+        *,
+        spark: SparkSession | None = None,
+        state: State | None = None,
+        membership: Member | None = None,
+        max_rounds: int | None = None,
+        max_records: int = MAX_RECORDS,
+        max_bytes: int | None = None,
+        max_seconds: float | None = None,
+        isolation_level: str | None = None,
+        progress: ProgressCallback = lambda progress: None,
+    ) -> RunReport:
+        """Lease, handle, write and acknowledge, round by round, until nothing is left to lease.
+
+        Settings, Spark session, state and membership are made when they are not given. A membership that is made here
+        joins the group through the service and leaves it at the end. The bounds are those of `run_rounds`:
+        `max_records` and `max_bytes` of one round, `max_rounds` and `max_seconds` of the run.
+
+        Raises what `run_rounds` raises, SettingMissing, SparkNotReady, and the errors of joining.
+        """
+        with self._opened(settings, spark, state) as (place, session, queue), ExitStack() as stack:
+            topics = stack.enter_context(Topics(place))
+            member = membership
+            if member is None:
+                joined = stack.enter_context(Membership(place.service_url, self.group, self.topics))
+                joined.join()
+                member = joined
+            return run_rounds(
+                place,
+                self,
+                membership=member,
+                state=queue,
+                topics=topics,
+                spark=session,
+                max_rounds=max_rounds,
+                max_records=max_records,
+                max_bytes=max_bytes,
+                max_seconds=max_seconds,
+                isolation_level=isolation_level,
+                progress=progress,
+            )
+
+    def output(
+        self,
+        settings: Settings | None = None,
+        *,
+        spark: SparkSession | None = None,
+        state: State | None = None,
+        sink: str | None = None,
+        schema: StructType | str | None = None,
+    ) -> DataFrame:
+        """Return the accepted records as of now: those whose acknowledgement has committed, each once.
+
+        `sink` is the job's own when None; `exceptions_sink` and `summary_sink(…)` name the others. `schema` names the
+        columns where nothing has been accepted yet. Raises NotFiles for a job whose rows go elsewhere, ColumnChanged,
+        SettingMissing and SparkNotReady.
+        """
+        with self._opened(settings, spark, state) as (_, session, queue):
+            return read_output(session, queue, self.group, sink or self.sink, schema)
+
+    def sweep(
+        self,
+        settings: Settings | None = None,
+        *,
+        spark: SparkSession | None = None,
+        state: State | None = None,
+        dry_run: bool = False,
+    ) -> Removed:
+        """Remove what leases left that ended without an acknowledgement; return what.
+
+        With `dry_run` nothing is removed. Raises SinkTaken when the sink is another group's, SettingMissing and
+        SparkNotReady.
+        """
+        with self._opened(settings, spark, state) as (place, session, queue):
+            return sweep_outputs(session, place, queue, self, dry_run=dry_run)
+
+    @contextmanager
+    def _opened(
+        self, settings: Settings | None, spark: SparkSession | None, state: State | None
+    ) -> Iterator[tuple[Settings, SparkSession, State]]:
+        """Give what is needed, made where it is not given; the database is closed at the end."""
+        place = settings or Settings.load()
+        with ExitStack() as stack:
+            # Before Spark starts, which takes seconds: what is missing here is said at once.
+            queue = state or State(stack.enter_context(Database.open(place)))
+            yield place, spark or spark_session(place, f"pipeline of {self.group}"), queue
+
+
+def pipeline(
+    *,
+    group: str,
+    topics: Sequence[str],
+    sink: str | None = None,
+    summaries: Sequence[Summary] = (),
+    dropped: str | None = None,
+    lock_duration_ms: int | None = None,
+    headers: bool = True,
+    reader_options: Mapping[str, str] | None = None,
+    destination: Sink | None = None,
+    max_bytes: int | None = None,
+    unknown: str | None = None,
+    deliveries_per_run: int = 1,
+    failed_share: float | None = 0.5,
+    failed_records: int = 100,
+    try_empty: bool = True,
+) -> Callable[[Handler], Pipeline]:
+    """Make a function from DataFrame to DataFrame the handler of a share group: a job that runs itself.
+
+    The sink is named after the function where no name is given, or after the group where the function has none.
+    The function gets `topic, partition, offset, timestamp, timestamp_type, key, value, headers,
+    delivery_count, lease_id` and returns the rows to write, with `outcome` (accept, release or reject) and,
+    if it likes, `error` and `not_before`, a timestamp before which a released record does not come again.
+    """
+
+    def mark(handler: Handler) -> Pipeline:
+        return Pipeline(
+            group=group,
+            topics=(topics,) if isinstance(topics, str) else tuple(topics),
+            handler=handler,
+            sink=sink or _named_after(handler, group),
+            summaries=tuple(summaries),
+            dropped=dropped,
+            lock_duration_ms=lock_duration_ms,
+            headers=headers,
+            reader_options=dict(reader_options or {}),
+            destination=destination,
+            max_bytes=max_bytes,
+            unknown=unknown,
+            deliveries_per_run=deliveries_per_run,
+            failed_share=failed_share,
+            failed_records=failed_records,
+            try_empty=try_empty,
+        )
+
+    return mark
+
+
+def _named_after(handler: Handler, group: str) -> str:
+    """The function's name; the group's for a lambda, whose name is everybody's."""
+    name = str(getattr(handler, "__name__", ""))
+    return name if name.isidentifier() else group
