@@ -59,6 +59,13 @@ def prepare(database: Database) -> Calls:
             sa.text("select sharequeue.take_service_lease('watch', 'h', cast(:token as uuid), 3600)"),
             {"token": str(SERVICE_LEASE)},
         )
+        # Group "members" waits for its first assignment, of nothing.
+        connection.execute(
+            sa.text(
+                "select sharequeue.heartbeat('members', 'm', 0, null, '{t}', '', '', 9, '{1,2,3}', '{1,2,3}',"
+                " '{0,0,0}', true)"
+            )
+        )
         connection.execute(
             sa.text(
                 "insert into sharequeue.redrives (redrive_id, dead_letter_topic, topic_id, selection, requested_at)"
@@ -79,6 +86,20 @@ def prepare(database: Database) -> Calls:
             " where sp.group_id = 'g' and sp.partition = 0"
         )
     )
+    heartbeat = {
+        "p_group_id": "g",
+        "p_member_id": "m",
+        "p_member_epoch": 0,
+        "p_rack_id": "rack",
+        "p_subscribed_topic_names": ["t"],
+        "p_client_id": "client",
+        "p_client_host": "host",
+        "p_max_size": 200,
+        "p_session_timeout_ms": [1, 2, 3],
+        "p_heartbeat_interval_ms": [1, 2, 3],
+        "p_assignment_interval_ms": [0, 0, 0],
+        "p_assign": True,
+    }
     held = {"p_group_id": "g", "p_topic": "t", "p_partition": 0}
     letters = {**held, "p_partition": 1}
     holder = {**held, "p_state_epoch": 1, "p_member_id": "m", "p_member_epoch": None}
@@ -218,7 +239,18 @@ def prepare(database: Database) -> Calls:
         "roll_up_journal": {"p_day": "2020-01-01"},
         "roll_up_due_days": {},
         "give_back_room": {},
+        "heartbeat": heartbeat,
+        "leave_group": {"p_group_id": "members", "p_member_id": "m"},
+        "expire_members": {"p_group_id": "g"},
+        "refresh_group": {"p_group_id": "g", "p_assignment_interval_ms": [0, 0, 0]},
+        "assign_share_partitions": {
+            "p_group_id": "members",
+            "p_group_epoch": 2,
+            "p_member_ids": ["m"],
+            "p_share_partition_ids": [ids["id"]],
+        },
         "assignable_share_partitions": {"p_group_id": "g"},
+        "assignment_of": {"p_group_id": "g", "p_member_id": "m"},
         "metadata_hash": {"p_group_id": "g"},
         "raise_group_epoch": {"p_group_id": "g", "p_subscription_changed": True},
         # Readers.

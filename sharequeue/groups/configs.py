@@ -87,9 +87,7 @@ class ServiceConfigs:
         for name, given in changes.items():
             values[name] = parse(_key(name, SERVICE_CONFIGS), given)
         for stem in _BOUNDED:
-            least, value, most = (
-                _int(values, f"group.share.{bound}{stem}") for bound in ("min.", "", "max.")
-            )
+            least, value, most = cls(values).bounded(stem)
             if not least <= value <= most:
                 raise InvalidConfig(
                     f"`group.share.{stem}` is {value}, but must lie between `group.share.min.{stem}` "
@@ -144,6 +142,10 @@ class ServiceConfigs:
         if stem not in _BOUNDED:
             return None
         return _int(self.values, f"group.share.min.{stem}"), _int(self.values, f"group.share.max.{stem}")
+
+    def bounded(self, stem: str) -> list[int]:
+        """Return least, the service's value and most of a config that has bounds, as the SQL functions take them."""
+        return [_int(self.values, f"group.share.{bound}{stem}") for bound in ("min.", "", "max.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound, InvalidGroupId
-from sharequeue.groups.assignments import AssignedTopic, assignment_of
+from sharequeue.groups.assignments import AssignedTopic, assigned_topics
 from sharequeue.names import too_long
 
 ASSIGNOR = "simple"
@@ -79,7 +79,11 @@ def describe_group(database: Database, group_id: str) -> GroupDescription:
         if group is None:
             raise GroupIdNotFound(f"There is no share group {group_id}. A group is made by its first member.")
         rows = connection.execute(
-            text("select * from sharequeue.members where group_id = :group_id order by member_id"), parameters
+            text(
+                "select m.*, sharequeue.assignment_of(m.group_id, m.member_id) as assignment"
+                " from sharequeue.members m where m.group_id = :group_id order by m.member_id"
+            ),
+            parameters,
         ).all()
         members = tuple(
             MemberDescription(
@@ -91,7 +95,7 @@ def describe_group(database: Database, group_id: str) -> GroupDescription:
                 tuple(row.subscribed_topic_names),
                 row.joined_at,
                 row.session_expires_at,
-                assignment_of(connection, group_id, row.member_id),
+                assigned_topics(row.assignment),
             )
             for row in rows
         )

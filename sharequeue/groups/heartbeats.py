@@ -2,34 +2,30 @@
 
 The group coordinator's half of KIP-932 with its state in Postgres: ShareGroupHeartbeat (join, stay, leave),
 session expiry, epochs and the assignment. Rules and their order are kafka-semantics 2.14
-(`GroupMetadataManager`). Everything that touches a group runs in one transaction with the group's row locked,
-so any number of services may serve it. Who gets what is `assignors`'; which share-partitions exist is decided
-by the coordinator; records and locks are `state`'s.
+(`GroupMetadataManager`); those that ask the group's state are in ``sql/functions/16_heartbeats.sql``. Each call of
+the database is one transaction with the group's row locked, so any number of services may serve a group. Who gets
+what is `assignors`'; which share-partitions exist is decided by the coordinator; records and locks are `state`'s.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import RowMapping, text
 from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
 from sharequeue.errors import (
     NONE,
     CoordinatorNotAvailable,
-    FencedMemberEpoch,
-    GroupIdNotFound,
-    GroupMaxSizeReached,
     InvalidGroupId,
     InvalidRequest,
     InvalidTopic,
     ShareError,
-    UnknownMemberId,
 )
-from sharequeue.groups.assignments import AssignedTopic, settle_member, tell_assignment, update_epochs
-from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, stored_configs
-from sharequeue.groups.service_leases import short_transaction
+from sharequeue.groups.assignments import AssignedTopic, assigned_topics, write_assignment
+from sharequeue.groups.configs import ServiceConfigs
+from sharequeue.groups.service_leases import with_short_waits
 from sharequeue.names import too_long, topic_name_problem
 
 JOIN_EPOCH = 0
@@ -69,29 +65,36 @@ def ensure_group(database: Database, group_id: str) -> None:
     if not group_id or too_long("group id", group_id):
         raise InvalidGroupId(too_long("group id", group_id))
     with database.transaction() as connection:
-        _make_group(connection, group_id)
+        connection.execute(
+            text("insert into sharequeue.share_groups (group_id) values (:group_id) on conflict do nothing"),
+            {"group_id": group_id},
+        )
 
 
 def heartbeat(
     database: Database, request: HeartbeatRequest, service: ServiceConfigs | None = None
 ) -> HeartbeatResponse:
-    """One ShareGroupHeartbeat. A refusal is an answer with Kafka's error number; nothing has changed then.
+    """One ShareGroupHeartbeat: one call of the database, or three where an assignment is due.
 
-    Raises only what the database raises.
+    A refusal is an answer with Kafka's error number. Nothing has changed then; but a join or a new subscription
+    stands when somebody took the group's row before its assignment could be written (`CoordinatorNotAvailable`).
+    Repeat the heartbeat. Raises only what the database raises.
     """
     service = service or ServiceConfigs.stored(database)
     try:
         _check_request(request)
-        with short_transaction(database) as connection:
-            if request.member_epoch == LEAVE_EPOCH:
-                return _leave(connection, request)
-            return _stay(connection, request, service)
+        if request.member_epoch == LEAVE_EPOCH:
+            database.rows(_LEAVE, group_id=request.group_id, member_id=request.member_id)
+            return HeartbeatResponse(member_id=request.member_id, member_epoch=LEAVE_EPOCH)
+        return _stay(database, request, service)
     except ShareError as error:
         return HeartbeatResponse(error_code=error.code, error_message=error.message)
     except DBAPIError as error:
         if getattr(error.orig, "pgcode", None) != _LOCK_NOT_AVAILABLE:
             raise
-        held = CoordinatorNotAvailable(_held(request.group_id))
+        held = CoordinatorNotAvailable(
+            f"Group {request.group_id} is held by a transaction of somebody else's. Try again in a moment."
+        )
         return HeartbeatResponse(error_code=held.code, error_message=held.message)
 
 
@@ -112,30 +115,8 @@ def expire_members_of(database: Database, group_id: str) -> list[str]:
     is known to be gone come back at once (kafka-semantics 2.20, line 6). Raises `CoordinatorNotAvailable` while
     somebody else is at work on the group.
     """
-    with short_transaction(database) as connection:
-        locked = connection.execute(
-            text(
-                "select from sharequeue.share_groups where group_id = :group_id for no key update skip locked"
-            ),
-            {"group_id": group_id},
-        )
-        if locked.first() is None:
-            raise CoordinatorNotAvailable(_held(group_id))
-        gone = connection.execute(
-            text(
-                "delete from sharequeue.members where group_id = :group_id"
-                " and session_expires_at <= sharequeue.clock() returning member_id"
-            ),
-            {"group_id": group_id},
-        )
-        members = sorted(str(member.member_id) for member in gone)
-        for member_id in members:
-            connection.execute(
-                text("select sharequeue.release(:group_id, :member_id)"),
-                {"group_id": group_id, "member_id": member_id},
-            )
-        _after_leaving(connection, group_id, len(members))
-    return members
+    [row] = database.rows(_EXPIRE, group_id=group_id)
+    return list(row["members"])
 
 
 def refresh_group(database: Database, group_id: str, service: ServiceConfigs | None = None) -> int | None:
@@ -145,20 +126,29 @@ def refresh_group(database: Database, group_id: str, service: ServiceConfigs | N
     What a heartbeat does before it answers, for a group whose members are between heartbeats.
     """
     service = service or ServiceConfigs.stored(database)
-    with short_transaction(database) as connection:
-        if _lock_group(connection, group_id) is None:
-            return None
-        configs = GroupConfigs.of(group_id, stored_configs(connection, group_id), service)
-        update_epochs(connection, configs, subscription_changed=False)
-        return int(connection.scalar(_GROUP_EPOCH, {"group_id": group_id}) or 0)
+    interval = service.bounded("assignment.interval.ms")
+    [row] = database.rows(_REFRESH, group_id=group_id, assignment_interval_ms=interval)
+    if row["to_assign"] is not None:
+        write_assignment(database, group_id, row["to_assign"])
+    epoch: int | None = row["group_epoch"]
+    return epoch
 
 
 _LOCK_NOT_AVAILABLE = "55P03"
-_GROUP_EPOCH = text("select group_epoch from sharequeue.share_groups where group_id = :group_id")
+_ASSIGNING = 3
+"""How often a heartbeat has an assignment computed before it does without: members that come and go at the same time
+make it vain, and the group's next heartbeat assigns for all of them."""
 
-
-def _held(group_id: str) -> str:
-    return f"Group {group_id} is held by a transaction of somebody else's. Try again in a moment."
+_HEARTBEAT = with_short_waits(
+    "select * from sharequeue.heartbeat(:group_id, :member_id, :member_epoch, :rack_id,"
+    " cast(:topics as text[]), :client_id, :client_host, :max_size, cast(:session_timeout_ms as integer[]),"
+    " cast(:heartbeat_interval_ms as integer[]), cast(:assignment_interval_ms as integer[]), :assign)"
+)
+_LEAVE = with_short_waits("select sharequeue.leave_group(:group_id, :member_id)")
+_EXPIRE = with_short_waits("select sharequeue.expire_members(:group_id) as members")
+_REFRESH = with_short_waits(
+    "select * from sharequeue.refresh_group(:group_id, cast(:assignment_interval_ms as integer[]))"
+)
 
 
 def _check_request(request: HeartbeatRequest) -> None:
@@ -190,150 +180,38 @@ def _check_request(request: HeartbeatRequest) -> None:
             raise InvalidTopic(problem)
 
 
-def _make_group(connection: Connection, group_id: str) -> None:
-    connection.execute(
-        text("insert into sharequeue.share_groups (group_id) values (:group_id) on conflict do nothing"),
-        {"group_id": group_id},
-    )
+def _stay(database: Database, request: HeartbeatRequest, service: ServiceConfigs) -> HeartbeatResponse:
+    """Epoch 0 or above. The same call again after each assignment that it asked for, until it asks for none."""
 
-
-def _lock_group(connection: Connection, group_id: str) -> RowMapping | None:
-    # "no key update", not "update": rows that refer to the group may be written while a heartbeat runs.
-    rows = connection.execute(
-        text("select * from sharequeue.share_groups where group_id = :group_id for no key update"),
-        {"group_id": group_id},
-    )
-    return rows.mappings().one_or_none()
-
-
-def _member(connection: Connection, request: HeartbeatRequest) -> RowMapping | None:
-    rows = connection.execute(
-        text("select * from sharequeue.members where group_id = :group_id and member_id = :member_id"),
-        {"group_id": request.group_id, "member_id": request.member_id},
-    )
-    return rows.mappings().one_or_none()
-
-
-def _no_member(request: HeartbeatRequest) -> UnknownMemberId:
-    return UnknownMemberId(
-        f"{request.member_id} is not a member of group {request.group_id}: it never joined, left, or its "
-        "session expired. Join again with member epoch 0."
-    )
-
-
-def _leave(connection: Connection, request: HeartbeatRequest) -> HeartbeatResponse:
-    """Epoch −1, whatever the member's own epoch; records it still holds wait for their lock, as in Kafka."""
-    if _lock_group(connection, request.group_id) is None:
-        raise GroupIdNotFound(f"There is no share group {request.group_id}: there is nothing to leave.")
-    gone = connection.execute(
-        text("delete from sharequeue.members where group_id = :group_id and member_id = :member_id"),
-        {"group_id": request.group_id, "member_id": request.member_id},
-    )
-    if gone.rowcount == 0:
-        raise _no_member(request)
-    _after_leaving(connection, request.group_id, 1)
-    return HeartbeatResponse(member_id=request.member_id, member_epoch=LEAVE_EPOCH)
-
-
-def _after_leaving(connection: Connection, group_id: str, members: int) -> None:
-    """One epoch for each that left; with nobody left there is nothing to assign, and the next comer need not
-    wait."""
-    connection.execute(
-        text(
-            "update sharequeue.share_groups g set group_epoch = g.group_epoch + :members,"
-            " assignment_epoch ="
-            " case when remain.any_member then g.assignment_epoch else g.group_epoch + :members end,"
-            " assigned_at = case when remain.any_member then g.assigned_at end"
-            " from (select exists"
-            " (select from sharequeue.members where group_id = :group_id) as any_member) as remain"
-            " where g.group_id = :group_id and :members > 0"
-        ),
-        {"group_id": group_id, "members": members},
-    )
-
-
-def _stay(connection: Connection, request: HeartbeatRequest, service: ServiceConfigs) -> HeartbeatResponse:
-    """Epoch 0 or above: rows 8 to 12, then the member, the group's epochs, and what there is to tell."""
-    if request.member_epoch == JOIN_EPOCH:
-        _make_group(connection, request.group_id)
-    if _lock_group(connection, request.group_id) is None:
-        raise GroupIdNotFound(
-            f"There is no share group {request.group_id}. Join with member epoch 0 to make it."
+    def call(*, assign: bool) -> RowMapping:
+        topics = request.subscribed_topic_names
+        [row] = database.rows(
+            _HEARTBEAT,
+            group_id=request.group_id,
+            member_id=request.member_id,
+            member_epoch=request.member_epoch,
+            rack_id=request.rack_id,
+            topics=None if topics is None else list(topics),
+            client_id=request.client_id,
+            client_host=request.client_host,
+            max_size=service.max_size,
+            session_timeout_ms=service.bounded("session.timeout.ms"),
+            heartbeat_interval_ms=service.bounded("heartbeat.interval.ms"),
+            assignment_interval_ms=service.bounded("assignment.interval.ms"),
+            assign=assign,
         )
-    member = _member(connection, request)
-    if member is None:
-        _check_size(connection, request, service)
-    if request.member_epoch != JOIN_EPOCH:
-        if member is None:
-            raise _no_member(request)
-        _check_epoch(request, int(member["member_epoch"]), int(member["previous_member_epoch"]))
-    configs = GroupConfigs.of(request.group_id, stored_configs(connection, request.group_id), service)
-    subscribed = _save_member(connection, request, member, configs)
-    update_epochs(connection, configs, subscription_changed=subscribed)
-    epoch, moved = settle_member(connection, request.group_id, request.member_id)
-    asked = request.member_epoch == JOIN_EPOCH or request.subscribed_topic_names is not None
-    assignment = (
-        tell_assignment(connection, request.group_id, request.member_id, always=asked)
-        if asked or moved
-        else None
-    )
+        return row
+
+    row = call(assign=True)
+    for left in reversed(range(_ASSIGNING)):
+        if row["to_assign"] is None:
+            break
+        write_assignment(database, request.group_id, row["to_assign"])
+        row = call(assign=left > 0)
     return HeartbeatResponse(
         member_id=request.member_id,
-        member_epoch=epoch,
-        heartbeat_interval_ms=configs.heartbeat_interval_ms,
-        session_timeout_ms=configs.session_timeout_ms,
-        assignment=assignment,
+        member_epoch=row["member_epoch"],
+        heartbeat_interval_ms=row["heartbeat_interval_ms"],
+        session_timeout_ms=row["session_timeout_ms"],
+        assignment=None if row["assignment"] is None else assigned_topics(row["assignment"]),
     )
-
-
-def _check_size(connection: Connection, request: HeartbeatRequest, service: ServiceConfigs) -> None:
-    count = text("select count(*) from sharequeue.members where group_id = :group_id")
-    if int(connection.scalar(count, {"group_id": request.group_id}) or 0) >= service.max_size:
-        raise GroupMaxSizeReached(
-            f"Group {request.group_id} has {service.max_size} members, which is all that "
-            "`group.share.max.size` allows. Stop one, or raise the limit."
-        )
-
-
-def _check_epoch(request: HeartbeatRequest, known: int, previous: int) -> None:
-    # The previous epoch is what a member has whose last answer was lost on the way.
-    if request.member_epoch > known or request.member_epoch not in (known, previous):
-        relation = "above" if request.member_epoch > known else "below"
-        raise FencedMemberEpoch(
-            f"Member epoch {request.member_epoch} is {relation} {known}, which the group knows for "
-            f"{request.member_id} (the one before was {previous}). Abandon what is held and join again "
-            "with 0."
-        )
-
-
-def _save_member(
-    connection: Connection, request: HeartbeatRequest, member: RowMapping | None, configs: GroupConfigs
-) -> bool:
-    """Write the member down as alive; whether its subscription changed (a new member's has)."""
-    before: set[str] | None = None if member is None else set(member["subscribed_topic_names"])
-    named = request.subscribed_topic_names
-    topics = before or set() if named is None else set(named)
-    connection.execute(
-        text(
-            "insert into sharequeue.members as m"
-            " (group_id, member_id, member_epoch, rack_id, client_id, client_host,"
-            " subscribed_topic_names, joined_at, heartbeat_at, session_expires_at)"
-            " select :group_id, :member_id, 0, :rack_id, :client_id, :client_host, cast(:topics as text[]),"
-            " at, at, at + cast(:session as interval) from sharequeue.clock() as at"
-            " on conflict on constraint members_pkey do update set"
-            " rack_id = coalesce(excluded.rack_id, m.rack_id),"
-            " client_id = excluded.client_id, client_host = excluded.client_host,"
-            " subscribed_topic_names = excluded.subscribed_topic_names, heartbeat_at = excluded.heartbeat_at,"
-            " session_expires_at = excluded.session_expires_at"
-        ),
-        {
-            "group_id": request.group_id,
-            "member_id": request.member_id,
-            "rack_id": request.rack_id,
-            "client_id": request.client_id,
-            "client_host": request.client_host,
-            "topics": sorted(topics),
-            "session": f"{configs.session_timeout_ms} milliseconds",
-        },
-    )
-    return topics != before

@@ -15,13 +15,17 @@ from contextlib import contextmanager
 from datetime import timedelta
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
 
 LOCK_TIMEOUT_MS = 2_000
 """How long a replica waits for a row that others hold while it does what concerns many groups."""
+_SHORT_WAITS = (
+    f"set local lock_timeout = {LOCK_TIMEOUT_MS};"
+    f" set local idle_in_transaction_session_timeout = {LOCK_TIMEOUT_MS}"
+)
 
 
 class ServiceLease:
@@ -77,13 +81,13 @@ class ServiceLease:
 def short_transaction(database: Database) -> Iterator[Connection]:
     """A transaction that waits for no row longer than a moment, and that Postgres ends when we are stopped in it."""
     with database.transaction() as connection:
-        connection.execute(
-            text(
-                f"set local lock_timeout = {LOCK_TIMEOUT_MS};"
-                f" set local idle_in_transaction_session_timeout = {LOCK_TIMEOUT_MS}"
-            )
-        )
+        connection.execute(text(_SHORT_WAITS))
         yield connection
+
+
+def with_short_waits(statement: str) -> TextClause:
+    """Return a statement that waits for no row longer than a moment. The setting costs no round trip of its own."""
+    return text(f"{_SHORT_WAITS}; {statement}")
 
 
 def replica_name() -> str:

@@ -37,16 +37,18 @@ declare
         'note_topics', 'open_redrive', 'raise_state_epochs', 'remove_acls', 'remove_deleted_topics', 'roll_up_due_days',
         'roll_up_journal', 'set_service_configs',
         'take_snapshot', 'take_snapshots', 'trim_redrive',
-        'end_service_lease', 'hear_replica', 'hold_service_lease', 'take_service_lease'];
+        'end_service_lease', 'hear_replica', 'hold_service_lease', 'take_service_lease',
+        'assign_share_partitions', 'expire_members', 'heartbeat', 'leave_group', 'refresh_group'];
     v_reader constant text[] := array[
         'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'snapshots', 'stored_configs',
         'verify', 'verify_journal'];
     v_everybody constant text[] := array['clock', 'principal', 'schema_version', 'service_drains', 'state_id', 'stored_service_configs'];
     -- Asked by the coordinator inside its own transactions, on tables that it may read; they need no other's rights.
     v_coordinator constant text[] := array[
-        'assignable_share_partitions', 'metadata_hash', 'raise_group_epoch', 'require_read_committed'];
+        'assignable_share_partitions', 'assignment_of', 'metadata_hash', 'raise_group_epoch',
+        'require_read_committed'];
     v_coordinator_tables constant text[] := array[
-        'assignments', 'group_configs', 'grown_topics', 'members', 'redrives', 'share_groups', 'topics'];
+        'group_configs', 'grown_topics', 'redrives', 'share_groups', 'topics'];
     v_all constant text[] := v_worker || v_service || v_reader || v_everybody || v_coordinator;
     v_roles text[] := '{}';
     v_purpose text;

@@ -89,6 +89,18 @@ MEANT: Mapping[str, Meant] = {
     "remove_acls.p_permission": (("null", *NAMES), "null is any; else none is like it"),
     "remove_acls.p_pattern_type": (("null", *NAMES), "null is any; else none is like it"),
     "remove_acls.p_resource_name": (("null", *NAMES), "null is any; else none is like it"),
+    # Members.
+    "*.p_assign": (EITHER, "either"),
+    "heartbeat.p_rack_id": (("null", "newline", "escape", "quotes"), f"null: as before; else {AS_GIVEN}"),
+    "heartbeat.p_subscribed_topic_names": (("one more", "of quotes"), f"a topic counts once; {NOBODY}"),
+    "heartbeat.p_client_id": (("empty", "newline", "escape", "quotes"), AS_GIVEN),
+    "heartbeat.p_client_host": (("empty", "long", "newline", "escape", "quotes"), AS_GIVEN),
+    "heartbeat.p_max_size": (("2^31-1",), ALL_THERE_IS),
+    "refresh_group.p_group_id": (("null", *NAMES), NOBODY),
+    "assign_share_partitions.p_group_id": (("null", *NAMES), NOBODY),
+    "assign_share_partitions.p_group_epoch": (("null", *NUMBERS), "another epoch: nothing is written"),
+    "assign_share_partitions.p_member_ids": ([f"of {name}" for name in NAMES], NOBODY),
+    "assign_share_partitions.p_share_partition_ids": ([f"of {number}" for number in NUMBERS], NOBODY),
     # Many share-partitions at once: as of one, in arrays.
     "observe_many.p_topics": ([f"of {name}" for name in NAMES], NOBODY),
     "observe_many.p_partitions": ([f"of {number}" for number in NUMBERS], NOBODY),

@@ -1,0 +1,311 @@
+-- A member's heartbeat and what belongs to it, each one call and one transaction (kafka-semantics 2.14). Only the service
+-- may call them. They take the group's row first; who gets which share-partition is computed outside
+-- (sharequeue/groups/assignors.py), without a lock: assign_share_partitions writes nothing when the group has changed
+-- meanwhile.
+
+-- A group's own number, else the service's, kept inside the service's bounds. p_service: least, the service's, most.
+create or replace function sharequeue.within_bounds(p_own text, p_service integer[]) returns integer
+language plpgsql immutable parallel safe as $$
+begin
+    if cardinality(p_service) is distinct from 3 or array_position(p_service, null) is not null
+            or p_service[2] not between p_service[1] and p_service[3] or p_service[1] < 0 then
+        raise exception 'a config of the service is %: give three numbers in order, least, the value, most', p_service
+            using errcode = 'SQ042';
+    end if;
+    return least(greatest(coalesce(p_own::integer, p_service[2]), p_service[1]), p_service[3]);
+end
+$$;
+
+-- Refuses a heartbeat that no caller should send; the service has asked the same before, in Kafka's order and words.
+create or replace function sharequeue.check_heartbeat(
+    p_member_id text, p_member_epoch integer, p_rack_id text, p_subscribed_topic_names text[], p_client_id text,
+    p_client_host text, p_max_size integer, p_assign boolean
+) returns void
+language plpgsql immutable as $$
+begin
+    perform sharequeue.check_text('the member id', p_member_id, 36);
+    perform sharequeue.check_between('the member epoch', p_member_epoch, 0, 2147483647);
+    perform sharequeue.check_text('the rack id', coalesce(p_rack_id, 'none'), 249);
+    perform sharequeue.check_text('the client id', case when p_client_id = '' then 'none' else p_client_id end, 249);
+    perform sharequeue.check_present('the client host', p_client_host);
+    perform sharequeue.check_between('the largest size of a group', p_max_size, 1, 2147483647);
+    perform sharequeue.check_present('whether to assign', p_assign);
+    perform sharequeue.check_name('a topic name', t.name) from unnest(p_subscribed_topic_names) as t (name);
+    if p_member_epoch = 0 and coalesce(cardinality(p_subscribed_topic_names), 0) = 0 then
+        raise exception 'who joins (member epoch 0) must subscribe: give topic names' using errcode = 'SQ042';
+    end if;
+end
+$$;
+
+-- What a member is assigned, of the topics that it is still subscribed to.
+create or replace function sharequeue.assignment_of(p_group_id text, p_member_id text) returns jsonb
+language plpgsql stable set search_path = pg_catalog as $$
+begin
+    return (
+        select coalesce(jsonb_agg(jsonb_build_object('topic_id', t.topic_id, 'topic_name', t.topic,
+            'partitions', t.partitions) order by t.topic), '[]')
+        from (
+            select sp.topic_id, sp.topic, jsonb_agg(sp.partition order by sp.partition) as partitions
+            from sharequeue.assignments a
+            join sharequeue.share_partitions sp using (share_partition_id)
+            join sharequeue.members m on m.group_id = a.group_id and m.member_id = a.member_id
+            where a.group_id = p_group_id and a.member_id = p_member_id and sp.topic = any (m.subscribed_topic_names)
+            group by sp.topic_id, sp.topic) as t);
+end
+$$;
+
+-- What the assignor needs, where an assignment is due (rule 5): the group's epoch, and the topics and the
+-- share-partitions by member, the share-partitions by topic. Null where none is due.
+create or replace function sharequeue.due_assignment(p_group_id text, p_interval_ms integer) returns jsonb
+language plpgsql volatile as $$
+declare
+    v_epoch integer;
+begin
+    select g.group_epoch into v_epoch from sharequeue.share_groups g
+    where g.group_id = p_group_id and g.assignment_epoch < g.group_epoch and (g.assigned_at is null
+        or sharequeue.clock() - g.assigned_at >= p_interval_ms * interval '1 millisecond');
+    if not found then
+        return null;
+    end if;
+    return jsonb_build_object(
+        'group_epoch', v_epoch,
+        'subscriptions', (
+            select coalesce(jsonb_object_agg(m.member_id, m.subscribed_topic_names), '{}')
+            from sharequeue.members m where m.group_id = p_group_id),
+        'partitions', (
+            select coalesce(jsonb_object_agg(t.topic, t.ids), '{}')
+            from (select s.topic, jsonb_agg(s.share_partition_id) as ids
+                from sharequeue.assignable_share_partitions(p_group_id) s group by s.topic) as t),
+        'current', (
+            select coalesce(jsonb_object_agg(t.member_id, t.ids), '{}')
+            from (select a.member_id, jsonb_agg(a.share_partition_id) as ids
+                from sharequeue.assignments a where a.group_id = p_group_id group by a.member_id) as t));
+end
+$$;
+
+-- ShareGroupHeartbeat of a member that joins (epoch 0) or stays. p_subscribed_topic_names and p_rack_id null: as before.
+-- The three numbers of milliseconds are the service's, as within_bounds takes them. Raises Kafka's error number as
+-- SQLSTATE SQnnn, and nothing has changed then.
+-- Where p_assign is set and an assignment is due, the answer is to_assign alone: have it computed and written
+-- (assign_share_partitions), and repeat the call. Otherwise the member has the assignment there is; assignment is null
+-- where it was told the same before (rule 8).
+create or replace function sharequeue.heartbeat(
+    p_group_id text, p_member_id text, p_member_epoch integer, p_rack_id text, p_subscribed_topic_names text[],
+    p_client_id text, p_client_host text, p_max_size integer, p_session_timeout_ms integer[],
+    p_heartbeat_interval_ms integer[], p_assignment_interval_ms integer[], p_assign boolean,
+    out member_epoch integer, out session_timeout_ms integer, out heartbeat_interval_ms integer, out assignment jsonb,
+    out to_assign jsonb
+)
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_asked constant boolean := p_member_epoch = 0 or p_subscribed_topic_names is not null;
+    v_member sharequeue.members;
+    v_configs record;
+    v_topics text[];
+    v_told bigint[];
+    v_at timestamptz;
+begin
+    perform sharequeue.authorise_cluster();
+    perform sharequeue.check_heartbeat(p_member_id, p_member_epoch, p_rack_id, p_subscribed_topic_names, p_client_id,
+        p_client_host, p_max_size, p_assign);
+    if p_member_epoch = 0 then
+        insert into sharequeue.share_groups (group_id) values (p_group_id) on conflict do nothing;
+    end if;
+    if not sharequeue.lock_group(p_group_id) then
+        raise exception 'There is no share group %. Join with member epoch 0 to make it.', p_group_id
+            using errcode = 'SQ069';
+    end if;
+    v_at := sharequeue.clock();
+
+    -- Rows 9 to 12.
+    select * into v_member from sharequeue.members m where m.group_id = p_group_id and m.member_id = p_member_id;
+    if v_member.member_id is null then
+        if (select count(*) from sharequeue.members m where m.group_id = p_group_id) >= p_max_size then
+            raise exception 'Group % has % members, which is all that `group.share.max.size` allows. Stop one, or raise the limit.',
+                p_group_id, p_max_size using errcode = 'SQ081';
+        elsif p_member_epoch <> 0 then
+            perform sharequeue.refuse_stranger(p_group_id, p_member_id);
+        end if;
+    elsif p_member_epoch > v_member.member_epoch
+            or p_member_epoch not in (0, v_member.member_epoch, v_member.previous_member_epoch) then
+        -- The previous epoch is what a member has whose last answer was lost on the way.
+        raise exception 'Member epoch % is % %, which the group knows for % (the one before was %). Abandon what is held and join again with 0.',
+            p_member_epoch, case when p_member_epoch > v_member.member_epoch then 'above' else 'below' end,
+            v_member.member_epoch, p_member_id, v_member.previous_member_epoch using errcode = 'SQ110';
+    end if;
+
+    -- The member is alive.
+    select max(c.value) filter (where c.name = 'share.session.timeout.ms') as session,
+        max(c.value) filter (where c.name = 'share.heartbeat.interval.ms') as heartbeat,
+        max(c.value) filter (where c.name = 'share.assignment.interval.ms') as assignment
+    into v_configs from sharequeue.group_configs c where c.group_id = p_group_id;
+    session_timeout_ms := sharequeue.within_bounds(v_configs.session, p_session_timeout_ms);
+    heartbeat_interval_ms := sharequeue.within_bounds(v_configs.heartbeat, p_heartbeat_interval_ms);
+    v_topics := case when p_subscribed_topic_names is null then v_member.subscribed_topic_names
+        else array(select distinct t.name collate "C" from unnest(p_subscribed_topic_names) as t (name) order by 1) end;
+    if v_member.member_id is null then
+        insert into sharequeue.members (group_id, member_id, member_epoch, rack_id, client_id, client_host,
+            subscribed_topic_names, joined_at, heartbeat_at, session_expires_at)
+        values (p_group_id, p_member_id, 0, p_rack_id, p_client_id, p_client_host, v_topics, v_at, v_at,
+            v_at + session_timeout_ms * interval '1 millisecond');
+    else
+        update sharequeue.members m
+        set rack_id = coalesce(p_rack_id, m.rack_id), client_id = p_client_id, client_host = p_client_host,
+            subscribed_topic_names = v_topics, heartbeat_at = v_at,
+            session_expires_at = v_at + session_timeout_ms * interval '1 millisecond'
+        where m.group_id = p_group_id and m.member_id = p_member_id;
+    end if;
+
+    -- The group's epochs, rules 4 and 5.
+    perform sharequeue.raise_group_epoch(p_group_id, v_topics is distinct from v_member.subscribed_topic_names);
+    if p_assign then
+        to_assign := sharequeue.due_assignment(
+            p_group_id, sharequeue.within_bounds(v_configs.assignment, p_assignment_interval_ms));
+        if to_assign is not null then
+            return;
+        end if;
+    end if;
+
+    -- The member jumps to the assignment's epoch (rule 7), and is told what is news (rule 8).
+    select g.assignment_epoch into member_epoch from sharequeue.share_groups g where g.group_id = p_group_id;
+    if member_epoch is distinct from v_member.member_epoch or v_asked then
+        assignment := sharequeue.assignment_of(p_group_id, p_member_id);
+        v_told := array(
+            select a.share_partition_id from sharequeue.assignments a
+            join sharequeue.share_partitions sp using (share_partition_id)
+            where a.group_id = p_group_id and a.member_id = p_member_id and sp.topic = any (v_topics)
+            order by a.share_partition_id);
+        update sharequeue.members m
+        set previous_member_epoch = case when m.member_epoch = heartbeat.member_epoch then m.previous_member_epoch
+                else m.member_epoch end,
+            member_epoch = heartbeat.member_epoch, told_share_partition_ids = v_told
+        where m.group_id = p_group_id and m.member_id = p_member_id
+            and (m.member_epoch <> heartbeat.member_epoch or m.told_share_partition_ids is distinct from v_told);
+        if not v_asked and v_told is not distinct from v_member.told_share_partition_ids then
+            assignment := null;
+        end if;
+    end if;
+end
+$$;
+
+-- Refuses who is not a member.
+create or replace function sharequeue.refuse_stranger(p_group_id text, p_member_id text) returns void
+language plpgsql immutable as $$
+begin
+    raise exception '% is not a member of group %: it never joined, left, or its session expired. Join again with member epoch 0.',
+        p_member_id, p_group_id using errcode = 'SQ025';
+end
+$$;
+
+-- ShareGroupHeartbeat of a member that leaves (epoch -1), whatever its own epoch. Records that it still holds wait for
+-- their lock, as in Kafka.
+create or replace function sharequeue.leave_group(p_group_id text, p_member_id text) returns void
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    perform sharequeue.authorise_cluster();
+    if not sharequeue.lock_group(p_group_id) then
+        raise exception 'There is no share group %: there is nothing to leave.', p_group_id using errcode = 'SQ069';
+    end if;
+    delete from sharequeue.members m where m.group_id = p_group_id and m.member_id = p_member_id;
+    if not found then
+        perform sharequeue.refuse_stranger(p_group_id, p_member_id);
+    end if;
+    perform sharequeue.note_leavers(p_group_id, 1);
+end
+$$;
+
+-- One epoch for each member that left. With nobody left there is nothing to assign, and the next comer need not wait.
+create or replace function sharequeue.note_leavers(p_group_id text, p_members integer) returns void
+language plpgsql volatile as $$
+declare
+    v_any_member constant boolean := exists (select from sharequeue.members m where m.group_id = p_group_id);
+begin
+    update sharequeue.share_groups g
+    set group_epoch = g.group_epoch + p_members,
+        assignment_epoch = case when v_any_member then g.assignment_epoch else g.group_epoch + p_members end,
+        assigned_at = case when v_any_member then g.assigned_at end
+    where g.group_id = p_group_id and p_members > 0;
+end
+$$;
+
+-- Ends the sessions of one group whose time is over, and releases what these members hold; answers the members. Raises
+-- COORDINATOR_NOT_AVAILABLE (SQ015) while somebody else is at work on the group.
+create or replace function sharequeue.expire_members(p_group_id text) returns text[]
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_gone text[];
+begin
+    perform sharequeue.authorise_cluster();
+    perform from sharequeue.share_groups g where g.group_id = p_group_id for no key update skip locked;
+    if not found then
+        raise exception 'Group % is held by a transaction of somebody else''s. Try again in a moment.', p_group_id
+            using errcode = 'SQ015';
+    end if;
+    with gone as (
+        delete from sharequeue.members m where m.group_id = p_group_id and m.session_expires_at <= sharequeue.clock()
+        returning m.member_id)
+    select coalesce(array_agg(gone.member_id order by gone.member_id), '{}') into v_gone from gone;
+    perform sharequeue.release(p_group_id, t.member_id) from unnest(v_gone) as t (member_id);
+    perform sharequeue.note_leavers(p_group_id, cardinality(v_gone));
+    return v_gone;
+end
+$$;
+
+-- Brings a group's epoch up to what is known of its topics, as a heartbeat does; answers it, null without such a group,
+-- and what to assign where that is due.
+create or replace function sharequeue.refresh_group(
+    p_group_id text, p_assignment_interval_ms integer[], out group_epoch integer, out to_assign jsonb
+)
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    perform sharequeue.authorise_cluster();
+    if sharequeue.lock_group(p_group_id) then
+        perform sharequeue.raise_group_epoch(p_group_id, false);
+        select g.group_epoch into group_epoch from sharequeue.share_groups g where g.group_id = p_group_id;
+        to_assign := sharequeue.due_assignment(p_group_id, sharequeue.within_bounds((
+            select c.value from sharequeue.group_configs c
+            where c.group_id = p_group_id and c.name = 'share.assignment.interval.ms'), p_assignment_interval_ms));
+    end if;
+end
+$$;
+
+-- Writes the assignment that was computed for a group's epoch, all of it, as pairs of member and share-partition. Answers
+-- false, and writes nothing, when the group has another epoch by now or was assigned already.
+create or replace function sharequeue.assign_share_partitions(
+    p_group_id text, p_group_epoch integer, p_member_ids text[], p_share_partition_ids bigint[]
+) returns boolean
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    perform sharequeue.authorise_cluster();
+    if cardinality(p_member_ids) is distinct from cardinality(p_share_partition_ids)
+            or array_position(p_member_ids, null) is not null or array_position(p_share_partition_ids, null) is not null
+            or p_member_ids is null then
+        raise exception 'an assignment is as many members as share-partitions, none missing' using errcode = 'SQ042';
+    end if;
+    perform from sharequeue.share_groups g
+    where g.group_id = p_group_id and g.group_epoch = p_group_epoch and g.assignment_epoch < g.group_epoch
+    for no key update;
+    if not found then
+        return false;
+    end if;
+    delete from sharequeue.assignments a
+    where a.group_id = p_group_id and not exists (
+        select from unnest(p_member_ids, p_share_partition_ids) as t (member_id, id)
+        where t.member_id = a.member_id and t.id = a.share_partition_id);
+    -- A share-partition may be gone since.
+    insert into sharequeue.assignments (group_id, member_id, share_partition_id)
+    select m.group_id, m.member_id, sp.share_partition_id
+    from unnest(p_member_ids, p_share_partition_ids) as t (member_id, id)
+    join sharequeue.members m on m.group_id = p_group_id and m.member_id = t.member_id
+    join sharequeue.share_partitions sp on sp.share_partition_id = t.id and sp.group_id = p_group_id
+    order by sp.share_partition_id
+    on conflict on constraint assignments_pkey do nothing;
+    -- An assignment of nothing does not make the next one wait: the first member of a new group gets its share-partitions
+    -- as soon as they are initialised.
+    update sharequeue.share_groups g
+    set assignment_epoch = g.group_epoch,
+        assigned_at = case when cardinality(p_member_ids) > 0 then sharequeue.clock() end
+    where g.group_id = p_group_id;
+    return true;
+end
+$$;
