@@ -1,7 +1,7 @@
 """What is each member of a group assigned?
 
-A group's target assignment as rows. When one is due, and what a member is told of it, is decided in
-``sql/functions/16_heartbeats.sql`` (kafka-semantics 2.14, rules 4 to 8); who gets what is computed by `assignors`.
+When an assignment is due, and what a member is told of it, is decided in ``sql/functions/20_groups/heartbeats.sql``
+(kafka-semantics 2.14, rules 4 to 8). Who gets what is computed by `assignors`. This module brings the two together.
 """
 
 from __future__ import annotations

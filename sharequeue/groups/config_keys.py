@@ -57,7 +57,7 @@ _GROUP = (
         "share.assignor.offload.enable",
         "boolean",
         None,
-        "Accepted as in Kafka; the assignor here always runs inside the heartbeat's transaction.",
+        "Accepted as in Kafka; the assignor here always runs within the heartbeat, before its answer.",
         service_name="group.share.assignor.offload.enable",
     ),
     ConfigKey(

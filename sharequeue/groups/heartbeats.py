@@ -2,9 +2,10 @@
 
 The group coordinator's half of KIP-932 with its state in Postgres: ShareGroupHeartbeat (join, stay, leave),
 session expiry, epochs and the assignment. Rules and their order are kafka-semantics 2.14
-(`GroupMetadataManager`); those that ask the group's state are in ``sql/functions/16_heartbeats.sql``. Each call of
-the database is one transaction with the group's row locked, so any number of services may serve a group. Who gets
-what is `assignors`'; which share-partitions exist is decided by the coordinator; records and locks are `state`'s.
+(`GroupMetadataManager`). The rules that look at a group's state are in ``sql/functions/20_groups/heartbeats.sql``.
+Each call of the database is one transaction with the group's row locked, so any number of services may serve a
+group. Who gets what is `assignors`'; which share-partitions exist is decided by the coordinator; records and locks
+are `state`'s.
 """
 
 from __future__ import annotations
