@@ -1354,16 +1354,18 @@ declare
         'note_topics', 'open_redrive', 'raise_state_epochs', 'remove_acls', 'remove_deleted_topics', 'roll_up_due_days',
         'roll_up_journal', 'set_service_configs',
         'take_snapshot', 'take_snapshots', 'trim_redrive',
-        'end_service_lease', 'hear_replica', 'hold_service_lease', 'take_service_lease'];
+        'end_service_lease', 'hear_replica', 'hold_service_lease', 'take_service_lease',
+        'assign_share_partitions', 'expire_members', 'heartbeat', 'leave_group', 'refresh_group'];
     v_reader constant text[] := array[
         'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'snapshots', 'stored_configs',
         'verify', 'verify_journal'];
     v_everybody constant text[] := array['clock', 'principal', 'schema_version', 'service_drains', 'state_id', 'stored_service_configs'];
     -- Asked by the coordinator inside its own transactions, on tables that it may read; they need no other's rights.
     v_coordinator constant text[] := array[
-        'assignable_share_partitions', 'metadata_hash', 'raise_group_epoch', 'require_read_committed'];
+        'assignable_share_partitions', 'assignment_of', 'metadata_hash', 'raise_group_epoch',
+        'require_read_committed'];
     v_coordinator_tables constant text[] := array[
-        'assignments', 'group_configs', 'grown_topics', 'members', 'redrives', 'share_groups', 'topics'];
+        'group_configs', 'grown_topics', 'redrives', 'share_groups', 'topics'];
     v_all constant text[] := v_worker || v_service || v_reader || v_everybody || v_coordinator;
     v_roles text[] := '{}';
     v_purpose text;
@@ -1468,6 +1470,47 @@ begin
 end
 $$;
 
+-- FUNCTION assign_share_partitions(text, integer, text[], bigint[])
+
+CREATE FUNCTION sharequeue.assign_share_partitions(p_group_id text, p_group_epoch integer, p_member_ids text[], p_share_partition_ids bigint[]) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform sharequeue.authorise_cluster();
+    if cardinality(p_member_ids) is distinct from cardinality(p_share_partition_ids)
+            or array_position(p_member_ids, null) is not null or array_position(p_share_partition_ids, null) is not null
+            or p_member_ids is null then
+        raise exception 'an assignment is as many members as share-partitions, none missing' using errcode = 'SQ042';
+    end if;
+    perform from sharequeue.share_groups g
+    where g.group_id = p_group_id and g.group_epoch = p_group_epoch and g.assignment_epoch < g.group_epoch
+    for no key update;
+    if not found then
+        return false;
+    end if;
+    delete from sharequeue.assignments a
+    where a.group_id = p_group_id and not exists (
+        select from unnest(p_member_ids, p_share_partition_ids) as t (member_id, id)
+        where t.member_id = a.member_id and t.id = a.share_partition_id);
+    -- A share-partition may be gone since.
+    insert into sharequeue.assignments (group_id, member_id, share_partition_id)
+    select m.group_id, m.member_id, sp.share_partition_id
+    from unnest(p_member_ids, p_share_partition_ids) as t (member_id, id)
+    join sharequeue.members m on m.group_id = p_group_id and m.member_id = t.member_id
+    join sharequeue.share_partitions sp on sp.share_partition_id = t.id and sp.group_id = p_group_id
+    order by sp.share_partition_id
+    on conflict on constraint assignments_pkey do nothing;
+    -- An assignment of nothing does not make the next one wait: the first member of a new group gets its share-partitions
+    -- as soon as they are initialised.
+    update sharequeue.share_groups g
+    set assignment_epoch = g.group_epoch,
+        assigned_at = case when cardinality(p_member_ids) > 0 then sharequeue.clock() end
+    where g.group_id = p_group_id;
+    return true;
+end
+$$;
+
 -- FUNCTION assignable_share_partitions(text)
 
 CREATE FUNCTION sharequeue.assignable_share_partitions(p_group_id text) RETURNS TABLE(topic text, share_partition_id bigint)
@@ -1481,6 +1524,26 @@ CREATE FUNCTION sharequeue.assignable_share_partitions(p_group_id text) RETURNS 
         and (t.topic is null or (t.topic_id = sp.topic_id and sp.partition < t.partitions))
         and sp.topic in (
             select unnest(m.subscribed_topic_names) from sharequeue.members m where m.group_id = p_group_id)
+$$;
+
+-- FUNCTION assignment_of(text, text)
+
+CREATE FUNCTION sharequeue.assignment_of(p_group_id text, p_member_id text) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog'
+    AS $$
+begin
+    return (
+        select coalesce(jsonb_agg(jsonb_build_object('topic_id', t.topic_id, 'topic_name', t.topic,
+            'partitions', t.partitions) order by t.topic), '[]')
+        from (
+            select sp.topic_id, sp.topic, jsonb_agg(sp.partition order by sp.partition) as partitions
+            from sharequeue.assignments a
+            join sharequeue.share_partitions sp using (share_partition_id)
+            join sharequeue.members m on m.group_id = a.group_id and m.member_id = a.member_id
+            where a.group_id = p_group_id and a.member_id = p_member_id and sp.topic = any (m.subscribed_topic_names)
+            group by sp.topic_id, sp.topic) as t);
+end
 $$;
 
 -- FUNCTION audit(text, text, jsonb, jsonb)
@@ -1785,6 +1848,26 @@ begin
     return sharequeue.check_name('the group id', p_group_id);
 exception when sqlstate 'SQ042' then
     raise exception '%', sqlerrm using errcode = 'SQ024';
+end
+$$;
+
+-- FUNCTION check_heartbeat(text, integer, text, text[], text, text, integer, boolean)
+
+CREATE FUNCTION sharequeue.check_heartbeat(p_member_id text, p_member_epoch integer, p_rack_id text, p_subscribed_topic_names text[], p_client_id text, p_client_host text, p_max_size integer, p_assign boolean) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+    perform sharequeue.check_text('the member id', p_member_id, 36);
+    perform sharequeue.check_between('the member epoch', p_member_epoch, 0, 2147483647);
+    perform sharequeue.check_text('the rack id', coalesce(p_rack_id, 'none'), 249);
+    perform sharequeue.check_text('the client id', case when p_client_id = '' then 'none' else p_client_id end, 249);
+    perform sharequeue.check_present('the client host', p_client_host);
+    perform sharequeue.check_between('the largest size of a group', p_max_size, 1, 2147483647);
+    perform sharequeue.check_present('whether to assign', p_assign);
+    perform sharequeue.check_name('a topic name', t.name) from unnest(p_subscribed_topic_names) as t (name);
+    if p_member_epoch = 0 and coalesce(cardinality(p_subscribed_topic_names), 0) = 0 then
+        raise exception 'who joins (member epoch 0) must subscribe: give topic names' using errcode = 'SQ042';
+    end if;
 end
 $$;
 
@@ -2526,6 +2609,36 @@ begin
 end
 $$;
 
+-- FUNCTION due_assignment(text, integer)
+
+CREATE FUNCTION sharequeue.due_assignment(p_group_id text, p_interval_ms integer) RETURNS jsonb
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_epoch integer;
+begin
+    select g.group_epoch into v_epoch from sharequeue.share_groups g
+    where g.group_id = p_group_id and g.assignment_epoch < g.group_epoch and (g.assigned_at is null
+        or sharequeue.clock() - g.assigned_at >= p_interval_ms * interval '1 millisecond');
+    if not found then
+        return null;
+    end if;
+    return jsonb_build_object(
+        'group_epoch', v_epoch,
+        'subscriptions', (
+            select coalesce(jsonb_object_agg(m.member_id, m.subscribed_topic_names), '{}')
+            from sharequeue.members m where m.group_id = p_group_id),
+        'partitions', (
+            select coalesce(jsonb_object_agg(t.topic, t.ids), '{}')
+            from (select s.topic, jsonb_agg(s.share_partition_id) as ids
+                from sharequeue.assignable_share_partitions(p_group_id) s group by s.topic) as t),
+        'current', (
+            select coalesce(jsonb_object_agg(t.member_id, t.ids), '{}')
+            from (select a.member_id, jsonb_agg(a.share_partition_id) as ids
+                from sharequeue.assignments a where a.group_id = p_group_id group by a.member_id) as t));
+end
+$$;
+
 -- FUNCTION end_cancelled(bigint, bigint, boolean)
 
 CREATE FUNCTION sharequeue.end_cancelled(p_share_partition_id bigint, p_lease_id bigint, p_refund boolean, OUT held bigint, OUT completed bigint) RETURNS record
@@ -2700,6 +2813,31 @@ CREATE FUNCTION sharequeue.end_unanswered(p_share_partition_id bigint, p_lease_i
     LANGUAGE sql
     AS $$
     select e.held, e.completed from sharequeue.end_leases(p_share_partition_id, array[p_lease_id]) as e
+$$;
+
+-- FUNCTION expire_members(text)
+
+CREATE FUNCTION sharequeue.expire_members(p_group_id text) RETURNS text[]
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_gone text[];
+begin
+    perform sharequeue.authorise_cluster();
+    perform from sharequeue.share_groups g where g.group_id = p_group_id for no key update skip locked;
+    if not found then
+        raise exception 'Group % is held by a transaction of somebody else''s. Try again in a moment.', p_group_id
+            using errcode = 'SQ015';
+    end if;
+    with gone as (
+        delete from sharequeue.members m where m.group_id = p_group_id and m.session_expires_at <= sharequeue.clock()
+        returning m.member_id)
+    select coalesce(array_agg(gone.member_id order by gone.member_id), '{}') into v_gone from gone;
+    perform sharequeue.release(p_group_id, t.member_id) from unnest(v_gone) as t (member_id);
+    perform sharequeue.note_leavers(p_group_id, cardinality(v_gone));
+    return v_gone;
+end
 $$;
 
 -- FUNCTION extend_locks(interval)
@@ -3350,6 +3488,103 @@ begin
 end
 $$;
 
+-- FUNCTION heartbeat(text, text, integer, text, text[], text, text, integer, integer[], integer[], integer[], boolean)
+
+CREATE FUNCTION sharequeue.heartbeat(p_group_id text, p_member_id text, p_member_epoch integer, p_rack_id text, p_subscribed_topic_names text[], p_client_id text, p_client_host text, p_max_size integer, p_session_timeout_ms integer[], p_heartbeat_interval_ms integer[], p_assignment_interval_ms integer[], p_assign boolean, OUT member_epoch integer, OUT session_timeout_ms integer, OUT heartbeat_interval_ms integer, OUT assignment jsonb, OUT to_assign jsonb) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_asked constant boolean := p_member_epoch = 0 or p_subscribed_topic_names is not null;
+    v_member sharequeue.members;
+    v_configs record;
+    v_topics text[];
+    v_told bigint[];
+    v_at timestamptz;
+begin
+    perform sharequeue.authorise_cluster();
+    perform sharequeue.check_heartbeat(p_member_id, p_member_epoch, p_rack_id, p_subscribed_topic_names, p_client_id,
+        p_client_host, p_max_size, p_assign);
+    if p_member_epoch = 0 then
+        insert into sharequeue.share_groups (group_id) values (p_group_id) on conflict do nothing;
+    end if;
+    if not sharequeue.lock_group(p_group_id) then
+        raise exception 'There is no share group %. Join with member epoch 0 to make it.', p_group_id
+            using errcode = 'SQ069';
+    end if;
+    v_at := sharequeue.clock();
+
+    -- Rows 9 to 12.
+    select * into v_member from sharequeue.members m where m.group_id = p_group_id and m.member_id = p_member_id;
+    if v_member.member_id is null then
+        if (select count(*) from sharequeue.members m where m.group_id = p_group_id) >= p_max_size then
+            raise exception 'Group % has % members, which is all that `group.share.max.size` allows. Stop one, or raise the limit.',
+                p_group_id, p_max_size using errcode = 'SQ081';
+        elsif p_member_epoch <> 0 then
+            perform sharequeue.refuse_stranger(p_group_id, p_member_id);
+        end if;
+    elsif p_member_epoch > v_member.member_epoch
+            or p_member_epoch not in (0, v_member.member_epoch, v_member.previous_member_epoch) then
+        -- The previous epoch is what a member has whose last answer was lost on the way.
+        raise exception 'Member epoch % is % %, which the group knows for % (the one before was %). Abandon what is held and join again with 0.',
+            p_member_epoch, case when p_member_epoch > v_member.member_epoch then 'above' else 'below' end,
+            v_member.member_epoch, p_member_id, v_member.previous_member_epoch using errcode = 'SQ110';
+    end if;
+
+    -- The member is alive.
+    select max(c.value) filter (where c.name = 'share.session.timeout.ms') as session,
+        max(c.value) filter (where c.name = 'share.heartbeat.interval.ms') as heartbeat,
+        max(c.value) filter (where c.name = 'share.assignment.interval.ms') as assignment
+    into v_configs from sharequeue.group_configs c where c.group_id = p_group_id;
+    session_timeout_ms := sharequeue.within_bounds(v_configs.session, p_session_timeout_ms);
+    heartbeat_interval_ms := sharequeue.within_bounds(v_configs.heartbeat, p_heartbeat_interval_ms);
+    v_topics := case when p_subscribed_topic_names is null then v_member.subscribed_topic_names
+        else array(select distinct t.name collate "C" from unnest(p_subscribed_topic_names) as t (name) order by 1) end;
+    if v_member.member_id is null then
+        insert into sharequeue.members (group_id, member_id, member_epoch, rack_id, client_id, client_host,
+            subscribed_topic_names, joined_at, heartbeat_at, session_expires_at)
+        values (p_group_id, p_member_id, 0, p_rack_id, p_client_id, p_client_host, v_topics, v_at, v_at,
+            v_at + session_timeout_ms * interval '1 millisecond');
+    else
+        update sharequeue.members m
+        set rack_id = coalesce(p_rack_id, m.rack_id), client_id = p_client_id, client_host = p_client_host,
+            subscribed_topic_names = v_topics, heartbeat_at = v_at,
+            session_expires_at = v_at + session_timeout_ms * interval '1 millisecond'
+        where m.group_id = p_group_id and m.member_id = p_member_id;
+    end if;
+
+    -- The group's epochs, rules 4 and 5.
+    perform sharequeue.raise_group_epoch(p_group_id, v_topics is distinct from v_member.subscribed_topic_names);
+    if p_assign then
+        to_assign := sharequeue.due_assignment(
+            p_group_id, sharequeue.within_bounds(v_configs.assignment, p_assignment_interval_ms));
+        if to_assign is not null then
+            return;
+        end if;
+    end if;
+
+    -- The member jumps to the assignment's epoch (rule 7), and is told what is news (rule 8).
+    select g.assignment_epoch into member_epoch from sharequeue.share_groups g where g.group_id = p_group_id;
+    if member_epoch is distinct from v_member.member_epoch or v_asked then
+        assignment := sharequeue.assignment_of(p_group_id, p_member_id);
+        v_told := array(
+            select a.share_partition_id from sharequeue.assignments a
+            join sharequeue.share_partitions sp using (share_partition_id)
+            where a.group_id = p_group_id and a.member_id = p_member_id and sp.topic = any (v_topics)
+            order by a.share_partition_id);
+        update sharequeue.members m
+        set previous_member_epoch = case when m.member_epoch = heartbeat.member_epoch then m.previous_member_epoch
+                else m.member_epoch end,
+            member_epoch = heartbeat.member_epoch, told_share_partition_ids = v_told
+        where m.group_id = p_group_id and m.member_id = p_member_id
+            and (m.member_epoch <> heartbeat.member_epoch or m.told_share_partition_ids is distinct from v_told);
+        if not v_asked and v_told is not distinct from v_member.told_share_partition_ids then
+            assignment := null;
+        end if;
+    end if;
+end
+$$;
+
 -- FUNCTION held(bigint, bigint, bigint, text, uuid)
 
 CREATE FUNCTION sharequeue.held(p_id bigint, p_first bigint, p_last bigint, p_member_id text, p_token uuid) RETURNS int8multirange
@@ -3735,6 +3970,25 @@ begin
 end
 $$;
 
+-- FUNCTION leave_group(text, text)
+
+CREATE FUNCTION sharequeue.leave_group(p_group_id text, p_member_id text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform sharequeue.authorise_cluster();
+    if not sharequeue.lock_group(p_group_id) then
+        raise exception 'There is no share group %: there is nothing to leave.', p_group_id using errcode = 'SQ069';
+    end if;
+    delete from sharequeue.members m where m.group_id = p_group_id and m.member_id = p_member_id;
+    if not found then
+        perform sharequeue.refuse_stranger(p_group_id, p_member_id);
+    end if;
+    perform sharequeue.note_leavers(p_group_id, 1);
+end
+$$;
+
 -- FUNCTION let_go_overtaken(sharequeue.share_partitions, text, uuid)
 
 CREATE FUNCTION sharequeue.let_go_overtaken(p_sp sharequeue.share_partitions, p_member_id text, p_token uuid) RETURNS bigint[]
@@ -4043,6 +4297,22 @@ begin
                 * coalesce(p_offsets, int8multirange(int8range(v_spso, null)))
             from sharequeue.in_flight_batches f where f.lease_id = e.lease_id) end as offsets offset 0) as x
     where not isempty(x.offsets);
+end
+$$;
+
+-- FUNCTION note_leavers(text, integer)
+
+CREATE FUNCTION sharequeue.note_leavers(p_group_id text, p_members integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_any_member constant boolean := exists (select from sharequeue.members m where m.group_id = p_group_id);
+begin
+    update sharequeue.share_groups g
+    set group_epoch = g.group_epoch + p_members,
+        assignment_epoch = case when v_any_member then g.assignment_epoch else g.group_epoch + p_members end,
+        assigned_at = case when v_any_member then g.assigned_at end
+    where g.group_id = p_group_id and p_members > 0;
 end
 $$;
 
@@ -4724,6 +4994,24 @@ begin
 end
 $$;
 
+-- FUNCTION refresh_group(text, integer[])
+
+CREATE FUNCTION sharequeue.refresh_group(p_group_id text, p_assignment_interval_ms integer[], OUT group_epoch integer, OUT to_assign jsonb) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform sharequeue.authorise_cluster();
+    if sharequeue.lock_group(p_group_id) then
+        perform sharequeue.raise_group_epoch(p_group_id, false);
+        select g.group_epoch into group_epoch from sharequeue.share_groups g where g.group_id = p_group_id;
+        to_assign := sharequeue.due_assignment(p_group_id, sharequeue.within_bounds((
+            select c.value from sharequeue.group_configs c
+            where c.group_id = p_group_id and c.name = 'share.assignment.interval.ms'), p_assignment_interval_ms));
+    end if;
+end
+$$;
+
 -- FUNCTION refund(bigint, int8multirange)
 
 CREATE FUNCTION sharequeue.refund(p_id bigint, p_offsets int8multirange) RETURNS void
@@ -4754,6 +5042,17 @@ begin
                 (v_part.delivery_count - 1)::smallint, v_part.refunded, v_part.lease_id);
         end if;
     end loop;
+end
+$$;
+
+-- FUNCTION refuse_stranger(text, text)
+
+CREATE FUNCTION sharequeue.refuse_stranger(p_group_id text, p_member_id text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+    raise exception '% is not a member of group %: it never joined, left, or its session expired. Join again with member epoch 0.',
+        p_member_id, p_group_id using errcode = 'SQ025';
 end
 $$;
 
@@ -6421,6 +6720,21 @@ CREATE FUNCTION sharequeue.was_away(p_beat sharequeue.service_beat) RETURNS bool
     LANGUAGE sql STABLE
     AS $$
     select p_beat.server_started_at <> pg_postmaster_start_time() or not exists (select from sharequeue.service_run)
+$$;
+
+-- FUNCTION within_bounds(text, integer[])
+
+CREATE FUNCTION sharequeue.within_bounds(p_own text, p_service integer[]) RETURNS integer
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $$
+begin
+    if cardinality(p_service) is distinct from 3 or array_position(p_service, null) is not null
+            or p_service[2] not between p_service[1] and p_service[3] or p_service[1] < 0 then
+        raise exception 'a config of the service is %: give three numbers in order, least, the value, most', p_service
+            using errcode = 'SQ042';
+    end if;
+    return least(greatest(coalesce(p_own::integer, p_service[2]), p_service[1]), p_service[3]);
+end
 $$;
 
 -- FUNCTION without_aborted(bigint, sharequeue.taken_offsets, int8multirange, bigint)
