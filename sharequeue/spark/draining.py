@@ -1,7 +1,7 @@
 """Who writes the dead letters of a job's group, where no service does?
 
-The job itself, at the end of a run or of a block of `lease`: for a while, each letter exactly once (the writer is
-`sharequeue.deadletters.writer`'s). An error here does not fail the job: it is reported as a warning, and the records
+The job itself, at the end of a run or of a block of `lease`: for a limited time, each letter exactly once (by
+`sharequeue.deadletters.writer`). An error here does not fail the job: it is reported as a warning, and the records
 wait.
 """
 

@@ -1,10 +1,10 @@
-"""How does somebody stop a run, so that it ends as cancelled and no record pays for it?
+"""How does somebody stop a run, so that it ends as cancelled and no record is at fault?
 
-By a signal: Ctrl-C and Dagster's "terminate" are SIGINT, a container that is told to go gets SIGTERM. Python raises
-it as an exception in the main thread, wherever that is. Three things are in the way. SparkContext puts a handler of
-its own in the place of whoever's there was, which asks the JVM something from inside the call that it interrupts.
-A call to the JVM that was interrupted leaves an answer on its connection, which the next call would take for its
-own. And a second Ctrl-C would interrupt the giving back.
+By a signal: Ctrl-C and Dagster's "terminate" send SIGINT, a container that is stopped gets SIGTERM. Python raises it
+as an exception in the main thread, at whatever point that is. Three things are in the way. SparkContext replaces the
+signal handler by one of its own, which calls the JVM from inside the call that it interrupts. An interrupted call to
+the JVM leaves its reply on the connection, and the next call would take it for its own. And a second Ctrl-C would
+interrupt the giving back of leases.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PYSPARK = "pyspark.core.context"
 
 @contextmanager
 def kept_handlers() -> Iterator[None]:
-    """Keep the handlers of before over a block that starts a SparkContext."""
+    """Keep the present signal handlers over a block that starts a SparkContext."""
     if not _in_main_thread():
         yield
         return
@@ -58,7 +58,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Let SIGINT and SIGTERM wait for the end of a short block, which must not be done by half."""
+    """Delay SIGINT and SIGTERM until the end of a short block, which must be done as a whole."""
     if not _in_main_thread():
         yield
         return
@@ -81,7 +81,7 @@ def deferred() -> Iterator[None]:
 
 
 def forget_interrupted_call() -> None:
-    """Close this thread's connection to the JVM, on which the answer to an interrupted call may still come.
+    """Close this thread's connection to the JVM, on which the reply to an interrupted call may still come.
 
     The next call opens another. Py4J does so itself after a KeyboardInterrupt, and only then.
     """

@@ -1,8 +1,8 @@
 """What does one round of a run do?
 
-Ask the broker where the logs end, acquire within the budget, read exactly what was leased, handle and write it, read
-back what was written, acknowledge each lease by that. The locks are renewed meanwhile (`leasing/renewal.py`); a lost
-one stops the round before it writes or acknowledges more.
+It asks the broker where the logs end, acquires within the budget, reads exactly what was leased, handles and writes
+it, reads back what was written, and acknowledges each lease accordingly. The locks are renewed meanwhile
+(`leasing/renewal.py`); a lost one stops the round before it writes or acknowledges more.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Round:
             self.keeper.give_back(refund=True)
             raise
         except Exception:
-            # What went wrong before a task has run is no record's doing.
+            # No record can have caused an error that came before any task ran.
             if not self.jobs.tasks_ran():
                 self.keeper.give_back(refund=True)
             raise
@@ -158,7 +158,7 @@ class Round:
         return self._report(leases, wanted, list(acknowledged.values()), ended.failed)
 
     def _assigned(self) -> list[SharePartition]:
-        """What is assigned and of this job's topics, beginning elsewhere each round so that none starves."""
+        """Return what is assigned of this job's topics; each round begins at another one, so that none starves."""
         assigned = self.run.assigned()
         turn = (self.number - 1) % len(assigned) if assigned else 0
         return assigned[turn:] + assigned[:turn]
@@ -175,7 +175,7 @@ class Round:
         )
 
     def _summarise(self, written: Written, leases: Sequence[Lease]) -> dict[str, dict[int, str]]:
-        """Partial sums of what was accepted, from the files, not from a second pass over the topic."""
+        """Write partial sums of what was accepted, from the files, not from a second pass over the topic."""
         run, job = self.run, self.run.job
         summaries: dict[str, dict[int, str]] = {}
         for summary in job.summaries:
@@ -207,16 +207,16 @@ class Round:
         given: list[ToAcknowledge] = []
         acknowledged: dict[int, Acknowledged] = {}
         for lease in leases:
-            acknowledgement, beside = wanted[lease.lease_id], self._beside(lease, seen, summaries)
+            acknowledgement, others = wanted[lease.lease_id], self._other_outputs(lease, seen, summaries)
             rows = seen[lease.lease_id].accepted_rows if lease.lease_id in seen else 0
             accepted = Accepted(lease, written.accepted.get(lease.lease_id), rows)
             output = run.sink.output(accepted)
             if output is not None:
-                given.append(ToAcknowledge(lease, acknowledgement, [output, *beside]))
+                given.append(ToAcknowledge(lease, acknowledgement, [output, *others]))
                 continue
             with self.keeper.acknowledging(lease) as kept:
                 acknowledged[lease.lease_id] = run.sink.acknowledge(
-                    replace(accepted, lease=kept), acknowledgement, beside
+                    replace(accepted, lease=kept), acknowledgement, others
                 )
         plain = acknowledge_all(run.source.state, self.keeper, given)
         acknowledged |= {each.lease.lease_id: result for each, result in zip(given, plain, strict=True)}
@@ -224,10 +224,10 @@ class Round:
         release_held(run.source.state, [lease for lease in leases if wanted[lease.lease_id].lost])
         return acknowledged
 
-    def _beside(
+    def _other_outputs(
         self, lease: Lease, seen: Mapping[int, Seen], summaries: Mapping[str, Mapping[int, str]]
     ) -> list[LeaseOutput]:
-        """What counts with a lease's acknowledgement beside its accepted rows."""
+        """Return what counts with a lease's acknowledgement in addition to its accepted rows."""
         run, job = self.run, self.run.job
         of_lease = seen.get(lease.lease_id)
         return [

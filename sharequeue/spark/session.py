@@ -1,8 +1,8 @@
-"""How is a Spark session made that can read our topics, and touches no network while it starts?
+"""How is a Spark session made that can read our topics, without any access to the network at its start?
 
-The connector's jars are given by path: they were fetched once, at set-up, because `spark.jars.packages` asks
-a repository at every start. Python workers run this very interpreter, or they would miss every package. What
-the JVM writes goes to `<home>/logs/spark.log`, so that it does not drown what the user is told.
+The connector's jars are given by path: they were fetched once, at set-up, because `spark.jars.packages` asks a
+repository at every start. Python workers run this very interpreter, so that they have the same packages. The JVM
+writes to `<home>/logs/spark.log`, so that its output does not hide the messages for the user.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class SparkNotReady(Exception):
 
 
 def spark_session(settings: Settings, app_name: str, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """The session of this process, made at the first call. `conf` wins over everything set here. One that is there
-    already, of whoever's making, is taken as it is.
+    """Return the session of this process, made at the first call. `conf` wins over everything set here. A session
+    that is there already, whoever made it, is returned as it is.
 
     Raises SparkNotReady when the connector's jars are not there or the JVM does not start.
     """
-    # The active one is this thread's alone; a builder that is told of settings would set them on the process's.
+    # The active session is this thread's only. A builder with settings would set them on the session of the process.
     there = SparkSession.getActiveSession() or SparkSession._instantiatedSession
     if there is not None and there.sparkContext._jsc is not None:
         return there
     spark_conf = SparkConf(loadDefaults=False)
     for name, value in {**_configuration(settings, app_name), **(conf or {})}.items():
         spark_conf.set(name, value)
-    # Only the environment is heard here: `spark.pyspark.python` is spark-submit's, and workers would run `python3`.
+    # Only the environment counts here: `spark.pyspark.python` is spark-submit's, and workers would run `python3`.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if _is_local(settings.spark_master):
         # The JVM reads this one from the environment alone; a host whose own name does not resolve would not
@@ -61,7 +61,7 @@ def spark_session(settings: Settings, app_name: str, conf: Mapping[str, str] | N
 
 
 def connector_jars(settings: Settings) -> list[Path]:
-    """The jars of Spark's Kafka connector. Raises SparkNotReady when there are none."""
+    """Return the jars of Spark's Kafka connector. Raises SparkNotReady when there are none."""
     folder = settings.jars / "spark"
     jars = sorted(folder.glob("*.jar"))
     if not any(jar.name.startswith("spark-sql-kafka") for jar in jars):
@@ -88,7 +88,7 @@ def refuse_without_connector(spark: SparkSession) -> None:
 
 
 class Jobs:
-    """The Spark jobs of a block, and nobody else's: they carry a tag. Called, it cancels them, from any thread."""
+    """The Spark jobs of a block, and no others: they carry a tag. Calling it cancels them, from any thread."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
@@ -100,11 +100,11 @@ class Jobs:
         self._context.cancelJobsWithTag(self.tag)
 
     def mark(self) -> None:
-        """From here on `tasks_ran` looks."""
+        """Begin to look for tasks: `tasks_ran` counts from here."""
         self._before = set(self._tracker().getJobIdsForTag(self.tag))
 
     def tasks_ran(self) -> bool:
-        """Whether a task of the block has run since `mark`: only then can a record have done any harm."""
+        """Return whether a task of the block has run since `mark`: only then can a record have done any harm."""
         try:
             tracker = self._tracker()
             jobs = [tracker.getJobInfo(job) for job in set(tracker.getJobIdsForTag(self.tag)) - self._before]
@@ -127,7 +127,7 @@ class Jobs:
 
 @contextmanager
 def cancellable(spark: SparkSession) -> Iterator[Jobs]:
-    """Give the Spark jobs of this block, by which another thread cancels them. A signal ends it by an exception."""
+    """Give the Spark jobs of this block, so that another thread can cancel them. A signal ends it by an exception."""
     context, process = spark.sparkContext, os.getpid()
     jobs = Jobs(context)
     context.addJobTag(jobs.tag)
@@ -143,9 +143,9 @@ def cancellable(spark: SparkSession) -> Iterator[Jobs]:
 
 
 def uncache(frame: DataFrame, of: DataFrame | None = None) -> None:
-    """Forget what a handler has cached on the way to this DataFrame: of the topic, or of the DataFrame `of`.
+    """Remove from Spark's cache what a handler has cached on the way to this DataFrame: of the topic, or of `of`.
 
-    It is of this round alone; what the handler has cached of other data stays.
+    It belongs to this round alone; what the handler has cached of other data stays.
     """
     session: Any = frame.sparkSession._jsparkSession
     manager = session.sharedState().cacheManager()
@@ -193,17 +193,17 @@ def _is_local(master: str) -> bool:
 
 
 def _collector() -> str:
-    """The parallel collector, unless the environment has chosen one: a JVM that is told of two does not start.
+    """Return the option for the parallel collector; none if the environment chooses one: a JVM with two does not
+    start.
 
-    Nobody waits for a batch's pauses. Two million flights, sessions taking turns: leased 9.4 s, with G1 10.6;
-    plain 9.2 and 9.7.
+    A batch job needs throughput; nobody waits for its pauses.
     """
     chosen = (os.environ.get(name, "") for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS"))
     return "" if any(_COLLECTOR.search(options) for options in chosen) else " -XX:+UseParallelGC"
 
 
 def _driver_memory() -> str:
-    """A quarter of the machine, from 1 to 4 GiB: in local mode the driver is also the executor."""
+    """Return a quarter of the machine, from 1 to 4 GiB: in local mode the driver is also the executor."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return f"{min(4, max(1, total // 4 // 2**30))}g"
 

@@ -1,1 +1,1 @@
-"""How the locks of a round are kept, how a run is stopped, and why there may be nothing to lease."""
+"""How records are leased, how the locks of a round are kept, and why there may be nothing to lease."""

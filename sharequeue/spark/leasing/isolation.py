@@ -1,12 +1,12 @@
-"""How does a record that kills its worker take only itself along, when a round holds many leases?
+"""How does a record that kills its worker fail only its own lease, when a round holds many?
 
-Suspects, whose last delivery ended without an acknowledgement, come in parts, a lease each
+Suspects, whose last delivery ended without an acknowledgement, come in parts, one lease each
 (``30_state/take_fan_out.sql``). A round runs every part as a Spark job of its own, side by side with the other parts
-and with the one job of all that is not suspect. A Python worker works for one task, and a task for one job: where a
-record ends its worker, its own job fails, and so only its own lease ends without an acknowledgement and is divided
-further; the others are acknowledged. What ends the driver, or an executor, may end all jobs of the round: so a
-suspect's last attempt is leased alone, in a round that holds nothing else (``30_state/many.sql``), and no record is
-given up for another's fault.
+and with one job for all records that are not suspect. A Python worker works for one task, and a task for one job. So
+a record that ends its worker fails only its own job; that lease ends without an acknowledgement and is divided
+further, and the others are acknowledged. What ends the driver or an executor may end all jobs of the round. So a
+suspect's last attempt is alone in its lease and in its round (``30_state/many.sql``), and no record is given up
+because of another.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from sharequeue.values import Lease
 _log = logging.getLogger(__name__)
 
 MOST_PARTS = 256
-"""Parts of suspects in a round, over all share-partitions; every share-partition may have one. A job costs about a
-quarter of a second, and a million records divide into 32 parts."""
+"""Parts of suspects in a round at most, over all share-partitions; every share-partition may have one. A million
+records divide into 32 parts.
+"""
 JOBS_AT_ONCE = 32
-"""At most, and no more than Spark has cores for tasks."""
+"""Jobs side by side at most, and no more than Spark has cores for tasks."""
 LAST_ATTEMPTS_FAILED = 3
-"""So many last attempts that fail one after the other end the run: then it is not the records."""
+"""So many last attempts that fail one after the other end the run: then the records are not the cause."""
 
 
 def parts_each(share_partitions: int) -> int:
-    """How many parts of its suspects each of so many share-partitions may have in a round."""
+    """Return how many parts of its suspects each of so many share-partitions may have in a round."""
     return max(1, MOST_PARTS // max(1, share_partitions))
 
 
 def apart(leases: Sequence[Lease]) -> list[list[Lease]]:
-    """The leases by the job that reads them: those of suspects alone, the others together."""
+    """Return the leases by the job that reads them: each lease of suspects alone, all others together."""
     together = [lease for lease in leases if not lease.suspects]
     return [*([together] if together else []), *([lease] for lease in leases if lease.suspects)]
 
@@ -57,7 +58,7 @@ class SparkJob:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What became of a round's jobs: leases and files of those that ended well, the leases of the others."""
+    """How a round's jobs ended: leases and files of those that succeeded, the leases of the others."""
 
     leases: list[Lease]
     written: Written
@@ -68,7 +69,7 @@ Write = Callable[[DataFrame, Sequence[Lease]], Written]
 
 
 class Isolation:
-    """Runs the jobs of a run's rounds, each apart from the others."""
+    """Runs the Spark jobs of a run's rounds, each separate from the others."""
 
     def __init__(self, spark: SparkSession, keeper: LeaseKeeper, write: Write) -> None:
         self._spark = spark
@@ -77,22 +78,22 @@ class Isolation:
         self._failed_alone = 0
 
     def write(self, planned: Sequence[SparkJob]) -> Ended:
-        """Run the jobs side by side; the leases of one that Spark failed are given back at once, as suspects.
+        """Run the jobs side by side; the leases of a job that Spark failed are given back at once, as suspects.
 
-        Raises what the first job failed with when all of them failed: then nothing of the round is sound, and what
-        is held is given back when the run ends. A last attempt, which is alone in its round, may fail: its record
-        is then given up; three that fail one after the other end the run too. Raises LockLost.
+        Raises the first job's error when all of them failed: then the records are not the cause, and what is held is
+        given back when the run ends. A last attempt, which is alone in its round, may fail: its record is then given
+        up. Three last attempts that fail one after the other end the run too. Raises LockLost.
         """
         results = self._side_by_side(planned)
         self._keeper.check()
         errors = [result for result in results if isinstance(result, Exception)]
-        sound = [
+        succeeded = [
             (job, result) for job, result in zip(planned, results, strict=True) if isinstance(result, Written)
         ]
         failed = [job for job, result in zip(planned, results, strict=True) if isinstance(result, Exception)]
         last_attempt = bool(failed) and all(lease.last_attempt for job in failed for lease in job.leases)
-        self._failed_alone = self._failed_alone + 1 if last_attempt and not sound else 0
-        if errors and not sound and (not last_attempt or self._failed_alone >= LAST_ATTEMPTS_FAILED):
+        self._failed_alone = self._failed_alone + 1 if last_attempt and not succeeded else 0
+        if errors and not succeeded and (not last_attempt or self._failed_alone >= LAST_ATTEMPTS_FAILED):
             raise errors[0]
         ended = [lease for job in failed for lease in job.leases]
         for job, error in zip(failed, errors, strict=True):
@@ -105,11 +106,11 @@ class Isolation:
             )
         self._keeper.end_unacknowledged(ended)
         return Ended(
-            [lease for job, _ in sound for lease in job.leases],
+            [lease for job, _ in succeeded for lease in job.leases],
             Written(
-                {at: folder for _, written in sound for at, folder in written.accepted.items()},
-                {at: folder for _, written in sound for at, folder in written.exceptions.items()},
-                sum(written.rows for _, written in sound),
+                {at: folder for _, written in succeeded for at, folder in written.accepted.items()},
+                {at: folder for _, written in succeeded for at, folder in written.exceptions.items()},
+                sum(written.rows for _, written in succeeded),
             ),
             ended,
         )
@@ -117,11 +118,9 @@ class Isolation:
     def _side_by_side(self, planned: Sequence[SparkJob]) -> list[Written | Exception]:
         if len(planned) == 1:
             return [self._one(planned[0])]
-        # The first thing that a thread of its own would not know is the tag by which a lost lock cancels its job.
-        with ThreadPoolExecutor(self._at_once(len(planned))) as beside:
-            running = [
-                beside.submit(inheritable_thread_target(self._spark)(self._one), job) for job in planned
-            ]
+        # A new thread would not have the tag by which a lost lock cancels its job.
+        with ThreadPoolExecutor(self._at_once(len(planned))) as pool:
+            running = [pool.submit(inheritable_thread_target(self._spark)(self._one), job) for job in planned]
             try:
                 return [each.result() for each in running]
             except BaseException:
@@ -142,7 +141,7 @@ class Isolation:
 
 
 def _cause(error: Exception) -> str:
-    """What ended the job, in a line: what its lost task said, or the end of a Python traceback."""
+    """Return what ended the job, in one line: the message of its lost task, or the end of a Python traceback."""
     lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     lost = next((line for line in lines if "Lost task" in line), None)
     return lost.partition("Lost task")[2].partition("): ")[2] if lost else lines[-1]

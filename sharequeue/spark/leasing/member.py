@@ -1,4 +1,4 @@
-"""What must a member of a share group be able to say, so that a run can lease for it?"""
+"""What does a run need to know of the member it leases for?"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Why is there nothing to lease, although somebody asked?
+"""Why is there nothing to lease?
 
-Only what a person can act on is said: a topic that is not there, a group that begins at the end of the log, records
-that others hold, that wait, or that nobody may lease now. A group that has done all its work is no reason for words.
+Only reasons that a person can act on are given: a topic that does not exist, a group that begins at the end of the
+log, records that others hold, that wait, or that nobody may lease now. For a group that has done all its work there
+is no reason to give.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def require_topics(topics: Topics, names: Iterable[str]) -> None:
 
 
 def why_nothing(state: State, configs: GroupConfigs, topics: Sequence[str]) -> str | None:
-    """What keeps a group's records of these topics from being leased; None where all of them are done with."""
+    """Return what keeps a group's records of these topics from being leased; None when all of them are done."""
     statuses = [status for status in state.figures.describe(configs.group_id) if status.topic in topics]
     if not statuses:
         return f"nothing of {', '.join(topics)} is assigned to group {configs.group_id} yet"
@@ -53,7 +54,7 @@ def why_nothing(state: State, configs: GroupConfigs, topics: Sequence[str]) -> s
 def _begins_behind(
     state: State, configs: GroupConfigs, statuses: Sequence[SharePartitionStatus]
 ) -> str | None:
-    """What to say of a group that has never done anything, and begins at the end of the log."""
+    """Return the reason for a group that has never done anything and begins at the end of the log."""
     before = sum(status.spso - status.log_start for status in statuses)
     untouched = all(status.spso == status.speo == status.log_end for status in statuses)
     if configs.auto_offset_reset != "latest" or not (before and untouched):

@@ -1,9 +1,9 @@
 """How are the locks of a long round kept, and what happens when one is lost?
 
-A thread renews every held lease at a third of its lock duration (KIP-1222's RENEW). A lease that the state
-refuses to renew is lost: its records are being, or will be, delivered to somebody else, so the Spark job is
-cancelled and nothing more is written or acknowledged. A database that does not answer is not a refusal:
-renewal goes on trying until the lock must have lapsed.
+A thread renews every held lease at a third of its lock duration (KIP-1222's RENEW). A lease that the state refuses to
+renew is lost: its records are delivered to somebody else. So the Spark job is cancelled, and nothing more is written
+or acknowledged. A database that cannot be reached is no refusal: renewal goes on trying until the lock must have
+lapsed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _log = logging.getLogger(__name__)
 
 RENEWALS_PER_LOCK = 3
 LAST_ATTEMPTS_IN_A_ROW = 32
-"""Each takes a round of its own, of a second or so; then everything else has a turn."""
+"""Each takes a round of its own. After so many, everything else has a turn."""
 
 
 class LockLost(Exception):
-    """A lock was lost in the middle of a round: its records are somebody else's now. Nothing more was written
-    or acknowledged; what else the run held was given back.
+    """A lock was lost in the middle of a round: its records belong to somebody else now. Nothing more was written or
+    acknowledged, and what else the run held was given back.
     """
 
 
@@ -63,8 +63,8 @@ class _Held:
 class LeaseKeeper:
     """Holds leases of one member and renews them until they are dropped.
 
-    A context manager. What is still held when the block ends is given back: by an interrupt (no Exception) as of a
-    run that was cancelled, else as unacknowledged. `on_lost` cancels what is at work: it is called from the renewing
+    A context manager. What is still held when the block ends is given back: after an interrupt (no Exception) as by a
+    cancelled run, else as unacknowledged. `on_lost` cancels the work for the leases. It is called by the renewing
     thread once a lock or the membership is lost, repeatedly until the exit, and when the block fails.
     """
 
@@ -92,7 +92,7 @@ class LeaseKeeper:
             return  # a forked child: what is held is its parent's
         # Ctrl-C, SIGTERM and Dagster's own interruption are no Exceptions: somebody stopped the run.
         stopped = error is not None and not isinstance(error, Exception)
-        # Whoever is impatient and sends a second signal would make suspects of what is not given back yet.
+        # A second signal would make suspects of what is not given back yet.
         with deferred():
             try:
                 if stopped:
@@ -100,17 +100,17 @@ class LeaseKeeper:
                 if error is not None:
                     self._cancel_jobs()
             finally:
-                # Nor is an output that the driver does not see the fault of any record.
+                # An output that the driver does not see is no fault of the records either.
                 self.give_back(cancelled=stopped or isinstance(error, OutputNotShared))
                 self._stop = True
                 self._wake.set()
                 self._thread.join()
-        # Spark's answer to the cancelled job is not the reason; the lost lock is.
+        # Spark's error for the cancelled job is not the reason; the lost lock is.
         if isinstance(error, Exception) and not isinstance(error, LockLost):
             self.check()
 
     def _cancel_jobs(self) -> None:
-        """Twice where an interrupt has broken the connection to the JVM; the interrupt is the error to raise."""
+        """Cancel the work; again where an interrupt has broken the connection to the JVM. Raises nothing."""
         for _ in range(2):
             try:
                 self._on_lost()
@@ -121,7 +121,7 @@ class LeaseKeeper:
                 return
 
     def give_back(self, *, cancelled: bool = False, refund: bool = False) -> None:
-        """Give back all that is kept; with a `refund` it has not been delivered: no record is at fault."""
+        """Give back all that is held; with a `refund` it does not count as delivered: no record is at fault."""
         held = self.held
         for lease in held:
             self.drop(lease)
@@ -135,11 +135,11 @@ class LeaseKeeper:
         leave_out: Callable[[SharePartition], OffsetSet] = lambda sp: EMPTY,
         parts: int = 1,
     ) -> list[Lease]:
-        """Lease from these share-partitions, in this order, within one budget, and keep it: up to `parts` leases
-        of one share-partition's suspects, and none of `leave_out`.
+        """Lease from these share-partitions, in this order, within one budget, and keep the leases: up to `parts`
+        leases of one share-partition's suspects, and nothing of `leave_out`.
 
-        A suspect's last attempt comes first and alone; after `LAST_ATTEMPTS_IN_A_ROW` of them the others have a
-        turn. Raises LockLost, and the error of the first share-partition that refused.
+        A suspect's last attempt comes first and alone; after `LAST_ATTEMPTS_IN_A_ROW` of them the others have a turn.
+        Raises LockLost, and the error of the first share-partition that refused.
         """
         first = self._last_attempts < LAST_ATTEMPTS_IN_A_ROW
         leases = self._acquire_many(budget, share_partitions, lock_duration_ms, leave_out, parts, first)
@@ -168,7 +168,7 @@ class LeaseKeeper:
             self.check()
             # From before it is asked for: the lock lives at least this long plus its duration.
             asked_at = time.monotonic()
-            # A signal in between would leave leases that nobody knows of.
+            # A signal between the call and the note of it would leave leases that nobody holds.
             with deferred():
                 acquired = self._state.many.acquire(
                     some,
@@ -180,7 +180,7 @@ class LeaseKeeper:
                     lock_duration_ms=lock_duration_ms,
                     leave_outs=[leave_out(at) for at in some],
                     parts=parts,
-                    # What came before is beside it.
+                    # A last attempt must be alone, and these would be in the same round.
                     last_attempt=last_attempt and not leases,
                 )
                 with self._lock:
@@ -196,10 +196,10 @@ class LeaseKeeper:
 
     @contextmanager
     def acknowledging(self, lease: Lease) -> Iterator[Lease]:
-        """Give the lease as it is now, for a block that acknowledges it; afterwards it is kept no longer.
+        """Give the lease as it is now, to a block that acknowledges it; afterwards the lease is dropped.
 
-        A renewal that is refused meanwhile says nothing: the acknowledgement came first, or is refused itself. Raises
-        LockLost; what the block raises leaves the lease kept.
+        A renewal that is refused meanwhile means nothing: the acknowledgement came first, or is refused itself.
+        Raises LockLost. When the block raises, the lease is kept.
         """
         self.check()
         with self._lock:
@@ -216,7 +216,9 @@ class LeaseKeeper:
 
     @contextmanager
     def acknowledging_many(self, leases: Sequence[Lease]) -> Iterator[list[Lease]]:
-        """As `acknowledging`, for leases that one call acknowledges; `drop` those that it has acknowledged."""
+        """Do the same as `acknowledging` for leases that one call acknowledges; `drop` those that it has
+        acknowledged.
+        """
         self.check()
         with self._lock:
             held = [each for each in map(self._held.get, (lease.lease_id for lease in leases)) if each]
@@ -235,28 +237,28 @@ class LeaseKeeper:
         release_held(self._state, leases)
 
     def cancel(self) -> None:
-        """Cancel what is at work for the leases, as a lost lock would."""
+        """Cancel the work for the leases, as a lost lock would."""
         self._on_lost()
 
     def drop(self, lease: Lease) -> None:
-        """Keep it no longer: it was acknowledged or given back."""
+        """Hold it no longer: it was acknowledged or given back."""
         with self._lock:
             self._held.pop(lease.lease_id, None)
 
     @property
     def held(self) -> list[Lease]:
-        """What is kept now."""
+        """The leases held now."""
         with self._lock:
             return [held.lease for held in self._held.values()]
 
     def current(self, lease: Lease) -> Lease:
-        """The lease under the member's present epoch: it rises while others come and go, and only the last
-        two are accepted.
+        """Return the lease under the member's present epoch: it rises while others come and go, and only the last two
+        are accepted.
         """
         return replace(lease, member_epoch=self._member.member_epoch)
 
     def _currents(self, leases: Sequence[Lease]) -> list[Lease]:
-        # Asked for once: a call has one member epoch, and it may rise any time.
+        # Asked once: a call has one member epoch, which may rise at any time.
         epoch = self._member.member_epoch
         return [replace(lease, member_epoch=epoch) for lease in leases]
 
@@ -298,7 +300,7 @@ class LeaseKeeper:
         try:
             results = self._state.many.renew(self._currents([held.lease for held in some]))
         except Exception as error:
-            # Not only the database's own: the pool of connections has a time-out, too.
+            # Any error: the pool of connections has a time-out, too.
             _log.warning("%d leases could not be renewed, trying again: %s", len(some), error)
             for held in some:
                 if asked_at >= held.lapsed_at():
@@ -328,9 +330,9 @@ class LeaseKeeper:
 def release_held(
     state: State, leases: Sequence[Lease], *, cancelled: bool = False, refund: bool = False
 ) -> None:
-    """Give back what is held, as well as it can be done: what cannot be given back lapses.
+    """Give back these leases as far as possible; the locks of the others lapse.
 
-    Of a run that was `cancelled`, or with a `refund`, no record is a suspect.
+    After a run that was `cancelled`, or with a `refund`, no record is a suspect.
     """
     for some in in_calls(leases):
         try:

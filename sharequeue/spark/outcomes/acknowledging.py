@@ -1,9 +1,9 @@
 """How does the acknowledgement of a lease reach the state, in one transaction?
 
-An acknowledgement releases with one time not before, or none. Where the handler gave several, they become several
-acknowledgements in one transaction, which share one fate: rounded up to the second as the state does it, and
-coarser where there are too many, so that no record comes sooner than it was told to. A sink that must commit
-with the acknowledgement does so here, in that same transaction.
+One call of the state releases with one time not before, or with none. Where a handler gave several times, they become
+several calls in one transaction: all of them commit, or none does. Times are rounded up to the second, as the state
+rounds them, and further where there are too many of them. So no record comes sooner than its handler asked for. A
+sink that must commit together with the acknowledgement does its work in the same transaction.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from sharequeue.state.many import A_CALL, LeaseAcknowledgement, in_calls
 from sharequeue.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput
 
 MOST_DELAYS = 100
-"""Times of one lease that are kept apart: each is an acknowledgement of its own, of about a millisecond."""
+"""Different times of one lease at most: each is a call of its own."""
 STEPS_SECONDS = (1, 10, 60, 600, 3600, 86_400)
-"""What times are rounded up to, the first that leaves no more than MOST_DELAYS of them."""
+"""Steps to which times are rounded up: the first that leaves no more than MOST_DELAYS of them."""
 
 CALLS_AT_ONCE = 4
-"""Postgres has more than one processor. Fewer than the pool of connections has: renewals go on meanwhile."""
+"""Fewer than the pool of connections has, so that renewals go on meanwhile."""
 
 STOPPED_MS = 10_000
-"""How long the transaction of an acknowledgement may stand idle. It holds the share-partition: Postgres ends it where
-the driver is stopped inside, so that the others go on."""
+"""How long the transaction of an acknowledgement may be idle. It locks the share-partition. When the driver stops
+inside it, Postgres ends it after this time, and other workers go on.
+"""
 
 Around = Callable[[sa.Connection, Callable[[], Acknowledged]], Acknowledged]
-"""What a sink does in the acknowledgement's transaction: its statements, then the call that it is given, last."""
+"""What a sink does in the acknowledgement's transaction: its own statements first, then the call that it is given."""
 
 
 def acknowledge(
@@ -50,8 +51,8 @@ def acknowledge(
 ) -> Acknowledged:
     """Acknowledge a lease, all or nothing, together with what `around` does; the outputs count from this commit on.
 
-    Raises what `State.acknowledge` raises; nothing of `around` has then happened. A transaction whose end was not
-    heard of is repeated, once: `around` must see by itself whether it was committed.
+    Raises what `State.acknowledge` raises; nothing of `around` has then happened. A transaction whose end is not
+    known is repeated once: `around` must find out by itself whether the first one committed.
     """
     calls = _calls(acknowledgement)
     if around is None and len(calls) == 1:
@@ -100,19 +101,19 @@ class ToAcknowledge:
 
 
 def acknowledge_all(state: State, keeper: LeaseKeeper, given: Sequence[ToAcknowledge]) -> list[Acknowledged]:
-    """Acknowledge many leases, each whole or not at all, in a few calls side by side; they are kept no longer.
+    """Acknowledge many leases, each whole or not at all, in a few calls side by side; the keeper then drops them.
 
-    A lease with several times not before is a transaction of its own. Raises LockLost, and the first refusal once
-    everything else was acknowledged.
+    A lease with several times not before is a transaction of its own. Raises LockLost, and the first refusal after
+    all the other leases have been acknowledged.
     """
     if not given:
         return []
     plain = [each for each in given if len(_calls(each.acknowledgement)) == 1]
     others = [each for each in given if len(_calls(each.acknowledgement)) > 1]
     size = min(A_CALL, -(-len(plain) // CALLS_AT_ONCE) or 1)
-    with ThreadPoolExecutor(CALLS_AT_ONCE) as beside:
+    with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
         results: dict[int, Acknowledged | ShareError] = {}
-        for some in beside.map(lambda some: _in_one_call(state, keeper, some), in_calls(plain, size)):
+        for some in pool.map(lambda some: _in_one_call(state, keeper, some), in_calls(plain, size)):
             results |= some
     for each in others:
         with keeper.acknowledging(each.lease) as kept:
@@ -142,7 +143,7 @@ def _in_one_call(
 
 
 def rounded(delays: Mapping[int, OffsetSet], most: int = MOST_DELAYS) -> dict[int, OffsetSet]:
-    """Offsets by the second from which they may be delivered, in at most `most` groups, none of them sooner."""
+    """Return offsets by the second from which they may be delivered, in at most `most` groups, none sooner."""
     for step in STEPS_SECONDS:
         groups: dict[int, OffsetSet] = {}
         for second, offsets in delays.items():
@@ -169,7 +170,7 @@ def _calls(
 
 
 def _together(parts: Sequence[Acknowledged]) -> Acknowledged:
-    """The sums; SPSO and lag as they are after the last."""
+    """Return the sums; SPSO and lag are those after the last call."""
     return Acknowledged(
         spso=parts[-1].spso,
         lag=parts[-1].lag,

@@ -1,8 +1,8 @@
-"""Does a round fail as a whole, so that it is the handler that is wrong, and not the records?
+"""Have so many records of a round failed that the handler is wrong, and not the records?
 
-A typo in a handler fails every record alike; acknowledged, it would cost each of them a delivery, and a few runs
-later the topic would be dead letters. So the outcomes of a round are looked at before they are acknowledged. Records
-that have failed before are not counted: those that are bad for good come again, and must come to their end.
+A mistake in a handler fails every record alike. Acknowledged, it would cost each of them a delivery, and a few runs
+later the whole topic would be dead letters. So the outcomes of a round are checked before they are acknowledged. Only
+records at their first delivery are counted: a bad record that comes again must be able to use up its deliveries.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class MostFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """A run stops when `share` of the records of a round have failed, of at least `records`; never when None."""
+    """A run stops when `share` of the records of a round have failed, of at least `records`; never when `share` is
+    None.
+    """
 
     share: float | None
     records: int

@@ -1,4 +1,4 @@
-"""Has a handler's result the columns it needs, and an outcome in every row?"""
+"""Does the result of a handler have the columns that are needed, and an outcome in every row?"""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _TYPES: Mapping[str, DataType] = {
 
 
 def with_outcomes(handled: DataFrame, unknown: str | None = None) -> DataFrame:
-    """A handler's result with `outcome` and `error` in order.
+    """Return a handler's result with checked columns `outcome` and `error`.
 
-    An outcome that is none of ours, or null, becomes `unknown` and says so in `error`; without one it stays what it
-    is, as text, for `missing.acknowledgements` to refuse. Raises HandlerError when a column that says which record a
-    row is, or the outcome, is missing or of another type, when `not_before` is no timestamp, and for what is no
-    DataFrame.
+    An unknown outcome, or null, becomes `unknown`, and `error` says so. Where `unknown` is None it stays as it is, as
+    text, and `missing.acknowledgements` refuses it. Raises HandlerError when the result is no DataFrame, when
+    `outcome` or a column that identifies the record is missing or of another type, and when `not_before` is no
+    timestamp.
     """
     if not isinstance(handled, DataFrame):
         raise HandlerError(
@@ -52,15 +52,15 @@ def with_outcomes(handled: DataFrame, unknown: str | None = None) -> DataFrame:
                 "the time before which a released record is not delivered again, or null"
             )
     known = fn.coalesce(fn.col("outcome").isin(*OUTCOMES), fn.lit(False))
-    strange = fn.coalesce(fn.col("outcome").cast("string"), fn.lit("null"))
-    remark = fn.concat(fn.lit("unknown outcome: "), strange)
+    as_text = fn.coalesce(fn.col("outcome").cast("string"), fn.lit("null"))
+    remark = fn.concat(fn.lit("unknown outcome: "), as_text)
     given: Column = (
         fn.col("error").cast("string") if "error" in handled.columns else fn.lit(None).cast("string")
     )
     return handled.withColumns(
         {
             "outcome": fn.when(known, fn.col("outcome")).otherwise(
-                strange if unknown is None else fn.lit(unknown)
+                as_text if unknown is None else fn.lit(unknown)
             ),
             "error": fn.when(known, given).otherwise(fn.coalesce(given, remark)),
         }

@@ -1,9 +1,8 @@
-"""How do the offsets of many rows become a few sets, and the rows nobody's matter?
+"""How do the offsets of many rows become a few sets, without sending the rows anywhere?
 
-Where the data are: in Spark's tasks as bitmaps, a bit for each offset, of which the driver merges some kilobytes a
-lease. Files that lie on this machine, where Spark's executors are, too, are read here without it, a batch at a time,
-of which only the ranges stay: 0.1 s instead of 0.5 s for two million records, most of which is what a job of Spark's
-costs however small it is.
+The work is done where the data are: Spark's tasks make bitmaps, one bit for each offset, and the driver merges some
+kilobytes of them for each lease. Files on the driver's own machine are read here without Spark, one batch at a time,
+of which only the ranges are kept. A Spark job costs more time than that, however small it is.
 """
 
 from __future__ import annotations
@@ -30,32 +29,34 @@ from sharequeue.spark.contract import HandlerError
 BITMAP_OFFSETS = 32_768
 """Offsets in one of Spark's bitmaps, of 4 KiB."""
 MOST_BITMAPS = 16_384
-"""Bitmaps that are collected, 64 MiB; where there are more the slower way is taken, which sorts the offsets."""
+"""Bitmaps that are collected at most, 64 MiB; where there are more, the offsets are sorted, which is slower."""
 ROWS_AT_ONCE = 65_536
 READ_AT_ONCE_BYTES = 65_536
-"""Of a column of a file, and nothing before it is wanted: 8 MiB in memory instead of 200 for 100 million rows."""
+"""Of a column of a file. A file is not read ahead, so that memory does not grow with the number of rows."""
 
 OffsetGroup = tuple[tuple[Any, ...], OffsetSet, int]
-"""Values of some columns, the offsets of the rows that have them, and how many rows these are."""
+"""Values of some columns, the offsets of the rows that have these values, and the number of these rows."""
 
 _Ranges = NDArray[np.int64]
 """Half-open ranges, one a row: first, end."""
 
 
 def offset_sets(records: DataFrame, *by: str) -> list[OffsetGroup]:
-    """The offsets of each combination of values in the columns `by`. Raises HandlerError for what is no offset.
+    """Return the offsets of each combination of values in the columns `by`. Raises HandlerError for what is no
+    offset.
 
-    As bitmaps: in any order, doubled or not, neither sorted nor sent one by one. Where the offsets lie so far apart
-    that there would be more than MOST_BITMAPS, they are made distinct and sorted instead, and sent as ranges.
+    The offsets are collected as bitmaps: they may be in any order and occur several times, and are neither sorted nor
+    sent one by one. Offsets that lie so far apart that more than MOST_BITMAPS would be needed are made distinct,
+    sorted, and sent as ranges.
     """
     bitmaps = _bitmaps(records, by).limit(MOST_BITMAPS + 1).toArrow()
     if bitmaps.num_rows > MOST_BITMAPS:
         return _sorted_runs(records, by)
-    # The bits stay where Arrow has put them.
+    # The bits stay in Arrow's own memory.
     bits = bitmaps.column("bits")
     *keys, buckets, counts = (column.to_pylist() for column in bitmaps.drop_columns("bits").columns)
     if None in buckets:
-        raise _astray("no offset")
+        raise _no_offset("no offset")
     return _together(
         (key, _ones(some, (bucket - 1) * BITMAP_OFFSETS), count)
         for key, bucket, some, count in zip(zip(*keys, strict=True), buckets, bits, counts, strict=True)
@@ -63,9 +64,9 @@ def offset_sets(records: DataFrame, *by: str) -> list[OffsetGroup]:
 
 
 def offset_sets_in(files: Sequence[Path], *by: str) -> list[OffsetGroup]:
-    """As `offset_sets`, of Parquet files on this machine. No row has a null in the columns `by`."""
-    with ThreadPoolExecutor(os.cpu_count() or 1) as beside:
-        found = beside.map(partial(_in_file, by=by), files)
+    """Return the same as `offset_sets`, of Parquet files on this machine. No row has a null in the columns `by`."""
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        found = pool.map(partial(_in_file, by=by), files)
         return _together(piece for pieces in found for piece in pieces)
 
 
@@ -79,21 +80,21 @@ def _together(pieces: Iterable[tuple[tuple[Any, ...], _Ranges, int]]) -> list[Of
 
 
 def _union(pieces: Sequence[_Ranges]) -> OffsetSet:
-    """The union of ranges in any order, overlapping or not."""
+    """Return the union of ranges, which may be in any order and overlap."""
     ranges = np.concatenate(pieces)
     firsts, ends = ranges[:, 0], ranges[:, 1]
     if (firsts[1:] < firsts[:-1]).any():
         order = np.argsort(firsts, kind="stable")
         firsts, ends = firsts[order], ends[order]
     if firsts[0] < 0:
-        raise _astray(f"offset {firsts[0]}")
+        raise _no_offset(f"offset {firsts[0]}")
     ends = np.maximum.accumulate(ends)
     apart = firsts[1:] > ends[:-1]
     firsts, ends = firsts[np.append(True, apart)], ends[np.append(apart, True)]
     return OffsetSet(tuple(zip(firsts.tolist(), ends.tolist(), strict=True)))
 
 
-def _astray(what: str) -> HandlerError:
+def _no_offset(what: str) -> HandlerError:
     return HandlerError(
         f"a row has {what}: every row must pass on topic, partition, offset and lease_id of its record"
     )
@@ -104,7 +105,7 @@ def _in_file(file: Path, by: Sequence[str]) -> list[tuple[tuple[Any, ...], _Rang
     parquet = pq.ParquetFile(file, read_dictionary=list(by), buffer_size=READ_AT_ONCE_BYTES, pre_buffer=False)
     for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=[*by, "offset"]):
         if batch["offset"].null_count:
-            raise _astray("no offset")
+            raise _no_offset("no offset")
         for key, offsets in _parts(batch, by):
             if len(offsets):
                 pieces.append((key, _runs(offsets), len(offsets)))
@@ -123,18 +124,18 @@ def _parts(batch: pa.RecordBatch, by: Sequence[str]) -> Iterator[tuple[tuple[Any
 
 
 def _runs(offsets: NDArray[np.int64]) -> _Ranges:
-    """The ranges of offsets in any order, doubled or not."""
+    """Return the ranges of offsets, which may be in any order and occur several times."""
     if (offsets[1:] <= offsets[:-1]).any():
         offsets = np.unique(offsets)
     if offsets[-1] > MAX_OFFSET:
-        raise _astray(f"offset {offsets[-1]}")
+        raise _no_offset(f"offset {offsets[-1]}")
     cut = np.flatnonzero(np.diff(offsets) != 1)
     firsts, lasts = np.append(0, cut + 1), np.append(cut, len(offsets) - 1)
     return np.stack([offsets[firsts], offsets[lasts] + 1], axis=1)
 
 
 def _bitmaps(records: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Columns `by`, then bucket, bits (null when all are set) and rows. Spark counts from 1, offsets from 0."""
+    """Return columns `by`, bucket, bits (null when all are set) and rows. Spark counts from 1, offsets from 0."""
     placed = records.select(
         *by,
         fn.expr("bitmap_bucket_number(offset + 1)").alias("bucket"),
@@ -148,7 +149,7 @@ def _bitmaps(records: DataFrame, by: Sequence[str]) -> DataFrame:
 
 
 def _ones(bits: pa.BinaryScalar, first: int) -> _Ranges:
-    """The ranges of a bitmap whose first bit is that offset."""
+    """Return the ranges of a bitmap whose first bit is that offset."""
     if not bits.is_valid:
         return np.array([[first, first + BITMAP_OFFSETS]])
     padded = np.zeros(BITMAP_OFFSETS + 2, np.int8)

@@ -1,8 +1,8 @@
-"""Which outcome has every offset of a lease, as the files say that were durably written?
+"""Which outcome does every offset of a lease have, according to the files that were durably written?
 
-Outcomes are read back from the sink and its exceptions as sets of offsets (`offset_sets.py`). No single offset is
-collected, and nothing is taken from memory: what the files do not say did not happen. `missing.py` finds the offsets
-that have no outcome.
+Outcomes are read back from the sink and its exceptions as sets of offsets (`offset_sets.py`). Single offsets are
+never collected. Nothing is taken from memory: what is not in the files did not happen. `missing.py` finds the offsets
+without an outcome.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from sharequeue.values import AcknowledgeType
 _READ_BACK = "lease_id long, outcome string, offset long"
 # The session may read "timestamp" as one without a zone.
 _DELAYED = f"{_READ_BACK}, not_before timestamp_ltz"
-# From which second on it may be delivered again, rounded up; for what is released with a time.
+# The second from which a released record may be delivered again, rounded up; null without a time.
 _SECOND = "case when outcome = 'release' then (unix_micros(not_before) + 999999) div 1000000 end"
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the files say of one lease: which offsets have which outcome, and how many rows were accepted.
+    """The outcomes that the files have for one lease, and how many rows were accepted.
 
-    `delays` are those of the released offsets that have a time not before, by the second since 1970.
+    `delays` are the released offsets that have a time not before, by the second since 1970.
     """
 
     outcomes: Mapping[AcknowledgeType, OffsetSet]
@@ -39,10 +39,10 @@ class Seen:
     offsets: OffsetSet
     """Every offset that has an outcome."""
     rows: int
-    """In the files, of whatever outcome."""
+    """All rows in the files, of any outcome."""
     delays: Mapping[int, OffsetSet] = field(default_factory=dict)
     unknown: Mapping[str, OffsetSet] = field(default_factory=dict)
-    """Offsets by what is none of our outcomes, or `null`."""
+    """Offsets by the unknown outcome that their rows have, or `null`."""
 
     @property
     def exceptions(self) -> int:
@@ -53,7 +53,7 @@ class Seen:
 
 
 def read_back(spark: SparkSession, folders: Sequence[str], *, delays: bool = True) -> dict[int, Seen]:
-    """What the Parquet files of these folders say, by lease id. Raises HandlerError when they contradict
+    """Return what the Parquet files of these folders have, by lease id. Raises HandlerError when they contradict
     themselves.
 
     Without `delays` the times not before are not read: for handlers that give none.
@@ -69,8 +69,8 @@ def read_back(spark: SparkSession, folders: Sequence[str], *, delays: bool = Tru
 
 
 def seen_in(written: DataFrame) -> dict[int, Seen]:
-    """What these rows (`lease_id, outcome, offset` and perhaps `not_before`) say, by lease id. Raises HandlerError
-    as `read_back`.
+    """Return what these rows (`lease_id, outcome, offset` and perhaps `not_before`) have, by lease id. Raises
+    HandlerError as `read_back` does.
     """
     if "not_before" in written.columns:
         return _seen(
@@ -109,7 +109,7 @@ def _seen_of(lease_id: int, groups: Sequence[OffsetGroup]) -> Seen:
 
 
 def _contradiction(lease_id: int, groups: Sequence[OffsetGroup]) -> HandlerError:
-    """Of rows that do not agree on a record: names the first that is found."""
+    """Return the error for rows that do not agree on a record; it names the first such offset."""
     for ((_, one, *_), some, _), ((_, other, *_), others, _) in combinations(groups, 2):
         if both := some & others:
             what = "time not before" if one == other else "outcome"

@@ -1,9 +1,10 @@
 """When does a record come again that a run has released?
 
-Not in the same run, but as often as its job asks for, and not before the group's back-off has passed: it doubles
-with each delivery, up to a greatest one, and is lengthened by up to a fifth, so that what failed together does not
-come back together. What the handler itself says (`not_before`) wins. The state delays nothing by itself, as Kafka
-does not: these are the rules of pipelines and of `lease`. Suspects, which have no outcome, are the state's matter.
+A run leases a released record only as often as its job allows. Then the record waits for the back-off of the group:
+it doubles with each delivery, up to a maximum, and is lengthened by up to a fifth, so that records that failed
+together do not come back together. A time that the handler gives (`not_before`) is used instead. The state itself
+delays nothing, as Kafka does not: these are the rules of pipelines and of `lease`. Suspects, which have no outcome,
+are left to the state.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ class Backoff:
 
     @classmethod
     def of(cls, configs: GroupConfigs) -> Self:
-        """What a group is configured to."""
+        """Return the back-off that a group is configured to."""
         return cls(configs.retry_backoff_ms, configs.retry_backoff_max_ms)
 
     def seconds(self, delivery_count: int, jitter: float) -> float:
-        """The wait after so many deliveries; `jitter` from 0 to 1."""
-        # No larger exponent than any maximum needs: counts are not bounded.
+        """Return the wait after so many deliveries; `jitter` is from 0 to 1."""
+        # No maximum needs a larger exponent, and delivery counts are not bounded.
         doubled: int = self.first_ms << min(delivery_count - 1, 31)
         return min(doubled, max(self.first_ms, self.most_ms)) / 1000 * (1 + JITTER * jitter)
 
@@ -62,10 +63,10 @@ class Releases:
 
     most: int
     _times: dict[SharePartition, list[OffsetSet]] = field(default_factory=dict)
-    """At place n, what was released more than n times."""
+    """Element n has what was released more than n times."""
 
     def add(self, at: SharePartition, released: OffsetSet, spso: int) -> None:
-        """These were released once more; below SPSO nothing comes again."""
+        """Note that these were released once more. Nothing below SPSO comes again."""
         ended = OffsetSet.of((0, spso)) if spso > 0 else EMPTY
         times = self._times.setdefault(at, [EMPTY] * self.most)
         for n, before in enumerate(times):
@@ -73,6 +74,6 @@ class Releases:
             released &= before
 
     def spent(self, at: SharePartition) -> OffsetSet:
-        """What the run is not to lease again."""
+        """Return what the run may not lease again."""
         times = self._times.get(at)
         return times[-1] if times else EMPTY

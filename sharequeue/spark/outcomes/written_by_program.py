@@ -1,7 +1,8 @@
-"""Which outcomes has a program of the user's own written for the records it leased?
+"""Which outcomes has a program of the user's own written for the records that it leased?
 
-They are read from storage, never from memory: what need not be the same when it is read again is refused. Its files
-may lie anywhere, be appended to by other leases, and be older than its present columns.
+They are read from storage, never from memory or from the topic: those could be different when they are read again.
+The files may be in any format, in a folder that other leases append to, and some may be older than the columns the
+program writes now.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ _WRITTEN_AS = {"topic": "string", "partition": "int", "offset": "long", "outcome
 def written_outcomes(
     source: Source, leases: Sequence[Lease], outcomes: DataFrame | str | PathLike[str], unknown: str | None
 ) -> dict[int, Seen]:
-    """Return what these outcomes say of each lease, by lease id; they are on disk then.
+    """Return what these outcomes have for each lease, by lease id. They are on disk then.
 
-    `outcomes` is a folder of Parquet files or a DataFrame that reads what was written. Raises HandlerError for
-    outcomes that are not read from storage, lack a column, or are of partitions that were not leased.
+    `outcomes` is a folder of Parquet files, or a DataFrame that reads what was written. Raises HandlerError for
+    outcomes that are not read from storage, lack a column, or belong to partitions that were not leased.
     """
     return _seen(source, leases, _durable(source, outcomes), unknown)
 
 
 def _durable(source: Source, outcomes: DataFrame | str | PathLike[str]) -> DataFrame:
-    """The outcomes as they lie in storage, flushed where that is this machine's matter."""
+    """Return the outcomes as they are in storage, after flushing files of this machine."""
     spark = source.spark
     if isinstance(outcomes, DataFrame):
         _refuse_unwritten(outcomes)
@@ -83,17 +84,18 @@ def _seen(
         rows = rows.where(fn.col("lease_id").isin(ours))
     else:
         rows = _with_lease_ids(source.spark, leases, written.select(*columns))
-    seen = seen_in(with_outcomes(_nameless_apart(rows), unknown))
-    if strange := seen.pop(_NO_LEASE, None):
+    seen = seen_in(with_outcomes(_unidentified_marked(rows), unknown))
+    if unidentified := seen.pop(_NO_LEASE, None):
         raise HandlerError(
-            f"the outcomes have {strange.offsets.count} offsets, such as {strange.offsets.first}, of partitions "
-            "that were not leased, or rows without topic, partition or offset: pass them on as they were read"
+            f"the outcomes have {unidentified.offsets.count} offsets, such as {unidentified.offsets.first}, of "
+            "partitions that were not leased, or rows without topic, partition or offset: pass them on as they were "
+            "read"
         )
     return seen
 
 
 def _with_lease_ids(spark: SparkSession, leases: Sequence[Lease], rows: DataFrame) -> DataFrame:
-    """The rows with the lease of their partition: there is one lease for each."""
+    """Return the rows with the lease of their partition: each has one lease."""
     at = [lease.share_partition for lease in leases]
     owners = pa.table(
         {
@@ -108,7 +110,7 @@ def _with_lease_ids(spark: SparkSession, leases: Sequence[Lease], rows: DataFram
 
 
 def _outcomes_in(spark: SparkSession, folder: str) -> DataFrame:
-    """What a folder holds, with all columns that any of its files has: an older one may lack `not_before`."""
+    """Return what a folder holds, with all columns that any of its files has: an older one may lack `not_before`."""
     try:
         return read_parquet(spark, [folder])
     except Exception as error:
@@ -118,8 +120,8 @@ def _outcomes_in(spark: SparkSession, folder: str) -> DataFrame:
     return read_parquet(spark, [unquote(file) for file in spark.read.parquet(literal(folder)).inputFiles()])
 
 
-def _nameless_apart(rows: DataFrame) -> DataFrame:
-    """The rows with `_NO_LEASE` for a lease where they do not say which record they are."""
+def _unidentified_marked(rows: DataFrame) -> DataFrame:
+    """Return the rows, with `_NO_LEASE` for a lease where they do not identify their record."""
     named = fn.col("lease_id").isNotNull() & fn.col("offset").isNotNull()
     return rows.withColumns(
         {
@@ -131,7 +133,7 @@ def _nameless_apart(rows: DataFrame) -> DataFrame:
 
 
 def _refuse_unwritten(outcomes: DataFrame) -> None:
-    """Refuse outcomes that would be computed anew, or come from memory, and so need not be what was written."""
+    """Raise HandlerError for outcomes that would be computed again, or come from memory."""
     leaves: Any = outcomes._jdf.queryExecution().analyzed().collectLeaves()
     written = leaves.size() > 0
     for at in range(leaves.size()):
@@ -150,7 +152,7 @@ def _refuse_unwritten(outcomes: DataFrame) -> None:
 
 
 def _kind_of(leaf: Any) -> str | None:
-    """What sort of storage a leaf of a plan reads; None for what is computed or in memory."""
+    """Return what kind of storage a leaf of a plan reads; None for what is computed or in memory."""
     kind = str(leaf.getClass().getSimpleName())
     if kind == "LogicalRelation":
         return str(leaf.relation().getClass().getSimpleName())

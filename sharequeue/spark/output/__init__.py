@@ -1,1 +1,1 @@
-"""The files of a lease: where they lie, who sees them, how many become few."""
+"""The files of a lease: where they are, which of them count, how many small ones become few."""

@@ -1,8 +1,8 @@
-"""How are a lease's folders put in place, made durable, listed and removed?
+"""How are a lease's folders moved, made durable, listed and removed?
 
-Through Hadoop's file system, the one Spark itself writes with, so that whatever Spark can reach can be the
-output. Only what needs it is here: existence, a rename that replaces, a listing, a removal, small text files,
-and the flush to disk that a local file system does not do by itself.
+Through Hadoop's file system, which Spark itself writes with, so that whatever Spark can reach can be the output. Only
+what is needed is here: existence, a rename that replaces, a listing, a removal, small text files, and the flush to
+disk that a local file system does not do by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _GLOB = re.compile(r"([\\{}\[\]*?])")
 
 
 def literal(path: str) -> str:
-    """A path for Spark's readers, which take `[`, `{`, `*` and `?` in it for a pattern."""
+    """Return a path for Spark's readers, which take `[`, `{`, `*` and `?` in it for a pattern."""
     return _GLOB.sub(r"\\\1", path)
 
 
@@ -36,17 +36,17 @@ class Files:
         self._fs: Any = path.getFileSystem(self._conf)
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or folder."""
+        """Return whether there is such a file or folder."""
         return bool(self._fs.exists(self._path(path)))
 
     def names(self, folder: str) -> list[str]:
-        """The names of what lies in a folder, sorted; none if there is no folder."""
+        """Return the names of what is in a folder, sorted; none if there is no folder."""
         if not self.exists(folder):
             return []
         return sorted(str(status.getPath().getName()) for status in self._fs.listStatus(self._path(folder)))
 
     def size(self, path: str) -> int:
-        """The bytes of all files under a folder."""
+        """Return the bytes of all files under a folder."""
         return int(self._fs.getContentSummary(self._path(path)).getLength())
 
     def remove(self, path: str) -> None:
@@ -54,7 +54,7 @@ class Files:
         self._fs.delete(self._path(path), True)
 
     def replace(self, source: str, target: str) -> None:
-        """Move a folder to where another one may be, which is removed first."""
+        """Move a folder to a path; a folder that is there is removed first."""
         self.remove(target)
         self._fs.mkdirs(self._path(target).getParent())
         if not self._fs.rename(self._path(source), self._path(target)):
@@ -63,7 +63,7 @@ class Files:
             )
 
     def read_text(self, path: str) -> str | None:
-        """The text of a small file, None when there is none."""
+        """Return the text of a small file, None when there is none."""
         if not self.exists(path):
             return None
         stream = self._fs.open(self._path(path))
@@ -73,7 +73,7 @@ class Files:
             stream.close()
 
     def write_text(self, path: str, text: str) -> None:
-        """Write a small file, in place of one that may be there."""
+        """Write a small file; replace one that is there."""
         stream = self._fs.create(self._path(path), True)
         try:
             stream.write(bytearray(text, "utf-8"))
@@ -81,10 +81,10 @@ class Files:
             stream.close()
 
     def flush(self, *folders: str) -> None:
-        """Have the files of folders and their names on disk, where that is this machine's matter.
+        """Flush the files of folders, and their names, to disk, where the folders are on this machine.
 
-        A distributed file system promises it when a file is closed; a local one only after fsync, and an
-        acknowledgement that survives a power cut must not speak of files that do not.
+        A distributed file system does this when a file is closed; a local one only after fsync. An acknowledgement
+        that survives a power cut must not count files that do not.
         """
         for folder in folders:
             local = self._local(folder)
@@ -98,7 +98,7 @@ class Files:
                     os.close(descriptor)
 
     def rows(self, *folders: str) -> int:
-        """How many rows the Parquet files of folders have, as this process finds them."""
+        """Return how many rows the Parquet files of folders have, as this process finds them."""
         found = 0
         for folder in folders:
             for name in self.names(folder):
@@ -107,7 +107,7 @@ class Files:
         return found
 
     def here(self, *folders: str) -> list[Path] | None:
-        """The data files of folders, if they lie where this process can read them and Spark works nowhere else."""
+        """Return the data files of folders, if this process can read them and Spark works on this machine only."""
         local = [self._local(folder) for folder in folders]
         if not self._alone or None in local:
             return None
@@ -115,7 +115,7 @@ class Files:
         return sorted(file for file in files if not file.name.startswith(("_", ".")))
 
     def is_path(self, folder: str) -> bool:
-        """Whether a folder lies on a file system of one machine, as far as its name says."""
+        """Return whether a folder is on a file system of one machine, as far as its name shows."""
         return urlsplit(str(self._fs.makeQualified(self._path(folder)).toString())).scheme == "file"
 
     def _rows_in(self, file: str) -> int:

@@ -26,7 +26,9 @@ from sharequeue.values import Lease
 _LEASE = "_lease"
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _PART = "_part"
-"""Twice the lease id, one more for accepted records: one number is found faster among open files than two texts."""
+"""Twice the lease id, plus one for accepted records. Spark finds one number faster among its open files than two
+texts.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Written:
     accepted: dict[int, str]
     exceptions: dict[int, str]
     rows: int
-    """In all of them, as the tasks have counted that wrote them."""
+    """Rows in all of them, as counted by the tasks that wrote them."""
 
     @property
     def folders(self) -> list[str]:
@@ -52,10 +54,10 @@ def write_leases(
     records: DataFrame,
     leases: Sequence[Lease],
 ) -> Written:
-    """Write what the handler made of these leases, all of it or nothing. To have it on disk is `durable`'s matter.
+    """Write what the handler made of these leases, all of it or nothing. `durable` flushes it to disk.
 
     `records` has `outcome` and `error`. Raises SinkTaken when the sink belongs to another group, HandlerError for
-    rows of other leases than these.
+    rows of leases that are not among these.
     """
     files = Files(spark, settings.output)
     claim(files, settings, state, names)
@@ -65,10 +67,10 @@ def write_leases(
     rows = _write(records.withColumn(_PART, part), staging, _PART)
     accepted = {lease_id: f"{_PART}={2 * lease_id + 1}" for lease_id in lease_ids}
     exceptions = {lease_id: f"{_PART}={2 * lease_id}" for lease_id in lease_ids}
-    _refuse_astray(files.names(staging), {*accepted.values(), *exceptions.values()})
+    _refuse_other_leases(files.names(staging), {*accepted.values(), *exceptions.values()})
     written = Written(
-        _place(files, staging, settings, state, names.sink, accepted),
-        _place(files, staging, settings, state, names.exceptions, exceptions),
+        _move_staged(files, staging, settings, state, names.sink, accepted),
+        _move_staged(files, staging, settings, state, names.exceptions, exceptions),
         rows,
     )
     files.remove(staging)
@@ -77,10 +79,10 @@ def write_leases(
 
 @contextmanager
 def durable(spark: SparkSession, settings: Settings, written: Written) -> Iterator[None]:
-    """Have what was written on disk at the end of the block, which reads it meanwhile."""
+    """Flush what was written to disk by the end of the block, which reads it meanwhile."""
     files = Files(spark, settings.output)
-    with ThreadPoolExecutor(1) as beside:
-        flushed = beside.submit(files.flush, *written.folders)
+    with ThreadPoolExecutor(1) as pool:
+        flushed = pool.submit(files.flush, *written.folders)
         yield
         flushed.result()
 
@@ -95,19 +97,19 @@ def write_summary(
 ) -> dict[int, str]:
     """Write partial sums, which have `lease_id`, by lease; return the folders that have any.
 
-    Raises HandlerError for sums of other leases, OutputNotShared when they are not where they were written.
+    Raises HandlerError for sums of other leases, OutputNotShared when the driver does not find what the tasks wrote.
     """
     files = Files(spark, settings.output)
     staging = _staging(settings, state, name, sorted(lease_ids))
     # A few rows by lease: one task, one file each.
     rows = _write(partial.coalesce(1).withColumn(_LEASE, fn.col("lease_id")), staging, _LEASE)
     wanted = {at: f"{_LEASE}={at}" for at in sorted(lease_ids)}
-    _refuse_astray(files.names(staging), set(wanted.values()))
-    placed = _place(files, staging, settings, state, name, wanted)
-    all_read_back(name, rows, files.rows(*placed.values()))
-    files.flush(*placed.values())
+    _refuse_other_leases(files.names(staging), set(wanted.values()))
+    moved = _move_staged(files, staging, settings, state, name, wanted)
+    all_read_back(name, rows, files.rows(*moved.values()))
+    files.flush(*moved.values())
     files.remove(staging)
-    return placed
+    return moved
 
 
 def _staging(settings: Settings, state: State, sink: str, lease_ids: Sequence[int]) -> str:
@@ -119,35 +121,35 @@ def _staging(settings: Settings, state: State, sink: str, lease_ids: Sequence[in
 
 
 def _write(records: DataFrame, folder: str, *partition_columns: str) -> int:
-    """Write it in place of what may be there; return how many rows the tasks wrote."""
+    """Write a folder, replacing one that is there; return how many rows the tasks wrote."""
     counted = Counted(records)
     counted.records.write.mode("overwrite").partitionBy(*partition_columns).parquet(folder)
     return counted.rows
 
 
-def _refuse_astray(staged: Sequence[str], wanted: Set[str]) -> None:
+def _refuse_other_leases(staged: Sequence[str], wanted: Set[str]) -> None:
     """Raise HandlerError when rows were staged under a lease that this round does not have."""
     for name in staged:
         column, _, value = name.partition("=")
         if column in (_PART, _LEASE) and name not in wanted:
-            told = "null" if value == _NULL else int(value) // (2 if column == _PART else 1)
+            lease_id = "null" if value == _NULL else int(value) // (2 if column == _PART else 1)
             raise HandlerError(
-                f"the result has rows with lease_id {told}, which this round does not have: every row must pass on "
-                "topic, partition, offset and lease_id of its record as it got them"
+                f"the result has rows with lease_id {lease_id}, which this round does not have: every row must pass "
+                "on topic, partition, offset and lease_id of its record as it got them"
             )
 
 
-def _place(
+def _move_staged(
     files: Files, staged: str, settings: Settings, state: State, sink: str, names: Mapping[int, str]
 ) -> dict[int, str]:
-    """Move what was staged under a name to its lease's place; where nothing was staged, nothing is left there."""
+    """Move what was staged under a name to the folder of its lease; where nothing was staged, remove that folder."""
     have = set(files.names(staged))
-    placed: dict[int, str] = {}
+    moved: dict[int, str] = {}
     for lease_id, name in names.items():
         target = lease_folder(settings, state, sink, lease_id)
         if name in have:
             files.replace(f"{staged}/{name}", target)
-            placed[lease_id] = target
+            moved[lease_id] = target
         else:
             files.remove(target)
-    return placed
+    return moved

@@ -1,8 +1,8 @@
 """Which folders of a sink count, and what do they hold?
 
-Readers go by the manifest that Postgres keeps (`State.outputs`), never by a listing of folders: a folder counts once
-the acknowledgement of its lease has committed. A sink that is no folder has rows in the manifest too, and they say
-so.
+Readers use the manifest that Postgres keeps (`State.outputs`), never a listing of folders: a folder counts once the
+acknowledgement of its lease has committed. A sink that is no folder has rows in the manifest too; their location
+begins with ELSEWHERE.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How are Parquet files of several shapes read as one table?
+"""How are Parquet files with different columns read as one table?
 
-A column that came later is null where it is not; one that was widened (int, later bigint) is read as the wider. Spark
-by itself takes the columns of one file for all, or refuses the whole when a type differs.
+A column that was added later is null in the older files. A column whose type was widened (int, later bigint) is read
+as the wider type. Spark by itself takes the columns of one file for all, or refuses all files when a type differs.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _WIDER: dict[tuple[type[sql.DataType], type[sql.DataType]], type[sql.DataType]] 
 
 
 class ColumnChanged(Exception):
-    """A column has types in different folders of which none holds the other; the message names it."""
+    """A column has types in different folders of which none can hold the other; the message names it."""
 
 
 def read_parquet(
     spark: SparkSession, paths: Sequence[str], schema: sql.StructType | str | None = None
 ) -> DataFrame:
-    """All columns that any of these folders has, or those of `schema`. Raises ColumnChanged."""
+    """Return the rows with all columns that any of these folders has, or those of `schema`. Raises ColumnChanged."""
     if schema is None:
         shapes = _shapes(spark, paths)
         schema = shapes[0] if len(shapes) == 1 else _together(shapes)
@@ -36,7 +36,7 @@ def read_parquet(
 
 
 def _shapes(spark: SparkSession, paths: Sequence[str]) -> list[sql.StructType]:
-    """The columns of the folders; several times where Spark cannot make one of them: found by halves."""
+    """Return the columns of the folders; several times where Spark cannot merge them, which is found by halving."""
     try:
         return [spark.read.option("mergeSchema", "true").parquet(*map(literal, paths)).schema]
     except Exception as error:
@@ -62,7 +62,7 @@ def _together(shapes: Sequence[sql.StructType]) -> sql.StructType:
 
 
 def _wider(one: sql.DataType, other: sql.DataType) -> sql.DataType | None:
-    """The type that holds both, as Parquet's readers can give it; None without any."""
+    """Return the type that can hold both, as Parquet's readers can produce it; None when there is none."""
     if isinstance(one, sql.DecimalType) and isinstance(other, sql.DecimalType):
         scale = max(one.scale, other.scale)
         digits = max(one.precision - one.scale, other.precision - other.scale)

@@ -1,9 +1,9 @@
-"""Does the driver see what the tasks wrote?
+"""Can the driver read what the tasks wrote?
 
-On a cluster whose executors write to disks of their own, the driver finds nothing of it, or a part, and a record that
-is not found looks like one that the handler dropped. So an output that is a path is refused there unless the user
-says that it is shared; and whatever was said, the rows that the tasks wrote are counted, by them, and met with what
-was read back before anything is acknowledged.
+On a cluster whose executors write to their own disks, the driver finds nothing of it, or only a part. A record that
+is not found would look like one that the handler dropped. So a path as output is refused on a cluster unless the
+settings say that the folder is shared. In any case the tasks count the rows that they write, and this number is
+compared with what was read back, before anything is acknowledged.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from sharequeue.settings import Settings
 from sharequeue.spark.output.files import Files
 
 COUNTED_SECONDS = 60.0
-"""Longest wait for a count after its write has ended. It comes at once, unless Spark has lost the event."""
+"""Longest wait for a count after its write has ended. It is there at once, unless Spark has lost the event."""
 
 
 class OutputNotShared(Exception):
-    """What the tasks wrote is not what the driver reads: on a cluster every process needs one and the same output
-    folder. Nothing was acknowledged.
+    """The driver does not read what the tasks wrote: on a cluster every process needs one and the same output folder.
+    Nothing was acknowledged.
     """
 
 
 class Counted:
-    """How many rows a DataFrame has, as the tasks count them that write it: `rows` is there once it was written.
+    """Counts the rows of a DataFrame in the tasks that write it: `rows` is known once it was written.
 
-    Of a task that was done twice only the one counts that Spark took: they are the last stage's figures.
+    A task that was done twice counts once: the figures are those that Spark accepted for the last stage.
     """
 
     def __init__(self, records: DataFrame) -> None:
@@ -47,16 +47,16 @@ class Counted:
         while not observed.future().isCompleted():
             if time.monotonic() > deadline:
                 raise OutputNotShared(
-                    "Spark does not tell how many rows its tasks wrote, so that it is not known whether all of them "
-                    "were read back: nothing was acknowledged, the records come again."
+                    "Spark does not report how many rows its tasks wrote, so that it is not known whether all of "
+                    "them were read back: nothing was acknowledged, the records come again."
                 )
             time.sleep(0.005)
         return int(self._observation.get["rows"])
 
 
 def refuse_unshared(spark: SparkSession, settings: Settings, folder: str) -> None:
-    """Raise OutputNotShared for a path of this machine where Spark works on a cluster, unless the settings say that
-    it is shared.
+    """Raise OutputNotShared for a path on this machine when Spark works on a cluster, unless the settings say that it
+    is shared.
     """
     master = str(spark.sparkContext.master)
     files = Files(spark, folder)
@@ -82,7 +82,7 @@ def all_read_back(what: str, written: int, read: int) -> None:
 
 @contextmanager
 def read_where_written() -> Iterator[None]:
-    """Raise OutputNotShared for a file that the driver sees and an executor does not."""
+    """Raise OutputNotShared for a file that the driver finds and an executor does not."""
     try:
         yield
     except Exception as error:

@@ -1,10 +1,10 @@
-"""How do the records of some leases become one DataFrame: those, all of those, and no others?
+"""How do the records of some leases become one DataFrame, all of those and no others?
 
-Spark's own connector reads the scans that `plan.py` chose; what a scan reads in vain is filtered out here,
-and each record gets the delivery count and the lease it was leased with. Where a scan is leased whole, these
-are constants. Otherwise they come from a broadcast join with the leased ranges, cut into buckets of offsets
-so that it is an equi-join: a million singles scattered over a billion offsets are found as fast as one range.
-A retried or speculative task reads the same records, because the ranges are fixed in the leases.
+Spark's own connector reads the scans that `plan.py` chose. What a scan reads in vain is filtered out here. Each
+record gets the delivery count and the lease that it was leased with. Where a scan is leased whole, these are
+constants. Otherwise they come from a broadcast join with the leased ranges. The ranges are cut into buckets of
+offsets, so that it is an equi-join: single offsets far apart are found as fast as one range. A retried or speculative
+task reads the same records, because the ranges are fixed in the leases.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sharequeue.spark.reading.plan import MAX_SCANS, NEAR, Scan, TopicPartition,
 from sharequeue.values import Lease
 
 READER_OPTIONS: Mapping[str, str] = {
-    # Measured on 4 million records of 100 bytes: 1.0 million a second by default, 1.6 million so.
+    # Larger fetches than the defaults: small records are read faster (docs/evidence/benchmarks.md).
     "kafka.max.poll.records": "5000",
     "kafka.max.partition.fetch.bytes": str(8 * 2**20),
     # What is leased is in the log. The connector asks for the log's ends behind a fetch that it sent ahead, and where
@@ -41,7 +41,7 @@ READER_OPTIONS: Mapping[str, str] = {
     "kafkaConsumer.pollTimeoutMs": "30000",
 }
 MOST_CONSTANTS = 32
-"""Up to so many topic-partitions are told apart by a CASE in generated code, more by the join."""
+"""Up to so many topic-partitions are distinguished by a CASE in generated code, more by the join."""
 MOST_BUCKETS = 200_000
 """Broadcast rows aimed at; where there are more ranges than that, each costs two."""
 
@@ -49,7 +49,7 @@ RECORD_SCHEMA = (
     "topic string, partition int, offset long, timestamp timestamp_ltz, timestamp_type int, key binary, value binary,"
     " headers array<struct<key:string,value:binary>>, delivery_count int, lease_id long"
 )
-"""What a DataFrame of leased records looks like, in DDL."""
+"""The columns of a DataFrame of leased records, in DDL."""
 
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType as timestamp_type", "key", "value")
 
@@ -66,7 +66,7 @@ class Leased:
 
 
 def no_records(spark: SparkSession) -> DataFrame:
-    """A frame like that of leased records, without a row."""
+    """Return a frame like that of leased records, without a row."""
     schema = cast("StructType", StructType.fromDDL(RECORD_SCHEMA))
     return spark.createDataFrame(to_arrow_schema(schema).empty_table(), schema)
 
@@ -82,12 +82,12 @@ def leased_records(
     max_scans: int = MAX_SCANS,
     pass_over: bool = False,
 ) -> DataFrame:
-    """The records of the leases: `topic, partition, offset, timestamp, timestamp_type, key, value, headers,
+    """Return the records of the leases: `topic, partition, offset, timestamp, timestamp_type, key, value, headers,
     delivery_count, lease_id`.
 
-    Nothing is read before an action. Offsets that the log does not have are simply absent. `options` are the
-    connector's and win over READER_OPTIONS. With `pass_over` records put back for another share group alone are left
-    out. Raises ValueError without a lease.
+    Nothing is read before an action. Offsets that the log does not have are absent. `options` are the connector's and
+    win over READER_OPTIONS. With `pass_over` records put back for another share group alone are left out. Raises
+    ValueError without a lease.
     """
     pieces = [
         Leased(
@@ -121,24 +121,24 @@ def leased_records(
 def scan_records(
     spark: SparkSession, settings: Settings, scan: Scan, options: Mapping[str, str]
 ) -> DataFrame:
-    """What the connector gives for one scan, under its own column names.
+    """Return what the connector reads for one scan, under its own column names.
 
-    Data loss is left to the caller, who compares the log start with what came back: the connector's own check
-    fails the whole job where retention has taken one record.
+    The caller must find data loss by comparing the log start with what was read: the connector's own check fails the
+    whole job when retention has taken one record.
     """
     reader = spark.read.format("kafka").option("failOnDataLoss", "false")
     return reader.options(**{**spark_options(settings), **options, **scan.options()}).load()
 
 
 def not_for_others(records: DataFrame, group: str) -> DataFrame:
-    """Leave out what was put back from a dead-letter topic for another share group alone. Needs the headers."""
+    """Leave out records that a redrive put back for another share group alone. Needs the headers."""
     wanted = fn.lit(group).cast("binary")
     other = fn.exists("headers", lambda h: (h["key"] == REDRIVE_GROUP) & (h["value"] != wanted))
     return records.filter(~fn.coalesce(other, fn.lit(False)))
 
 
 def covered(pieces: Iterable[Leased]) -> dict[TopicPartition, OffsetSet]:
-    """What is leased of each topic-partition, whatever its lease and delivery count."""
+    """Return what is leased of each topic-partition, for any lease and delivery count."""
     union: dict[TopicPartition, OffsetSet] = {}
     for piece in pieces:
         at = (piece.topic, piece.partition)
@@ -168,7 +168,7 @@ def _labelled(spark: SparkSession, records: DataFrame, scan: Scan, pieces: Seque
 
 
 def _sole_owners(scan: Scan, pieces: Sequence[Leased]) -> dict[TopicPartition, Leased] | None:
-    """The one lease and delivery count of each segment, or None when a segment has several, or holes."""
+    """Return the one lease and delivery count of each segment, or None when a segment has several, or holes."""
     if len(scan.segments) > MOST_CONSTANTS:
         return None
     owners: dict[TopicPartition, Leased] = {}
@@ -253,7 +253,7 @@ def _runs(scan: Scan, pieces: Sequence[Leased]) -> pa.Table:
 
 
 def _bucket_exponent(runs: pa.Table) -> int:
-    """The narrowest buckets, as a power of two, with which the ranges fall into not many more than
+    """Return the narrowest buckets, as a power of two, with which the ranges fall into not many more than
     MOST_BUCKETS.
     """
     lengths = pc.subtract(runs["r_last"], runs["r_first"]).to_numpy()

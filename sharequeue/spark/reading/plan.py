@@ -1,11 +1,11 @@
 """Which scans read a lease?
 
-Spark's Kafka connector takes one range per topic-partition and load, because its offsets are a JSON map. So
-offsets that lie apart need either several loads, or one load that also reads what lies between them. This
-module decides, purely by arithmetic: at most `max_scans` loads, and as little read in vain as that allows.
-What is read in vain is filtered out in `read.py`.
+Spark's Kafka connector takes one range for each topic-partition and load, because its offsets are a JSON map. So
+offsets that are far apart need either several loads, or one load that also reads what is between them. This module
+decides, by arithmetic alone: at most `max_scans` loads, and as little read in vain as that allows. `frame.py` filters
+out what is read in vain.
 
-A partition that may be cut in k pieces is cut at its k - 1 largest holes. No other choice of cuts reads less,
+A partition that may be cut into k pieces is cut at its k - 1 largest holes. No other choice of cuts reads less,
 because what is read in vain is exactly the holes that are not cut.
 """
 
@@ -52,7 +52,7 @@ class Scan:
         return frozenset(segment.topic for segment in self.segments)
 
     def options(self) -> dict[str, str]:
-        """The connector's options that make it read these segments and nothing else."""
+        """Return the connector's options that make it read these segments and nothing else."""
         partitions: dict[str, list[int]] = {}
         starts: dict[str, dict[str, int]] = {}
         ends: dict[str, dict[str, int]] = {}
@@ -70,7 +70,7 @@ class Scan:
 def plan_scans(
     leased: Mapping[TopicPartition, OffsetSet], *, max_scans: int = MAX_SCANS, near: int = NEAR
 ) -> tuple[Scan, ...]:
-    """The scans that read every leased offset once, at most `max_scans` of them.
+    """Return the scans that read every leased offset once, at most `max_scans` of them.
 
     Holes of up to `near` offsets are always read over. Raises ValueError unless `max_scans` is at least 1.
     """
@@ -86,7 +86,7 @@ def plan_scans(
 
 
 def _pieces(offsets: OffsetSet, most: int, near: int) -> list[Range]:
-    """The hull of a set of offsets, cut at its largest holes into at most `most` pieces."""
+    """Return the hull of a set of offsets, cut at its largest holes into at most `most` pieces."""
     if not offsets:
         return []
     holes = [

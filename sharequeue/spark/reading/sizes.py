@@ -1,9 +1,9 @@
 """How many records are so many bytes?
 
-Kafka's `fetch.max.bytes` is a bound that a broker keeps while it reads; a lease is given in records before
-anything is read. So the bound becomes records by the mean size of key and value, measured anew for every round:
-of up to a thousand records of each topic, fetched where its next lease begins. The means are kept in the run's
-memory and nowhere else. What compression, headers and the mean's own error leave out is the caller's margin.
+A broker keeps Kafka's `fetch.max.bytes` while it reads. A lease is given in records, before anything is read. So the
+bound in bytes becomes a number of records, by the mean size of key and value. It is measured anew for every round,
+from up to a thousand records of each topic, where its next lease begins. The means are kept in the run's memory only.
+Compression, headers and the error of the mean are not counted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class RecordSizes:
     def measure(
         self, share_partitions: Sequence[SharePartition], statuses: Sequence[SharePartitionStatus]
     ) -> Mapping[str, float]:
-        """Mean bytes of key and value by topic, where the next leases begin: in the partition with most lag."""
+        """Return mean bytes of key and value by topic, measured in the partition with most lag, where its next lease
+        begins.
+        """
         assigned = set(share_partitions)
         ours = sorted((s for s in statuses if s.share_partition in assigned), key=lambda status: status.lag)
         for status in {status.topic: status for status in ours}.values():

@@ -41,16 +41,14 @@ class Source:
         refuse_without_connector(self.spark)
 
     def observe(self, share_partitions: Sequence[SharePartition]) -> dict[str, TopicInfo]:
-        """Have the state know where the logs end now: it leases nothing beyond. Returns the topics that
-        exist.
-        """
+        """Write to the state where the logs end now: it leases nothing beyond. Return the topics that exist."""
         infos = self.topics.describe({sp.topic for sp in share_partitions})
         offsets = self.topics.offsets_of({topic: info.partitions for topic, info in infos.items()})
         self._observed(infos, {sp: offsets.get(_at(sp)) for sp in share_partitions})
         return infos
 
     def records(self, leases: Sequence[Lease]) -> DataFrame:
-        """The records of these leases, with delivery count and lease id (`read.leased_records`)."""
+        """Return the records of these leases, with delivery count and lease id (`frame.leased_records`)."""
         return leased_records(
             self.spark,
             self.settings,
@@ -76,9 +74,10 @@ class Source:
         return not_for_others(records, leases[0].share_partition.group_id) if passes_over else records
 
     def passes_over(self, leases: Sequence[Lease]) -> bool:
-        """Whether a topic of these leases has records put back for another share group alone.
+        """Return whether a topic of these leases has records put back for another share group alone.
 
-        Asked after the lease: what it covers was written before, and a redrive is written down before it sends.
+        Ask after the lease: what it covers was written before, and a redrive is recorded in the state before it
+        sends.
         """
         if not leases:
             return False

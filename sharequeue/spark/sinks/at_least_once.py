@@ -25,10 +25,10 @@ WriteLease = Callable[[DataFrame, Lease], None]
 class AtLeastOnce:
     """A function of the user's gets the accepted rows of one lease, and then the lease is acknowledged.
 
-    **At least once:** killed between the two, or refused because its lock was lost meanwhile, the same records come
-    again under another lease. `topic`, `partition` and `offset` stay the same: a writer that keys by them, as an
-    upsert does, has each record once in effect. It is not called for a lease without accepted rows. What it raises
-    ends the run; the leases that were not acknowledged are given back.
+    **At least once:** when the run is killed between the two, or refused because its lock was lost meanwhile, the
+    same records come again under another lease. `topic`, `partition` and `offset` stay the same: a writer that uses
+    them as a key, as an upsert does, has each record once in effect. It is not called for a lease without accepted
+    rows. An error that it raises ends the run; the leases that were not acknowledged are given back.
     """
 
     write: WriteLease
@@ -38,7 +38,7 @@ class AtLeastOnce:
         return _OpenWriter(context, self.write)
 
     def sweep(self, state: State, names: SinkNames, *, dry_run: bool) -> list[str]:
-        """Nothing: what the function has written is its own matter."""
+        """Return nothing: what the function has written is not known here."""
         return []
 
 

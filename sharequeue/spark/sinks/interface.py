@@ -3,8 +3,8 @@
 Every round writes its rows to files first, by lease (`output/lease_files.py`), and reads its outcomes from them. A
 sink then decides what becomes of the accepted rows:
 
-- `ParquetByLease` (`parquet.py`) leaves them where they are: the manifest makes each count once, whatever was killed
-  when.
+- `ParquetByLease` (`parquet.py`) leaves them where they are: the manifest makes each count once, at whatever point a
+  process is killed.
 - `PostgresTable` (`postgres.py`) moves them into a table in the acknowledgement's own transaction: exactly once.
 - `AtLeastOnce` (`at_least_once.py`) gives them to a function of the user's before the acknowledgement: again after a
   crash in between.
@@ -56,7 +56,7 @@ class Accepted:
 
 
 class OpenSink(Protocol):
-    """A sink at work in one run. The calls come in this order, all but the first once a round."""
+    """A sink in one run. The calls come in this order, all but the first once a round."""
 
     @property
     def stages(self) -> bool:
@@ -64,7 +64,7 @@ class OpenSink(Protocol):
         ...
 
     def fits(self, columns: StructType) -> None:
-        """Raise SinkRefused when rows with these columns cannot be taken; nothing was written yet."""
+        """Raise SinkRefused when rows with these columns cannot be taken. Nothing has been written yet."""
         ...
 
     def stage(self, written: Written) -> None:
@@ -72,8 +72,8 @@ class OpenSink(Protocol):
         ...
 
     def output(self, accepted: Accepted) -> LeaseOutput | None:
-        """What counts with the acknowledgement of a lease, where that is all there is to do: then one call
-        acknowledges many leases. None where the sink must `acknowledge` each itself.
+        """Return what counts with the acknowledgement of a lease, if the sink has nothing else to do: then one call
+        acknowledges many leases. Return None if the sink must `acknowledge` each itself.
         """
         ...
 
@@ -97,6 +97,6 @@ class Sink(Protocol):
 
 
 def discard(context: SinkContext, accepted: Accepted) -> None:
-    """Remove a lease's files once its rows count elsewhere; whoever is killed before leaves them to the sweep."""
+    """Remove a lease's files once its rows count elsewhere. A run that is killed before leaves them to the sweep."""
     if accepted.folder is not None:
         Files(context.spark, accepted.folder).remove(accepted.folder)

@@ -18,14 +18,14 @@ from sharequeue.values import Acknowledged, LeaseOutput
 
 @dataclass(frozen=True, slots=True)
 class ParquetByLease:
-    """The files are the output, and each counts once: readers go by the manifest."""
+    """The files are the output, and each counts once: readers use the manifest."""
 
     def open(self, context: SinkContext) -> OpenSink:
         """Make ready for a run."""
         return _OpenFiles(context)
 
     def sweep(self, state: State, names: SinkNames, *, dry_run: bool) -> list[str]:
-        """Nothing: the files are swept for every sink."""
+        """Return nothing: the files are swept for every sink."""
         return []
 
 

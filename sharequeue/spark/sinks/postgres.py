@@ -1,10 +1,9 @@
 """How does every accepted record get into a Postgres table exactly once?
 
-By the acknowledgement's own transaction, which takes that the table is in the state's database. Spark's
-executors copy a lease's rows into an unlogged staging table of that lease (`postgres_copy.py`); then one
-transaction on the driver moves them, `insert into target select … from staging`, and acknowledges as its last
-statement. Any error rolls the whole back. No row passes through the driver. Staging tables of leases
-that ended otherwise are swept.
+By the acknowledgement's own transaction; so the table must be in the state's database. Spark's executors copy a
+lease's rows into an unlogged staging table of that lease (`postgres_copy.py`). Then one transaction on the driver
+moves them, `insert into target select … from staging`, and acknowledges as its last statement. Any error rolls
+everything back. No row passes through the driver. Staging tables of leases that ended otherwise are swept.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ from sharequeue.values import Acknowledged, LeaseOutput
 Step = Literal["staged", "copied", "locked", "inserted", "acknowledged", "committed", "dropped"]
 
 OPTIONAL = frozenset((*KEPT_COLUMNS, "delivery_count"))
-"""Columns that every handler passes on: written where the table has them."""
+"""Columns that every handler passes on: written if the table has them."""
 NEVER = frozenset(("outcome", "error", "not_before"))
-"""Columns that are for the queue and not for the table."""
+"""Columns for the queue, which are not written to the table."""
 _SIMPLE = (
     *(types.BooleanType, types.ByteType, types.ShortType, types.IntegerType, types.LongType),
     *(types.FloatType, types.DoubleType, types.StringType, types.DateType, types.TimestampType),
@@ -105,7 +104,9 @@ class PostgresTable:
 
 @dataclass(slots=True)
 class OpenTable:
-    """The table in one run. `stage` is Spark's part; all else runs on the driver and is a few statements a lease."""
+    """The table in one run. `stage` is done by Spark; all else runs on the driver and is a few statements for each
+    lease.
+    """
 
     sink: PostgresTable
     context: SinkContext
@@ -117,10 +118,10 @@ class OpenTable:
     stages = True
 
     def output(self, accepted: Accepted) -> None:
-        """Nothing by itself: the rows move in the acknowledgement's own transaction."""
+        """Return None: the rows move in the acknowledgement's own transaction."""
 
     def fits(self, columns: types.StructType) -> None:
-        """Raise SinkRefused when a column has no place in the table."""
+        """Raise SinkRefused when the table has no column for one of these, or one of another type."""
         wanted = [name for name in columns.names if name not in NEVER]
         absent = [name for name in wanted if name not in self.target.columns and name not in OPTIONAL]
         if absent:
@@ -147,7 +148,7 @@ class OpenTable:
             )
 
     def _refuse_kind(self, name: str, kind: types.DataType, there: str) -> None:
-        """Raise SinkRefused for what Postgres would refuse while copying, or read otherwise than it was meant."""
+        """Raise SinkRefused for a type that Postgres would refuse while copying, or read as something else."""
         if isinstance(kind, _NESTED) and there not in _TAKE_JSON:
             raise SinkRefused(
                 f"column {name} is of type {kind.simpleString()}, which is copied as JSON, and in table "
@@ -169,7 +170,7 @@ class OpenTable:
         self.take((row["attempt"], row["lease_id"], row["rows"]) for row in receipts)
 
     def copier(self, lease_ids: Iterable[int]) -> Copier:
-        """Make the staging tables of these leases, empty, and what fills them from any process."""
+        """Make the staging tables of these leases, empty, and return what fills them from any process."""
         statements: dict[int, str] = {}
         with self.context.state.transaction() as (connection, _):
             cursor = cursor_of(connection)
@@ -190,7 +191,7 @@ class OpenTable:
         return Copier(self.route, statements)
 
     def take(self, receipts: Iterable[tuple[str, int, int]]) -> None:
-        """Note which attempts have copied how much of which lease: of those alone the rows are moved."""
+        """Note which attempts have copied how much of which lease: only their rows are moved."""
         self.attempts.clear()
         for attempt, lease_id, rows in receipts:
             self.attempts.setdefault(lease_id, {})[attempt] = rows
@@ -223,9 +224,9 @@ class OpenTable:
         return acknowledged
 
     def _counts_already(self, connection: sa.Connection, lease_id: int) -> bool:
-        """Whether an earlier transaction of this lease was committed after all.
+        """Return whether an earlier transaction of this lease was committed after all.
 
-        Behind a lock that ends with that transaction, so that one which is just being committed is waited for.
+        It takes a lock that ends with that transaction, so that it waits for one that is just being committed.
         """
         # The rows of a large lease take longer than any one statement of the queue may.
         connection.execute(sa.text("set local statement_timeout = 0"))
@@ -274,7 +275,7 @@ class OpenTable:
 
 
 def _texts(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """The columns to copy, in forms that a CSV has: binary as Postgres's hex, nested ones as JSON."""
+    """Return the columns to copy, in forms that a CSV has: binary as Postgres's hex, nested ones as JSON."""
 
     def text(name: str) -> Column:
         kind, column = rows.schema[name].dataType, fn.col("`" + name.replace("`", "``") + "`")

@@ -1,9 +1,9 @@
 """How do accepted rows get from Spark's executors into Postgres?
 
-What runs in the Python workers: each task copies its rows into the staging tables of their leases, over a
-connection and in a transaction of its own, and tells under which attempt. A task that is repeated, or runs
-twice by speculation, copies under another attempt; the driver takes the attempts that Spark counted, and no
-others. The rows travel as Arrow batches and as CSV: never as Python objects, and never through the driver.
+This module runs in the Python workers. Each task copies its rows into the staging tables of their leases, over a
+connection and in a transaction of its own, and reports the number of its attempt. A task that is repeated, or runs
+twice by speculation, copies under another attempt; the driver takes only the attempts that Spark counted. The rows
+travel as Arrow batches and as CSV, never as Python objects, and never through the driver.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pyarrow import csv
 from pyspark.cloudpickle import register_pickle_by_value
 
 ATTEMPT = "sharequeue_attempt"
-"""The staging tables' own column."""
+"""The column that only staging tables have."""
 LEASE = "sharequeue_lease"
-"""The batches' own column: under which lease a row came."""
+"""The column that only batches have: the lease of a row."""
 
 RECEIPT = "attempt string, lease_id long, rows long"
 _RECEIPT = pa.schema([("attempt", pa.string()), ("lease_id", pa.int64()), ("rows", pa.int64())])
@@ -41,7 +41,7 @@ class Copier:
         self.statements = dict(statements)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Copy them all, commit, and only then tell of it."""
+        """Copy them all, commit, and only then yield the receipts."""
         attempt, rows = str(uuid.uuid4()), dict[int, int]()
         connection = psycopg2.connect(**self.connection)
         try:
@@ -64,7 +64,7 @@ class Copier:
 
 
 def _csv(rows: pa.RecordBatch, attempt: str) -> io.BytesIO:
-    """The rows as Postgres reads them: texts in quotes, and so an empty one is not a null."""
+    """Return the rows as Postgres reads them. Texts are quoted, so that an empty one is not a null."""
     names = [name for name in rows.schema.names if name != LEASE]
     columns = [pa.repeat(pa.scalar(attempt), rows.num_rows), *(_in_utc(rows[name]) for name in names)]
     text = io.BytesIO()
@@ -78,12 +78,11 @@ def _csv(rows: pa.RecordBatch, attempt: str) -> io.BytesIO:
 
 
 def _in_utc(column: pa.Array) -> pa.Array:
-    """A time as UTC: the session's zone need not be one that Arrow knows."""
+    """Return a time as UTC: Arrow need not know the session's time zone."""
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         return column.cast(pa.timestamp(column.type.unit, "UTC"))
     return column
 
 
-# Sent along whole: executors need PyArrow and psycopg2 for it, and neither this package nor the queue's own
-# requirements.
+# The module is sent to the executors by value: they need PyArrow and psycopg2, but not this package.
 register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
-"""What does Postgres say of a sink's tables?
+"""What tables of a sink does Postgres have?
 
 The user's table and its columns, whether two URLs lead to one database, and the staging tables: their names, which
-there are, and their end. Through the driver's own cursor, inside transactions of the state's: identifiers are quoted
-by the driver's own means.
+exist, and their removal. Everything goes through the driver's own cursor, inside transactions of the state's, because
+the driver quotes identifiers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.state import State
 
 DROP_WAIT_MS = 1000
-"""How long the drop of a staging table waits for a copy that is still at work there; then the sweep does it."""
+"""How long the drop of a staging table waits for a copy that is still at work there; after that the sweep drops it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,13 @@ class Target:
 
 
 def staging_prefix(group: str, sink: str) -> str:
-    """What the names of a sink's staging tables begin with; the lease id follows."""
+    """Return the beginning of the names of a sink's staging tables; the lease id follows."""
     digest = hashlib.blake2s(f"{group}\0{sink}".encode(), digest_size=6).hexdigest()
     return f"sharequeue_staging_{digest}_"
 
 
 def connection_of(url: str) -> dict[str, Any]:
-    """psycopg2's arguments for an SQLAlchemy URL."""
+    """Return psycopg2's arguments for an SQLAlchemy URL."""
     parts = sa.make_url(url)
     given = {
         **parts.query,
@@ -61,14 +62,14 @@ def connection_of(url: str) -> dict[str, Any]:
 
 
 def cursor_of(connection: sa.Connection) -> Any:
-    """The driver's own cursor, in the same transaction: identifiers are quoted by the driver's own means."""
-    # Begun by a statement of SQLAlchemy's, which the transaction's settings go with.
+    """Return the driver's own cursor, in the same transaction: the driver quotes identifiers."""
+    # SQLAlchemy begins the transaction, with its settings, at its first statement.
     connection.execute(sa.text("select 1"))
     return connection.connection.cursor()
 
 
 def find(cursor: Any, table: str) -> Target:
-    """The table by its name. Raises SinkRefused when it is not there, or may not be written."""
+    """Return the table of this name. Raises SinkRefused when it does not exist, or may not be written."""
     cursor.execute(
         "select n.nspname, c.relname, has_table_privilege(c.oid, 'insert') and has_table_privilege(c.oid, 'select'),"
         " has_schema_privilege(n.oid, 'create'),"
@@ -104,7 +105,7 @@ def find(cursor: Any, table: str) -> Target:
 def same_database(connection: sa.Connection, route: Mapping[str, Any], table: str) -> None:
     """Raise SinkRefused unless both lead to one database: a lock taken by one is seen by the other.
 
-    By a lock and not by a server's or a database's identity, which a restored copy has too.
+    A lock is used, and not the identity of a server or database, which a restored copy has too.
     """
     keys = secrets.randbelow(2**31), secrets.randbelow(2**31)
     connection.execute(sa.text("select pg_advisory_xact_lock(:a, :b)"), dict(zip("ab", keys, strict=True)))
@@ -128,7 +129,7 @@ def same_database(connection: sa.Connection, route: Mapping[str, Any], table: st
 
 
 def staging_tables(cursor: Any, schema: str, prefix: str) -> list[tuple[int, str]]:
-    """The staging tables that there are, with their lease ids."""
+    """Return the staging tables that exist, with their lease ids."""
     cursor.execute(
         "select c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace"
         " where n.nspname = %s and starts_with(c.relname, %s) and c.relkind = 'r' order by c.relname",
@@ -139,7 +140,7 @@ def staging_tables(cursor: Any, schema: str, prefix: str) -> list[tuple[int, str
 
 
 def dropped(state: State, schema: str, name: str) -> bool:
-    """Drop a staging table, unless a copy that nobody waits for any more is still at work there."""
+    """Drop a staging table; return False when a copy that nobody waits for any more is still at work there."""
     try:
         with state.transaction() as (connection, _):
             cursor = cursor_of(connection)
