@@ -118,8 +118,9 @@ class Run:
     def _settings(self) -> None:
         for group in GROUPS:
             ((limit, topic, level),) = self._rows(
-                "select sharequeue.group_config(%s, 'share.delivery.count.limit'), sharequeue.group_config(%s,"
-                " 'errors.deadletterqueue.topic.name'), sharequeue.group_config(%s, 'share.isolation.level')",
+                "select sharequeue_internal.group_config(%s, 'share.delivery.count.limit'),"
+                " sharequeue_internal.group_config(%s, 'errors.deadletterqueue.topic.name'),"
+                " sharequeue_internal.group_config(%s, 'share.isolation.level')",
                 *[group] * 3,
             )
             self.ledger.settle_settings(group, int(limit or 5), bool(topic), level == "read_committed")

@@ -102,7 +102,8 @@ _CHECKED = sa.text(
     "select case lanname when 'sql' then pg_catalog.fmgr_sql_validator(p.oid)"
     " else pg_catalog.plpgsql_validator(p.oid) end"
     " from pg_proc p join pg_language l on l.oid = p.prolang"
-    " where p.pronamespace = to_regnamespace('sharequeue') and p.prokind = 'f' and lanname in ('sql', 'plpgsql')"
+    " where p.pronamespace in (to_regnamespace('sharequeue'), to_regnamespace('sharequeue_internal'))"
+    " and p.prokind = 'f' and lanname in ('sql', 'plpgsql')"
 )
 
 
@@ -169,6 +170,8 @@ def _hand_over(upgrade: Upgrade, owner: str) -> None:
         connection.exec_driver_sql(f"create schema sharequeue authorization {quoted}")
         return
     connection.exec_driver_sql(f"alter schema sharequeue owner to {quoted}")
+    if connection.scalar(sa.text("select to_regnamespace('sharequeue_internal')")) is not None:
+        connection.exec_driver_sql(f"alter schema sharequeue_internal owner to {quoted}")
     statements = connection.scalars(_OWNED, {"owner": owner}).all()
     if statements:
         upgrade.lock()
@@ -194,7 +197,7 @@ _OWNED = sa.text(
         where typnamespace = to_regnamespace('sharequeue') and relkind = 'c'
         union all
         select 4, 'function', cast(cast(p.oid as regprocedure) as text), proowner
-        from pg_proc p where pronamespace = to_regnamespace('sharequeue')
+        from pg_proc p where pronamespace in (to_regnamespace('sharequeue'), to_regnamespace('sharequeue_internal'))
     ) as owned
     where owner <> to_regrole(quote_ident(:owner)) order by turn, name
     """

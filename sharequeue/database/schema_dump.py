@@ -58,7 +58,13 @@ def print_schema(database: Database) -> str:
     dumped = subprocess.run(
         [
             str(_pg_dump()),
-            *("--schema-only", "--schema=sharequeue", "--no-owner", "--no-privileges"),
+            *(
+                "--schema-only",
+                "--schema=sharequeue",
+                "--schema=sharequeue_internal",
+                "--no-owner",
+                "--no-privileges",
+            ),
             *(f"--exclude-table={row['name']}" for row in partitions),
         ],
         env={name: value for name, value in environment.items() if value},

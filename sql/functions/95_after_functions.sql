@@ -1,7 +1,7 @@
 -- What is done with a database each time the functions have changed.
 
 -- Groups that were there before, and defaults that changed with this file.
-select sharequeue.compile_group_settings(group_id) from sharequeue.share_groups;
+select sharequeue_internal.compile_group_settings(group_id) from sharequeue.share_groups;
 
 -- Share-partitions that were there before the journal was.
 select sharequeue.take_snapshot(sp.share_partition_id) from sharequeue.share_partitions sp

@@ -2,7 +2,7 @@
 -- loses its security definer.
 
 -- What a role is called here (sharequeue migrate --roles).
-create or replace function sharequeue.role_named(p_purpose text) returns text
+create or replace function sharequeue_internal.role_named(p_purpose text) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
     select coalesce(
         (select role_name from sharequeue.roles where purpose = p_purpose), 'sharequeue_' || p_purpose)
@@ -18,7 +18,8 @@ $$;
 
 -- Execute is taken from PUBLIC and given per function. An operation runs as the schema's owner (security definer) with a
 -- search path that leads nowhere else; pg_temp is named last, for it would come first unnamed. What operations are made
--- of runs as they do and can be called by nobody else. Time is read as the owner too, but without a SET, which would
+-- of is in sharequeue_internal: it runs as they do, and no role has USAGE on that schema; EXECUTE is given for what views
+-- call, which need no USAGE. Time is read as the owner too, but without a SET, which would
 -- make it 3 µs dearer: every name in clock() is qualified.
 create or replace function sharequeue.apply_permissions() returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
@@ -63,25 +64,28 @@ begin
         raise exception '99_permissions.sql names %, which is no function of the schema', v_name;
     end if;
     foreach v_purpose in array array['service', 'worker', 'reader'] loop
-        v_role := quote_ident(sharequeue.role_named(v_purpose));
+        v_role := quote_ident(sharequeue_internal.role_named(v_purpose));
         if to_regrole(v_role) is not null then
             v_roles := v_roles || v_role;
             execute format('revoke all on all tables in schema sharequeue from %s', v_role);
-            execute format('revoke all on all functions in schema sharequeue from %s', v_role);
+            execute format('revoke all on all functions in schema sharequeue, sharequeue_internal from %s', v_role);
+            execute format('revoke all on schema sharequeue_internal from %s', v_role);
             execute format('grant usage on schema sharequeue to %s', v_role);
         end if;
     end loop;
     for v_function in
         select p.proname as name, p.oid::regprocedure as signature,
-            p.proname = any (v_worker || v_service || v_reader || v_everybody)
+            p.pronamespace = to_regnamespace('sharequeue')
+                    and p.proname = any (v_worker || v_service || v_reader || v_everybody)
                 -- Triggers on what the coordinator writes itself; those on other tables fire inside operations.
                 or exists (select from pg_trigger t join pg_class c on c.oid = t.tgrelid
-                    where t.tgfoid = p.oid and c.relnamespace = p.pronamespace
+                    where t.tgfoid = p.oid and c.relnamespace = to_regnamespace('sharequeue')
                         and c.relname = any (v_coordinator_tables)) as definer,
             exists (select from pg_depend d join pg_rewrite r on r.oid = d.objid
                 where d.classid = 'pg_rewrite'::regclass and d.refclassid = 'pg_proc'::regclass and d.refobjid = p.oid)
                 as in_views
-        from pg_proc p where p.pronamespace = to_regnamespace('sharequeue') order by 2
+        from pg_proc p
+        where p.pronamespace in (to_regnamespace('sharequeue'), to_regnamespace('sharequeue_internal')) order by 2
     loop
         execute format('revoke all on function %s from public', v_function.signature);
         if v_function.name = 'clock' then
@@ -91,7 +95,7 @@ begin
                 v_function.signature);
         end if;
         foreach v_purpose in array array['service', 'worker', 'reader'] loop
-            v_role := quote_ident(sharequeue.role_named(v_purpose));
+            v_role := quote_ident(sharequeue_internal.role_named(v_purpose));
             if v_role = any (v_roles) and (
                     v_function.name = any (v_everybody)
                     or (v_purpose = 'service' and v_function.name = any (v_all))
@@ -106,12 +110,12 @@ begin
         select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
         where n.nspname = 'sharequeue' and c.relkind = 'v'
     loop
-        v_role := quote_ident(sharequeue.role_named('reader'));
+        v_role := quote_ident(sharequeue_internal.role_named('reader'));
         if v_role = any (v_roles) then
             execute format('grant select on %s to %s', v_name, v_role);
         end if;
     end loop;
-    v_role := quote_ident(sharequeue.role_named('service'));
+    v_role := quote_ident(sharequeue_internal.role_named('service'));
     if v_role = any (v_roles) then
         execute format('grant select on all tables in schema sharequeue to %s', v_role);
         foreach v_name in array v_coordinator_tables loop

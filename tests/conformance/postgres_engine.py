@@ -74,9 +74,9 @@ class PostgresEngine(PostgresFetches):
 
     def _config(self, group_id: str, name: str) -> str:
         return str(
-            self._run("select sharequeue.group_config(:group, :name) as value", group=group_id, name=name)[0][
-                "value"
-            ]
+            self._run(
+                "select sharequeue_internal.group_config(:group, :name) as value", group=group_id, name=name
+            )[0]["value"]
         )
 
     def lock_duration_ms(self, group_id: str) -> int:

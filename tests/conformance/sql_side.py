@@ -129,8 +129,12 @@ def freeze_clock(cursor: Any) -> datetime:
         " select timestamptz @moment $$".replace("@moment", f"'{moment.isoformat()}'")
     )
     # And where the clock is written out, because a call of it would be dear.
-    for function in ("clock", "acknowledge_and_acquire", "fetch_whole_batch"):
-        cursor.execute("select pg_get_functiondef(cast(%s as regproc))", (f"sharequeue.{function}",))
+    for function in (
+        "sharequeue.clock",
+        "sharequeue.acknowledge_and_acquire",
+        "sharequeue_internal.fetch_whole_batch",
+    ):
+        cursor.execute("select pg_get_functiondef(cast(%s as regproc))", (function,))
         text = cursor.fetchone()[0].replace("pg_catalog.clock_timestamp()", "clock_timestamp()")
         frozen = text.replace("clock_timestamp()", "public.frozen_moment()")
         assert "public.frozen_moment()" in frozen, function

@@ -35,7 +35,7 @@ def source_of(database: Database, function: str) -> str:
     rows = database.rows(
         sa.text(
             "select pg_get_functiondef(p.oid) as source from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
-            " where n.nspname = 'sharequeue' and p.proname = :function"
+            " where n.nspname in ('sharequeue', 'sharequeue_internal') and p.proname = :function"
         ),
         function=function,
     )
@@ -76,13 +76,13 @@ HISTORY_EDITS = (
     Edit(
         "all or nothing",
         "acknowledge_under_lock",
-        "v_answer.error_message := v_failed.error_message;",
-        "v_answer := sharequeue.apply_answers(v_sp, p_settings, p_member_id, p_token, v_answers, v_held,"
-        " p_not_before, p_at); v_answer.error_code := v_failed.error_code;",
+        "v_result.error_message := v_failed.error_message;",
+        "v_result := sharequeue_internal.apply_acknowledgements(v_sp, p_settings, p_member_id, p_token,"
+        " v_acknowledgements, v_held, p_not_before, p_at); v_result.error_code := v_failed.error_code;",
     ),
     Edit(
         "the delivery limit at a release",
-        "answer_parts",
+        "acknowledge_parts",
         "v_limit integer := p_settings.delivery_count_limit;",
         "v_limit integer := 1000000;",
     ),
@@ -142,7 +142,7 @@ HISTORY_EDITS = (
     ),
     Edit(
         "a time on release",
-        "apply_answers",
+        "apply_acknowledgements",
         "v_not_before timestamptz := date_trunc('second', p_not_before + interval '999999 microseconds');",
         "v_not_before timestamptz;",
     ),
@@ -191,7 +191,7 @@ HISTORY_EDITS = (
     Edit(
         "the circuit breaker opens",
         "circuit_counts",
-        "and v_failed > v_share * v_answered then",
+        "and v_failed > v_share * v_acknowledged then",
         "and false then",
     ),
     Edit(
@@ -203,7 +203,7 @@ HISTORY_EDITS = (
     Edit(
         "a probe costs no delivery",
         "circuit_counts",
-        "perform sharequeue.refund(p_id, p_returning * v_circuit.probe);",
+        "perform sharequeue_internal.refund(p_id, p_returning * v_circuit.probe);",
         "",
     ),
     Edit(
@@ -224,7 +224,7 @@ HISTORY_EDITS = (
 RULE_EDITS = {
     "R-ST": Edit(
         "exhausted records are given up",
-        "answer_parts",
+        "acknowledge_parts",
         "v_limit integer := p_settings.delivery_count_limit;",
         "v_limit integer := 1000000;",
     ),
@@ -296,7 +296,7 @@ RULE_EDITS = {
     ),
     "R-DL": Edit(
         "rejected records wait for their dead letter",
-        "answer_parts",
+        "acknowledge_parts",
         "case when p_settings.dead_letters then 3 else 4 end",
         "4",
     ),

@@ -1,9 +1,9 @@
 -- What the operations ask of their arguments before they touch anything. Each check raises INVALID_REQUEST (SQ042; a group
 -- id INVALID_GROUP_ID, SQ024) with what was given and what is expected, and otherwise gives the value back. The hot
--- operations answer the same in their rows, by functions of their own.
+-- operations return the same in their rows, by functions of their own.
 
 -- Something has to be given.
-create or replace function sharequeue.check_present(p_what text, p_value anyelement) returns anyelement
+create or replace function sharequeue_internal.check_present(p_what text, p_value anyelement) returns anyelement
 language plpgsql immutable parallel safe as $$
 begin
     if p_value is null then
@@ -14,7 +14,7 @@ end
 $$;
 
 -- Text for people to read: of some length, not of any.
-create or replace function sharequeue.check_text(p_what text, p_value text, p_longest integer) returns text
+create or replace function sharequeue_internal.check_text(p_what text, p_value text, p_longest integer) returns text
 language plpgsql immutable parallel safe as $$
 begin
     if p_value is null or length(p_value) not between 1 and p_longest then
@@ -27,10 +27,10 @@ $$;
 
 -- A name: 1 to 249 characters, Kafka's longest for a topic, none of them a control character, which would forge lines of a
 -- log.
-create or replace function sharequeue.check_name(p_what text, p_value text) returns text
+create or replace function sharequeue_internal.check_name(p_what text, p_value text) returns text
 language plpgsql immutable parallel safe as $$
 begin
-    perform sharequeue.check_text(p_what, p_value, 249);
+    perform sharequeue_internal.check_text(p_what, p_value, 249);
     if p_value ~ '[\x01-\x1f\x7f]' then
         raise exception '% has a control character in it: leave it out', p_what using errcode = 'SQ042';
     end if;
@@ -40,17 +40,17 @@ $$;
 
 -- The same for the id of a group that is to be made; Kafka's word for it is another. Asked by a trigger of share_groups,
 -- so by every way to make one.
-create or replace function sharequeue.check_group_id(p_group_id text) returns text
+create or replace function sharequeue_internal.check_group_id(p_group_id text) returns text
 language plpgsql immutable parallel safe as $$
 begin
-    return sharequeue.check_name('the group id', p_group_id);
+    return sharequeue_internal.check_name('the group id', p_group_id);
 exception when sqlstate 'SQ042' then
     raise exception '%', sqlerrm using errcode = 'SQ024';
 end
 $$;
 
 -- A whole number within bounds.
-create or replace function sharequeue.check_between(p_what text, p_value bigint, p_least bigint, p_most bigint)
+create or replace function sharequeue_internal.check_between(p_what text, p_value bigint, p_least bigint, p_most bigint)
 returns bigint
 language plpgsql immutable parallel safe as $$
 begin
@@ -63,7 +63,7 @@ end
 $$;
 
 -- A time span that is not negative, and short enough to be added to a time.
-create or replace function sharequeue.check_span(p_what text, p_value interval) returns interval
+create or replace function sharequeue_internal.check_span(p_what text, p_value interval) returns interval
 language plpgsql immutable parallel safe as $$
 begin
     if p_value is null or p_value not between interval '0' and interval '100 years' then
@@ -75,7 +75,7 @@ end
 $$;
 
 -- Why something cannot be a set of offsets; null where it can.
-create or replace function sharequeue.offsets_fault(p_offsets int8multirange) returns text
+create or replace function sharequeue_internal.offsets_fault(p_offsets int8multirange) returns text
 language plpgsql immutable parallel safe as $$
 begin
     if p_offsets is null or lower_inf(p_offsets) or upper_inf(p_offsets) or lower(p_offsets) < 0
@@ -86,11 +86,11 @@ begin
 end
 $$;
 
-create or replace function sharequeue.check_offsets(p_offsets int8multirange) returns int8multirange
+create or replace function sharequeue_internal.check_offsets(p_offsets int8multirange) returns int8multirange
 language plpgsql immutable parallel safe as $$
 begin
-    if sharequeue.offsets_fault(p_offsets) is not null then
-        raise exception '%', sharequeue.offsets_fault(p_offsets) using errcode = 'SQ042';
+    if sharequeue_internal.offsets_fault(p_offsets) is not null then
+        raise exception '%', sharequeue_internal.offsets_fault(p_offsets) using errcode = 'SQ042';
     end if;
     return p_offsets;
 end
@@ -98,7 +98,7 @@ $$;
 
 -- Why something cannot be the time before which a released record is not delivered; null where it can. A time that has
 -- passed is as good as none.
-create or replace function sharequeue.not_before_fault(p_not_before timestamptz) returns text
+create or replace function sharequeue_internal.not_before_fault(p_not_before timestamptz) returns text
 language plpgsql stable as $$
 begin
     if p_not_before = 'infinity' or p_not_before > sharequeue.clock() + interval '100 years' then

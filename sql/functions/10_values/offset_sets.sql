@@ -10,7 +10,7 @@ language sql immutable parallel safe
 return (select coalesce(sum(upper(r) - lower(r)), 0)::bigint from (select unnest(p_offsets) as r) as ranges);
 
 -- The lowest p_count offsets of a set; all of it when it holds fewer.
-create or replace function sharequeue.first_records(p_offsets int8multirange, p_count bigint) returns int8multirange
+create or replace function sharequeue_internal.first_records(p_offsets int8multirange, p_count bigint) returns int8multirange
 language sql immutable parallel safe set search_path = pg_catalog as $$
     select coalesce(range_agg(int8range(first, first + least(past - first, p_count - before))), '{}'::int8multirange)
     from (
@@ -24,6 +24,6 @@ language sql immutable parallel safe set search_path = pg_catalog as $$
 $$;
 
 -- A set without what lies below an offset; the same set, untouched, where nothing does.
-create or replace function sharequeue.offsets_from(p_offsets int8multirange, p_first bigint) returns int8multirange
+create or replace function sharequeue_internal.offsets_from(p_offsets int8multirange, p_first bigint) returns int8multirange
 language sql immutable parallel safe
 return case when lower(p_offsets) < p_first then p_offsets * int8multirange(int8range(p_first, null)) else p_offsets end;

@@ -2,12 +2,12 @@
 -- one that is not, changes nothing.
 
 -- What an ACL may say, as the table's constraints have it.
-create or replace function sharequeue.check_acl(
+create or replace function sharequeue_internal.check_acl(
     p_principal text, p_operation text, p_permission text, p_pattern_type text
 ) returns void
 language plpgsql immutable as $$
 begin
-    if not coalesce(p_principal like 'User:_%' and sharequeue.check_name('the principal', p_principal) is not null
+    if not coalesce(p_principal like 'User:_%' and sharequeue_internal.check_name('the principal', p_principal) is not null
             and p_operation in ('ALL', 'READ', 'DESCRIBE', 'ALTER', 'DELETE', 'ALTER_CONFIGS', 'DESCRIBE_CONFIGS')
             and p_permission in ('ALLOW', 'DENY') and p_pattern_type in ('LITERAL', 'PREFIXED'), false) then
         raise exception 'no such ACL: a principal is User:<name>, an operation ALL, READ, DESCRIBE, ALTER, DELETE, '
@@ -17,21 +17,21 @@ begin
 end
 $$;
 
--- Answers whether it was new.
+-- Returns whether it was new.
 create or replace function sharequeue.add_acl(
     p_principal text, p_operation text, p_permission text, p_pattern_type text, p_resource_name text
 ) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
-    perform sharequeue.authorise_cluster();
-    perform sharequeue.check_acl(p_principal, p_operation, p_permission, p_pattern_type),
-        sharequeue.check_name('the resource name', p_resource_name);
+    perform sharequeue_internal.authorise_cluster();
+    perform sharequeue_internal.check_acl(p_principal, p_operation, p_permission, p_pattern_type),
+        sharequeue_internal.check_name('the resource name', p_resource_name);
     lock table sharequeue.acls in share row exclusive mode;
     insert into sharequeue.acls (principal, operation, permission, pattern_type, resource_name)
     values (p_principal, p_operation, p_permission, p_pattern_type, p_resource_name)
     on conflict on constraint acls_pkey do nothing;
     if found then
-        perform sharequeue.audit('add_acl', null, null, jsonb_build_object('principal', p_principal,
+        perform sharequeue_internal.audit('add_acl', null, null, jsonb_build_object('principal', p_principal,
             'operation', p_operation, 'permission', p_permission, 'pattern_type', p_pattern_type,
             'resource_name', p_resource_name));
         return true;
@@ -40,7 +40,7 @@ begin
 end
 $$;
 
--- Removes the ACLs that match everything given; null stands for any. Answers them, or under p_dry_run those it would
+-- Removes the ACLs that match everything given; null stands for any. Returns them, or under p_dry_run those it would
 -- remove.
 create or replace function sharequeue.remove_acls(
     p_principal text, p_operation text, p_permission text, p_pattern_type text, p_resource_name text,
@@ -50,8 +50,8 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_acls sharequeue.acls[];
 begin
-    perform sharequeue.authorise_cluster();
-    perform sharequeue.check_present('whether it is a dry run', p_dry_run);
+    perform sharequeue_internal.authorise_cluster();
+    perform sharequeue_internal.check_present('whether it is a dry run', p_dry_run);
     if not p_dry_run then
         lock table sharequeue.acls in share row exclusive mode;
     end if;
@@ -64,26 +64,26 @@ begin
     if not p_dry_run then
         -- All in one statement, so that the groups that they cover are locked together, in order.
         delete from sharequeue.acls a where a = any (v_acls);
-        perform sharequeue.audit('remove_acl', null, to_jsonb(a), null) from unnest(v_acls) as a;
+        perform sharequeue_internal.audit('remove_acl', null, to_jsonb(a), null) from unnest(v_acls) as a;
     end if;
     return query select * from unnest(v_acls);
 end
 $$;
 
--- Kafka's allow.everyone.if.no.acl.found: whether a group that no ACL names is open to all. Answers what it was.
+-- Kafka's allow.everyone.if.no.acl.found: whether a group that no ACL names is open to all. Returns what it was.
 create or replace function sharequeue.allow_everyone_if_no_acl_found(p_allow boolean) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_before boolean := coalesce((select allow_everyone_if_no_acl_found from sharequeue.authorizer), true);
 begin
-    perform sharequeue.authorise_cluster();
-    perform sharequeue.check_present('whether to allow everyone', p_allow);
+    perform sharequeue_internal.authorise_cluster();
+    perform sharequeue_internal.check_present('whether to allow everyone', p_allow);
     lock table sharequeue.acls in share row exclusive mode;
     insert into sharequeue.authorizer (allow_everyone_if_no_acl_found) values (p_allow)
     on conflict on constraint authorizer_pkey do update
         set allow_everyone_if_no_acl_found = excluded.allow_everyone_if_no_acl_found;
     if p_allow <> v_before then
-        perform sharequeue.audit('allow_everyone_if_no_acl_found', null, to_jsonb(v_before), to_jsonb(p_allow));
+        perform sharequeue_internal.audit('allow_everyone_if_no_acl_found', null, to_jsonb(v_before), to_jsonb(p_allow));
     end if;
     return v_before;
 end

@@ -1,8 +1,8 @@
 -- Who is asking, and may they? Kafka's ACLs on groups (org.apache.kafka.metadata.authorizer.StandardAuthorizer), asked
--- by the functions themselves, so that a bare SQL client meets the same answers as one of the service.
+-- by the functions themselves, so that a bare SQL client gets the same results as one of the service.
 
 -- Whether the role that is logged in may speak for others: the service's role, and the owner of the schema.
-create or replace function sharequeue.is_trusted() returns boolean
+create or replace function sharequeue_internal.is_trusted() returns boolean
 language plpgsql stable as $$
 declare
     v_service oid := to_regrole(quote_ident(coalesce(
@@ -23,7 +23,7 @@ language plpgsql stable as $$
 declare
     v_passed_on text := current_setting('sharequeue.principal', true);
 begin
-    if v_passed_on <> '' and sharequeue.is_trusted() then
+    if v_passed_on <> '' and sharequeue_internal.is_trusted() then
         return v_passed_on;
     end if;
     return 'User:' || cast(session_user as text);
@@ -31,15 +31,15 @@ end
 $$;
 
 -- Kafka's super.users: a trusted role that acts for itself.
-create or replace function sharequeue.is_super_user() returns boolean
+create or replace function sharequeue_internal.is_super_user() returns boolean
 language plpgsql stable as $$
 begin
-    return coalesce(current_setting('sharequeue.principal', true), '') = '' and sharequeue.is_trusted();
+    return coalesce(current_setting('sharequeue.principal', true), '') = '' and sharequeue_internal.is_trusted();
 end
 $$;
 
 -- Whether an ACL's pattern covers a group.
-create or replace function sharequeue.covers(p_pattern_type text, p_resource_name text, p_group_id text) returns boolean
+create or replace function sharequeue_internal.covers(p_pattern_type text, p_resource_name text, p_group_id text) returns boolean
 language sql immutable parallel safe as $$
     select case p_pattern_type
         when 'PREFIXED' then pg_catalog.starts_with(p_group_id, p_resource_name)
@@ -47,21 +47,21 @@ language sql immutable parallel safe as $$
 $$;
 
 -- Whether anybody may be refused anything of a group.
-create or replace function sharequeue.acls_apply(p_group_id text) returns boolean
+create or replace function sharequeue_internal.acls_apply(p_group_id text) returns boolean
 language sql stable as $$
     select not coalesce((select allow_everyone_if_no_acl_found from sharequeue.authorizer), true)
-        or exists (select from sharequeue.acls where sharequeue.covers(pattern_type, resource_name, p_group_id))
+        or exists (select from sharequeue.acls where sharequeue_internal.covers(pattern_type, resource_name, p_group_id))
 $$;
 
 -- Whether the principal may do an operation on a group. A denial wins; without any ACL on the group the setting
 -- decides; to be allowed to read, alter or delete is to be allowed to describe.
-create or replace function sharequeue.authorised(p_group_id text, p_operation text) returns boolean
+create or replace function sharequeue_internal.authorised(p_group_id text, p_operation text) returns boolean
 language plpgsql stable as $$
 declare
     v_principal text := sharequeue.principal();
     v_found record;
 begin
-    if sharequeue.is_super_user() then
+    if sharequeue_internal.is_super_user() then
         return true;
     end if;
     select count(*) as acls,
@@ -72,7 +72,7 @@ begin
     into v_found
     from (
         select operation, permission, principal in (v_principal, 'User:*') as mine
-        from sharequeue.acls where sharequeue.covers(pattern_type, resource_name, p_group_id)
+        from sharequeue.acls where sharequeue_internal.covers(pattern_type, resource_name, p_group_id)
     ) as a;
     if v_found.acls = 0 then
         return coalesce((select allow_everyone_if_no_acl_found from sharequeue.authorizer), true);
@@ -81,59 +81,59 @@ begin
 end
 $$;
 
--- The same for an operation that changes state and whose answer has no place for an error: raises Kafka's error number as
+-- The same for an operation that changes state and whose result has no column for an error: raises Kafka's error number as
 -- SQLSTATE SQ030. The transaction's level is asked first.
-create or replace function sharequeue.authorise(p_group_id text, p_operation text) returns void
+create or replace function sharequeue_internal.authorise(p_group_id text, p_operation text) returns void
 language plpgsql stable as $$
 begin
     perform sharequeue.require_read_committed();
     if coalesce((select not acls_apply from sharequeue.group_settings where group_id = p_group_id), false) then
         return;
     end if;
-    if not sharequeue.authorised(p_group_id, p_operation) then
+    if not sharequeue_internal.authorised(p_group_id, p_operation) then
         raise exception '% may not % group %', sharequeue.principal(), p_operation, p_group_id using errcode = 'SQ030';
     end if;
 end
 $$;
 
 -- What changes something of the whole cluster (ACLs, all state epochs, all locks): super users only.
-create or replace function sharequeue.authorise_cluster() returns void
+create or replace function sharequeue_internal.authorise_cluster() returns void
 language plpgsql stable as $$
 begin
     perform sharequeue.require_read_committed();
-    if not sharequeue.is_super_user() then
+    if not sharequeue_internal.is_super_user() then
         raise exception '% may not alter the cluster', sharequeue.principal() using errcode = 'SQ031';
     end if;
 end
 $$;
 
 -- A new group learns whether ACLs apply to it.
-create or replace function sharequeue.group_settings_learn_acls() returns trigger
+create or replace function sharequeue_internal.group_settings_learn_acls() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
-    new.acls_apply := sharequeue.acls_apply(new.group_id);
+    new.acls_apply := sharequeue_internal.acls_apply(new.group_id);
     return new;
 end
 $$;
 create or replace trigger group_settings_acls before insert on sharequeue.group_settings
-    for each row execute function sharequeue.group_settings_learn_acls();
+    for each row execute function sharequeue_internal.group_settings_learn_acls();
 
 -- All groups learn it again when ACLs change. The table is locked against groups that are just being made: without that
 -- one could miss an ACL that commits at the same time.
-create or replace function sharequeue.groups_learn_acls() returns trigger
+create or replace function sharequeue_internal.groups_learn_acls() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
     perform sharequeue.require_read_committed();
     lock table sharequeue.group_settings in share row exclusive mode;
-    perform sharequeue.lock_in_order(
-        array(select group_id from sharequeue.group_settings where acls_apply <> sharequeue.acls_apply(group_id)),
+    perform sharequeue_internal.lock_in_order(
+        array(select group_id from sharequeue.group_settings where acls_apply <> sharequeue_internal.acls_apply(group_id)),
         true, true);
     update sharequeue.group_settings set acls_apply = not acls_apply
-    where acls_apply <> sharequeue.acls_apply(group_id);
+    where acls_apply <> sharequeue_internal.acls_apply(group_id);
     return null;
 end
 $$;
 create or replace trigger acls_learned after insert or update or delete or truncate on sharequeue.acls
-    for each statement execute function sharequeue.groups_learn_acls();
+    for each statement execute function sharequeue_internal.groups_learn_acls();
 create or replace trigger authorizer_learned after insert or update or delete or truncate on sharequeue.authorizer
-    for each statement execute function sharequeue.groups_learn_acls();
+    for each statement execute function sharequeue_internal.groups_learn_acls();

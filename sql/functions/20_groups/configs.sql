@@ -1,6 +1,6 @@
 -- Group configs as the state functions need them: the group's own value, else the service's, else Kafka's default. Names,
 -- defaults and bounds for people are in sharequeue/groups/config_keys.py; a test holds the two against each other.
-create or replace function sharequeue.group_config(p_group_id text, p_name text) returns text
+create or replace function sharequeue_internal.group_config(p_group_id text, p_name text) returns text
 language sql stable set search_path = pg_catalog as $$
     select coalesce(
         (select value from sharequeue.group_configs
@@ -31,8 +31,8 @@ $$;
 create or replace function sharequeue.stored_configs(p_group_id text) returns table (name text, value text)
 language plpgsql stable set search_path = pg_catalog as $$
 begin
-    perform sharequeue.authorise(p_group_id, 'DESCRIBE');
-    perform sharequeue.check_present('the group id', p_group_id);
+    perform sharequeue_internal.authorise(p_group_id, 'DESCRIBE');
+    perform sharequeue_internal.check_present('the group id', p_group_id);
     return query select c.name, c.value from sharequeue.group_configs c where c.group_id = p_group_id order by c.name;
 end
 $$;
@@ -45,38 +45,38 @@ $$;
 
 -- A number among a group's configs, kept inside the service's bounds also where those moved after it was set (Kafka's
 -- GroupConfigManager). Bounds that nobody has set do not bind, but for those of a lock's duration.
-create or replace function sharequeue.bounded_group_config(p_group_id text, p_name text) returns bigint
+create or replace function sharequeue_internal.bounded_group_config(p_group_id text, p_name text) returns bigint
 language sql stable set search_path = pg_catalog as $$
     select least(
-        greatest(sharequeue.group_config(p_group_id, p_name)::bigint,
-            sharequeue.group_config(p_group_id, 'group.share.min.' || substr(p_name, length('share.') + 1))::bigint),
-        sharequeue.group_config(p_group_id, 'group.share.max.' || substr(p_name, length('share.') + 1))::bigint)
+        greatest(sharequeue_internal.group_config(p_group_id, p_name)::bigint,
+            sharequeue_internal.group_config(p_group_id, 'group.share.min.' || substr(p_name, length('share.') + 1))::bigint),
+        sharequeue_internal.group_config(p_group_id, 'group.share.max.' || substr(p_name, length('share.') + 1))::bigint)
 $$;
 
 -- The same, compiled into the group's row of group_settings. An acquire that asked group_config five times paid 45 µs
 -- for it; the row costs 2.
-create or replace function sharequeue.compile_group_settings(p_group_id text) returns void
+create or replace function sharequeue_internal.compile_group_settings(p_group_id text) returns void
 language sql volatile set search_path = pg_catalog as $$
     -- First, so that what another transaction is just setting is waited for, and then read.
-    select sharequeue.lock_in_order(array[p_group_id], true, false);
+    select sharequeue_internal.lock_in_order(array[p_group_id], true, false);
     insert into sharequeue.group_settings as s (group_id, delivery_count_limit, lock_duration_ms, min_lock_duration_ms,
         max_lock_duration_ms, max_record_locks, read_committed, renew_enabled, dead_letters, breaker_percent,
         breaker_min_records, breaker_window_records, breaker_probe_records, breaker_open_ms, refund_cancelled)
     select g.group_id,
-        sharequeue.bounded_group_config(g.group_id, 'share.delivery.count.limit')::integer,
-        sharequeue.bounded_group_config(g.group_id, 'share.record.lock.duration.ms')::integer,
-        sharequeue.group_config(g.group_id, 'group.share.min.record.lock.duration.ms')::integer,
-        sharequeue.group_config(g.group_id, 'group.share.max.record.lock.duration.ms')::integer,
-        sharequeue.bounded_group_config(g.group_id, 'share.partition.max.record.locks'),
-        sharequeue.group_config(g.group_id, 'share.isolation.level') = 'read_committed',
-        sharequeue.group_config(g.group_id, 'share.renew.acknowledge.enable') <> 'false',
-        sharequeue.group_config(g.group_id, 'errors.deadletterqueue.topic.name') <> '',
-        sharequeue.group_config(g.group_id, 'sharequeue.circuit.breaker.failure.percent')::integer,
-        sharequeue.group_config(g.group_id, 'sharequeue.circuit.breaker.min.records')::bigint,
-        sharequeue.group_config(g.group_id, 'sharequeue.circuit.breaker.window.records')::bigint,
-        sharequeue.group_config(g.group_id, 'sharequeue.circuit.breaker.probe.records')::bigint,
-        sharequeue.group_config(g.group_id, 'sharequeue.circuit.breaker.open.ms')::integer,
-        sharequeue.group_config(g.group_id, 'sharequeue.cancelled.run.refund.enable') = 'true'
+        sharequeue_internal.bounded_group_config(g.group_id, 'share.delivery.count.limit')::integer,
+        sharequeue_internal.bounded_group_config(g.group_id, 'share.record.lock.duration.ms')::integer,
+        sharequeue_internal.group_config(g.group_id, 'group.share.min.record.lock.duration.ms')::integer,
+        sharequeue_internal.group_config(g.group_id, 'group.share.max.record.lock.duration.ms')::integer,
+        sharequeue_internal.bounded_group_config(g.group_id, 'share.partition.max.record.locks'),
+        sharequeue_internal.group_config(g.group_id, 'share.isolation.level') = 'read_committed',
+        sharequeue_internal.group_config(g.group_id, 'share.renew.acknowledge.enable') <> 'false',
+        sharequeue_internal.group_config(g.group_id, 'errors.deadletterqueue.topic.name') <> '',
+        sharequeue_internal.group_config(g.group_id, 'sharequeue.circuit.breaker.failure.percent')::integer,
+        sharequeue_internal.group_config(g.group_id, 'sharequeue.circuit.breaker.min.records')::bigint,
+        sharequeue_internal.group_config(g.group_id, 'sharequeue.circuit.breaker.window.records')::bigint,
+        sharequeue_internal.group_config(g.group_id, 'sharequeue.circuit.breaker.probe.records')::bigint,
+        sharequeue_internal.group_config(g.group_id, 'sharequeue.circuit.breaker.open.ms')::integer,
+        sharequeue_internal.group_config(g.group_id, 'sharequeue.cancelled.run.refund.enable') = 'true'
     from sharequeue.share_groups g where g.group_id = p_group_id
     on conflict on constraint group_settings_pkey do update set
         delivery_count_limit = excluded.delivery_count_limit, lock_duration_ms = excluded.lock_duration_ms,
@@ -91,7 +91,7 @@ $$;
 
 -- Refuses what cannot be configs of a service: texts by name, whole numbers where the state functions read numbers. What is
 -- in bounds is sharequeue/groups/configs.py's matter.
-create or replace function sharequeue.check_service_configs(p_configs jsonb) returns void
+create or replace function sharequeue_internal.check_service_configs(p_configs jsonb) returns void
 language plpgsql immutable as $$
 declare
     v_config record;
@@ -120,55 +120,55 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_before jsonb;
 begin
-    perform sharequeue.authorise_cluster();
-    perform sharequeue.check_service_configs(p_configs);
+    perform sharequeue_internal.authorise_cluster();
+    perform sharequeue_internal.check_service_configs(p_configs);
     lock table sharequeue.service_configs in share row exclusive mode;
     select coalesce(jsonb_object_agg(name, value), '{}') into v_before from sharequeue.service_configs;
     if v_before = p_configs then
         -- The first to say so is written down too: who says otherwise later is told who that was.
         if not exists (select from sharequeue.audit_log where group_id is null and act = 'set_service_configs') then
-            perform sharequeue.audit('set_service_configs', null, v_before, p_configs);
+            perform sharequeue_internal.audit('set_service_configs', null, v_before, p_configs);
         end if;
         return false;
     end if;
     delete from sharequeue.service_configs;
     insert into sharequeue.service_configs (name, value) select key, value from jsonb_each_text(p_configs);
-    perform sharequeue.lock_in_order(null, true, true);
-    perform sharequeue.compile_group_settings(group_id) from sharequeue.share_groups order by group_id;
-    perform sharequeue.audit('set_service_configs', null, v_before, p_configs);
+    perform sharequeue_internal.lock_in_order(null, true, true);
+    perform sharequeue_internal.compile_group_settings(group_id) from sharequeue.share_groups order by group_id;
+    perform sharequeue_internal.audit('set_service_configs', null, v_before, p_configs);
     return true;
 end
 $$;
 
-create or replace function sharequeue.group_settings_follow() returns trigger
+create or replace function sharequeue_internal.group_settings_follow() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
     perform sharequeue.require_read_committed();
     if tg_op <> 'INSERT' then
-        perform sharequeue.compile_group_settings(old.group_id);
+        perform sharequeue_internal.compile_group_settings(old.group_id);
     end if;
     if tg_op <> 'DELETE' then
-        perform sharequeue.compile_group_settings(new.group_id);
+        perform sharequeue_internal.compile_group_settings(new.group_id);
     end if;
     return null;
 end
 $$;
 
 create or replace trigger share_groups_settings after insert on sharequeue.share_groups
-    for each row execute function sharequeue.group_settings_follow();
+    for each row execute function sharequeue_internal.group_settings_follow();
 -- Group configs are changed as rows: the group comes first, whoever does it.
-create or replace function sharequeue.group_configs_lock_group() returns trigger
+create or replace function sharequeue_internal.group_configs_lock_group() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
     if tg_op = 'DELETE' then
-        perform sharequeue.lock_group(old.group_id);
+        perform sharequeue_internal.lock_group(old.group_id);
         return old;
     end if;
-    perform sharequeue.lock_group(new.group_id);
+    perform sharequeue_internal.lock_group(new.group_id);
     return new;
 end
 $$;
 create or replace trigger group_configs_in_order before insert or update or delete on sharequeue.group_configs
-    for each row execute function sharequeue.group_configs_lock_group();
+    for each row execute function sharequeue_internal.group_configs_lock_group();
 create or replace trigger group_configs_settings after insert or update or delete on sharequeue.group_configs
-    for each row execute function sharequeue.group_settings_follow();
+    for each row execute function sharequeue_internal.group_settings_follow();

@@ -6,10 +6,10 @@ create or replace function sharequeue.take_service_lease(
 ) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
-    perform sharequeue.authorise_cluster();
-    perform sharequeue.check_text('the task', p_task, 600);
-    perform sharequeue.check_name('the holder', p_holder);
-    perform sharequeue.check_present('the token', p_token);
+    perform sharequeue_internal.authorise_cluster();
+    perform sharequeue_internal.check_text('the task', p_task, 600);
+    perform sharequeue_internal.check_name('the holder', p_holder);
+    perform sharequeue_internal.check_present('the token', p_token);
     if not coalesce(p_seconds between 1 and 3600, false) then
         raise exception 'a task is taken for 1 to 3600 seconds, not for %', coalesce(p_seconds::text, 'none')
             using errcode = 'SQ042';
@@ -28,8 +28,8 @@ $$;
 create or replace function sharequeue.hold_service_lease(p_task text, p_token uuid) returns void
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
-    perform sharequeue.authorise_cluster();
-    perform sharequeue.check_present('the task', p_task), sharequeue.check_present('the token', p_token);
+    perform sharequeue_internal.authorise_cluster();
+    perform sharequeue_internal.check_present('the task', p_task), sharequeue_internal.check_present('the token', p_token);
     perform from sharequeue.service_leases where task = p_task and token = p_token for share;
     if not found then
         raise exception 'another replica does "%" now', p_task using errcode = 'SQ016';
@@ -41,14 +41,14 @@ $$;
 create or replace function sharequeue.end_service_lease(p_task text, p_token uuid) returns void
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
-    perform sharequeue.authorise_cluster();
-    perform sharequeue.check_present('the task', p_task);
+    perform sharequeue_internal.authorise_cluster();
+    perform sharequeue_internal.check_present('the task', p_task);
     delete from sharequeue.service_leases where task = p_task and token = p_token;
 end
 $$;
 
 -- A replica is at work, and writes dead letters by itself where p_drains. With p_silence, at its start and after it could not work: if no replica was heard for longer,
--- members had nobody to be heard by, so their sessions go on with the time that they had left. Answers how long the
+-- members had nobody to be heard by, so their sessions go on with the time that they had left. Returns how long the
 -- silence was, null when there was none. A session whose row somebody holds is just being kept, and is left alone.
 create or replace function sharequeue.hear_replica(
     p_replica_id text, p_silence interval default null, p_drains boolean default false
@@ -59,10 +59,10 @@ declare
     v_heard timestamptz;
     v_silence interval;
 begin
-    perform sharequeue.authorise_cluster();
-    perform sharequeue.check_name('the name of a replica', p_replica_id);
-    perform sharequeue.check_span('the longest silence', coalesce(p_silence, interval '0'));
-    perform sharequeue.check_present('whether it writes dead letters', p_drains);
+    perform sharequeue_internal.authorise_cluster();
+    perform sharequeue_internal.check_name('the name of a replica', p_replica_id);
+    perform sharequeue_internal.check_span('the longest silence', coalesce(p_silence, interval '0'));
+    perform sharequeue_internal.check_present('whether it writes dead letters', p_drains);
     if p_silence is not null then
         -- Two that start together must not both lengthen the sessions.
         perform pg_advisory_xact_lock(7264519032119);

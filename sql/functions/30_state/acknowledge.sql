@@ -1,10 +1,10 @@
--- Answers records of one lease, as sets of offsets (R-AK-12): accept → ACKNOWLEDGED; release → AVAILABLE, not before
+-- Acknowledges records of one lease, as sets of offsets (R-AK-12): accept → ACKNOWLEDGED; release → AVAILABLE, not before
 -- p_not_before if given, or given up when its deliveries are used up (R-ST-4); reject → given up; gap → ARCHIVED, never a
 -- dead letter. All or nothing (R-AK-14). What lies below SPSO succeeds silently (R-AK-6). Records of the lease that no
 -- set names stay leased.
 --
--- An output named here counts from this commit on. So the call must come from the one holder of what it answers: a lease
--- under its token that has not lapsed, and every offset of the answers, those below SPSO too, held under it. An output is
+-- An output named here counts from this commit on. So the call must come from the one holder of what it acknowledges: a lease
+-- under its token that has not lapsed, and every offset of the sets, those below SPSO too, held under it. An output is
 -- of the lease of that token, one for each sink.
 create or replace function sharequeue.acknowledge(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer,
@@ -14,76 +14,76 @@ create or replace function sharequeue.acknowledge(
 ) returns sharequeue.acknowledged
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
-    v_answer sharequeue.acknowledged;
+    v_result sharequeue.acknowledged;
     v_found record;
     v_key uuid;
     v_stored jsonb;
     v_sp sharequeue.share_partitions;
-    v_answers sharequeue.answers := row(p_accept, p_release, p_reject, p_gap, p_renew);
+    v_acknowledgements sharequeue.acknowledgements := row(p_accept, p_release, p_reject, p_gap, p_renew);
     v_span int8multirange;
     v_held int8multirange;
     v_outside bigint;
     v_at timestamptz;
     v_lease_id bigint;
 begin
-    select * into v_found from sharequeue.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
+    select * into v_found from sharequeue_internal.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
     v_sp := v_found.sp;
     if p_request_id is not null and v_found.error_code <> 30 then
-        v_key := sharequeue.request_key((v_found.sp).share_partition_id, 'acknowledge', p_member_id, p_request_id);
-        v_stored := sharequeue.answered(v_key);
+        v_key := sharequeue_internal.request_key((v_found.sp).share_partition_id, 'acknowledge', p_member_id, p_request_id);
+        v_stored := sharequeue_internal.stored_result(v_key);
         if v_stored is not null then
             return jsonb_populate_record(null::sharequeue.acknowledged, v_stored);
         end if;
     end if;
-    v_answer.error_code := v_found.error_code;
-    v_answer.error_message := v_found.error_message;
-    if v_answer.error_code = 0 then
-        v_answer.error_message := coalesce(sharequeue.answers_fault(v_answers), sharequeue.outputs_fault(p_outputs),
-            sharequeue.not_before_fault(p_not_before));
-        v_answer.error_code := case when v_answer.error_message is null then 0 else 42 end;
+    v_result.error_code := v_found.error_code;
+    v_result.error_message := v_found.error_message;
+    if v_result.error_code = 0 then
+        v_result.error_message := coalesce(sharequeue_internal.acknowledgements_fault(v_acknowledgements), sharequeue_internal.outputs_fault(p_outputs),
+            sharequeue_internal.not_before_fault(p_not_before));
+        v_result.error_code := case when v_result.error_message is null then 0 else 42 end;
     end if;
-    if v_answer.error_code = 0 then
-        select * into v_answer.error_code, v_answer.error_message
-        from sharequeue.check_member(p_group_id, p_member_id, p_member_epoch);
+    if v_result.error_code = 0 then
+        select * into v_result.error_code, v_result.error_message
+        from sharequeue_internal.check_member(p_group_id, p_member_id, p_member_epoch);
     end if;
-    if v_answer.error_code <> 0 then
-        return v_answer;
+    if v_result.error_code <> 0 then
+        return v_result;
     end if;
 
     v_at := sharequeue.clock();
     if v_sp.next_expiry <= v_at then
-        perform sharequeue.settle_lapsed(v_sp.share_partition_id, v_at);
+        perform sharequeue_internal.settle_lapsed(v_sp.share_partition_id, v_at);
         select * into v_sp from sharequeue.share_partitions where share_partition_id = v_sp.share_partition_id;
     end if;
     if p_outputs <> '[]' then
-        select * into v_answer.error_code, v_answer.error_message, v_lease_id
-        from sharequeue.check_outputs(v_sp.share_partition_id, p_member_id, p_token, v_answers, p_outputs);
-        if v_answer.error_code <> 0 then
-            return v_answer;
+        select * into v_result.error_code, v_result.error_message, v_lease_id
+        from sharequeue_internal.check_outputs(v_sp.share_partition_id, p_member_id, p_token, v_acknowledgements, p_outputs);
+        if v_result.error_code <> 0 then
+            return v_result;
         end if;
     end if;
-    v_answers := sharequeue.answers_from(v_answers, v_sp.spso);
-    v_span := sharequeue.span(v_answers);
+    v_acknowledgements := sharequeue_internal.acknowledgements_from(v_acknowledgements, v_sp.spso);
+    v_span := sharequeue_internal.span(v_acknowledgements);
     if not isempty(v_span) then
-        v_held := sharequeue.held(v_sp.share_partition_id, lower(v_span), upper(v_span) - 1, p_member_id, p_token);
-        v_outside := sharequeue.first_outside(v_answers, v_held);
+        v_held := sharequeue_internal.held(v_sp.share_partition_id, lower(v_span), upper(v_span) - 1, p_member_id, p_token);
+        v_outside := sharequeue_internal.first_outside(v_acknowledgements, v_held);
         if v_outside is not null then
-            v_answer.error_code := 121;
-            v_answer.error_message := format('offset %s is not held under this lease: its lock lapsed, it was answered '
+            v_result.error_code := 121;
+            v_result.error_message := format('offset %s is not held under this lease: its lock lapsed, it was acknowledged '
                 'already, or it belongs to another member', v_outside);
-            return v_answer;
+            return v_result;
         elsif not isempty(p_renew) and not (v_found.settings).renew_enabled then
-            v_answer.error_code := 121;
-            v_answer.error_message := 'Renewing acquisition locks is not enabled for the group.';
-            return v_answer;
+            v_result.error_code := 121;
+            v_result.error_message := 'Renewing acquisition locks is not enabled for the group.';
+            return v_result;
         end if;
     end if;
-    v_answer := sharequeue.apply_answers(
-        v_sp, v_found.settings, p_member_id, p_token, v_answers, coalesce(v_held, '{}'), p_not_before, v_at);
+    v_result := sharequeue_internal.apply_acknowledgements(
+        v_sp, v_found.settings, p_member_id, p_token, v_acknowledgements, coalesce(v_held, '{}'), p_not_before, v_at);
     insert into sharequeue.lease_outputs (lease_id, sink, share_partition_id, location, records, acknowledged_at)
     select v_lease_id, o->>'sink', v_sp.share_partition_id, o->>'location', (o->>'records')::bigint, v_at
     from jsonb_array_elements(p_outputs) as o;
-    perform sharequeue.remember(v_key, 'acknowledge', to_jsonb(v_answer));
-    return v_answer;
+    perform sharequeue_internal.remember(v_key, 'acknowledge', to_jsonb(v_result));
+    return v_result;
 end
 $$;

@@ -1,4 +1,4 @@
--- Answers one fetch and makes the next, in one call and one commit, as Kafka's ShareFetch carries acknowledgements. The
+-- Acknowledges one fetch and makes the next, in one call and one commit, as Kafka's ShareFetch carries acknowledgements. The
 -- acknowledgement's refusal does not stop the acquire. Always one row at least; its acquire columns are null when there
 -- is nothing to lease. acknowledge_and_fetch takes more: lists of types, the log's batches, IsRenewAck, with which nothing is
 -- acquired. Twenty-two arguments cost 29 µs a call to parse and plan, so that most callers are spared them.
@@ -35,14 +35,14 @@ begin
     if current_setting('transaction_isolation') <> 'read committed' then -- written out: 0.7 µs instead of 2
         perform sharequeue.require_read_committed();
     end if;
-    -- A call that names its token and is known by a request id need not be looked up here: had it been answered
+    -- A call that names its token and is known by a request id need not be looked up here: had it been done
     -- before, nothing would be held under that token any more.
     if p_types = '{1}' and array_length(p_firsts, 1) = 1 and array_length(p_lasts, 1) = 1
             and p_lasts[1] < 9223372036854775807 and p_max_records between 1 and 2147483647 and p_redelivery in ('kafka', 'fan_out')
             and (p_token is not null or p_request_id is null) then
         if p_member_epoch is not null then
             select m.error_code into v_refused
-            from sharequeue.check_member(p_group_id, p_member_id, p_member_epoch) as m;
+            from sharequeue_internal.check_member(p_group_id, p_member_id, p_member_epoch) as m;
         end if;
         if v_refused = 0 then
             -- The update takes the lock, and its conditions are judged, and the clock is read, on the row as it is then.
@@ -78,7 +78,7 @@ begin
                     int8multirange(int8range(v_sp.spso, v_sp.speo)))::sharequeue.acknowledged_and_acquired;
                 return;
             end if;
-            v_row := sharequeue.fetch_whole_batch(p_group_id, p_topic, p_partition, p_state_epoch, p_member_id,
+            v_row := sharequeue_internal.fetch_whole_batch(p_group_id, p_topic, p_partition, p_state_epoch, p_member_id,
                 p_member_epoch, p_token, p_request_id, p_firsts[1], p_lasts[1], p_max_records, p_redelivery);
             if v_row.acknowledge_error_code = 0 then
                 return next v_row;
@@ -87,7 +87,7 @@ begin
         end if;
     end if;
     if p_request_id is not null then
-        v_row := sharequeue.answered_fetch(p_group_id, p_topic, p_partition, p_request_id, p_member_id, p_token, p_firsts[1]);
+        v_row := sharequeue_internal.stored_fetch(p_group_id, p_topic, p_partition, p_request_id, p_member_id, p_token, p_firsts[1]);
         if v_row.acknowledge_error_code is not null then
             return next v_row;
             return;
@@ -101,7 +101,7 @@ $$;
 
 -- The usual fetch in the tables; null when it cannot serve the call, which then has changed nothing but to unfold the
 -- share-partition. Folds it where nothing else is in flight.
-create or replace function sharequeue.fetch_whole_batch(
+create or replace function sharequeue_internal.fetch_whole_batch(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer,
     p_token uuid, p_request_id uuid, p_first bigint, p_last bigint, p_max_records bigint, p_redelivery text
 ) returns sharequeue.acknowledged_and_acquired
@@ -130,7 +130,7 @@ begin
     into v_sp from sharequeue.share_partitions
     where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
     if v_sp.folded then
-        perform sharequeue.unfold(v_sp.id);
+        perform sharequeue_internal.unfold(v_sp.id);
     end if;
     select lock_duration_ms, max_record_locks, xmin as version,
         case when read_committed then v_sp.last_stable_offset else v_sp.log_end end as read_end,
@@ -169,8 +169,8 @@ begin
     else
         update sharequeue.in_flight_batches set state = 2, lease_id = null
         where share_partition_id = v_sp.id and first_offset = p_first and part = 0;
-        perform sharequeue.advance_spso(v_sp.id, v_past - p_first, v_past - p_first);
-        perform sharequeue.join_terminal(v_sp.id, p_first, p_first);
+        perform sharequeue_internal.advance_spso(v_sp.id, v_past - p_first, v_past - p_first);
+        perform sharequeue_internal.join_terminal(v_sp.id, p_first, p_first);
         select spso, delivery_complete_count, accepted_first
         into v_sp.spso, v_sp.delivery_complete_count, v_sp.accepted_first
         from sharequeue.share_partitions where share_partition_id = v_sp.id;
@@ -183,7 +183,7 @@ begin
         delete from sharequeue.leases where lease_id = v_lease.lease_id;
         if p_request_id is not null then
             insert into sharequeue.requests (request_key, operation, answered_at, fetched)
-            values (sharequeue.request_key(v_sp.id, 'acknowledge_and_acquire', p_member_id, p_request_id),
+            values (sharequeue_internal.request_key(v_sp.id, 'acknowledge_and_acquire', p_member_id, p_request_id),
                 'acknowledge_and_acquire', v_settings.at, v_row);
         end if;
         return v_row;
@@ -201,7 +201,7 @@ begin
         update sharequeue.share_partitions set next_expiry = v_row.expires_at where share_partition_id = v_sp.id;
     end if;
     if v_reused and v_sp.spso = v_sp.speo and p_token is not null and v_sp.speo < 4611686018427387904
-            and sharequeue.may_fold(p_group_id, v_settings.version, v_sp.id) then
+            and sharequeue_internal.may_fold(p_group_id, v_settings.version, v_sp.id) then
         delete from sharequeue.leases where lease_id = v_lease.lease_id;
         delete from sharequeue.in_flight_batches
         where share_partition_id = v_sp.id and first_offset = p_first and part = 0;
@@ -221,7 +221,7 @@ begin
             (share_partition_id, first_offset, last_offset, state, delivery_count, lease_id, journalled)
         values (v_sp.id, v_sp.speo, v_past - 1, 1, 1, v_row.lease_id, true);
     end if;
-    -- One statement over three tables; three apart cost the same. The lease keeps the answer for a repeated call.
+    -- One statement over three tables; three apart cost the same. The lease keeps the result for a repeated call.
     with held as (
         update sharequeue.leases set lease_id = v_row.lease_id, token = v_row.token,
             member_epoch = coalesce(p_member_epoch, -1), lock_duration_ms = v_row.lock_duration_ms,

@@ -13,16 +13,16 @@ declare
     v_acquired sharequeue.acquired;
     v_row sharequeue.acknowledged_and_acquired;
     v_rows integer := 0;
-    v_answer jsonb := '[]';
+    v_result jsonb := '[]';
     v_found record;
     v_key uuid;
     v_stored jsonb;
 begin
     if p_request_id is not null then
-        select * into v_found from sharequeue.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
-        v_key := sharequeue.request_key(
+        select * into v_found from sharequeue_internal.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
+        v_key := sharequeue_internal.request_key(
             (v_found.sp).share_partition_id, 'acknowledge_and_acquire', p_member_id, p_request_id);
-        v_stored := sharequeue.answered(v_key);
+        v_stored := sharequeue_internal.stored_result(v_key);
         if v_found.error_code <> 30 and v_stored is not null then
             return query select * from jsonb_populate_recordset(null::sharequeue.acknowledged_and_acquired, v_stored);
             return;
@@ -50,51 +50,51 @@ begin
         v_row.expires_at := (v_acquired).expires_at;
         v_row.delivery_count := (v_acquired).delivery_count;
         v_row.offsets := (v_acquired).offsets;
-        v_answer := v_answer || to_jsonb(v_row);
+        v_result := v_result || to_jsonb(v_row);
         return next v_row;
     end loop;
     if v_rows = 0 then
-        v_answer := v_answer || to_jsonb(v_row);
+        v_result := v_result || to_jsonb(v_row);
         return next v_row;
     end if;
-    -- One half may be refused while the other has taken effect: a repeated call must not answer, nor lease, once more.
+    -- One half may be refused while the other has taken effect: a repeated call must not acknowledge, nor lease, once more.
     if (v_row).acknowledge_error_code = 0 or (v_row).lease_id is not null then
-        perform sharequeue.remember(v_key, 'acknowledge_and_acquire', v_answer);
+        perform sharequeue_internal.remember(v_key, 'acknowledge_and_acquire', v_result);
     end if;
 end
 $$;
 
--- The answer that the usual fetch has given to a request of this member before; null when none has, or the
+-- The result that the usual fetch has returned to a request of this member before; null when none has, or the
 -- caller may not read the group. Kept with the lease for as long as that is there, then among the requests.
-create or replace function sharequeue.answered_fetch(
+create or replace function sharequeue_internal.stored_fetch(
     p_group_id text, p_topic text, p_partition integer, p_request_id uuid, p_member_id text, p_token uuid, p_first bigint
 ) returns sharequeue.acknowledged_and_acquired
 language plpgsql volatile as $$
 declare
     v_sp sharequeue.share_partitions;
-    v_answer sharequeue.acknowledged_and_acquired;
+    v_result sharequeue.acknowledged_and_acquired;
 begin
     select * into v_sp from sharequeue.share_partitions
     where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
     if coalesce((select acls_apply from sharequeue.group_settings where group_id = p_group_id), true)
-            and not sharequeue.authorised(p_group_id, 'READ') then
+            and not sharequeue_internal.authorised(p_group_id, 'READ') then
         return null;
     elsif v_sp.folded_request_id = p_request_id and v_sp.folded_member_id = p_member_id then
-        return sharequeue.folded_answer(v_sp);
+        return sharequeue_internal.folded_fetch(v_sp);
     end if;
-    select (fetched).* into v_answer from sharequeue.requests
-    where request_key = sharequeue.request_key(
+    select (fetched).* into v_result from sharequeue.requests
+    where request_key = sharequeue_internal.request_key(
         v_sp.share_partition_id, 'acknowledge_and_acquire', p_member_id, p_request_id);
-    if v_answer.acknowledge_error_code is null and not exists (
-        -- What it answers is still held: it has not been answered before. Spares a walk over the leases.
+    if v_result.acknowledge_error_code is null and not exists (
+        -- What it acknowledges is still held: it has not been done before. Spares a walk over the leases.
         select from sharequeue.in_flight_batches f
         where f.share_partition_id = v_sp.share_partition_id and f.first_offset = p_first and f.part = 0
-            and f.state = 1 and p_token is not null and sharequeue.is_holder(f.lease_id, p_member_id, p_token)
+            and f.state = 1 and p_token is not null and sharequeue_internal.is_holder(f.lease_id, p_member_id, p_token)
     ) then
-        select (l.fetched).* into v_answer from sharequeue.leases l
+        select (l.fetched).* into v_result from sharequeue.leases l
         where l.share_partition_id = v_sp.share_partition_id and l.request_id = p_request_id
             and l.member_id = p_member_id;
     end if;
-    return v_answer;
+    return v_result;
 end
 $$;

@@ -1,8 +1,8 @@
--- Answers records the way Kafka's clients do (R-AK): batches of first and last offset, in order, each with one type for
+-- Acknowledges records the way Kafka's clients do (R-AK): batches of first and last offset, in order, each with one type for
 -- all of it or a list with one type per offset. Types: 0 gap, 1 accept, 2 release, 3 reject, 4 renew. p_types holds the
 -- lists one behind the other, p_type_counts how long each is; null: one type each. p_renew_allowed is the request's
 -- IsRenewAck. Errors by Kafka's names and in Kafka's order; all or nothing, except that locks renewed before a batch that
--- fails stay renewed (R-AK-14). member epoch and token may be left out, and then anyone may answer for a member id, as on
+-- fails stay renewed (R-AK-14). member epoch and token may be left out, and then anyone may acknowledge for a member id, as on
 -- a broker.
 create or replace function sharequeue.acknowledge_batches(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer,
@@ -11,47 +11,47 @@ create or replace function sharequeue.acknowledge_batches(
 ) returns sharequeue.acknowledged
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
-    v_answer sharequeue.acknowledged;
+    v_result sharequeue.acknowledged;
     v_found record;
     v_key uuid;
     v_stored jsonb;
 begin
-    select * into v_found from sharequeue.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
+    select * into v_found from sharequeue_internal.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
     if p_request_id is not null and v_found.error_code <> 30 then
-        v_key := sharequeue.request_key((v_found.sp).share_partition_id, 'acknowledge', p_member_id, p_request_id);
-        v_stored := sharequeue.answered(v_key);
+        v_key := sharequeue_internal.request_key((v_found.sp).share_partition_id, 'acknowledge', p_member_id, p_request_id);
+        v_stored := sharequeue_internal.stored_result(v_key);
         if v_stored is not null then
             return jsonb_populate_record(null::sharequeue.acknowledged, v_stored);
         end if;
     end if;
-    v_answer.error_code := v_found.error_code;
-    v_answer.error_message := v_found.error_message;
-    if v_answer.error_code = 0 then
-        select * into v_answer.error_code, v_answer.error_message
-        from sharequeue.check_member(p_group_id, p_member_id, p_member_epoch);
+    v_result.error_code := v_found.error_code;
+    v_result.error_message := v_found.error_message;
+    if v_result.error_code = 0 then
+        select * into v_result.error_code, v_result.error_message
+        from sharequeue_internal.check_member(p_group_id, p_member_id, p_member_epoch);
     end if;
-    if v_answer.error_code = 0 then
-        v_answer.error_message := case when p_renew_allowed is null then 'whether renewals are allowed must be given'
-            else sharequeue.not_before_fault(p_not_before) end;
-        v_answer.error_code := case when v_answer.error_message is null then 0 else 42 end;
+    if v_result.error_code = 0 then
+        v_result.error_message := case when p_renew_allowed is null then 'whether renewals are allowed must be given'
+            else sharequeue_internal.not_before_fault(p_not_before) end;
+        v_result.error_code := case when v_result.error_message is null then 0 else 42 end;
     end if;
-    if v_answer.error_code <> 0 then
-        return v_answer;
+    if v_result.error_code <> 0 then
+        return v_result;
     end if;
-    v_answer := sharequeue.acknowledge_under_lock(v_found.sp, v_found.settings, p_member_id, p_token, p_firsts, p_lasts,
+    v_result := sharequeue_internal.acknowledge_under_lock(v_found.sp, v_found.settings, p_member_id, p_token, p_firsts, p_lasts,
         p_types, p_type_counts, p_renew_allowed, p_not_before, sharequeue.clock());
-    perform sharequeue.remember(v_key, 'acknowledge', to_jsonb(v_answer));
-    return v_answer;
+    perform sharequeue_internal.remember(v_key, 'acknowledge', to_jsonb(v_result));
+    return v_result;
 end
 $$;
 
 -- The longest list of batches one call may carry.
-create or replace function sharequeue.max_runs() returns integer
+create or replace function sharequeue_internal.max_runs() returns integer
 language sql immutable parallel safe as $$ select 2000000 $$;
 
 -- Every run of a call: its number, its offsets (past its end exclusive), its type. A list of types is one run per offset
 -- under the number of its batch.
-create or replace function sharequeue.runs(
+create or replace function sharequeue_internal.runs(
     p_firsts bigint[], p_lasts bigint[], p_types smallint[], p_type_counts integer[]
 ) returns table (run bigint, first bigint, past bigint, type smallint)
 language plpgsql immutable as $$
@@ -74,11 +74,11 @@ end
 $$;
 
 -- Reads the batches of a call in one pass: whether they are well formed (R-AK-3, R-AK-5; the first that is not refuses the
--- whole call), whether an offset is named twice (the first of a batch may be the last of the one before), and the answers
+-- whole call), whether an offset is named twice (the first of a batch may be the last of the one before), and the acknowledgements
 -- as sets.
-create or replace function sharequeue.read_batches(
+create or replace function sharequeue_internal.read_batches(
     p_firsts bigint[], p_lasts bigint[], p_types smallint[], p_type_counts integer[], p_renew_allowed boolean,
-    out wrong text, out doubled boolean, out answers sharequeue.answers
+    out wrong text, out doubled boolean, out acknowledgements sharequeue.acknowledgements
 )
 language plpgsql immutable as $$
 declare
@@ -87,8 +87,8 @@ declare
 begin
     if p_firsts is null or p_lasts is null or p_types is null then
         wrong := 'batches need first offsets, last offsets and types';
-    elsif v_batches > sharequeue.max_runs() then
-        wrong := format('%s batches in one call; at most %s', v_batches, sharequeue.max_runs());
+    elsif v_batches > sharequeue_internal.max_runs() then
+        wrong := format('%s batches in one call; at most %s', v_batches, sharequeue_internal.max_runs());
     elsif coalesce(array_length(p_lasts, 1), 0) <> v_batches
             or coalesce(array_length(coalesce(p_type_counts, p_types), 1), 0) <> v_batches then
         wrong := 'every batch needs a first offset, a last offset and at least one type';
@@ -135,7 +135,7 @@ begin
             ) as b
         ) as b;
     end if;
-    wrong := sharequeue.batch_fault(p_firsts, p_lasts, p_type_counts, v_read.wrong);
+    wrong := sharequeue_internal.batch_fault(p_firsts, p_lasts, p_type_counts, v_read.wrong);
     if wrong is null and (p_type_counts is not null or v_read.type_wrong is not null) then
         select case when type = 4 then 'a renewal in a request that is not marked as renewing (IsRenewAck)'
             else format('there is no acknowledge type %s', type) end into wrong
@@ -146,21 +146,21 @@ begin
     if wrong is not null then
         return;
     elsif p_type_counts is null then
-        answers := row(v_read.accept, v_read.release, v_read.reject, v_read.gap, v_read.renew);
+        acknowledgements := row(v_read.accept, v_read.release, v_read.reject, v_read.gap, v_read.renew);
     else
         select coalesce(range_agg(int8range(first, past)) filter (where type = 1), '{}') as accept,
             coalesce(range_agg(int8range(first, past)) filter (where type = 2), '{}') as release,
             coalesce(range_agg(int8range(first, past)) filter (where type = 3), '{}') as reject,
             coalesce(range_agg(int8range(first, past)) filter (where type = 0), '{}') as gap,
             coalesce(range_agg(int8range(first, past)) filter (where type = 4), '{}') as renew
-        into answers
-        from sharequeue.runs(p_firsts, p_lasts, p_types, p_type_counts);
+        into acknowledgements
+        from sharequeue_internal.runs(p_firsts, p_lasts, p_types, p_type_counts);
     end if;
 end
 $$;
 
 -- What is wrong with one batch of a call, in words; null for no batch.
-create or replace function sharequeue.batch_fault(
+create or replace function sharequeue_internal.batch_fault(
     p_firsts bigint[], p_lasts bigint[], p_type_counts integer[], p_run bigint
 ) returns text
 language plpgsql immutable as $$
@@ -184,67 +184,67 @@ end
 $$;
 
 -- The acknowledgement itself; the share-partition row is locked, state epoch and member have been checked.
-create or replace function sharequeue.acknowledge_under_lock(
+create or replace function sharequeue_internal.acknowledge_under_lock(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_token uuid,
     p_firsts bigint[], p_lasts bigint[], p_types smallint[], p_type_counts integer[], p_renew_allowed boolean,
     p_not_before timestamptz, p_at timestamptz
 ) returns sharequeue.acknowledged
 language plpgsql volatile as $$
 declare
-    v_answer sharequeue.acknowledged;
+    v_result sharequeue.acknowledged;
     v_sp sharequeue.share_partitions := p_sp;
     v_read record;
-    v_answers sharequeue.answers;
+    v_acknowledgements sharequeue.acknowledgements;
     v_span int8multirange;
     v_cached int8multirange;
     v_held int8multirange;
     v_failed record;
 begin
     select * into v_read
-    from sharequeue.read_batches(p_firsts, p_lasts, p_types, p_type_counts, p_renew_allowed);
+    from sharequeue_internal.read_batches(p_firsts, p_lasts, p_types, p_type_counts, p_renew_allowed);
     if v_read.wrong is not null then
-        v_answer.error_code := 42;
-        v_answer.error_message := v_read.wrong;
-        return v_answer;
+        v_result.error_code := 42;
+        v_result.error_message := v_read.wrong;
+        return v_result;
     end if;
-    v_answer.error_code := 0;
+    v_result.error_code := 0;
     if v_sp.next_expiry <= p_at then
-        perform sharequeue.settle_lapsed(v_sp.share_partition_id, p_at);
+        perform sharequeue_internal.settle_lapsed(v_sp.share_partition_id, p_at);
         select * into v_sp from sharequeue.share_partitions where share_partition_id = p_sp.share_partition_id;
     end if;
-    v_answers := sharequeue.answers_from(v_read.answers, v_sp.spso);
-    v_span := sharequeue.span(v_answers);
+    v_acknowledgements := sharequeue_internal.acknowledgements_from(v_read.acknowledgements, v_sp.spso);
+    v_span := sharequeue_internal.span(v_acknowledgements);
     if not isempty(v_span) then
-        v_held := sharequeue.held(v_sp.share_partition_id, lower(v_span), upper(v_span) - 1, p_member_id, p_token);
-        if v_read.doubled or sharequeue.first_outside(v_answers, v_held) is not null
-                or (not isempty((v_answers).renew) and not p_settings.renew_enabled) then
+        v_held := sharequeue_internal.held(v_sp.share_partition_id, lower(v_span), upper(v_span) - 1, p_member_id, p_token);
+        if v_read.doubled or sharequeue_internal.first_outside(v_acknowledgements, v_held) is not null
+                or (not isempty((v_acknowledgements).renew) and not p_settings.renew_enabled) then
             -- Something is not held, or named twice: which batch fails first, if any does?
-            v_cached := sharequeue.cached(v_sp.share_partition_id, lower(v_span), upper(v_span) - 1);
-            select * into v_failed from sharequeue.first_failure(v_sp, p_settings, p_firsts, p_lasts, p_types,
+            v_cached := sharequeue_internal.cached(v_sp.share_partition_id, lower(v_span), upper(v_span) - 1);
+            select * into v_failed from sharequeue_internal.first_failure(v_sp, p_settings, p_firsts, p_lasts, p_types,
                 p_type_counts, v_cached, v_held,
-                (v_answers).accept + (v_answers).release + (v_answers).reject + (v_answers).gap + (v_answers).renew);
+                (v_acknowledgements).accept + (v_acknowledgements).release + (v_acknowledgements).reject + (v_acknowledgements).gap + (v_acknowledgements).renew);
             if v_failed.run is not null then
-                select coalesce(range_agg(int8range(r.first, r.past)), '{}') into v_answers.renew
-                from sharequeue.runs(p_firsts, p_lasts, p_types, p_type_counts) as r
+                select coalesce(range_agg(int8range(r.first, r.past)), '{}') into v_acknowledgements.renew
+                from sharequeue_internal.runs(p_firsts, p_lasts, p_types, p_type_counts) as r
                 where r.type = 4 and r.run < v_failed.run;
-                perform sharequeue.renew_offsets(v_sp.share_partition_id, p_settings, p_member_id, p_token,
-                    (v_answers).renew * v_held, p_at);
-                v_answer.error_code := v_failed.error_code;
-                v_answer.error_message := v_failed.error_message;
-                return v_answer;
+                perform sharequeue_internal.renew_offsets(v_sp.share_partition_id, p_settings, p_member_id, p_token,
+                    (v_acknowledgements).renew * v_held, p_at);
+                v_result.error_code := v_failed.error_code;
+                v_result.error_message := v_failed.error_message;
+                return v_result;
             end if;
-            v_answers.renew := (v_answers).renew
-                - ((v_answers).accept + (v_answers).release + (v_answers).reject + (v_answers).gap);
+            v_acknowledgements.renew := (v_acknowledgements).renew
+                - ((v_acknowledgements).accept + (v_acknowledgements).release + (v_acknowledgements).reject + (v_acknowledgements).gap);
         end if;
     end if;
-    return sharequeue.apply_answers(
-        v_sp, p_settings, p_member_id, p_token, v_answers, coalesce(v_held, '{}'), p_not_before, p_at);
+    return sharequeue_internal.apply_acknowledgements(
+        v_sp, p_settings, p_member_id, p_token, v_acknowledgements, coalesce(v_held, '{}'), p_not_before, p_at);
 end
 $$;
 
 -- Which batch of a call fails first, and how (R-AK-7 to R-AK-11); run is null when none does. Decided on sets, so that the
 -- last of a million batches costs no more than the first.
-create or replace function sharequeue.first_failure(
+create or replace function sharequeue_internal.first_failure(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_firsts bigint[], p_lasts bigint[],
     p_types smallint[], p_type_counts integer[], p_cached int8multirange, p_held int8multirange,
     p_asked int8multirange, out run bigint, out error_code smallint, out error_message text
@@ -269,7 +269,7 @@ begin
         from (
             select r.run, min(r.first) as first, max(r.past) - 1 as last, bool_or(r.type = 4 and r.past > p_sp.spso)
                 as any_renew, (array_agg(r.type order by r.first desc))[1] as last_type
-            from sharequeue.runs(p_firsts, p_lasts, p_types, p_type_counts) as r group by r.run
+            from sharequeue_internal.runs(p_firsts, p_lasts, p_types, p_type_counts) as r group by r.run
         ) as b
     ) as b
     where b.last >= p_sp.spso and (
@@ -285,7 +285,7 @@ begin
         when 1 then format('offset %s is not found in the cache: nothing is in flight at or below it', v_batch.first)
         when 2 then format('batch %s to %s reaches past what was acquired', v_batch.first, v_batch.last)
         when 3 then format('offset %s is not acquired by this member', v_not_held)
-        when 4 then format('offset %s is answered twice', v_batch.first)
+        when 4 then format('offset %s is acknowledged twice', v_batch.first)
         when 5 then 'Renewing acquisition locks is not enabled for the group.' end;
 end
 $$;

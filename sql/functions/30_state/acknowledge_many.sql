@@ -1,5 +1,5 @@
 -- acknowledge, for many leases of one member. p_outputs is an array of the arrays that acknowledge takes. Each lease is
--- answered whole or not at all, and the outputs named for it count if it is.
+-- acknowledged whole or not at all, and the outputs named for it count if it is.
 create or replace function sharequeue.acknowledge_many(
     p_group_id text, p_topics text[], p_partitions integer[], p_state_epochs integer[], p_member_id text,
     p_member_epoch integer, p_tokens uuid[], p_request_id uuid, p_accepts int8multirange[],
@@ -12,30 +12,30 @@ declare
     v_place integer;
     v_rows sharequeue.acknowledged_of[] := '{}';
     v_key uuid;
-    v_answer jsonb;
+    v_result jsonb;
     v_one sharequeue.acknowledged;
 begin
     perform sharequeue.require_read_committed();
     if p_outputs is null or jsonb_typeof(p_outputs) <> 'array' then
         raise exception 'the outputs are an array with an array for each lease' using errcode = 'SQ042';
     end if;
-    v_there := sharequeue.lock_many(p_group_id, p_topics, p_partitions,
+    v_there := sharequeue_internal.lock_many(p_group_id, p_topics, p_partitions,
         coalesce(cardinality(p_state_epochs), 0), coalesce(cardinality(p_tokens), 0),
         coalesce(cardinality(p_accepts), 0), coalesce(cardinality(p_releases), 0),
         coalesce(cardinality(p_rejects), 0), coalesce(cardinality(p_gaps), 0), jsonb_array_length(p_outputs),
         coalesce(cardinality(p_not_befores), 0));
-    v_key := sharequeue.request_key_many(
+    v_key := sharequeue_internal.request_key_many(
         p_group_id, p_topics || p_tokens::text[], p_partitions, 'acknowledge_many', p_member_id, p_request_id);
-    v_answer := sharequeue.answered(v_key);
-    if v_answer is not null then
-        return query select * from jsonb_populate_recordset(null::sharequeue.acknowledged_of, v_answer);
+    v_result := sharequeue_internal.stored_result(v_key);
+    if v_result is not null then
+        return query select * from jsonb_populate_recordset(null::sharequeue.acknowledged_of, v_result);
         return;
     end if;
     for v_place in 1 .. cardinality(p_topics) loop
         v_one := null;
         if not v_there[v_place] then
             select a.error_code, a.error_message into v_one.error_code, v_one.error_message
-            from sharequeue.absent(p_group_id, p_topics[v_place], p_partitions[v_place]) as a;
+            from sharequeue_internal.absent(p_group_id, p_topics[v_place], p_partitions[v_place]) as a;
             v_rows := v_rows || row(p_topics[v_place], p_partitions[v_place], p_tokens[v_place],
                 v_one.*)::sharequeue.acknowledged_of;
             continue;
@@ -49,7 +49,7 @@ begin
         v_rows := v_rows
             || row(p_topics[v_place], p_partitions[v_place], p_tokens[v_place], v_one.*)::sharequeue.acknowledged_of;
     end loop;
-    perform sharequeue.remember(v_key, 'acknowledge_many', to_jsonb(v_rows));
+    perform sharequeue_internal.remember(v_key, 'acknowledge_many', to_jsonb(v_rows));
     return query select * from unnest(v_rows);
 end
 $$;

@@ -1,7 +1,7 @@
 -- What an acknowledgement asks for, what its member holds, and the renewal of that.
 
 -- The first offset of the batch at or before an offset; the offset itself where there is none.
-create or replace function sharequeue.batch_at(p_id bigint, p_offset bigint) returns bigint
+create or replace function sharequeue_internal.batch_at(p_id bigint, p_offset bigint) returns bigint
 language plpgsql stable as $$
 begin
     return coalesce((select first_offset from sharequeue.in_flight_batches
@@ -11,10 +11,10 @@ end
 $$;
 
 -- The offsets of all batches in flight that meet [p_first, p_last].
-create or replace function sharequeue.cached(p_id bigint, p_first bigint, p_last bigint) returns int8multirange
+create or replace function sharequeue_internal.cached(p_id bigint, p_first bigint, p_last bigint) returns int8multirange
 language plpgsql stable as $$
 declare
-    v_from bigint := sharequeue.batch_at(p_id, p_first);
+    v_from bigint := sharequeue_internal.batch_at(p_id, p_first);
 begin
     return (select coalesce(range_agg(int8range(first_offset, last_offset + 1)), '{}')
         from sharequeue.in_flight_batches where share_partition_id = p_id and first_offset between v_from and p_last);
@@ -24,7 +24,7 @@ $$;
 -- The leases of a member, of that token where one is named, that hold something of the batches that begin between p_from
 -- and p_last. From the batches to their leases by primary key, never from the member: planned while the tables were
 -- small, a join starts from all leases of the member; and a function asked once a batch costs 8 µs a batch.
-create or replace function sharequeue.leases_between(
+create or replace function sharequeue_internal.leases_between(
     p_id bigint, p_from bigint, p_last bigint, p_member_id text, p_token uuid
 ) returns bigint[]
 language plpgsql stable as $$
@@ -45,15 +45,15 @@ end
 $$;
 
 -- What a member holds of the batches that meet [p_first, p_last]; with a token, under that lease only.
-create or replace function sharequeue.held(
+create or replace function sharequeue_internal.held(
     p_id bigint, p_first bigint, p_last bigint, p_member_id text, p_token uuid
 ) returns int8multirange
 language plpgsql stable as $$
 declare
-    v_from bigint := sharequeue.batch_at(p_id, p_first);
-    v_leases bigint[] := sharequeue.leases_between(p_id, v_from, p_last, p_member_id, p_token);
+    v_from bigint := sharequeue_internal.batch_at(p_id, p_first);
+    v_leases bigint[] := sharequeue_internal.leases_between(p_id, v_from, p_last, p_member_id, p_token);
 begin
-    return (select coalesce(range_agg(sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets)), '{}')
+    return (select coalesce(range_agg(sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets)), '{}')
         from unnest(v_leases) as l (lease_id)
         cross join lateral (
             select first_offset, last_offset, offsets from sharequeue.in_flight_batches
@@ -63,7 +63,7 @@ $$;
 
 -- A full lock duration from now for offsets that a member holds (KIP-1222, R-RN). Where that is only a part of a lease,
 -- the part goes on under a row of its own, with the same token.
-create or replace function sharequeue.renew_offsets(
+create or replace function sharequeue_internal.renew_offsets(
     p_id bigint, p_settings sharequeue.group_settings, p_member_id text, p_token uuid, p_offsets int8multirange,
     p_at timestamptz
 ) returns bigint
@@ -79,12 +79,12 @@ begin
     if isempty(p_offsets) then
         return 0;
     end if;
-    v_leases := sharequeue.leases_between(p_id, sharequeue.batch_at(p_id, lower(p_offsets)), upper(p_offsets) - 1,
+    v_leases := sharequeue_internal.leases_between(p_id, sharequeue_internal.batch_at(p_id, lower(p_offsets)), upper(p_offsets) - 1,
         p_member_id, p_token);
     for v_lease in
-        select l.lease_id, bool_and(sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) <@ p_offsets)
+        select l.lease_id, bool_and(sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) <@ p_offsets)
                 as whole, sum(sharequeue.records(
-                    sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) * p_offsets)) as records,
+                    sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) * p_offsets)) as records,
             p_at + case when l.own_lock_duration then l.lock_duration_ms else p_settings.lock_duration_ms end
                 * interval '1 millisecond' as expires_at
         from sharequeue.leases l join sharequeue.in_flight_batches f using (lease_id)
@@ -106,18 +106,18 @@ begin
         returning lease_id into v_lease_id;
         for v_part in
             select first_offset, last_offset, part, delivery_count, offsets,
-                sharequeue.offsets_of(first_offset, last_offset, offsets) * p_offsets as renewed
+                sharequeue_internal.offsets_of(first_offset, last_offset, offsets) * p_offsets as renewed
             from sharequeue.in_flight_batches
             where lease_id = v_lease.lease_id
-                and sharequeue.offsets_of(first_offset, last_offset, offsets) && p_offsets
+                and sharequeue_internal.offsets_of(first_offset, last_offset, offsets) && p_offsets
         loop
             if v_part.offsets is null
                     and v_part.renewed = int8multirange(int8range(v_part.first_offset, v_part.last_offset + 1)) then
                 update sharequeue.in_flight_batches set lease_id = v_lease_id
                 where share_partition_id = p_id and first_offset = v_part.first_offset;
             else
-                perform sharequeue.take(p_id, v_part.first_offset, v_part.part, v_part.renewed);
-                perform sharequeue.place(p_id, v_part.first_offset, v_part.last_offset, 1::smallint,
+                perform sharequeue_internal.take(p_id, v_part.first_offset, v_part.part, v_part.renewed);
+                perform sharequeue_internal.place(p_id, v_part.first_offset, v_part.last_offset, 1::smallint,
                     v_part.delivery_count, v_part.renewed, v_lease_id);
             end if;
         end loop;
@@ -129,15 +129,15 @@ begin
 end
 $$;
 
--- What is wrong with sets of offsets given as answers: one missing, out of bounds, too many runs, or an offset in two.
-create or replace function sharequeue.answers_fault(p_answers sharequeue.answers) returns text
+-- What is wrong with sets of offsets to be acknowledged: one missing, out of bounds, too many runs, or an offset in two.
+create or replace function sharequeue_internal.acknowledgements_fault(p_acknowledgements sharequeue.acknowledgements) returns text
 language plpgsql immutable as $$
 declare
-    v_accept int8multirange := (p_answers).accept;
-    v_release int8multirange := (p_answers).release;
-    v_reject int8multirange := (p_answers).reject;
-    v_gap int8multirange := (p_answers).gap;
-    v_renew int8multirange := (p_answers).renew;
+    v_accept int8multirange := (p_acknowledgements).accept;
+    v_release int8multirange := (p_acknowledgements).release;
+    v_reject int8multirange := (p_acknowledgements).reject;
+    v_gap int8multirange := (p_acknowledgements).gap;
+    v_renew int8multirange := (p_acknowledgements).renew;
 begin
     -- Plain expressions, where a query over the five would take 70 µs.
     if v_accept is null or v_release is null or v_reject is null or v_gap is null or v_renew is null then
@@ -148,47 +148,47 @@ begin
                 lower(v_gap), lower(v_renew)) < 0 then
         return 'offsets lie between 0 and 2^63 - 2';
     -- A range takes 21 bytes: below that they need not be counted.
-    elsif pg_column_size(p_answers) > 21 * sharequeue.max_runs() and (
+    elsif pg_column_size(p_acknowledgements) > 21 * sharequeue_internal.max_runs() and (
             select sum((select count(*) from (select unnest(s)) as ranges))
-            from unnest(array[v_accept, v_release, v_reject, v_gap, v_renew]) as s) > sharequeue.max_runs() then
-        return format('more than %s runs of offsets in one call', sharequeue.max_runs());
+            from unnest(array[v_accept, v_release, v_reject, v_gap, v_renew]) as s) > sharequeue_internal.max_runs() then
+        return format('more than %s runs of offsets in one call', sharequeue_internal.max_runs());
     elsif v_accept && v_release or v_accept && v_reject or v_accept && v_gap or v_accept && v_renew
             or v_release && v_reject or v_release && v_gap or v_release && v_renew or v_reject && v_gap
             or v_reject && v_renew or v_gap && v_renew then
-        return 'an offset has more than one answer: the sets of one call must not overlap';
+        return 'an offset has more than one acknowledgement: the sets of one call must not overlap';
     end if;
     return null;
 end
 $$;
 
--- Answers without what lies below an offset.
-create or replace function sharequeue.answers_from(p_answers sharequeue.answers, p_first bigint)
-returns sharequeue.answers
+-- Acknowledgements without what lies below an offset.
+create or replace function sharequeue_internal.acknowledgements_from(p_acknowledgements sharequeue.acknowledgements, p_first bigint)
+returns sharequeue.acknowledgements
 language sql immutable parallel safe as $$
-    select row(sharequeue.offsets_from((p_answers).accept, p_first),
-        sharequeue.offsets_from((p_answers).release, p_first), sharequeue.offsets_from((p_answers).reject, p_first),
-        sharequeue.offsets_from((p_answers).gap, p_first), sharequeue.offsets_from((p_answers).renew, p_first)
-    )::sharequeue.answers
+    select row(sharequeue_internal.offsets_from((p_acknowledgements).accept, p_first),
+        sharequeue_internal.offsets_from((p_acknowledgements).release, p_first), sharequeue_internal.offsets_from((p_acknowledgements).reject, p_first),
+        sharequeue_internal.offsets_from((p_acknowledgements).gap, p_first), sharequeue_internal.offsets_from((p_acknowledgements).renew, p_first)
+    )::sharequeue.acknowledgements
 $$;
 
--- What a call's answers span, as one range: nothing where they are empty.
-create or replace function sharequeue.span(p_answers sharequeue.answers) returns int8multirange
+-- What a call's acknowledgements span, as one range: nothing where they are empty.
+create or replace function sharequeue_internal.span(p_acknowledgements sharequeue.acknowledgements) returns int8multirange
 language sql immutable parallel safe as $$
     select case when first is null then '{}' else int8multirange(int8range(first, past)) end
     from (
-        select least(lower((p_answers).accept), lower((p_answers).release), lower((p_answers).reject),
-                lower((p_answers).gap), lower((p_answers).renew)) as first,
-            greatest(upper((p_answers).accept), upper((p_answers).release), upper((p_answers).reject),
-                upper((p_answers).gap), upper((p_answers).renew)) as past
+        select least(lower((p_acknowledgements).accept), lower((p_acknowledgements).release), lower((p_acknowledgements).reject),
+                lower((p_acknowledgements).gap), lower((p_acknowledgements).renew)) as first,
+            greatest(upper((p_acknowledgements).accept), upper((p_acknowledgements).release), upper((p_acknowledgements).reject),
+                upper((p_acknowledgements).gap), upper((p_acknowledgements).renew)) as past
     ) as ends
 $$;
 
--- Whether every answer lies in a set; the first offset that does not.
-create or replace function sharequeue.first_outside(p_answers sharequeue.answers, p_offsets int8multirange)
+-- Whether every acknowledgement lies in a set; the first offset that does not.
+create or replace function sharequeue_internal.first_outside(p_acknowledgements sharequeue.acknowledgements, p_offsets int8multirange)
 returns bigint
 language sql immutable parallel safe as $$
     select min(lower(a.offsets - p_offsets))
-    from (values ((p_answers).accept), ((p_answers).release), ((p_answers).reject), ((p_answers).gap),
-        ((p_answers).renew)) as a (offsets)
+    from (values ((p_acknowledgements).accept), ((p_acknowledgements).release), ((p_acknowledgements).reject), ((p_acknowledgements).gap),
+        ((p_acknowledgements).renew)) as a (offsets)
     where not a.offsets <@ p_offsets
 $$;

@@ -20,51 +20,51 @@ declare
     v_message text;
     v_found record;
     v_key uuid;
-    v_answer jsonb;
+    v_result jsonb;
     v_row sharequeue.acquired;
 begin
-    select * into v_found from sharequeue.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
+    select * into v_found from sharequeue_internal.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
     if p_request_id is not null and v_found.error_code <> 30 then
-        v_key := sharequeue.request_key((v_found.sp).share_partition_id, 'acquire', p_member_id, p_request_id);
-        v_answer := sharequeue.answered(v_key);
-        if v_answer is not null then
-            return query select * from jsonb_populate_recordset(null::sharequeue.acquired, v_answer);
+        v_key := sharequeue_internal.request_key((v_found.sp).share_partition_id, 'acquire', p_member_id, p_request_id);
+        v_result := sharequeue_internal.stored_result(v_key);
+        if v_result is not null then
+            return query select * from jsonb_populate_recordset(null::sharequeue.acquired, v_result);
             return;
         end if;
     end if;
     v_error := v_found.error_code;
     v_message := v_found.error_message;
     if v_error = 0 then
-        select * into v_error, v_message from sharequeue.check_acquire(v_found.sp, v_found.settings, p_member_id,
+        select * into v_error, v_message from sharequeue_internal.check_acquire(v_found.sp, v_found.settings, p_member_id,
             p_member_epoch, p_max_records, p_lock_duration_ms, p_redelivery, p_mode, p_log_firsts, p_log_lasts);
     end if;
     if v_error = 0 then
-        v_message := sharequeue.fetch_fault(p_batch_size, p_log_firsts, p_log_lasts, p_aborted);
+        v_message := sharequeue_internal.fetch_fault(p_batch_size, p_log_firsts, p_log_lasts, p_aborted);
         v_error := case when v_message is null then 0 else 42 end;
     end if;
     if v_error <> 0 then
         return next row(v_error, v_message, null, null, null, null, null, null, null)::sharequeue.acquired;
         return;
     end if;
-    v_answer := '[]';
+    v_result := '[]';
     for v_row in
-        select * from sharequeue.acquire_under_lock(v_found.sp, v_found.settings, p_member_id, p_member_epoch,
+        select * from sharequeue_internal.acquire_under_lock(v_found.sp, v_found.settings, p_member_id, p_member_epoch,
             p_max_records, p_lock_duration_ms, p_redelivery, p_mode, p_batch_size, p_log_firsts, p_log_lasts,
             p_aborted, sharequeue.clock(), coalesce(p_leave_out, '{}'))
     loop
         return next v_row;
         if p_request_id is not null then
-            v_answer := v_answer || to_jsonb(v_row);
+            v_result := v_result || to_jsonb(v_row);
         end if;
     end loop;
-    if v_answer <> '[]' then
-        perform sharequeue.remember(v_key, 'acquire', v_answer);
+    if v_result <> '[]' then
+        perform sharequeue_internal.remember(v_key, 'acquire', v_result);
     end if;
 end
 $$;
 
 -- What may be wrong with a call to acquire, beyond what lock_share_partition has found.
-create or replace function sharequeue.check_acquire(
+create or replace function sharequeue_internal.check_acquire(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_member_epoch integer,
     p_max_records bigint, p_lock_duration_ms integer, p_redelivery text, p_mode text, p_log_firsts bigint[],
     p_log_lasts bigint[], out error_code smallint, out error_message text
@@ -100,13 +100,13 @@ begin
         error_message := 'log batches are pairs of first and last offset, in order, not overlapping';
     else
         select m.error_code, m.error_message into error_code, error_message
-        from sharequeue.check_member(p_sp.group_id, p_member_id, p_member_epoch) as m;
+        from sharequeue_internal.check_member(p_sp.group_id, p_member_id, p_member_epoch) as m;
     end if;
 end
 $$;
 
 -- What may be wrong with what a fetch says of the log, beyond the order of its batches; null where nothing is.
-create or replace function sharequeue.fetch_fault(
+create or replace function sharequeue_internal.fetch_fault(
     p_batch_size bigint, p_log_firsts bigint[], p_log_lasts bigint[], p_aborted int8multirange
 ) returns text
 language plpgsql immutable as $$
@@ -120,12 +120,12 @@ begin
     elsif p_aborted is null then
         return 'the offsets of aborted transactions must be given; none are {}';
     end if;
-    return sharequeue.offsets_fault(p_aborted);
+    return sharequeue_internal.offsets_fault(p_aborted);
 end
 $$;
 
 -- The acquire itself; the share-partition row is locked and the call has been checked.
-create or replace function sharequeue.acquire_under_lock(
+create or replace function sharequeue_internal.acquire_under_lock(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_member_epoch integer,
     p_max_records bigint, p_lock_duration_ms integer, p_redelivery text, p_mode text, p_batch_size bigint,
     p_log_firsts bigint[], p_log_lasts bigint[], p_aborted int8multirange, p_at timestamptz,
@@ -145,28 +145,28 @@ declare
     v_at integer;
 begin
     if v_sp.next_expiry <= p_at then
-        perform sharequeue.settle_lapsed(v_sp.share_partition_id, p_at);
+        perform sharequeue_internal.settle_lapsed(v_sp.share_partition_id, p_at);
         select * into v_sp from sharequeue.share_partitions where share_partition_id = p_sp.share_partition_id;
     end if;
     if p_settings.breaker_percent > 0 then
-        select * into v_most, v_probe from sharequeue.circuit_allows(v_sp, p_settings, v_most, p_at);
+        select * into v_most, v_probe from sharequeue_internal.circuit_allows(v_sp, p_settings, v_most, p_at);
     end if;
     if v_most = 0 or v_sp.paused_reason is not null or p_settings.paused_reason is not null then
         return;
     end if;
     v_lease_id := nextval('sharequeue.leases_lease_id_seq');
     if p_redelivery = 'fan_out' then
-        v_taken := sharequeue.take_fan_out(v_sp, p_settings, v_most, v_read_end, v_lease_id, p_at, p_leave_out);
+        v_taken := sharequeue_internal.take_fan_out(v_sp, p_settings, v_most, v_read_end, v_lease_id, p_at, p_leave_out);
     else
         -- A probe is small whatever the log's batches are: its bound is hard.
-        v_taken := sharequeue.take_kafka(v_sp, p_settings, v_most, v_read_end, v_lease_id, p_at,
+        v_taken := sharequeue_internal.take_kafka(v_sp, p_settings, v_most, v_read_end, v_lease_id, p_at,
             case when v_probe then 'record_limit' else p_mode end, coalesce(p_batch_size, v_most), p_log_firsts,
             p_log_lasts, case when p_settings.read_committed then p_aborted else '{}' end);
     end if;
     if v_probe then
-        perform sharequeue.circuit_probes(v_sp.share_partition_id, v_lease_id);
+        perform sharequeue_internal.circuit_probes(v_sp.share_partition_id, v_lease_id);
     end if;
-    -- Also where nothing is answered: aborted records may have been taken and archived.
+    -- Also where nothing is returned: aborted records may have been taken and archived.
     if exists (select from sharequeue.in_flight_batches where lease_id = v_lease_id) then
         insert into sharequeue.leases (lease_id, share_partition_id, member_id, member_epoch, token, lock_duration_ms,
             acquired_at, expires_at, fan_out, own_lock_duration)
@@ -184,14 +184,14 @@ $$;
 
 -- Offsets in flight for the bound of share.partition.max.record.locks: the span from SPSO to SPEO (R-NF-5), without those
 -- that wait for their time, which would stall the window.
-create or replace function sharequeue.in_flight_span(p_sp sharequeue.share_partitions, p_at timestamptz) returns bigint
+create or replace function sharequeue_internal.in_flight_span(p_sp sharequeue.share_partitions, p_at timestamptz) returns bigint
 language plpgsql stable as $$
 begin
     if not p_sp.redeliverable then
         return p_sp.speo - p_sp.spso;
     end if;
     return p_sp.speo - p_sp.spso - coalesce((
-        select sum(sharequeue.records(sharequeue.offsets_of(first_offset, last_offset, offsets)))
+        select sum(sharequeue.records(sharequeue_internal.offsets_of(first_offset, last_offset, offsets)))
         from sharequeue.in_flight_batches
         where share_partition_id = p_sp.share_partition_id and state = 0 and not_before > p_at), 0);
 end

@@ -15,7 +15,7 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_rows sharequeue.acquired_of[] := '{}';
     v_key uuid;
-    v_answer jsonb;
+    v_result jsonb;
     v_there boolean[];
     v_suspects boolean;
     v_last_attempt boolean;
@@ -38,14 +38,14 @@ begin
         raise exception 'acquire_many needs a number of records, 1 to 1000 parts, whether last attempts are wanted, and '
             'with a number of bytes the bytes of a record for each share-partition' using errcode = 'SQ042';
     end if;
-    v_there := sharequeue.lock_many(p_group_id, p_topics, p_partitions,
+    v_there := sharequeue_internal.lock_many(p_group_id, p_topics, p_partitions,
         coalesce(cardinality(p_mean_bytes), cardinality(p_topics)),
         coalesce(cardinality(p_leave_outs), cardinality(p_topics)));
-    v_key := sharequeue.request_key_many(
+    v_key := sharequeue_internal.request_key_many(
         p_group_id, p_topics, p_partitions, 'acquire_many', p_member_id, p_request_id);
-    v_answer := sharequeue.answered(v_key);
-    if v_answer is not null then
-        return query select * from jsonb_populate_recordset(null::sharequeue.acquired_of, v_answer);
+    v_result := sharequeue_internal.stored_result(v_key);
+    if v_result is not null then
+        return query select * from jsonb_populate_recordset(null::sharequeue.acquired_of, v_result);
         return;
     end if;
     v_order := array(select generate_series(1, cardinality(p_topics)));
@@ -53,7 +53,7 @@ begin
         foreach v_place in array v_order loop
             continue when not v_there[v_place];
             select n.last_attempt into v_alone
-            from sharequeue.next_suspects(p_group_id, p_topics[v_place], p_partitions[v_place],
+            from sharequeue_internal.next_suspects(p_group_id, p_topics[v_place], p_partitions[v_place],
                 coalesce(p_leave_outs[v_place], '{}')) as n;
             if v_alone then
                 v_order := array[v_place] || array_remove(v_order, v_place);
@@ -64,7 +64,7 @@ begin
     foreach v_place in array v_order loop
         if not v_there[v_place] then
             select a.error_code, a.error_message into v_row.error_code, v_row.error_message
-            from sharequeue.absent(p_group_id, p_topics[v_place], p_partitions[v_place]) as a;
+            from sharequeue_internal.absent(p_group_id, p_topics[v_place], p_partitions[v_place]) as a;
             v_rows := v_rows || row(p_topics[v_place], p_partitions[v_place], false, false, v_row.error_code,
                 v_row.error_message, null, null, null, null, null, null, null)::sharequeue.acquired_of;
             continue;
@@ -81,7 +81,7 @@ begin
             v_last_attempt := false;
             if p_redelivery = 'fan_out' then
                 select n.suspects, n.last_attempt into v_suspects, v_last_attempt
-                from sharequeue.next_suspects(p_group_id, p_topics[v_place], p_partitions[v_place],
+                from sharequeue_internal.next_suspects(p_group_id, p_topics[v_place], p_partitions[v_place],
                     coalesce(p_leave_outs[v_place], '{}')) as n;
                 exit when v_last_attempt and not (v_alone and v_leases = 0);
             end if;
@@ -107,7 +107,7 @@ begin
         exit when v_alone and v_leases > 0;
     end loop;
     if v_leases > 0 then
-        perform sharequeue.remember(v_key, 'acquire_many', to_jsonb(v_rows));
+        perform sharequeue_internal.remember(v_key, 'acquire_many', to_jsonb(v_rows));
     end if;
     return query select * from unnest(v_rows);
 end
@@ -115,7 +115,7 @@ $$;
 
 -- What would be leased next under fan_out: suspects or not, and whether it would be their last attempt. It holds one record,
 -- and a worker that dies over it must hold nothing else.
-create or replace function sharequeue.next_suspects(
+create or replace function sharequeue_internal.next_suspects(
     p_group_id text, p_topic text, p_partition integer, p_leave_out int8multirange,
     out suspects boolean, out last_attempt boolean
 )
@@ -130,7 +130,7 @@ begin
     from sharequeue.share_partitions sp join sharequeue.group_settings s using (group_id)
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition;
     if v_sp.next_expiry <= v_at then
-        perform sharequeue.settle_lapsed(v_sp.share_partition_id, v_at);
+        perform sharequeue_internal.settle_lapsed(v_sp.share_partition_id, v_at);
     elsif not coalesce(v_sp.redeliverable, false) then
         return;
     end if;
@@ -138,10 +138,10 @@ begin
     into suspects, last_attempt
     from sharequeue.in_flight_batches f
     where f.share_partition_id = v_sp.share_partition_id and f.state = 0
-        and f.first_offset = sharequeue.next_available(v_sp.share_partition_id, 0, v_at, p_leave_out)
+        and f.first_offset = sharequeue_internal.next_available(v_sp.share_partition_id, 0, v_at, p_leave_out)
         and (f.not_before is null or f.not_before <= v_at)
-        and not sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) <@ p_leave_out
-    order by lower(sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets)) limit 1;
+        and not sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) <@ p_leave_out
+    order by lower(sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets)) limit 1;
     suspects := coalesce(suspects, false);
     last_attempt := coalesce(last_attempt, false);
 end

@@ -1,13 +1,13 @@
 -- What an acknowledgement changes, once it is known to be allowed.
 
--- Answers all parts of all batches that begin between p_from and p_last and are under these leases, in one pass: each
--- run of an answer finds its batch by binary search, each batch meets only the runs that touch it, and what becomes of
+-- Acknowledges all parts of all batches that begin between p_from and p_last and are under these leases, in one pass: each
+-- run of an acknowledgement finds its batch by binary search, each batch meets only the runs that touch it, and what becomes of
 -- its parts is one delete, one update and one insert. Part by part 10,000 batches and 100,000 runs took 27 s, because
--- every part was intersected with every set whole; now 0.7 s, of which most is the rows. p_answers has nothing below
+-- every part was intersected with every set whole; now 0.7 s, of which most is the rows. p_acknowledgements has nothing below
 -- SPSO; p_not_before is for what is released.
-create or replace function sharequeue.answer_parts(
+create or replace function sharequeue_internal.acknowledge_parts(
     p_id bigint, p_settings sharequeue.group_settings, p_leases bigint[], p_from bigint, p_last bigint,
-    p_answers sharequeue.answers, p_not_before timestamptz
+    p_acknowledgements sharequeue.acknowledgements, p_not_before timestamptz
 ) returns table (outcome text, state smallint, delivery_count smallint, records bigint)
 -- 10,000 batches in memory: groups that spill to disk took twice the time. By ctid, and no table whole: as in
 -- end_leases_at.
@@ -21,7 +21,7 @@ begin
         with held as materialized (
             select dense_rank() over (order by f.first_offset) as batch, f.ctid as at, f.first_offset, f.last_offset, f.part,
                 f.delivery_count, f.offsets is null as uniform,
-                sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) as offsets
+                sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) as offsets
             from unnest(p_leases) as l (lease_id)
             cross join lateral (
                 select ctid, * from sharequeue.in_flight_batches
@@ -35,14 +35,14 @@ begin
                 select a.type, a.run, width_bucket(lower(a.run), b.firsts) as low,
                     width_bucket(upper(a.run) - 1, b.firsts) as high
                 from batches b cross join lateral (
-                    select 1 as type, unnest((p_answers).accept) as run
-                    union all select 2, unnest((p_answers).release)
-                    union all select 3, unnest((p_answers).reject)
-                    union all select 0, unnest((p_answers).gap)
+                    select 1 as type, unnest((p_acknowledgements).accept) as run
+                    union all select 2, unnest((p_acknowledgements).release)
+                    union all select 3, unnest((p_acknowledgements).reject)
+                    union all select 0, unnest((p_acknowledgements).gap)
                 ) as a where cardinality(b.firsts) > 1
             ) as a
         ), slices as (
-            select 1 as batch, (p_answers).accept, (p_answers).release, (p_answers).reject, (p_answers).gap
+            select 1 as batch, (p_acknowledgements).accept, (p_acknowledgements).release, (p_acknowledgements).reject, (p_acknowledgements).gap
             from batches where cardinality(firsts) = 1
             union all
             select batch, coalesce(range_agg(run) filter (where type = 1), '{}'),
@@ -133,18 +133,18 @@ begin
 end
 $$;
 
--- Applies answers to all that the member holds of what they name, which is known to be held; p_asked is what it holds of
+-- Applies acknowledgements to all that the member holds of what they name, which is known to be held; p_asked is what it holds of
 -- the batches that they meet. Records of its leases that the log start has overtaken are let go without an outcome where
 -- it names its token.
-create or replace function sharequeue.apply_answers(
+create or replace function sharequeue_internal.apply_acknowledgements(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_token uuid,
-    p_answers sharequeue.answers, p_asked int8multirange, p_not_before timestamptz, p_at timestamptz
+    p_acknowledgements sharequeue.acknowledgements, p_asked int8multirange, p_not_before timestamptz, p_at timestamptz
 ) returns sharequeue.acknowledged
 language plpgsql volatile as $$
 declare
-    v_answer sharequeue.acknowledged;
+    v_result sharequeue.acknowledged;
     v_id bigint := p_sp.share_partition_id;
-    v_answers sharequeue.answers;
+    v_acknowledgements sharequeue.acknowledgements;
     v_from bigint;
     v_last bigint := upper(p_asked) - 1;
     v_ended record;
@@ -154,82 +154,82 @@ declare
     -- To the second, so that different moments do not fragment a batch.
     v_not_before timestamptz := date_trunc('second', p_not_before + interval '999999 microseconds');
 begin
-    v_answer.error_code := 0;
-    v_answer.accepted := 0;
-    v_answer.released := 0;
-    v_answer.rejected := 0;
-    v_answer.gaps := 0;
-    v_answer.exhausted := 0;
+    v_result.error_code := 0;
+    v_result.accepted := 0;
+    v_result.released := 0;
+    v_result.rejected := 0;
+    v_result.gaps := 0;
+    v_result.exhausted := 0;
     if p_settings.breaker_percent > 0 then
         v_not_before := greatest(
-            v_not_before, sharequeue.circuit_answers(v_id, p_settings, p_answers, p_asked, p_at));
+            v_not_before, sharequeue_internal.circuit_acknowledgements(v_id, p_settings, p_acknowledgements, p_asked, p_at));
     end if;
     if v_last is not null then
-        v_answers := sharequeue.answers_from(p_answers, p_sp.spso);
-        v_from := sharequeue.batch_at(v_id, lower(p_asked));
-        v_leases := sharequeue.leases_between(v_id, v_from, v_last, p_member_id, p_token);
-        if p_settings.dead_letters and not (isempty((v_answers).release) and isempty((v_answers).reject)) then
-            perform sharequeue.note_attempts(v_id, v_leases, (v_answers).release + (v_answers).reject);
+        v_acknowledgements := sharequeue_internal.acknowledgements_from(p_acknowledgements, p_sp.spso);
+        v_from := sharequeue_internal.batch_at(v_id, lower(p_asked));
+        v_leases := sharequeue_internal.leases_between(v_id, v_from, v_last, p_member_id, p_token);
+        if p_settings.dead_letters and not (isempty((v_acknowledgements).release) and isempty((v_acknowledgements).reject)) then
+            perform sharequeue_internal.note_attempts(v_id, v_leases, (v_acknowledgements).release + (v_acknowledgements).reject);
         end if;
         for v_ended in
-            select * from sharequeue.answer_parts(v_id, p_settings, v_leases, v_from, v_last, v_answers,
+            select * from sharequeue_internal.acknowledge_parts(v_id, p_settings, v_leases, v_from, v_last, v_acknowledgements,
                 case when v_not_before > p_at then v_not_before end)
         loop
             case v_ended.outcome
                 when 'accepted' then
-                    v_answer.accepted := v_answer.accepted + v_ended.records;
+                    v_result.accepted := v_result.accepted + v_ended.records;
                     if v_ended.delivery_count = 1 then
                         v_accepted_first := v_accepted_first + v_ended.records;
                     end if;
-                when 'rejected' then v_answer.rejected := v_answer.rejected + v_ended.records;
-                when 'gap' then v_answer.gaps := v_answer.gaps + v_ended.records;
+                when 'rejected' then v_result.rejected := v_result.rejected + v_ended.records;
+                when 'gap' then v_result.gaps := v_result.gaps + v_ended.records;
                 else
                     if v_ended.state = 0 then
-                        v_answer.released := v_answer.released + v_ended.records;
+                        v_result.released := v_result.released + v_ended.records;
                     else
-                        v_answer.exhausted := v_answer.exhausted + v_ended.records;
+                        v_result.exhausted := v_result.exhausted + v_ended.records;
                     end if;
             end case;
             if v_ended.state in (2, 4) then
                 v_completed := v_completed + v_ended.records;
                 if v_ended.state = 4 or v_ended.delivery_count > 1 then
-                    perform sharequeue.count_outcome(v_id, v_ended.outcome, v_ended.delivery_count, v_ended.records);
+                    perform sharequeue_internal.count_outcome(v_id, v_ended.outcome, v_ended.delivery_count, v_ended.records);
                 end if;
             end if;
         end loop;
     end if;
     if p_token is not null then
-        v_leases := v_leases || sharequeue.let_go_overtaken(p_sp, p_member_id, p_token);
+        v_leases := v_leases || sharequeue_internal.let_go_overtaken(p_sp, p_member_id, p_token);
     end if;
-    if not isempty((v_answers).renew) then
-        perform sharequeue.renew_offsets(v_id, p_settings, p_member_id, p_token, (v_answers).renew, p_at);
+    if not isempty((v_acknowledgements).renew) then
+        perform sharequeue_internal.renew_offsets(v_id, p_settings, p_member_id, p_token, (v_acknowledgements).renew, p_at);
     end if;
     delete from sharequeue.leases l where l.lease_id = any (v_leases)
         and not exists (select from sharequeue.in_flight_batches f where f.lease_id = l.lease_id);
-    if v_answer.released > 0 then
+    if v_result.released > 0 then
         update sharequeue.share_partitions set redeliverable = true
         where share_partition_id = v_id and not redeliverable;
     end if;
-    perform sharequeue.advance_spso(v_id, v_completed, v_accepted_first);
+    perform sharequeue_internal.advance_spso(v_id, v_completed, v_accepted_first);
     -- Last, when SPSO has taken along what it passes.
     if v_last is not null then
-        perform sharequeue.join_terminal(v_id, v_from, v_last);
+        perform sharequeue_internal.join_terminal(v_id, v_from, v_last);
     end if;
-    select spso, greatest(0, log_end - spso - delivery_complete_count) into v_answer.spso, v_answer.lag
+    select spso, greatest(0, log_end - spso - delivery_complete_count) into v_result.spso, v_result.lag
     from sharequeue.share_partitions where share_partition_id = v_id;
-    return v_answer;
+    return v_result;
 end
 $$;
 
 -- Whether a lease is a member's, and of that token where one is named.
-create or replace function sharequeue.is_holder(p_lease_id bigint, p_member_id text, p_token uuid) returns boolean
+create or replace function sharequeue_internal.is_holder(p_lease_id bigint, p_member_id text, p_token uuid) returns boolean
 language sql stable as $$
     select coalesce((select member_id = p_member_id and (p_token is null or token = p_token)
         from sharequeue.leases where lease_id = p_lease_id), false)
 $$;
 
--- Records of a lease that the log start has overtaken, let go without an outcome; answers the leases they were under.
-create or replace function sharequeue.let_go_overtaken(
+-- Records of a lease that the log start has overtaken, let go without an outcome; returns the leases they were under.
+create or replace function sharequeue_internal.let_go_overtaken(
     p_sp sharequeue.share_partitions, p_member_id text, p_token uuid
 ) returns bigint[]
 language plpgsql volatile as $$
@@ -241,9 +241,9 @@ begin
         select f.first_offset, f.part, f.lease_id
         from sharequeue.in_flight_batches f
         where f.share_partition_id = p_sp.share_partition_id and f.state = 1 and f.first_offset < p_sp.spso
-            and sharequeue.is_holder(f.lease_id, p_member_id, p_token)
+            and sharequeue_internal.is_holder(f.lease_id, p_member_id, p_token)
     loop
-        perform sharequeue.take(p_sp.share_partition_id, v_part.first_offset, v_part.part,
+        perform sharequeue_internal.take(p_sp.share_partition_id, v_part.first_offset, v_part.part,
             int8multirange(int8range(null, p_sp.spso)));
         v_leases := v_leases || v_part.lease_id;
     end loop;

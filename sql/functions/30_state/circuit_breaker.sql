@@ -6,7 +6,7 @@
 -- the share-partition row to be locked.
 
 -- How many records may be leased now, and whether they are a probe.
-create or replace function sharequeue.circuit_allows(
+create or replace function sharequeue_internal.circuit_allows(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_most bigint, p_at timestamptz,
     out most bigint, out probe boolean
 )
@@ -20,11 +20,11 @@ begin
     if not found or v_circuit.state = 'closed' then
         return;
     end if;
-    -- A probe that nobody holds any more (released by hand, gone with retention) will not be answered.
+    -- A probe that nobody holds any more (released by hand, gone with retention) will not be acknowledged.
     if (v_circuit.state = 'open' and p_at >= v_circuit.retry_at) or (v_circuit.state = 'probing' and not exists (
             select from sharequeue.in_flight_batches f
             where f.share_partition_id = p_sp.share_partition_id and f.state = 1
-                and sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) && v_circuit.probe)) then
+                and sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) && v_circuit.probe)) then
         most := least(p_most, p_settings.breaker_probe_records);
         probe := true;
     else
@@ -34,35 +34,35 @@ end
 $$;
 
 -- A lease has been given as the probe.
-create or replace function sharequeue.circuit_probes(p_id bigint, p_lease_id bigint) returns void
+create or replace function sharequeue_internal.circuit_probes(p_id bigint, p_lease_id bigint) returns void
 language sql volatile as $$
     update sharequeue.circuit_breakers c
     set state = 'probing', probe = l.offsets, probe_records = sharequeue.records(l.offsets), probe_failed = 0
     from (
-        select range_agg(sharequeue.offsets_of(first_offset, last_offset, offsets)) as offsets
+        select range_agg(sharequeue_internal.offsets_of(first_offset, last_offset, offsets)) as offsets
         from sharequeue.in_flight_batches where lease_id = p_lease_id and state = 1
     ) as l
     where c.share_partition_id = p_id and l.offsets is not null
 $$;
 
--- Records have been answered, or their lock has ended without an answer: p_failed of them failed, p_returning come
--- back. To be called before they move. Answers until when those that come back from a failed probe shall wait; null
+-- Records have been acknowledged, or their lock has ended without that: p_failed of them failed, p_returning come
+-- back. To be called before they move. Returns until when those that come back from a failed probe shall wait; null
 -- otherwise.
-create or replace function sharequeue.circuit_counts(
-    p_id bigint, p_settings sharequeue.group_settings, p_answered int8multirange, p_failed int8multirange,
+create or replace function sharequeue_internal.circuit_counts(
+    p_id bigint, p_settings sharequeue.group_settings, p_acknowledged int8multirange, p_failed int8multirange,
     p_returning int8multirange, p_at timestamptz
 ) returns timestamptz
 language plpgsql volatile as $$
 declare
     v_circuit sharequeue.circuit_breakers;
-    v_answered double precision := sharequeue.records(p_answered);
+    v_acknowledged double precision := sharequeue.records(p_acknowledged);
     v_failed double precision := sharequeue.records(p_failed);
     v_window double precision := p_settings.breaker_window_records;
     v_share double precision := p_settings.breaker_percent / 100.0;
     v_kept double precision;
     v_probed bigint;
 begin
-    if v_answered = 0 then
+    if v_acknowledged = 0 then
         return null;
     end if;
     select * into v_circuit from sharequeue.circuit_breakers where share_partition_id = p_id;
@@ -71,44 +71,44 @@ begin
     end if;
     if v_circuit.state = 'closed' then
         -- A window without a memory of single records: what is older than the last window fades in proportion.
-        v_kept := least(v_circuit.answered, greatest(0, v_window - v_answered));
-        -- Multiplied first: 147 * (20 / 147) is more than 20, and more would have failed than were answered.
-        v_failed := v_failed * v_window / greatest(v_answered, v_window)
+        v_kept := least(v_circuit.answered, greatest(0, v_window - v_acknowledged));
+        -- Multiplied first: 147 * (20 / 147) is more than 20, and more would have failed than were acknowledged.
+        v_failed := v_failed * v_window / greatest(v_acknowledged, v_window)
             + case when v_circuit.answered > 0 then v_circuit.failed * v_kept / v_circuit.answered else 0 end;
-        v_answered := least(v_answered, v_window) + v_kept;
-        update sharequeue.circuit_breakers set answered = v_answered, failed = v_failed
+        v_acknowledged := least(v_acknowledged, v_window) + v_kept;
+        update sharequeue.circuit_breakers set answered = v_acknowledged, failed = v_failed
         where share_partition_id = p_id;
-        if v_answered >= least(p_settings.breaker_min_records, v_window) and v_failed > v_share * v_answered then
-            perform sharequeue.open_circuit(p_id, p_settings, p_at, format(
-                '%s of the last %s records failed', round(v_failed::numeric), round(v_answered::numeric)));
+        if v_acknowledged >= least(p_settings.breaker_min_records, v_window) and v_failed > v_share * v_acknowledged then
+            perform sharequeue_internal.open_circuit(p_id, p_settings, p_at, format(
+                '%s of the last %s records failed', round(v_failed::numeric), round(v_acknowledged::numeric)));
         end if;
         return null;
     end if;
     -- What was leased before it opened says nothing new.
-    if v_circuit.state = 'open' or not v_circuit.probe && p_answered then
+    if v_circuit.state = 'open' or not v_circuit.probe && p_acknowledged then
         return null;
     end if;
-    perform sharequeue.refund(p_id, p_returning * v_circuit.probe);
+    perform sharequeue_internal.refund(p_id, p_returning * v_circuit.probe);
     v_probed := sharequeue.records(p_failed * v_circuit.probe) + v_circuit.probe_failed;
     if v_probed > v_share * v_circuit.probe_records then
-        perform sharequeue.open_circuit(p_id, p_settings, p_at, format(
+        perform sharequeue_internal.open_circuit(p_id, p_settings, p_at, format(
             '%s of the %s records of the probe failed', v_probed, v_circuit.probe_records));
         return date_trunc('second', p_at + 2 * p_settings.breaker_open_ms * interval '1 millisecond'
             + interval '999999 microseconds');
     end if;
-    if v_circuit.probe <@ p_answered then
+    if v_circuit.probe <@ p_acknowledged then
         update sharequeue.circuit_breakers
         set state = 'closed', answered = 0, failed = 0, opened_at = null, retry_at = null, reason = null, probe = '{}'
         where share_partition_id = p_id;
     else
-        update sharequeue.circuit_breakers set probe = probe - p_answered, probe_failed = v_probed
+        update sharequeue.circuit_breakers set probe = probe - p_acknowledged, probe_failed = v_probed
         where share_partition_id = p_id;
     end if;
     return null;
 end
 $$;
 
-create or replace function sharequeue.open_circuit(
+create or replace function sharequeue_internal.open_circuit(
     p_id bigint, p_settings sharequeue.group_settings, p_at timestamptz, p_reason text
 ) returns void
 language sql volatile as $$
@@ -120,18 +120,18 @@ language sql volatile as $$
 $$;
 
 -- What an acknowledgement means to the breaker; a gap is no record.
-create or replace function sharequeue.circuit_answers(
-    p_id bigint, p_settings sharequeue.group_settings, p_answers sharequeue.answers, p_asked int8multirange,
+create or replace function sharequeue_internal.circuit_acknowledgements(
+    p_id bigint, p_settings sharequeue.group_settings, p_acknowledgements sharequeue.acknowledgements, p_asked int8multirange,
     p_at timestamptz
 ) returns timestamptz
 language sql volatile as $$
-    select sharequeue.circuit_counts(p_id, p_settings,
-        ((p_answers).accept + (p_answers).release + (p_answers).reject) * p_asked,
-        ((p_answers).release + (p_answers).reject) * p_asked, (p_answers).release * p_asked, p_at)
+    select sharequeue_internal.circuit_counts(p_id, p_settings,
+        ((p_acknowledgements).accept + (p_acknowledgements).release + (p_acknowledgements).reject) * p_asked,
+        ((p_acknowledgements).release + (p_acknowledgements).reject) * p_asked, (p_acknowledgements).release * p_asked, p_at)
 $$;
 
--- What a lease that ended without an answer means to it: all of it failed, and comes back.
-create or replace function sharequeue.circuit_lapse(p_id bigint, p_lease_id bigint) returns timestamptz
+-- What a lease that ended without an acknowledgement means to it: all of it failed, and comes back.
+create or replace function sharequeue_internal.circuit_lapse(p_id bigint, p_lease_id bigint) returns timestamptz
 language plpgsql volatile as $$
 declare
     v_settings sharequeue.group_settings;
@@ -139,17 +139,17 @@ declare
 begin
     select s.* into v_settings from sharequeue.share_partitions sp join sharequeue.group_settings s using (group_id)
     where sp.share_partition_id = p_id;
-    select coalesce(range_agg(sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets)), '{}')
+    select coalesce(range_agg(sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets)), '{}')
         * int8multirange(int8range((
             select spso from sharequeue.share_partitions where share_partition_id = p_id), null))
     into v_offsets from sharequeue.in_flight_batches f where f.lease_id = p_lease_id;
-    return sharequeue.circuit_counts(
+    return sharequeue_internal.circuit_counts(
         p_id, v_settings, v_offsets, v_offsets, v_offsets, sharequeue.clock());
 end
 $$;
 
 -- Gives a delivery back to records that are leased: their count is one less, before they move on.
-create or replace function sharequeue.refund(p_id bigint, p_offsets int8multirange) returns void
+create or replace function sharequeue_internal.refund(p_id bigint, p_offsets int8multirange) returns void
 language plpgsql volatile as $$
 declare
     v_part record;
@@ -159,11 +159,11 @@ begin
     end if;
     for v_part in
         select f.first_offset, f.last_offset, f.part, f.delivery_count, f.lease_id, f.offsets,
-            sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) * p_offsets as refunded
+            sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) * p_offsets as refunded
         from sharequeue.in_flight_batches f
         where f.share_partition_id = p_id and f.state = 1 and f.first_offset < upper(p_offsets)
             and f.last_offset >= lower(p_offsets)
-            and sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) && p_offsets
+            and sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) && p_offsets
         order by f.first_offset, f.delivery_count
     loop
         if v_part.offsets is null
@@ -171,8 +171,8 @@ begin
             update sharequeue.in_flight_batches set delivery_count = delivery_count - 1
             where share_partition_id = p_id and first_offset = v_part.first_offset;
         else
-            perform sharequeue.take(p_id, v_part.first_offset, v_part.part, v_part.refunded);
-            perform sharequeue.place(p_id, v_part.first_offset, v_part.last_offset, 1::smallint,
+            perform sharequeue_internal.take(p_id, v_part.first_offset, v_part.part, v_part.refunded);
+            perform sharequeue_internal.place(p_id, v_part.first_offset, v_part.last_offset, 1::smallint,
                 (v_part.delivery_count - 1)::smallint, v_part.refunded, v_part.lease_id);
         end if;
     end loop;

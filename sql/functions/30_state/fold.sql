@@ -1,7 +1,7 @@
 -- Whether a share-partition may be folded whose one batch has just been accepted: there is no other, the group's settings are
 -- still in the version that was read, and nobody is changing them, nor the clock. Both are locked until this commits: whoever
 -- changes them then finds the fold. Never waits, because that one may wait for this share-partition.
-create or replace function sharequeue.may_fold(p_group_id text, p_version xid, p_share_partition_id bigint) returns boolean
+create or replace function sharequeue_internal.may_fold(p_group_id text, p_version xid, p_share_partition_id bigint) returns boolean
 language plpgsql volatile as $$
 begin
     perform from sharequeue.group_settings s, sharequeue.clock_offset c
@@ -11,30 +11,30 @@ begin
 end
 $$;
 
--- What the fetch answered that granted a folded share-partition's lease.
-create or replace function sharequeue.folded_answer(p_sp sharequeue.share_partitions)
+-- What the fetch returned that granted a folded share-partition's lease.
+create or replace function sharequeue_internal.folded_fetch(p_sp sharequeue.share_partitions)
 returns sharequeue.acknowledged_and_acquired
 language plpgsql stable as $$
 declare
-    v_answer sharequeue.acknowledged_and_acquired;
+    v_result sharequeue.acknowledged_and_acquired;
 begin
-    v_answer.acknowledge_error_code := 0;
-    v_answer.spso := p_sp.spso;
-    v_answer.lag := p_sp.folded_lag;
-    v_answer.error_code := 0;
-    v_answer.lease_id := p_sp.folded_lease_id;
-    v_answer.token := p_sp.folded_token;
-    v_answer.state_epoch := p_sp.state_epoch;
-    v_answer.lock_duration_ms := p_sp.folded_lock_duration_ms;
-    v_answer.expires_at := p_sp.folded_acquired_at + p_sp.folded_lock_duration_ms * interval '1 millisecond';
-    v_answer.delivery_count := 1;
-    v_answer.offsets := int8multirange(int8range(p_sp.spso, p_sp.speo));
-    return v_answer;
+    v_result.acknowledge_error_code := 0;
+    v_result.spso := p_sp.spso;
+    v_result.lag := p_sp.folded_lag;
+    v_result.error_code := 0;
+    v_result.lease_id := p_sp.folded_lease_id;
+    v_result.token := p_sp.folded_token;
+    v_result.state_epoch := p_sp.state_epoch;
+    v_result.lock_duration_ms := p_sp.folded_lock_duration_ms;
+    v_result.expires_at := p_sp.folded_acquired_at + p_sp.folded_lock_duration_ms * interval '1 millisecond';
+    v_result.delivery_count := 1;
+    v_result.offsets := int8multirange(int8range(p_sp.spso, p_sp.speo));
+    return v_result;
 end
 $$;
 
 -- Batch and lease become rows of their tables again. No change of state, and so nothing for the journal.
-create or replace function sharequeue.unfold(p_share_partition_id bigint) returns void
+create or replace function sharequeue_internal.unfold(p_share_partition_id bigint) returns void
 language plpgsql volatile as $$
 declare
     v_sp sharequeue.share_partitions;
@@ -53,7 +53,7 @@ begin
         v_sp.folded_token, v_sp.folded_lock_duration_ms, v_sp.folded_acquired_at,
         v_sp.folded_acquired_at + v_sp.folded_lock_duration_ms * interval '1 millisecond', v_sp.folded_fan_out, false,
         v_sp.folded_request_id,
-        case when v_sp.folded_request_id is not null then sharequeue.folded_answer(v_sp) end, true);
+        case when v_sp.folded_request_id is not null then sharequeue_internal.folded_fetch(v_sp) end, true);
     update sharequeue.share_partitions set folded_lease_id = null, folded_acquired_at = null,
         folded_lag = null, folded_max_record_locks = null, folded_clock_offset = null, folded_token = null,
         folded_request_id = null, folded_lock_duration_ms = null, folded_member_epoch = null,
@@ -64,7 +64,7 @@ $$;
 
 -- For whoever settles lapsed locks: a folded share-partition whose one lock has not lapsed stays folded, and its next
 -- expiry, which fetches leave behind, is put right; any other is unfolded.
-create or replace function sharequeue.is_folded_until_later(p_share_partition_id bigint, p_at timestamptz)
+create or replace function sharequeue_internal.is_folded_until_later(p_share_partition_id bigint, p_at timestamptz)
 returns boolean
 language plpgsql volatile as $$
 begin
@@ -75,13 +75,13 @@ begin
     if found then
         return true;
     end if;
-    perform sharequeue.unfold(p_share_partition_id);
+    perform sharequeue_internal.unfold(p_share_partition_id);
     return false;
 end
 $$;
 
 -- When settings change, the group's folded share-partitions unfold, in the order of their ids, as everywhere.
-create or replace function sharequeue.group_settings_unfold() returns trigger
+create or replace function sharequeue_internal.group_settings_unfold() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_id bigint;
@@ -92,17 +92,17 @@ begin
             select n.group_id from settings_now n join settings_before b using (group_id) where n.* is distinct from b.*)
         order by share_partition_id for no key update
     loop
-        perform sharequeue.unfold(v_id);
+        perform sharequeue_internal.unfold(v_id);
     end loop;
     return null;
 end
 $$;
 create or replace trigger group_settings_unfold after update on sharequeue.group_settings
     referencing old table as settings_before new table as settings_now
-    for each statement execute function sharequeue.group_settings_unfold();
+    for each statement execute function sharequeue_internal.group_settings_unfold();
 
 -- When the clock's offset changes, all unfold: reading it in place would make a fetch 15 µs dearer.
-create or replace function sharequeue.clock_unfold() returns trigger
+create or replace function sharequeue_internal.clock_unfold() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_id bigint;
@@ -111,10 +111,10 @@ begin
         select share_partition_id from sharequeue.share_partitions
         where folded_lease_id is not null order by share_partition_id for no key update
     loop
-        perform sharequeue.unfold(v_id);
+        perform sharequeue_internal.unfold(v_id);
     end loop;
     return null;
 end
 $$;
 create or replace trigger clock_offset_unfold after insert or update or delete on sharequeue.clock_offset
-    for each statement execute function sharequeue.clock_unfold();
+    for each statement execute function sharequeue_internal.clock_unfold();

@@ -5,10 +5,10 @@ create or replace function sharequeue.initialize(
 ) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
-    perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_start(p_topic, p_partition, p_topic_id, p_start_offset);
-    perform sharequeue.check_between('the state epoch', p_state_epoch, 0, 1073741824);
-    if not sharequeue.lock_group(p_group_id) then
+    perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.check_start(p_topic, p_partition, p_topic_id, p_start_offset);
+    perform sharequeue_internal.check_between('the state epoch', p_state_epoch, 0, 1073741824);
+    if not sharequeue_internal.lock_group(p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;
     insert into sharequeue.share_partitions
@@ -21,7 +21,7 @@ end
 $$;
 
 -- Refuses what cannot be where a share-partition starts. SQLSTATE SQnnn is Kafka's error nnn, here and everywhere.
-create or replace function sharequeue.check_start(
+create or replace function sharequeue_internal.check_start(
     p_topic text, p_partition integer, p_topic_id text, p_start_offset bigint
 ) returns void
 language plpgsql immutable as $$
@@ -31,7 +31,7 @@ begin
             'partition from 0 on, not %-% of id %', left(p_topic, 300), p_partition, left(p_topic_id, 300)
             using errcode = 'SQ042';
     end if;
-    perform sharequeue.check_name('the topic id', p_topic_id);
+    perform sharequeue_internal.check_name('the topic id', p_topic_id);
     if p_start_offset is null or p_start_offset not between 0 and 9223372036854775806 then
         raise exception 'a start offset lies between 0 and 2^63 - 2, not at %', p_start_offset using errcode = 'SQ042';
     end if;

@@ -1,13 +1,13 @@
--- Locks that end without an answer: lapsed, expired with their member, released by a run that failed.
+-- Locks that end without an acknowledgement: lapsed, expired with their member, released by a run that failed.
 
--- Ends leases that got no answer: what they still hold becomes available again, or is exhausted at the limit (R-ST-4).
+-- Ends leases that were not acknowledged: what they still hold becomes available again, or is exhausted at the limit (R-ST-4).
 -- Under fan_out (design: poison isolation) as *suspects*: N suspects delivered c times under a limit of l come back in
 -- parts of at most N / ceil(N^(1/(l-c))), so that the last delivery holds one alone; at the limit a record is exhausted
--- only if it was alone in its lease, records that shared it get one more delivery each, alone, at the same count. Answers
+-- only if it was alone in its lease, records that shared it get one more delivery each, alone, at the same count. Returns
 -- with the records they held, and how many of them are terminal now, for advance_spso.
 --
 -- All leases in one statement, which does the whole batches; only exploded ones go one by one.
-create or replace function sharequeue.end_leases(
+create or replace function sharequeue_internal.end_leases(
     p_share_partition_id bigint, p_lease_ids bigint[], out held bigint, out completed bigint
 )
 language plpgsql volatile as $$
@@ -18,7 +18,7 @@ begin
     if not (select s.breaker_percent > 0 from sharequeue.share_partitions sp
             join sharequeue.group_settings s using (group_id) where sp.share_partition_id = p_share_partition_id) then
         select e.held, e.completed into held, completed
-        from sharequeue.end_leases_at(p_share_partition_id, p_lease_ids, null) as e;
+        from sharequeue_internal.end_leases_at(p_share_partition_id, p_lease_ids, null) as e;
         return;
     end if;
     -- The circuit breaker looks at each before it ends, and says until when its records shall wait. Its window depends
@@ -29,15 +29,15 @@ begin
         select lease_id from sharequeue.leases where lease_id = any (p_lease_ids) order by expires_at, lease_id
     loop
         select e.held, e.completed into v_ended
-        from sharequeue.end_leases_at(p_share_partition_id, array[v_lease_id],
-            sharequeue.circuit_lapse(p_share_partition_id, v_lease_id)) as e;
+        from sharequeue_internal.end_leases_at(p_share_partition_id, array[v_lease_id],
+            sharequeue_internal.circuit_lapse(p_share_partition_id, v_lease_id)) as e;
         held := held + v_ended.held;
         completed := completed + v_ended.completed;
     end loop;
 end
 $$;
 
-create or replace function sharequeue.end_leases_at(
+create or replace function sharequeue_internal.end_leases_at(
     p_share_partition_id bigint, p_lease_ids bigint[], p_not_before timestamptz, out held bigint, out completed bigint
 )
 -- A session goes on with a plan made while the tables were small. So nothing is left to choose: rows are found by lease
@@ -54,7 +54,7 @@ begin
     from sharequeue.share_partitions sp join sharequeue.group_settings s using (group_id)
     where sp.share_partition_id = p_share_partition_id;
     if v_sp.dead_letters then
-        perform sharequeue.note_attempts(p_share_partition_id, p_lease_ids);
+        perform sharequeue_internal.note_attempts(p_share_partition_id, p_lease_ids);
     end if;
     with parts as (
         select f.*, sum(f.records) over (partition by e.lease_id)::bigint as together,
@@ -68,7 +68,7 @@ begin
                 case when offsets is null then last_offset - first_offset + 1 else sharequeue.records(offsets) end
                     as records,
                 case when offsets is null then greatest(0, last_offset + 1 - greatest(first_offset, v_sp.spso))
-                    else sharequeue.records(sharequeue.offsets_from(offsets, v_sp.spso)) end as live
+                    else sharequeue.records(sharequeue_internal.offsets_from(offsets, v_sp.spso)) end as live
             from sharequeue.in_flight_batches where lease_id = e.lease_id offset 0) as f
     ), fates as materialized (
         select p.*, x.again, case when x.again then 0 when v_sp.dead_letters then 3 else 4 end::smallint as state,
@@ -109,14 +109,14 @@ begin
         where f.share_partition_id = p_share_partition_id and f.first_offset = v_part.first_offset
             and f.part = v_part.part
         -- What the log start has overtaken is gone, whatever its count (R-LT-3).
-        returning f.last_offset, f.delivery_count, sharequeue.offsets_from(
-            sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets), v_sp.spso) as offsets into v_gone;
-        perform sharequeue.place(p_share_partition_id, v_part.first_offset, v_gone.last_offset, v_part.state,
+        returning f.last_offset, f.delivery_count, sharequeue_internal.offsets_from(
+            sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets), v_sp.spso) as offsets into v_gone;
+        perform sharequeue_internal.place(p_share_partition_id, v_part.first_offset, v_gone.last_offset, v_part.state,
             v_gone.delivery_count, v_gone.offsets, null, v_part.cause, v_part.isolate,
             case when v_part.state = 0 then p_not_before end);
     end loop;
     if v_ended.first_archived is not null then
-        perform sharequeue.join_terminal(
+        perform sharequeue_internal.join_terminal(
             p_share_partition_id, v_ended.first_archived, v_ended.last_archived);
     end if;
     if v_ended.again then
@@ -127,17 +127,17 @@ end
 $$;
 
 -- The same for one lease.
-create or replace function sharequeue.end_unanswered(
+create or replace function sharequeue_internal.end_unacknowledged(
     p_share_partition_id bigint, p_lease_id bigint, out held bigint, out completed bigint
 )
 language sql volatile as $$
-    select e.held, e.completed from sharequeue.end_leases(p_share_partition_id, array[p_lease_id]) as e
+    select e.held, e.completed from sharequeue_internal.end_leases(p_share_partition_id, array[p_lease_id]) as e
 $$;
 
 -- Lapsed locks are settled by every operation before it looks at anything else: a lapse is a fact of the clock. Oldest
--- first, at most p_limit leases; SPSO follows. Inside an operation there is no limit, because whatever it answered past
+-- first, at most p_limit leases; SPSO follows. Inside an operation there is no limit, because whatever it acknowledged past
 -- an unsettled lapse would be wrong; a lease costs it about 40 µs, and sweep keeps few of them waiting.
-create or replace function sharequeue.settle_lapsed(
+create or replace function sharequeue_internal.settle_lapsed(
     p_share_partition_id bigint, p_at timestamptz, p_limit bigint default null, out leases bigint, out records bigint
 )
 language plpgsql volatile as $$
@@ -148,8 +148,8 @@ declare
 begin
     leases := 0;
     records := 0;
-    v_later := sharequeue.is_folded_until_later(p_share_partition_id, p_at);
-    perform sharequeue.outlast_outage(p_share_partition_id, p_at);
+    v_later := sharequeue_internal.is_folded_until_later(p_share_partition_id, p_at);
+    perform sharequeue_internal.outlast_outage(p_share_partition_id, p_at);
     if v_later then
         return;
     end if;
@@ -160,15 +160,15 @@ begin
     leases := cardinality(v_lease_ids);
     if leases > 0 then
         select e.held, e.completed into records, v_completed
-        from sharequeue.end_leases(p_share_partition_id, v_lease_ids) as e;
-        perform sharequeue.advance_spso(p_share_partition_id, v_completed);
+        from sharequeue_internal.end_leases(p_share_partition_id, v_lease_ids) as e;
+        perform sharequeue_internal.advance_spso(p_share_partition_id, v_completed);
     end if;
-    perform sharequeue.renew_next_expiry(p_share_partition_id);
+    perform sharequeue_internal.renew_next_expiry(p_share_partition_id);
 end
 $$;
 
 -- The earliest expiry anew, once the known lower bound has passed.
-create or replace function sharequeue.renew_next_expiry(p_share_partition_id bigint) returns void
+create or replace function sharequeue_internal.renew_next_expiry(p_share_partition_id bigint) returns void
 language sql volatile as $$
     update sharequeue.share_partitions set next_expiry = (
         select l.expires_at from sharequeue.leases l where l.share_partition_id = p_share_partition_id

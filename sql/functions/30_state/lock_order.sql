@@ -14,10 +14,10 @@
 -- several operations has to call them by share_partition_id.
 
 -- Locks from groups down to share-partitions in that order, of the groups given, or of all where p_group_ids is null; of
--- the share-partitions only those of p_topic and p_partition, where these are given. Answers the ids of the
+-- the share-partitions only those of p_topic and p_partition, where these are given. Returns the ids of the
 -- share-partitions. They are locked as for deletion: a report, or an assignment, that refers to several of them waits for
 -- the first, and not in the middle.
-create or replace function sharequeue.lock_in_order(
+create or replace function sharequeue_internal.lock_in_order(
     p_group_ids text[], p_settings boolean, p_share_partitions boolean, p_topic text default null,
     p_partition integer default null
 ) returns bigint[]
@@ -40,9 +40,9 @@ begin
 end
 $$;
 
--- A group's row, locked against members that come and against everybody else who changes the group; answers whether
+-- A group's row, locked against members that come and against everybody else who changes the group; returns whether
 -- there is such a group.
-create or replace function sharequeue.lock_group(p_group_id text) returns boolean
+create or replace function sharequeue_internal.lock_group(p_group_id text) returns boolean
 language plpgsql volatile as $$
 begin
     perform from sharequeue.share_groups where group_id = p_group_id for no key update;

@@ -3,7 +3,7 @@
 -- (READ unless said otherwise) on the group is refused first; where no ACL applies to the group that is one boolean of a
 -- row that is read anyway (under 0.1 µs; asked before the lock it took 2.9, and a role that may sweep can hold row locks
 -- as well). Before all that: is the transaction at READ COMMITTED?
-create or replace function sharequeue.lock_share_partition(
+create or replace function sharequeue_internal.lock_share_partition(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_operation text default 'READ',
     out error_code smallint, out error_message text, out sp sharequeue.share_partitions,
     out settings sharequeue.group_settings
@@ -17,10 +17,10 @@ begin
     if found then
         select g.* into settings from sharequeue.group_settings g where g.group_id = p_group_id;
         if sp.folded_lease_id is not null then
-            perform sharequeue.unfold(sp.share_partition_id);
+            perform sharequeue_internal.unfold(sp.share_partition_id);
         end if;
     end if;
-    if coalesce(settings.acls_apply, true) and not sharequeue.authorised(p_group_id, p_operation) then
+    if coalesce(settings.acls_apply, true) and not sharequeue_internal.authorised(p_group_id, p_operation) then
         error_code := 30;
         error_message := format('%s may not %s group %s', sharequeue.principal(), p_operation, p_group_id);
     elsif sp.share_partition_id is null then
@@ -41,7 +41,7 @@ $$;
 
 -- Whether a member may act: it is known, and its epoch is the present or the previous one (a lost heartbeat reply).
 -- Without a member epoch any member id may, as on a broker.
-create or replace function sharequeue.check_member(
+create or replace function sharequeue_internal.check_member(
     p_group_id text, p_member_id text, p_member_epoch integer, out error_code smallint, out error_message text
 )
 language plpgsql stable as $$

@@ -1,13 +1,13 @@
 -- One call, one commit for many share-partitions of one group: `<operation>_many`. Each does, one after the other, what the
--- operation of one share-partition does, and answers in that operation's columns with topic and partition in front, and
+-- operation of one share-partition does, and returns that operation's columns with topic and partition in front, and
 -- the lease's token where one was given. One share-partition's refusal is a row with an error_code and undoes nothing of
 -- the others; only a malformed call raises. All rows are locked first, by id. A call holds as many row locks as it names
 -- share-partitions until it commits (about 0.3 ms each): so no more than a thousand, and callers send 200.
 
--- Locks the share-partitions named, by id (30_state/lock_order.sql), before anything is done with any of them; answers which are
+-- Locks the share-partitions named, by id (30_state/lock_order.sql), before anything is done with any of them; returns which are
 -- there, in the order of the call. One that comes only now is not: it would be locked out of order. Refuses arrays that do
 -- not fit together: every array has an element for each share-partition.
-create or replace function sharequeue.lock_many(
+create or replace function sharequeue_internal.lock_many(
     p_group_id text, p_topics text[], p_partitions integer[], variadic p_lengths integer[]
 ) returns boolean[]
 language plpgsql volatile as $$
@@ -15,8 +15,8 @@ declare
     v_ids bigint[];
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_present('the group id', p_group_id);
-    perform sharequeue.check_many(1000, p_topics, p_partitions, variadic p_lengths);
+    perform sharequeue_internal.check_present('the group id', p_group_id);
+    perform sharequeue_internal.check_many(1000, p_topics, p_partitions, variadic p_lengths);
     v_ids := array(
         select sp.share_partition_id from sharequeue.share_partitions sp
         where sp.group_id = p_group_id and (sp.topic, sp.partition) in (
@@ -32,12 +32,12 @@ end
 $$;
 
 -- What lock_share_partition says of a share-partition that is not there.
-create or replace function sharequeue.absent(
+create or replace function sharequeue_internal.absent(
     p_group_id text, p_topic text, p_partition integer, out error_code smallint, out error_message text
 )
 language plpgsql stable as $$
 begin
-    if not sharequeue.authorised(p_group_id, 'READ') then
+    if not sharequeue_internal.authorised(p_group_id, 'READ') then
         error_code := 30;
         error_message := format('%s may not READ group %s', sharequeue.principal(), p_group_id);
     elsif exists (select from sharequeue.share_groups where group_id = p_group_id) then
@@ -51,7 +51,7 @@ end
 $$;
 
 -- The arrays of one call: no nulls among the names, one length, not too many.
-create or replace function sharequeue.check_many(
+create or replace function sharequeue_internal.check_many(
     p_most integer, p_topics text[], p_partitions integer[], variadic p_lengths integer[]
 ) returns void
 language plpgsql immutable as $$

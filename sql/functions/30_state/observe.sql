@@ -1,5 +1,5 @@
 -- What the broker said of the log (R-LS): its start, its end, its last stable offset, seen now. A log start past SPSO
--- moves SPSO: records nobody had processed are counted as lost, leases keep what they hold until they answer or
+-- moves SPSO: records nobody had processed are counted as lost, leases keep what they hold until they acknowledge or
 -- lapse and are counted as lost too, dead letters on their way stay on it. The same topic name under another id is
 -- another topic: nothing moves, and leasing stops until somebody decides; an old observation, which knows only the id of
 -- before, changes nothing then, nor after the offsets were reset to the new topic.
@@ -11,10 +11,10 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_sp sharequeue.share_partitions;
 begin
-    perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
-        sharequeue.check_present('the partition', p_partition);
-    perform sharequeue.check_name('the topic id', p_topic_id);
+    perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('the topic', p_topic),
+        sharequeue_internal.check_present('the partition', p_partition);
+    perform sharequeue_internal.check_name('the topic id', p_topic_id);
     if not coalesce(p_topic_id is not null and p_log_start >= 0 and p_last_stable_offset >= 0
             and p_log_end between p_log_start and 9223372036854775807, false) then
         raise exception 'a log that starts at %, is stable to % and ends at % (topic id %) cannot be', p_log_start,
@@ -33,7 +33,7 @@ begin
         return 'topic_recreated';
     end if;
     if p_log_start > v_sp.spso then
-        perform sharequeue.advance_log_start(v_sp, p_log_start);
+        perform sharequeue_internal.advance_log_start(v_sp, p_log_start);
     end if;
     update sharequeue.share_partitions
     set log_start = p_log_start, log_end = p_log_end,
@@ -45,8 +45,8 @@ end
 $$;
 
 -- The log now starts past SPSO: what is finished or was never processed below it goes, what is leased stays with its
--- holder, whose answer no longer counts. SPSO may then stand at something finished; the next answer moves it on (R-SO-1).
-create or replace function sharequeue.advance_log_start(p_sp sharequeue.share_partitions, p_log_start bigint)
+-- holder, whose acknowledgement no longer counts. SPSO may then stand at something finished; the next acknowledgement moves it on (R-SO-1).
+create or replace function sharequeue_internal.advance_log_start(p_sp sharequeue.share_partitions, p_log_start bigint)
 returns void
 language plpgsql volatile as $$
 declare
@@ -56,13 +56,13 @@ declare
     v_lost bigint := 0;
     v_passed bigint := 0;
 begin
-    perform sharequeue.unfold(v_id);
+    perform sharequeue_internal.unfold(v_id);
     for v_part in
         select first_offset, last_offset, part, state,
-            sharequeue.offsets_of(first_offset, last_offset, offsets) * v_gone as offsets
+            sharequeue_internal.offsets_of(first_offset, last_offset, offsets) * v_gone as offsets
         from sharequeue.in_flight_batches
         where share_partition_id = v_id and first_offset < p_log_start and state <> 3
-            and sharequeue.offsets_of(first_offset, last_offset, offsets) && v_gone
+            and sharequeue_internal.offsets_of(first_offset, last_offset, offsets) && v_gone
     loop
         if v_part.state = 1 then
             -- Once: below SPSO is what an earlier log start has overtaken.
@@ -74,7 +74,7 @@ begin
             v_passed := v_passed + sharequeue.records(
                 v_part.offsets * int8multirange(int8range(p_sp.spso, null)));
         end if;
-        perform sharequeue.take(v_id, v_part.first_offset, v_part.part, v_part.offsets);
+        perform sharequeue_internal.take(v_id, v_part.first_offset, v_part.part, v_part.offsets);
     end loop;
     update sharequeue.share_partitions
     set spso = p_log_start, speo = greatest(speo, p_log_start),

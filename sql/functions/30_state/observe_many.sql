@@ -13,9 +13,9 @@ declare
     v_whole text[];
     v_ids bigint[];
 begin
-    perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_present('the group id', p_group_id);
-    perform sharequeue.check_many(10000, p_topics, p_partitions, coalesce(cardinality(p_topic_ids), 0),
+    perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.check_present('the group id', p_group_id);
+    perform sharequeue_internal.check_many(10000, p_topics, p_partitions, coalesce(cardinality(p_topic_ids), 0),
         coalesce(cardinality(p_log_starts), 0), coalesce(cardinality(p_log_ends), 0),
         coalesce(cardinality(p_last_stable_offsets), 0));
     v_at := sharequeue.clock();

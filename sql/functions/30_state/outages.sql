@@ -9,34 +9,34 @@
 
 -- How long holders have, after an outage, until they must have reached the database again; and how long before it a
 -- lock may have been taken or renewed without a beat having followed.
-create or replace function sharequeue.outage_margin() returns interval
+create or replace function sharequeue_internal.outage_margin() returns interval
 language sql immutable parallel safe as $$ select pg_catalog.make_interval(secs => 5) $$;
 
--- The service is alive. Answers how long an outage was that this beat ends; null when there was none.
+-- The service is alive. Returns how long an outage was that this beat ends; null when there was none.
 create or replace function sharequeue.beat(p_longer_than interval default null) returns interval
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
-    perform sharequeue.authorise_cluster();
-    perform sharequeue.check_span('the longest silence', coalesce(p_longer_than, interval '0'));
+    perform sharequeue_internal.authorise_cluster();
+    perform sharequeue_internal.check_span('the longest silence', coalesce(p_longer_than, interval '0'));
     insert into sharequeue.service_beat as b (beat_at, server_started_at)
     values (sharequeue.clock(), pg_postmaster_start_time()) on conflict on constraint service_beat_pkey do nothing;
     if found then
         insert into sharequeue.service_run default values on conflict on constraint service_run_pkey do nothing;
         return null;
     end if;
-    return sharequeue.note_outage(p_longer_than, true);
+    return sharequeue_internal.note_outage(p_longer_than, true);
 end
 $$;
 
 -- Whether Postgres was away since a beat: it is another server than then, or has recovered from a crash, which the death
 -- of one backend is enough for.
-create or replace function sharequeue.was_away(p_beat sharequeue.service_beat) returns boolean
+create or replace function sharequeue_internal.was_away(p_beat sharequeue.service_beat) returns boolean
 language sql stable as $$
     select p_beat.server_started_at <> pg_postmaster_start_time() or not exists (select from sharequeue.service_run)
 $$;
 
 -- Notes an outage if there was one since the last beat: Postgres was away, or there was a silence longer than asked for.
-create or replace function sharequeue.note_outage(p_longer_than interval, p_beat boolean) returns interval
+create or replace function sharequeue_internal.note_outage(p_longer_than interval, p_beat boolean) returns interval
 language plpgsql volatile as $$
 declare
     v_beat sharequeue.service_beat;
@@ -44,10 +44,10 @@ declare
 begin
     select * into v_beat from sharequeue.service_beat for no key update;
     v_at := sharequeue.clock();
-    if sharequeue.was_away(v_beat) or v_at - v_beat.beat_at > p_longer_than then
+    if sharequeue_internal.was_away(v_beat) or v_at - v_beat.beat_at > p_longer_than then
         insert into sharequeue.service_run default values on conflict on constraint service_run_pkey do nothing;
         update sharequeue.service_beat
-        set outage_from = v_beat.beat_at, outage_until = v_at + sharequeue.outage_margin(), beat_at = v_at,
+        set outage_from = v_beat.beat_at, outage_until = v_at + sharequeue_internal.outage_margin(), beat_at = v_at,
             server_started_at = pg_postmaster_start_time();
         return v_at - v_beat.beat_at;
     elsif p_beat then
@@ -59,7 +59,7 @@ $$;
 
 -- Before the lapsed locks of a share-partition are settled: those that only the last outage has ended are not lapsed.
 -- The second time there is nothing left to do: what has been extended ends after the outage.
-create or replace function sharequeue.outlast_outage(p_share_partition_id bigint, p_at timestamptz) returns void
+create or replace function sharequeue_internal.outlast_outage(p_share_partition_id bigint, p_at timestamptz) returns void
 language plpgsql volatile as $$
 declare
     v_beat sharequeue.service_beat;
@@ -68,17 +68,17 @@ begin
     if not found then
         return;
     end if;
-    if sharequeue.was_away(v_beat) then
+    if sharequeue_internal.was_away(v_beat) then
         -- Skipped where somebody else is at it, who notes the same: who waited for the row could hold a share-partition
         -- that he waits for (30_state/lock_order.sql).
         perform from sharequeue.service_beat for no key update skip locked;
         if found then
-            perform sharequeue.note_outage(null, false);
+            perform sharequeue_internal.note_outage(null, false);
         end if;
         select * into v_beat from sharequeue.service_beat;
-        if sharequeue.was_away(v_beat) then
+        if sharequeue_internal.was_away(v_beat) then
             v_beat.outage_from := v_beat.beat_at;
-            v_beat.outage_until := sharequeue.clock() + sharequeue.outage_margin();
+            v_beat.outage_until := sharequeue.clock() + sharequeue_internal.outage_margin();
         end if;
     end if;
     if v_beat.outage_until is not null then
@@ -86,7 +86,7 @@ begin
         where share_partition_id = p_share_partition_id and expires_at <= p_at
             and expires_at > v_beat.outage_from and expires_at <= v_beat.outage_until
             and expires_at - lock_duration_ms * interval '1 millisecond'
-                <= v_beat.outage_from + sharequeue.outage_margin();
+                <= v_beat.outage_from + sharequeue_internal.outage_margin();
     end if;
 end
 $$;
@@ -99,16 +99,16 @@ declare
     v_ids bigint[];
     v_extended bigint;
 begin
-    perform sharequeue.authorise_cluster();
-    perform sharequeue.check_span('the time by which locks are extended', p_amount);
-    v_ids := sharequeue.lock_in_order(null, false, true);
-    perform sharequeue.unfold(share_partition_id)
+    perform sharequeue_internal.authorise_cluster();
+    perform sharequeue_internal.check_span('the time by which locks are extended', p_amount);
+    v_ids := sharequeue_internal.lock_in_order(null, false, true);
+    perform sharequeue_internal.unfold(share_partition_id)
     from sharequeue.share_partitions where share_partition_id = any (v_ids) and folded_lease_id is not null;
     update sharequeue.leases set expires_at = expires_at + p_amount where share_partition_id = any (v_ids);
     get diagnostics v_extended = row_count;
     update sharequeue.share_partitions set next_expiry = next_expiry + p_amount
     where share_partition_id = any (v_ids) and next_expiry is not null;
-    perform sharequeue.audit('extend_locks', null, null,
+    perform sharequeue_internal.audit('extend_locks', null, null,
         jsonb_build_object('amount', p_amount::text, 'leases', v_extended));
     return v_extended;
 end

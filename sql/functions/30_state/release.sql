@@ -1,4 +1,4 @@
--- Gives back, without an answer, what a member holds in a group; or what one of its leases holds. Counts stay (R-RL-6),
+-- Gives back, without an acknowledgement, what a member holds in a group; or what one of its leases holds. Counts stay (R-RL-6),
 -- unless a person or the scheduler cancelled the run (p_cancelled) and the group refunds that; and cancelled records are
 -- no suspects. p_refund gives the delivery back whatever the group says: no record was at fault.
 create or replace function sharequeue.release(
@@ -10,10 +10,10 @@ declare
     v_id bigint;
     v_released bigint := 0;
 begin
-    perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the member id', p_member_id),
-        sharequeue.check_present('whether the run was cancelled', p_cancelled),
-        sharequeue.check_present('whether deliveries are given back', p_refund);
+    perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('the member id', p_member_id),
+        sharequeue_internal.check_present('whether the run was cancelled', p_cancelled),
+        sharequeue_internal.check_present('whether deliveries are given back', p_refund);
     for v_id in
         -- Not exists: that was made a hash of all leases of all groups.
         select share_partition_id from sharequeue.share_partitions
@@ -24,14 +24,14 @@ begin
         order by share_partition_id
         for no key update
     loop
-        v_released := v_released + sharequeue.release_of(v_id, p_member_id, p_token, p_cancelled, p_refund);
+        v_released := v_released + sharequeue_internal.release_of(v_id, p_member_id, p_token, p_cancelled, p_refund);
     end loop;
     return v_released;
 end
 $$;
 
 -- The same for one share-partition, whose row is locked.
-create or replace function sharequeue.release_of(
+create or replace function sharequeue_internal.release_of(
     p_share_partition_id bigint, p_member_id text, p_token uuid, p_cancelled boolean, p_refund boolean
 ) returns bigint
 language plpgsql volatile as $$
@@ -41,7 +41,7 @@ declare
     v_completed bigint := 0;
     v_released bigint := 0;
 begin
-    perform sharequeue.unfold(p_share_partition_id);
+    perform sharequeue_internal.unfold(p_share_partition_id);
     for v_lease_id in
         select l.lease_id from sharequeue.leases l
         where l.share_partition_id = p_share_partition_id and l.member_id = p_member_id
@@ -50,21 +50,21 @@ begin
     loop
         if p_cancelled or p_refund then
             select e.held, e.completed into v_ended
-            from sharequeue.end_cancelled(p_share_partition_id, v_lease_id, p_refund) as e;
+            from sharequeue_internal.end_cancelled(p_share_partition_id, v_lease_id, p_refund) as e;
         else
-            select e.held, e.completed into v_ended from sharequeue.end_unanswered(p_share_partition_id, v_lease_id) as e;
+            select e.held, e.completed into v_ended from sharequeue_internal.end_unacknowledged(p_share_partition_id, v_lease_id) as e;
         end if;
         v_released := v_released + v_ended.held;
         v_completed := v_completed + v_ended.completed;
     end loop;
-    perform sharequeue.advance_spso(p_share_partition_id, v_completed);
+    perform sharequeue_internal.advance_spso(p_share_partition_id, v_completed);
     return v_released;
 end
 $$;
 
 -- Ends the lease of a cancelled run. With refunds its records come back as if it had not been; without, they have lost a
 -- delivery, but the last one: nothing becomes a dead letter because a person stopped a run.
-create or replace function sharequeue.end_cancelled(
+create or replace function sharequeue_internal.end_cancelled(
     p_share_partition_id bigint, p_lease_id bigint, p_refund boolean, out held bigint, out completed bigint
 )
 language plpgsql volatile as $$
@@ -80,17 +80,17 @@ begin
     where sp.share_partition_id = p_share_partition_id;
     v_refund := p_refund or v_sp.refund_cancelled;
     if v_sp.dead_letters and not v_refund then
-        perform sharequeue.note_attempts(p_share_partition_id, array[p_lease_id]);
+        perform sharequeue_internal.note_attempts(p_share_partition_id, array[p_lease_id]);
     end if;
     delete from sharequeue.leases where lease_id = p_lease_id;
     for v_part in
         select first_offset, last_offset, part, delivery_count,
-            sharequeue.offsets_of(first_offset, last_offset, offsets) as offsets
+            sharequeue_internal.offsets_of(first_offset, last_offset, offsets) as offsets
         from sharequeue.in_flight_batches where lease_id = p_lease_id order by first_offset, part
     loop
         held := held + sharequeue.records(v_part.offsets);
-        perform sharequeue.take(p_share_partition_id, v_part.first_offset, v_part.part, v_part.offsets);
-        perform sharequeue.place(p_share_partition_id, v_part.first_offset, v_part.last_offset, 0::smallint,
+        perform sharequeue_internal.take(p_share_partition_id, v_part.first_offset, v_part.part, v_part.offsets);
+        perform sharequeue_internal.place(p_share_partition_id, v_part.first_offset, v_part.last_offset, 0::smallint,
             least(v_part.delivery_count - v_refund::integer, v_sp.delivery_count_limit - 1)::smallint,
             v_part.offsets * int8multirange(int8range(v_sp.spso, null)));
     end loop;

@@ -8,12 +8,12 @@ declare
     v_found record;
     v_at timestamptz;
 begin
-    select * into v_found from sharequeue.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
+    select * into v_found from sharequeue_internal.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
     error_code := v_found.error_code;
     error_message := v_found.error_message;
     if error_code = 0 then
         select m.error_code, m.error_message into error_code, error_message
-        from sharequeue.check_member(p_group_id, p_member_id, p_member_epoch) as m;
+        from sharequeue_internal.check_member(p_group_id, p_member_id, p_member_epoch) as m;
     end if;
     if error_code = 0 and not (v_found.settings).renew_enabled then
         error_code := 121;
@@ -24,7 +24,7 @@ begin
     end if;
     v_at := sharequeue.clock();
     if (v_found.sp).next_expiry <= v_at then
-        perform sharequeue.settle_lapsed((v_found.sp).share_partition_id, v_at);
+        perform sharequeue_internal.settle_lapsed((v_found.sp).share_partition_id, v_at);
     end if;
     with renewed as (
         update sharequeue.leases l
@@ -37,7 +37,7 @@ begin
     select min(r.expires_at) into expires_at from renewed as r;
     if expires_at is null then
         error_code := 121;
-        error_message := 'the lease is no longer held: its lock lapsed, or all of it was answered';
+        error_message := 'the lease is no longer held: its lock lapsed, or all of it was acknowledged';
     end if;
     -- Sooner than before, where the group's lock duration has become shorter since.
     update sharequeue.share_partitions sp set next_expiry = renew.expires_at

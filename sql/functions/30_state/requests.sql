@@ -1,7 +1,7 @@
--- Under what a call's answer is kept: its request id as this member has used it for this operation on this
+-- Under what a call's result is kept: its request id as this member has used it for this operation on this
 -- share-partition. The same id elsewhere, or out of another mouth, is another call. One key of 16 bytes, where the four
 -- together took 90 in an index of millions. Null without a request id.
-create or replace function sharequeue.request_key(
+create or replace function sharequeue_internal.request_key(
     p_share_partition_id bigint, p_operation text, p_member_id text, p_request_id uuid
 ) returns uuid
 language sql immutable parallel safe as $$
@@ -11,29 +11,29 @@ language sql immutable parallel safe as $$
 $$;
 
 -- A request id is one for the share-partitions that its call names, as request_key is for one of them; null, and so no
--- stored answer, without an id and for who may not act on the group.
-create or replace function sharequeue.request_key_many(
+-- stored result, without an id and for who may not act on the group.
+create or replace function sharequeue_internal.request_key_many(
     p_group_id text, p_topics text[], p_partitions integer[], p_operation text, p_member_id text, p_request_id uuid
 ) returns uuid
 language sql stable as $$
     select md5(p_operation || p_request_id || jsonb_build_array(p_group_id, p_topics, p_partitions, p_member_id))::uuid
-    where p_request_id is not null and sharequeue.authorised(p_group_id, 'READ')
+    where p_request_id is not null and sharequeue_internal.authorised(p_group_id, 'READ')
 $$;
 
--- Keeps a call's answer under its key; a repeated call is answered from here.
-create or replace function sharequeue.remember(p_request_key uuid, p_operation text, p_answer jsonb) returns void
+-- Keeps a call's result under its key; a repeated call gets it from here.
+create or replace function sharequeue_internal.remember(p_request_key uuid, p_operation text, p_result jsonb) returns void
 language plpgsql volatile as $$
 begin
     if p_request_key is not null then
         insert into sharequeue.requests (request_key, operation, answer, answered_at)
-        values (p_request_key, p_operation, p_answer, sharequeue.clock());
+        values (p_request_key, p_operation, p_result, sharequeue.clock());
     end if;
 end
 $$;
 
--- What was answered to a call of that key; null when nothing was. Asked behind the share-partition's lock, and only for a
+-- What was returned to a call of that key; null when nothing was. Asked behind the share-partition's lock, and only for a
 -- caller who may act on the group.
-create or replace function sharequeue.answered(p_request_key uuid) returns jsonb
+create or replace function sharequeue_internal.stored_result(p_request_key uuid) returns jsonb
 language plpgsql stable as $$
 begin
     return (select coalesce(answer, jsonb_build_array(fetched)) from sharequeue.requests

@@ -1,6 +1,6 @@
 -- A share-partition that goes takes its in-flight state and leases along. Not by foreign keys: their checks made every
 -- acquire 15 µs dearer.
-create or replace function sharequeue.share_partition_gone() returns trigger
+create or replace function sharequeue_internal.share_partition_gone() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
     delete from sharequeue.in_flight_batches where share_partition_id = old.share_partition_id;
@@ -9,4 +9,4 @@ begin
 end
 $$;
 create or replace trigger share_partitions_gone after delete on sharequeue.share_partitions
-    for each row execute function sharequeue.share_partition_gone();
+    for each row execute function sharequeue_internal.share_partition_gone();

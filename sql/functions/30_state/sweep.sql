@@ -1,5 +1,5 @@
 -- Settles lapsed locks of share-partitions that nobody touches, oldest lapse first, at most p_limit leases a call, leaving
--- alone share-partitions another call is at work on (that call settles them itself). Also forgets answers older than an
+-- alone share-partitions another call is at work on (that call settles them itself). Also forgets results older than an
 -- hour, ten thousand a call.
 create or replace function sharequeue.sweep(p_limit integer, out leases bigint, out records bigint)
 language plpgsql volatile set search_path = pg_catalog as $$
@@ -9,7 +9,7 @@ declare
     v_settled record;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_between('the limit of leases', p_limit, 1, 2147483647);
+    perform sharequeue_internal.check_between('the limit of leases', p_limit, 1, 2147483647);
     leases := 0;
     records := 0;
     for v_id in
@@ -20,7 +20,7 @@ begin
         perform from sharequeue.share_partitions where share_partition_id = v_id for no key update skip locked;
         continue when not found;
         select s.leases, s.records into v_settled
-        from sharequeue.settle_lapsed(v_id, v_at, p_limit - leases) as s;
+        from sharequeue_internal.settle_lapsed(v_id, v_at, p_limit - leases) as s;
         leases := leases + v_settled.leases;
         records := records + v_settled.records;
     end loop;

@@ -1,5 +1,5 @@
 -- kafka: what a broker's share fetch acquires (R-AQ, R-TH, R-IL), with the log's batches where the caller knows them.
-create or replace function sharequeue.take_kafka(
+create or replace function sharequeue_internal.take_kafka(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_max_records bigint, p_read_end bigint,
     p_lease_id bigint, p_at timestamptz, p_mode text, p_batch_size bigint, p_log_firsts bigint[], p_log_lasts bigint[],
     p_aborted int8multirange
@@ -9,7 +9,7 @@ declare
     v_id bigint := p_sp.share_partition_id;
     -- Nothing in the window; what the log start has overtaken below it does not count.
     v_empty boolean := p_sp.spso = p_sp.speo;
-    v_in_flight bigint := sharequeue.in_flight_span(p_sp, p_at);
+    v_in_flight bigint := sharequeue_internal.in_flight_span(p_sp, p_at);
     v_available bigint;
     v_fetch bigint;
     v_log_base bigint;
@@ -23,13 +23,13 @@ declare
     v_cached record;
     v_batch record;
     v_got sharequeue.taken_offsets;
-    v_answer sharequeue.taken_offsets;
+    v_result sharequeue.taken_offsets;
 begin
     -- Where the fetch reads from (R-NF): the first redeliverable offset, else the first never delivered.
     if p_sp.redeliverable then
-        v_available := sharequeue.next_available(v_id, 0, p_at);
+        v_available := sharequeue_internal.next_available(v_id, 0, p_at);
         if v_available is not null then
-            select min(lower(sharequeue.offsets_of(first_offset, last_offset, offsets))) into v_available
+            select min(lower(sharequeue_internal.offsets_of(first_offset, last_offset, offsets))) into v_available
             from sharequeue.in_flight_batches
             where share_partition_id = v_id and first_offset = v_available and state = 0
                 and (not_before is null or not_before <= p_at);
@@ -67,7 +67,7 @@ begin
     end if;
     -- Redeliverable offsets that compaction has removed before the first batch read (R-AQ-3).
     if v_fetch < v_log_base then
-        perform sharequeue.archive_available(v_id, v_fetch, v_log_base - 1);
+        perform sharequeue_internal.archive_available(v_id, v_fetch, v_log_base - 1);
     end if;
     -- From which cached batch on (R-AQ-4).
     v_base := v_log_base;
@@ -88,32 +88,32 @@ begin
         v_from := v_from - 1;
         loop
             exit when v_acquired >= v_budget;
-            v_from := sharequeue.next_available(v_id, v_from + 1, p_at);
+            v_from := sharequeue_internal.next_available(v_id, v_from + 1, p_at);
             exit when v_from is null or v_from > v_last;
-            v_got := sharequeue.take_batch(v_id, v_from, v_log_base, v_last, p_lease_id, p_at,
+            v_got := sharequeue_internal.take_batch(v_id, v_from, v_log_base, v_last, p_lease_id, p_at,
                 case when p_mode = 'record_limit' or p_log_firsts is null then v_budget - v_acquired end, v_acquired,
                 p_settings.delivery_count_limit);
             v_acquired := v_acquired + v_got.records;
-            v_answer := sharequeue.joined(v_answer, v_got);
+            v_result := sharequeue_internal.joined(v_result, v_got);
             if v_got.throttled then
-                return sharequeue.without_aborted(v_id, v_answer, p_aborted, p_lease_id);
+                return sharequeue_internal.without_aborted(v_id, v_result, p_aborted, p_lease_id);
             end if;
         end loop;
         v_base := v_cached.last_offset + 1;
     end if;
     if v_acquired < v_budget and v_base <= v_last then
-        v_got := sharequeue.take_fresh(p_sp, v_base, v_last, v_budget - v_acquired, p_lease_id, p_mode, p_batch_size,
+        v_got := sharequeue_internal.take_fresh(p_sp, v_base, v_last, v_budget - v_acquired, p_lease_id, p_mode, p_batch_size,
             v_firsts, v_lasts, v_empty);
-        v_answer := sharequeue.joined(v_answer, v_got);
+        v_result := sharequeue_internal.joined(v_result, v_got);
     end if;
-    return sharequeue.without_aborted(v_id, v_answer, p_aborted, p_lease_id);
+    return sharequeue_internal.without_aborted(v_id, v_result, p_aborted, p_lease_id);
 end
 $$;
 
 -- Redelivers from one cached batch (R-AQ-6, R-AQ-8): whole if it is uniform and lies inside what was read, offset by
 -- offset otherwise, and throttled near the delivery limit (R-TH). p_most is what is left of the budget where that is
 -- hard (record_limit, or no log batches known), null where it is soft.
-create or replace function sharequeue.take_batch(
+create or replace function sharequeue_internal.take_batch(
     p_id bigint, p_first bigint, p_read_first bigint, p_read_last bigint, p_lease_id bigint, p_at timestamptz,
     p_most bigint, p_before bigint, p_limit integer
 ) returns sharequeue.taken_offsets
@@ -132,7 +132,7 @@ begin
     v_got.by_offset := false;
     v_got.throttled := false;
     select f.last_offset, bool_or(f.offsets is not null) as exploded,
-        max(f.delivery_count) filter (where v_read && sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets))
+        max(f.delivery_count) filter (where v_read && sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets))
             as highest
     into v_batch
     from sharequeue.in_flight_batches f
@@ -159,9 +159,9 @@ begin
     v_got.by_offset := true;
     for v_run in
         select f.part, f.delivery_count, lower(r) as first, upper(r) - lower(r) as records,
-            sharequeue.next_delivery(f.delivery_count, f.isolate, p_limit) as delivery
+            sharequeue_internal.next_delivery(f.delivery_count, f.isolate, p_limit) as delivery
         from sharequeue.in_flight_batches f,
-            unnest(v_read * sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets)) as r
+            unnest(v_read * sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets)) as r
         where f.share_partition_id = p_id and f.first_offset = p_first and f.state = 0
             and (f.not_before is null or f.not_before <= p_at)
         order by lower(r)
@@ -193,14 +193,14 @@ begin
         v_got.records := v_got.records + v_take;
         exit when v_stop;
     end loop;
-    perform sharequeue.redeliver(p_id, p_first, v_batch.last_offset, p_lease_id, v_got, p_limit);
+    perform sharequeue_internal.redeliver(p_id, p_first, v_batch.last_offset, p_lease_id, v_got, p_limit);
     return v_got;
 end
 $$;
 
 -- The count of a record's next delivery. A suspect of fan_out whose last delivery was shared with others comes once more,
 -- uncounted, also where the next member acquires as on a broker.
-create or replace function sharequeue.next_delivery(p_delivery_count smallint, p_isolate bigint, p_limit integer)
+create or replace function sharequeue_internal.next_delivery(p_delivery_count smallint, p_isolate bigint, p_limit integer)
 returns smallint
 language sql immutable parallel safe as $$
     select case when p_isolate is not null and p_delivery_count >= p_limit then p_delivery_count
@@ -208,7 +208,7 @@ language sql immutable parallel safe as $$
 $$;
 
 -- Moves the offsets chosen from one batch into the lease, count by count.
-create or replace function sharequeue.redeliver(
+create or replace function sharequeue_internal.redeliver(
     p_id bigint, p_first bigint, p_last bigint, p_lease_id bigint, p_got sharequeue.taken_offsets, p_limit integer
 ) returns void
 language plpgsql volatile as $$
@@ -217,18 +217,18 @@ declare
 begin
     for v_part in
         select f.part, t.delivery_count,
-            sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) * t.offsets as offsets
+            sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) * t.offsets as offsets
         from sharequeue.in_flight_batches f
         join (
             select c.delivery_count, range_agg(int8range(c.first, c.last + 1)) as offsets
             from unnest(p_got.firsts, p_got.lasts, p_got.delivery_counts) as c (first, last, delivery_count)
             group by c.delivery_count
-        ) as t on t.delivery_count = sharequeue.next_delivery(f.delivery_count, f.isolate, p_limit)
-            and sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) && t.offsets
+        ) as t on t.delivery_count = sharequeue_internal.next_delivery(f.delivery_count, f.isolate, p_limit)
+            and sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) && t.offsets
         where f.share_partition_id = p_id and f.first_offset = p_first and f.state = 0
     loop
-        perform sharequeue.take(p_id, p_first, v_part.part, v_part.offsets);
-        perform sharequeue.place(p_id, p_first, p_last, 1::smallint, v_part.delivery_count, v_part.offsets,
+        perform sharequeue_internal.take(p_id, p_first, v_part.part, v_part.offsets);
+        perform sharequeue_internal.place(p_id, p_first, p_last, 1::smallint, v_part.delivery_count, v_part.offsets,
             p_lease_id);
     end loop;
 end
@@ -236,7 +236,7 @@ $$;
 
 -- Acquires records never delivered (R-AQ-10 to R-AQ-14): as one cached batch, or split at log batches once longer than
 -- the batch size; under record_limit the rest of the last log batch comes into flight with them, available, count 0.
-create or replace function sharequeue.take_fresh(
+create or replace function sharequeue_internal.take_fresh(
     p_sp sharequeue.share_partitions, p_first bigint, p_last bigint, p_budget bigint, p_lease_id bigint, p_mode text,
     p_batch_size bigint, p_log_firsts bigint[], p_log_lasts bigint[], p_empty boolean
 ) returns sharequeue.taken_offsets
@@ -285,7 +285,7 @@ begin
         case when v_last > v_acquired_to then int8multirange(int8range(b.first, b.last + 1)) end
     from unnest(v_got.firsts, v_got.lasts) as b (first, last);
     if v_last > v_acquired_to then
-        perform sharequeue.place(p_sp.share_partition_id, v_first, v_last, 0::smallint, 0::smallint,
+        perform sharequeue_internal.place(p_sp.share_partition_id, v_first, v_last, 0::smallint, 0::smallint,
             int8multirange(int8range(v_acquired_to + 1, v_last + 1)));
     end if;
     v_got.records := v_acquired_to - v_got.firsts[1] + 1;
@@ -298,37 +298,37 @@ begin
 end
 $$;
 
--- Appends a batch's ranges to an answer; offsets of it that were acquired one by one join when they follow each other
+-- Appends a batch's ranges to a result; offsets of it that were acquired one by one join when they follow each other
 -- with one count. The end of a batch is the end of a range.
-create or replace function sharequeue.joined(p_answer sharequeue.taken_offsets, p_got sharequeue.taken_offsets)
+create or replace function sharequeue_internal.joined(p_result sharequeue.taken_offsets, p_got sharequeue.taken_offsets)
 returns sharequeue.taken_offsets
 language plpgsql immutable as $$
 declare
-    v_answer sharequeue.taken_offsets := p_answer;
+    v_result sharequeue.taken_offsets := p_result;
     v_end integer;
     v_at integer;
 begin
-    v_answer.by_offset := false;
+    v_result.by_offset := false;
     for v_at in 1 .. coalesce(array_length(p_got.firsts, 1), 0) loop
-        v_end := array_upper(v_answer.firsts, 1);
-        if p_got.by_offset and v_answer.by_offset and v_answer.lasts[v_end] = p_got.firsts[v_at] - 1
-                and v_answer.delivery_counts[v_end] = p_got.delivery_counts[v_at] then
-            v_answer.lasts[v_end] := p_got.lasts[v_at];
+        v_end := array_upper(v_result.firsts, 1);
+        if p_got.by_offset and v_result.by_offset and v_result.lasts[v_end] = p_got.firsts[v_at] - 1
+                and v_result.delivery_counts[v_end] = p_got.delivery_counts[v_at] then
+            v_result.lasts[v_end] := p_got.lasts[v_at];
         else
-            v_answer.firsts := v_answer.firsts || p_got.firsts[v_at];
-            v_answer.lasts := v_answer.lasts || p_got.lasts[v_at];
-            v_answer.delivery_counts := v_answer.delivery_counts || p_got.delivery_counts[v_at];
+            v_result.firsts := v_result.firsts || p_got.firsts[v_at];
+            v_result.lasts := v_result.lasts || p_got.lasts[v_at];
+            v_result.delivery_counts := v_result.delivery_counts || p_got.delivery_counts[v_at];
         end if;
-        v_answer.by_offset := p_got.by_offset;
+        v_result.by_offset := p_got.by_offset;
     end loop;
-    return v_answer;
+    return v_result;
 end
 $$;
 
--- Under read_committed, records of aborted transactions use up the budget, are archived, and are cut out of the answer
--- (R-IL-3); they are no dead letters, and SPSO waits for the next answer to pass them.
-create or replace function sharequeue.without_aborted(
-    p_id bigint, p_answer sharequeue.taken_offsets, p_aborted int8multirange, p_lease_id bigint
+-- Under read_committed, records of aborted transactions use up the budget, are archived, and are cut out of the result
+-- (R-IL-3); they are no dead letters, and SPSO waits for the next acknowledgement to pass them.
+create or replace function sharequeue_internal.without_aborted(
+    p_id bigint, p_result sharequeue.taken_offsets, p_aborted int8multirange, p_lease_id bigint
 ) returns sharequeue.taken
 language plpgsql volatile as $$
 declare
@@ -340,21 +340,21 @@ begin
         select array_agg(b.delivery_count order by b.number),
             array_agg(int8multirange(int8range(b.first, b.last + 1)) order by b.number)
         into v_taken.delivery_counts, v_taken.offsets
-        from unnest(p_answer.firsts, p_answer.lasts, p_answer.delivery_counts)
+        from unnest(p_result.firsts, p_result.lasts, p_result.delivery_counts)
             with ordinality as b (first, last, delivery_count, number);
         return v_taken;
     end if;
     for v_part in
         select first_offset, last_offset, part, delivery_count,
-            sharequeue.offsets_of(first_offset, last_offset, offsets) * p_aborted as offsets
+            sharequeue_internal.offsets_of(first_offset, last_offset, offsets) * p_aborted as offsets
         from sharequeue.in_flight_batches
-        where lease_id = p_lease_id and sharequeue.offsets_of(first_offset, last_offset, offsets) && p_aborted
+        where lease_id = p_lease_id and sharequeue_internal.offsets_of(first_offset, last_offset, offsets) && p_aborted
     loop
-        perform sharequeue.take(p_id, v_part.first_offset, v_part.part, v_part.offsets);
-        perform sharequeue.place(p_id, v_part.first_offset, v_part.last_offset, 4::smallint, v_part.delivery_count,
+        perform sharequeue_internal.take(p_id, v_part.first_offset, v_part.part, v_part.offsets);
+        perform sharequeue_internal.place(p_id, v_part.first_offset, v_part.last_offset, 4::smallint, v_part.delivery_count,
             v_part.offsets, null, 'gap');
-        perform sharequeue.count_outcome(p_id, 'gap', v_part.delivery_count, sharequeue.records(v_part.offsets));
-        perform sharequeue.join_terminal(p_id, v_part.first_offset, v_part.first_offset);
+        perform sharequeue_internal.count_outcome(p_id, 'gap', v_part.delivery_count, sharequeue.records(v_part.offsets));
+        perform sharequeue_internal.join_terminal(p_id, v_part.first_offset, v_part.first_offset);
         v_archived := v_archived + sharequeue.records(v_part.offsets);
     end loop;
     update sharequeue.share_partitions set delivery_complete_count = delivery_complete_count + v_archived, advance_due = true
@@ -362,7 +362,7 @@ begin
     select array_agg(b.delivery_count order by b.number, lower(r)),
         array_agg(int8multirange(r) order by b.number, lower(r))
     into v_taken.delivery_counts, v_taken.offsets
-    from unnest(p_answer.firsts, p_answer.lasts, p_answer.delivery_counts)
+    from unnest(p_result.firsts, p_result.lasts, p_result.delivery_counts)
             with ordinality as b (first, last, delivery_count, number),
         unnest(int8multirange(int8range(b.first, b.last + 1)) - p_aborted) as r;
     return v_taken;
@@ -370,7 +370,7 @@ end
 $$;
 
 -- Archives what is redeliverable in a stretch of the log that no longer has it; it counts as complete, SPSO waits.
-create or replace function sharequeue.archive_available(p_id bigint, p_first bigint, p_last bigint) returns bigint
+create or replace function sharequeue_internal.archive_available(p_id bigint, p_first bigint, p_last bigint) returns bigint
 language plpgsql volatile as $$
 declare
     v_gone int8multirange := int8multirange(int8range(p_first, p_last + 1));
@@ -379,16 +379,16 @@ declare
 begin
     for v_part in
         select first_offset, last_offset, part, delivery_count,
-            sharequeue.offsets_of(first_offset, last_offset, offsets) * v_gone as offsets
+            sharequeue_internal.offsets_of(first_offset, last_offset, offsets) * v_gone as offsets
         from sharequeue.in_flight_batches
         where share_partition_id = p_id and state = 0 and first_offset <= p_last and last_offset >= p_first
-            and sharequeue.offsets_of(first_offset, last_offset, offsets) && v_gone
+            and sharequeue_internal.offsets_of(first_offset, last_offset, offsets) && v_gone
     loop
-        perform sharequeue.take(p_id, v_part.first_offset, v_part.part, v_part.offsets);
-        perform sharequeue.place(p_id, v_part.first_offset, v_part.last_offset, 4::smallint, v_part.delivery_count,
+        perform sharequeue_internal.take(p_id, v_part.first_offset, v_part.part, v_part.offsets);
+        perform sharequeue_internal.place(p_id, v_part.first_offset, v_part.last_offset, 4::smallint, v_part.delivery_count,
             v_part.offsets, null, 'gap');
-        perform sharequeue.count_outcome(p_id, 'gap', v_part.delivery_count, sharequeue.records(v_part.offsets));
-        perform sharequeue.join_terminal(p_id, v_part.first_offset, v_part.first_offset);
+        perform sharequeue_internal.count_outcome(p_id, 'gap', v_part.delivery_count, sharequeue.records(v_part.offsets));
+        perform sharequeue_internal.join_terminal(p_id, v_part.first_offset, v_part.first_offset);
         v_archived := v_archived + sharequeue.records(v_part.offsets);
     end loop;
     update sharequeue.share_partitions set delivery_complete_count = delivery_complete_count + v_archived, advance_due = true

@@ -2,7 +2,7 @@
 -- no SET of their own: they run inside an operation that has it.
 
 -- All offsets of a batch, or the part of it that a row stands for.
-create or replace function sharequeue.offsets_of(p_first bigint, p_last bigint, p_offsets int8multirange)
+create or replace function sharequeue_internal.offsets_of(p_first bigint, p_last bigint, p_offsets int8multirange)
 returns int8multirange
 language sql immutable parallel safe as $$
     select coalesce(p_offsets, pg_catalog.int8multirange(pg_catalog.int8range(p_first, p_last + 1)))
@@ -10,7 +10,7 @@ $$;
 
 -- Puts offsets of a batch into a state, joining them with what is in exactly that state there already. The batch is
 -- exploded from here on.
-create or replace function sharequeue.place(
+create or replace function sharequeue_internal.place(
     p_share_partition_id bigint, p_first bigint, p_last bigint, p_state smallint, p_delivery_count smallint,
     p_offsets int8multirange, p_lease_id bigint default null, p_cause text default null, p_isolate bigint default null,
     p_not_before timestamptz default null
@@ -37,7 +37,7 @@ end
 $$;
 
 -- Takes offsets out of one row of a batch; the batch is exploded from here on.
-create or replace function sharequeue.take(
+create or replace function sharequeue_internal.take(
     p_share_partition_id bigint, p_first bigint, p_part integer, p_offsets int8multirange
 ) returns void
 language plpgsql volatile as $$
@@ -47,16 +47,16 @@ begin
     end if;
     delete from sharequeue.in_flight_batches
     where share_partition_id = p_share_partition_id and first_offset = p_first and part = p_part
-        and sharequeue.offsets_of(first_offset, last_offset, offsets) <@ p_offsets;
+        and sharequeue_internal.offsets_of(first_offset, last_offset, offsets) <@ p_offsets;
     if not found then
         update sharequeue.in_flight_batches
-        set offsets = sharequeue.offsets_of(first_offset, last_offset, offsets) - p_offsets
+        set offsets = sharequeue_internal.offsets_of(first_offset, last_offset, offsets) - p_offsets
         where share_partition_id = p_share_partition_id and first_offset = p_first and part = p_part;
     end if;
 end
 $$;
 
-create or replace function sharequeue.count_outcome(
+create or replace function sharequeue_internal.count_outcome(
     p_share_partition_id bigint, p_outcome text, p_delivery_count smallint, p_records bigint
 ) returns void
 language plpgsql volatile as $$
@@ -73,7 +73,7 @@ $$;
 -- Batches that are terminal throughout and of one kind are one row each again, and one with their neighbours of the same
 -- kind: behind a pinned head a window of any length then costs what its exceptions cost. All batches from p_first up to
 -- p_last, with their neighbours on both sides, in one pass: 10,000 one by one took 0.7 s; together 25 ms.
-create or replace function sharequeue.join_terminal(p_share_partition_id bigint, p_first bigint, p_last bigint)
+create or replace function sharequeue_internal.join_terminal(p_share_partition_id bigint, p_first bigint, p_last bigint)
 returns void
 -- By ctid, and no table whole: as in end_leases_at.
 language plpgsql volatile set enable_seqscan = off as $$
@@ -118,7 +118,7 @@ $$;
 -- delivery-complete count, which p_completed more records have joined, p_accepted_first of them accepted at once. Terminal
 -- are ACKNOWLEDGED and ARCHIVED; ARCHIVING is not (KIP-1191): SPSO waits for the dead letter. Natural holes between
 -- batches are jumped.
-create or replace function sharequeue.advance_spso(
+create or replace function sharequeue_internal.advance_spso(
     p_share_partition_id bigint, p_completed bigint default 0, p_accepted_first bigint default 0
 ) returns void
 language plpgsql volatile as $$
@@ -138,7 +138,7 @@ begin
     order by share_partition_id, first_offset, part limit 1;
     if found then
         select min(case when offsets is null then greatest(first_offset, v_sp.spso)
-            else lower(sharequeue.offsets_from(offsets, v_sp.spso)) end)
+            else lower(sharequeue_internal.offsets_from(offsets, v_sp.spso)) end)
         into v_to
         from sharequeue.in_flight_batches
         where share_partition_id = p_share_partition_id and first_offset = v_first and state not in (2, 4);

@@ -3,7 +3,7 @@
 -- Notes that what these leases hold of p_offsets is about to fail; all they hold where none are named. Called before the
 -- records leave their leases, by whoever ends them, and only where there is a dead-letter topic: without one it costs
 -- nothing, with one 40 µs a call. Nothing is noted of accepted records.
-create or replace function sharequeue.note_attempts(
+create or replace function sharequeue_internal.note_attempts(
     p_id bigint, p_lease_ids bigint[], p_offsets int8multirange default null
 ) returns void
 language plpgsql volatile set enable_seqscan = off as $$
@@ -22,7 +22,7 @@ begin
     cross join lateral (
         -- One lease alone: whatever of it fails was asked for by name, and need not be looked up.
         select case when p_offsets is not null and cardinality(p_lease_ids) = 1 then p_offsets else (
-            select range_agg(sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets))
+            select range_agg(sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets))
                 * coalesce(p_offsets, int8multirange(int8range(v_spso, null)))
             from sharequeue.in_flight_batches f where f.lease_id = e.lease_id) end as offsets offset 0) as x
     where not isempty(x.offsets);
@@ -40,10 +40,10 @@ declare
     v_id bigint;
     v_offsets int8multirange;
 begin
-    perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
-        sharequeue.check_present('the partition', p_partition);
-    perform sharequeue.check_present('the sequence', p_sequence);
+    perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('the topic', p_topic),
+        sharequeue_internal.check_present('the partition', p_partition);
+    perform sharequeue_internal.check_present('the sequence', p_sequence);
     select sp.share_partition_id, range_agg(r.offsets) into v_id, v_offsets
     from sharequeue.share_partitions sp join sharequeue.dead_letter_runs r using (share_partition_id)
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition and r.sequence = p_sequence

@@ -10,18 +10,18 @@ declare
     v_sp sharequeue.share_partitions;
     v_taken int8multirange;
 begin
-    perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
-        sharequeue.check_present('the partition', p_partition);
-    perform sharequeue.check_between('the number of records', p_max_records, 1, 4611686018427387904);
+    perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('the topic', p_topic),
+        sharequeue_internal.check_present('the partition', p_partition);
+    perform sharequeue_internal.check_between('the number of records', p_max_records, 1, 4611686018427387904);
     select * into v_sp from sharequeue.share_partitions sp
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition for update;
     if not exists (
         select from sharequeue.dead_letter_batches b
         where b.share_partition_id = v_sp.share_partition_id and b.written_at is null
     ) then
-        select sharequeue.first_records(
-            range_agg(sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets)), p_max_records) into v_taken
+        select sharequeue_internal.first_records(
+            range_agg(sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets)), p_max_records) into v_taken
         from sharequeue.in_flight_batches f where f.share_partition_id = v_sp.share_partition_id and f.state = 3;
         if v_taken is null or isempty(v_taken) then
             return;
@@ -33,10 +33,10 @@ begin
         values (v_sp.share_partition_id, v_sp.dead_letter_sequence, sharequeue.clock());
         insert into sharequeue.dead_letter_runs (share_partition_id, sequence, cause, delivery_count, offsets)
         select v_sp.share_partition_id, v_sp.dead_letter_sequence, f.cause, f.delivery_count,
-            range_agg(sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets)) * v_taken
+            range_agg(sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets)) * v_taken
         from sharequeue.in_flight_batches f
         where f.share_partition_id = v_sp.share_partition_id and f.state = 3
-            and sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) && v_taken
+            and sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) && v_taken
         group by f.cause, f.delivery_count;
     end if;
     return query
@@ -48,7 +48,7 @@ begin
 end
 $$;
 
--- The broker has confirmed the batch: ARCHIVING becomes ARCHIVED and SPSO may pass. Answers with the number of
+-- The broker has confirmed the batch: ARCHIVING becomes ARCHIVED and SPSO may pass. Returns the number of
 -- records; 0 when that batch is not open (it was closed before).
 create or replace function sharequeue.close_dead_letters(
     p_group_id text, p_topic text, p_partition integer, p_sequence bigint, p_dropped boolean default false
@@ -63,10 +63,10 @@ declare
     v_completed bigint := 0;
     v_before record;
 begin
-    perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
-        sharequeue.check_present('the partition', p_partition);
-    perform sharequeue.check_present('the sequence', p_sequence), sharequeue.check_present('whether they were dropped', p_dropped);
+    perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('the topic', p_topic),
+        sharequeue_internal.check_present('the partition', p_partition);
+    perform sharequeue_internal.check_present('the sequence', p_sequence), sharequeue_internal.check_present('whether they were dropped', p_dropped);
     select * into v_sp from sharequeue.share_partitions sp
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition for update;
     update sharequeue.dead_letter_batches set written_at = sharequeue.clock(), dropped = p_dropped
@@ -81,22 +81,22 @@ begin
     loop
         for v_part in
             select first_offset, last_offset, part,
-                sharequeue.offsets_of(first_offset, last_offset, offsets) * v_run.offsets as offsets
+                sharequeue_internal.offsets_of(first_offset, last_offset, offsets) * v_run.offsets as offsets
             from sharequeue.in_flight_batches
             where share_partition_id = v_sp.share_partition_id and state = 3 and first_offset < upper(v_run.offsets)
                 and cause = v_run.cause and delivery_count = v_run.delivery_count
-                and sharequeue.offsets_of(first_offset, last_offset, offsets) && v_run.offsets
+                and sharequeue_internal.offsets_of(first_offset, last_offset, offsets) && v_run.offsets
         loop
-            perform sharequeue.take(
+            perform sharequeue_internal.take(
                 v_sp.share_partition_id, v_part.first_offset, v_part.part, v_part.offsets);
             v_part.offsets := v_part.offsets * int8multirange(int8range(v_sp.spso, null));
-            perform sharequeue.place(v_sp.share_partition_id, v_part.first_offset, v_part.last_offset, 4::smallint,
+            perform sharequeue_internal.place(v_sp.share_partition_id, v_part.first_offset, v_part.last_offset, 4::smallint,
                 v_run.delivery_count, v_part.offsets, null, v_run.cause);
-            perform sharequeue.join_terminal(v_sp.share_partition_id, v_part.first_offset, v_part.first_offset);
+            perform sharequeue_internal.join_terminal(v_sp.share_partition_id, v_part.first_offset, v_part.first_offset);
             v_completed := v_completed + sharequeue.records(v_part.offsets);
         end loop;
         v_records := sharequeue.records(v_run.offsets);
-        perform sharequeue.count_outcome(v_sp.share_partition_id, v_run.cause, v_run.delivery_count, v_records);
+        perform sharequeue_internal.count_outcome(v_sp.share_partition_id, v_run.cause, v_run.delivery_count, v_records);
         v_closed := v_closed + v_records;
     end loop;
     -- The last total is what there is to show: nobody reads all batches for it.
@@ -110,7 +110,7 @@ begin
     set total_letters = v_before.letters + case when p_dropped then 0 else v_closed end,
         total_dropped = v_before.dropped + case when p_dropped then v_closed else 0 end
     where share_partition_id = v_sp.share_partition_id and sequence = p_sequence;
-    perform sharequeue.advance_spso(v_sp.share_partition_id, v_completed);
+    perform sharequeue_internal.advance_spso(v_sp.share_partition_id, v_completed);
     delete from sharequeue.failed_attempts f using sharequeue.share_partitions sp
     where f.share_partition_id = v_sp.share_partition_id and sp.share_partition_id = f.share_partition_id
         and f.past <= sp.spso;
@@ -126,11 +126,11 @@ language plpgsql volatile set search_path = pg_catalog set enable_seqscan = off 
 declare
     v_id bigint;
 begin
-    perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the topic', p_topic),
-        sharequeue.check_present('the partition', p_partition);
+    perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('the topic', p_topic),
+        sharequeue_internal.check_present('the partition', p_partition);
     if p_reason is not null then
-        perform sharequeue.check_text('the reason', p_reason, 10000);
+        perform sharequeue_internal.check_text('the reason', p_reason, 10000);
     end if;
     select share_partition_id into v_id from sharequeue.share_partitions
     where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;

@@ -11,9 +11,9 @@ declare
     v_taken int8multirange;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_name('the topic', p_topic), sharequeue.check_name('the topic id', p_topic_id),
-        sharequeue.check_between('the partition', p_partition, 0, 2147483647);
-    perform sharequeue.check_offsets(p_wanted), sharequeue.check_between('the number of letters', p_max_records, 1,
+    perform sharequeue_internal.check_name('the topic', p_topic), sharequeue_internal.check_name('the topic id', p_topic_id),
+        sharequeue_internal.check_between('the partition', p_partition, 0, 2147483647);
+    perform sharequeue_internal.check_offsets(p_wanted), sharequeue_internal.check_between('the number of letters', p_max_records, 1,
         4611686018427387904);
     if not exists (select from sharequeue.redrives r where r.redrive_id = p_redrive_id) then
         raise exception 'there is no redrive %', p_redrive_id using errcode = 'SQ042';
@@ -24,7 +24,7 @@ begin
     where r.dead_letter_topic = p_topic and r.topic_id = p_topic_id and r.partition = p_partition for update;
     if not exists (select from sharequeue.redrive_batches b where b.dead_letter_topic = p_topic
             and b.topic_id = p_topic_id and b.partition = p_partition and b.sent_at is null) then
-        v_taken := sharequeue.first_records(p_wanted - v_redriven.offsets, p_max_records);
+        v_taken := sharequeue_internal.first_records(p_wanted - v_redriven.offsets, p_max_records);
         if isempty(v_taken) then
             return;
         end if;
@@ -49,16 +49,16 @@ create or replace function sharequeue.trim_redrive(
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_name('the topic', p_topic), sharequeue.check_name('the topic id', p_topic_id),
-        sharequeue.check_between('the partition', p_partition, 0, 2147483647);
-    perform sharequeue.check_present('the sequence', p_sequence), sharequeue.check_offsets(p_offsets);
+    perform sharequeue_internal.check_name('the topic', p_topic), sharequeue_internal.check_name('the topic id', p_topic_id),
+        sharequeue_internal.check_between('the partition', p_partition, 0, 2147483647);
+    perform sharequeue_internal.check_present('the sequence', p_sequence), sharequeue_internal.check_offsets(p_offsets);
     update sharequeue.redrive_batches b set offsets = b.offsets * p_offsets
     where b.dead_letter_topic = p_topic and b.topic_id = p_topic_id and b.partition = p_partition
         and b.sequence = p_sequence and b.sent_at is null;
 end
 $$;
 
--- The broker has confirmed the batch. Answers with the number of letters; 0 when it was closed before.
+-- The broker has confirmed the batch. Returns the number of letters; 0 when it was closed before.
 create or replace function sharequeue.close_redrive(
     p_topic text, p_topic_id text, p_partition integer, p_sequence bigint
 ) returns bigint
@@ -68,9 +68,9 @@ declare
     v_sent bigint;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_name('the topic', p_topic), sharequeue.check_name('the topic id', p_topic_id),
-        sharequeue.check_between('the partition', p_partition, 0, 2147483647);
-    perform sharequeue.check_present('the sequence', p_sequence);
+    perform sharequeue_internal.check_name('the topic', p_topic), sharequeue_internal.check_name('the topic id', p_topic_id),
+        sharequeue_internal.check_between('the partition', p_partition, 0, 2147483647);
+    perform sharequeue_internal.check_present('the sequence', p_sequence);
     perform from sharequeue.redriven r
     where r.dead_letter_topic = p_topic and r.topic_id = p_topic_id and r.partition = p_partition for update;
     update sharequeue.redrive_batches b set sent_at = sharequeue.clock()

@@ -13,9 +13,9 @@ create or replace function sharequeue.begin_compaction(
 ) returns void
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
-    perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_present('the compaction id', p_compaction_id), sharequeue.check_name('the sink', p_sink),
-        sharequeue.check_text('the location', p_location, 4096);
+    perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.check_present('the compaction id', p_compaction_id), sharequeue_internal.check_name('the sink', p_sink),
+        sharequeue_internal.check_text('the location', p_location, 4096);
     perform from sharequeue.share_groups where group_id = p_group_id for key share;
     if not found then
         raise exception 'there is no share group %', left(p_group_id, 300) using errcode = 'SQ069';
@@ -26,7 +26,7 @@ begin
 end
 $$;
 
--- The new folder, which is durable, counts instead of these. Answers how many outputs moved; a second time the same.
+-- The new folder, which is durable, counts instead of these. Returns how many outputs moved; a second time the same.
 -- p_records is what is in it: unless that is what the old folders count, nothing changes.
 create or replace function sharequeue.commit_compaction(p_compaction_id uuid, p_replaced text[], p_records bigint)
 returns bigint
@@ -44,9 +44,9 @@ begin
         raise exception 'compaction % was given up by a sweep: it took longer than the grace', p_compaction_id
             using errcode = 'SQ042';
     end if;
-    perform sharequeue.authorise(v_compaction.group_id, 'READ');
-    perform sharequeue.check_present('the folders replaced', p_replaced),
-        sharequeue.check_present('the number of records', p_records);
+    perform sharequeue_internal.authorise(v_compaction.group_id, 'READ');
+    perform sharequeue_internal.check_present('the folders replaced', p_replaced),
+        sharequeue_internal.check_present('the number of records', p_records);
     if v_compaction.committed_at is null then
         perform from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
         where sp.group_id = v_compaction.group_id and o.sink = v_compaction.sink and o.location = any (p_replaced)
@@ -81,9 +81,9 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_before timestamptz;
 begin
-    perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_present('the group id', p_group_id), sharequeue.check_present('the sink', p_sink),
-        sharequeue.check_span('the grace', p_grace);
+    perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('the sink', p_sink),
+        sharequeue_internal.check_span('the grace', p_grace);
     v_before := sharequeue.clock() - p_grace;
     perform from sharequeue.share_groups where group_id = p_group_id for key share;
     update sharequeue.compactions c set abandoned_at = sharequeue.clock()
@@ -102,19 +102,19 @@ begin
 end
 $$;
 
--- Its folders were removed. Answers whether it was known.
+-- Its folders were removed. Returns whether it was known.
 create or replace function sharequeue.forget_compaction(p_compaction_id uuid) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_compaction sharequeue.compactions;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_present('the compaction id', p_compaction_id);
+    perform sharequeue_internal.check_present('the compaction id', p_compaction_id);
     select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id for update;
     if not found or (v_compaction.committed_at is null and v_compaction.abandoned_at is null) then
         return false;
     end if;
-    perform sharequeue.authorise(v_compaction.group_id, 'READ');
+    perform sharequeue_internal.authorise(v_compaction.group_id, 'READ');
     delete from sharequeue.compactions where compaction_id = p_compaction_id;
     return true;
 end

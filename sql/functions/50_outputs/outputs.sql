@@ -1,6 +1,6 @@
 -- Why something cannot be a list of outputs; null where it can: [{"sink": …, "location": …, "records": …}, …], each sink
 -- once.
-create or replace function sharequeue.outputs_fault(p_outputs jsonb) returns text
+create or replace function sharequeue_internal.outputs_fault(p_outputs jsonb) returns text
 language plpgsql immutable parallel safe as $$
 declare
     v_output jsonb;
@@ -31,14 +31,14 @@ end
 $$;
 
 -- Which lease the outputs of an acknowledgement are of; or why they cannot count. Lapsed locks have been settled.
-create or replace function sharequeue.check_outputs(
-    p_id bigint, p_member_id text, p_token uuid, p_answers sharequeue.answers, p_outputs jsonb,
+create or replace function sharequeue_internal.check_outputs(
+    p_id bigint, p_member_id text, p_token uuid, p_acknowledgements sharequeue.acknowledgements, p_outputs jsonb,
     out error_code smallint, out error_message text, out lease_id bigint
 )
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
-    v_span int8multirange := sharequeue.span(p_answers);
+    v_span int8multirange := sharequeue_internal.span(p_acknowledgements);
     v_outside bigint;
     v_sink text;
 begin
@@ -46,14 +46,14 @@ begin
     select min(l.lease_id) into lease_id from sharequeue.leases l
     where l.share_partition_id = p_id and l.token = p_token and l.member_id = p_member_id;
     if lease_id is not null and not isempty(v_span) then
-        v_outside := sharequeue.first_outside(p_answers,
-            sharequeue.held(p_id, lower(v_span), upper(v_span) - 1, p_member_id, p_token));
+        v_outside := sharequeue_internal.first_outside(p_acknowledgements,
+            sharequeue_internal.held(p_id, lower(v_span), upper(v_span) - 1, p_member_id, p_token));
     end if;
     if lease_id is null or v_outside is not null then
         error_code := 121;
         error_message := case when lease_id is null then 'an output needs the token of a lease that is held'
-            else format('an output needs every offset answered with it held under its lease, and %s is not', v_outside)
-            end || ': its lock lapsed, it was answered already, or another member holds it';
+            else format('an output needs every offset acknowledged with it held under its lease, and %s is not', v_outside)
+            end || ': its lock lapsed, it was acknowledged already, or another member holds it';
         return;
     end if;
     select c.sink into v_sink from sharequeue.lease_outputs c

@@ -9,9 +9,9 @@ declare
     v_bound sharequeue.kafka_cluster;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_name('the cluster id', p_cluster_id);
+    perform sharequeue_internal.check_name('the cluster id', p_cluster_id);
     select * into v_bound from sharequeue.kafka_cluster;
-    if not found and sharequeue.is_trusted() then
+    if not found and sharequeue_internal.is_trusted() then
         insert into sharequeue.kafka_cluster (cluster_id, bound_at) values (p_cluster_id, sharequeue.clock())
         on conflict on constraint kafka_cluster_pkey do nothing;
         select * into v_bound from sharequeue.kafka_cluster;
@@ -25,19 +25,19 @@ begin
 end
 $$;
 
--- Binds the state to another cluster, whose topics have the same records at the same offsets. The owner's alone. Answers
+-- Binds the state to another cluster, whose topics have the same records at the same offsets. The owner's alone. Returns
 -- which cluster it was bound to.
 create or replace function sharequeue.rebind_cluster(p_cluster_id text) returns text
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_before text;
 begin
-    perform sharequeue.check_name('the cluster id', p_cluster_id);
+    perform sharequeue_internal.check_name('the cluster id', p_cluster_id);
     select cluster_id into v_before from sharequeue.kafka_cluster for update;
     insert into sharequeue.kafka_cluster (cluster_id, bound_at) values (p_cluster_id, sharequeue.clock())
     on conflict on constraint kafka_cluster_pkey do update
         set cluster_id = excluded.cluster_id, bound_at = excluded.bound_at;
-    perform sharequeue.audit('rebind_cluster', null, to_jsonb(v_before), to_jsonb(p_cluster_id));
+    perform sharequeue_internal.audit('rebind_cluster', null, to_jsonb(v_before), to_jsonb(p_cluster_id));
     return v_before;
 end
 $$;

@@ -1,5 +1,5 @@
 -- Stuck records, moved by hand: chosen offsets are made available again, or become dead letters, whoever holds them.
--- A holder is fenced by it: its answer for them gets INVALID_RECORD_STATE.
+-- A holder is fenced by it: its acknowledgement of them gets INVALID_RECORD_STATE.
 
 -- Does p_act ('release' or 'dead_letter') to offsets, or without p_execute only says what it would do: one row per
 -- set of offsets in one state of one holder. act is what is (or would be) done: 'release', 'dead_letter', 'archive'
@@ -20,11 +20,11 @@ declare
     v_completed bigint := 0;
     v_seen int8multirange := '{}';
 begin
-    select * into v_found from sharequeue.lock_share_partition(p_group_id, p_topic, p_partition, null, 'ALTER');
+    select * into v_found from sharequeue_internal.lock_share_partition(p_group_id, p_topic, p_partition, null, 'ALTER');
     v_row.error_code := v_found.error_code;
     v_row.error_message := v_found.error_message;
     if v_row.error_code = 0 and (p_execute is null or p_act is null or p_act not in ('release', 'dead_letter')
-            or isempty(p_offsets) or sharequeue.offsets_fault(p_offsets) is not null) then
+            or isempty(p_offsets) or sharequeue_internal.offsets_fault(p_offsets) is not null) then
         v_row.error_code := 42;
         v_row.error_message := 'release or dead_letter needs a set of offsets between 0 and 2^63 - 2';
     end if;
@@ -35,12 +35,12 @@ begin
     v_sp := v_found.sp;
     v_settings := v_found.settings;
     if p_execute and v_sp.next_expiry <= sharequeue.clock() then
-        perform sharequeue.settle_lapsed(v_sp.share_partition_id, sharequeue.clock());
+        perform sharequeue_internal.settle_lapsed(v_sp.share_partition_id, sharequeue.clock());
         select * into v_sp from sharequeue.share_partitions where share_partition_id = v_sp.share_partition_id;
     end if;
     for v_part in
         select f.first_offset, f.last_offset, f.part, f.state, f.delivery_count, f.isolate, f.not_before, l.member_id,
-            sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets)
+            sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets)
                 * p_offsets * int8multirange(int8range(v_sp.spso, null)) as offsets
         from sharequeue.in_flight_batches f left join sharequeue.leases l using (lease_id)
         where f.share_partition_id = v_sp.share_partition_id and f.last_offset >= v_sp.spso
@@ -49,12 +49,12 @@ begin
     loop
         continue when isempty(v_part.offsets);
         v_seen := v_seen + v_part.offsets;
-        v_row := sharequeue.forced_plan(p_act, v_part.state, v_part.delivery_count, v_part.member_id, v_part.offsets,
+        v_row := sharequeue_internal.forced_plan(p_act, v_part.state, v_part.delivery_count, v_part.member_id, v_part.offsets,
             v_part.isolate is not null or v_part.not_before is not null, v_settings);
         return next v_row;
         continue when not p_execute or v_row.act in ('none', 'refuse');
         v_before := v_before || to_jsonb(v_row);
-        v_completed := v_completed + sharequeue.force_part(v_sp.share_partition_id, v_part.first_offset,
+        v_completed := v_completed + sharequeue_internal.force_part(v_sp.share_partition_id, v_part.first_offset,
             v_part.last_offset, v_part.part, v_part.delivery_count, v_part.offsets, v_row.act,
             v_settings.delivery_count_limit);
     end loop;
@@ -63,8 +63,8 @@ begin
             and not exists (select from sharequeue.in_flight_batches f where f.lease_id = l.lease_id);
         update sharequeue.share_partitions set redeliverable = true
         where share_partition_id = v_sp.share_partition_id and p_act = 'release';
-        perform sharequeue.advance_spso(v_sp.share_partition_id, v_completed);
-        perform sharequeue.audit('force_' || p_act, p_group_id, v_before,
+        perform sharequeue_internal.advance_spso(v_sp.share_partition_id, v_completed);
+        perform sharequeue_internal.audit('force_' || p_act, p_group_id, v_before,
             jsonb_build_object('topic', p_topic, 'partition', p_partition, 'offsets', p_offsets::text));
     end if;
     return query
@@ -80,7 +80,7 @@ end
 $$;
 
 -- What is to be done with a set of offsets in one state.
-create or replace function sharequeue.forced_plan(
+create or replace function sharequeue_internal.forced_plan(
     p_act text, p_state smallint, p_delivery_count smallint, p_member_id text, p_offsets int8multirange,
     p_held_back boolean, p_settings sharequeue.group_settings
 ) returns sharequeue.forced
@@ -113,25 +113,25 @@ begin
 end
 $$;
 
--- Does it to one part of a batch; answers how many records are terminal now.
-create or replace function sharequeue.force_part(
+-- Does it to one part of a batch; returns how many records are terminal now.
+create or replace function sharequeue_internal.force_part(
     p_id bigint, p_first bigint, p_last bigint, p_part integer, p_delivery_count smallint, p_offsets int8multirange,
     p_act text, p_limit integer
 ) returns bigint
 language plpgsql volatile as $$
 begin
-    perform sharequeue.take(p_id, p_first, p_part, p_offsets);
+    perform sharequeue_internal.take(p_id, p_first, p_part, p_offsets);
     if p_act = 'release' then
-        perform sharequeue.place(p_id, p_first, p_last, 0::smallint, least(p_delivery_count, p_limit - 1)::smallint,
+        perform sharequeue_internal.place(p_id, p_first, p_last, 0::smallint, least(p_delivery_count, p_limit - 1)::smallint,
             p_offsets);
         return 0;
     elsif p_act = 'dead_letter' then
-        perform sharequeue.place(p_id, p_first, p_last, 3::smallint, p_delivery_count, p_offsets, null, 'rejected');
+        perform sharequeue_internal.place(p_id, p_first, p_last, 3::smallint, p_delivery_count, p_offsets, null, 'rejected');
         return 0;
     end if;
-    perform sharequeue.place(p_id, p_first, p_last, 4::smallint, p_delivery_count, p_offsets, null, 'rejected');
-    perform sharequeue.join_terminal(p_id, p_first, p_first);
-    perform sharequeue.count_outcome(p_id, 'rejected', p_delivery_count, sharequeue.records(p_offsets));
+    perform sharequeue_internal.place(p_id, p_first, p_last, 4::smallint, p_delivery_count, p_offsets, null, 'rejected');
+    perform sharequeue_internal.join_terminal(p_id, p_first, p_first);
+    perform sharequeue_internal.count_outcome(p_id, 'rejected', p_delivery_count, sharequeue.records(p_offsets));
     return sharequeue.records(p_offsets);
 end
 $$;

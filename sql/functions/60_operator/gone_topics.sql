@@ -3,7 +3,7 @@
 -- break, that this very topic id is gone. A broker that is silent, or says that somebody may not know, says nothing.
 
 -- How long the broker may say nothing of a topic id before the time begins anew.
-create or replace function sharequeue.gone_topic_silence() returns interval
+create or replace function sharequeue_internal.gone_topic_silence() returns interval
 language sql immutable parallel safe as $$ select pg_catalog.make_interval(mins => 1) $$;
 
 -- Writes down what the broker has just said of topics: p_topic_ids has the id that each has now, null where there is no
@@ -14,7 +14,7 @@ declare
     v_at timestamptz;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.authorise_cluster();
+    perform sharequeue_internal.authorise_cluster();
     if p_topics is null or cardinality(p_topics) is distinct from cardinality(p_topic_ids)
             or array_position(p_topics, null) is not null then
         raise exception 'every topic needs a name, and its id or null' using errcode = 'SQ042';
@@ -30,7 +30,7 @@ begin
     from unnest(p_topics, p_topic_ids) as n (topic, topic_id) join sharequeue.share_partitions sp on sp.topic = n.topic
     where n.topic_id is distinct from sp.topic_id
     on conflict on constraint gone_topics_pkey do update
-        set gone_since = case when g.said_at < v_at - sharequeue.gone_topic_silence() then v_at else g.gone_since end,
+        set gone_since = case when g.said_at < v_at - sharequeue_internal.gone_topic_silence() then v_at else g.gone_since end,
             said_at = v_at
         where g.said_at < v_at - interval '10 seconds';
 end
@@ -51,9 +51,9 @@ declare
     v_before jsonb;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.authorise_cluster();
-    perform sharequeue.check_span('the time for which a topic is gone', p_gone_for),
-        sharequeue.check_present('whether to execute', p_execute);
+    perform sharequeue_internal.authorise_cluster();
+    perform sharequeue_internal.check_span('the time for which a topic is gone', p_gone_for),
+        sharequeue_internal.check_present('whether to execute', p_execute);
     v_at := sharequeue.clock();
     -- By group: that is the order of locks.
     for v_found in
@@ -61,12 +61,12 @@ begin
         from sharequeue.gone_topics g
         join sharequeue.share_partitions sp on sp.topic = g.topic and sp.topic_id = g.topic_id
         where (p_group_id is null or sp.group_id = p_group_id) and g.gone_since <= v_at - p_gone_for
-            and g.said_at >= v_at - sharequeue.gone_topic_silence()
+            and g.said_at >= v_at - sharequeue_internal.gone_topic_silence()
         group by sp.group_id, sp.topic, sp.topic_id, g.gone_since order by sp.group_id, sp.topic, sp.topic_id
     loop
         if p_execute then
-            continue when not sharequeue.lock_group(v_found.group_id);
-            v_ids := sharequeue.lock_in_order(array[v_found.group_id], false, true, v_found.topic);
+            continue when not sharequeue_internal.lock_group(v_found.group_id);
+            v_ids := sharequeue_internal.lock_in_order(array[v_found.group_id], false, true, v_found.topic);
             with deleted as (
                 delete from sharequeue.share_partitions
                 where share_partition_id = any (v_ids) and topic_id = v_found.topic_id
@@ -77,7 +77,7 @@ begin
                 order by d.partition) into v_before from deleted as d;
             -- Nothing was left: somebody else has reset or deleted it meanwhile.
             continue when v_before is null;
-            perform sharequeue.audit('remove_deleted_topic', v_found.group_id, v_before,
+            perform sharequeue_internal.audit('remove_deleted_topic', v_found.group_id, v_before,
                 jsonb_build_object('gone_since', v_found.gone_since));
         end if;
         return query select v_found.topic, v_found.topic_id, v_found.gone_since, v_found.group_id,

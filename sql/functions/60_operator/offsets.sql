@@ -2,14 +2,14 @@
 -- Each act is written to the audit log, in the same transaction. A refusal of the whole act raises, as SQLSTATE SQ
 -- and Kafka's number.
 
--- The group's row, locked against members that come, unless it has some (NON_EMPTY_GROUP); answers whether there is
+-- The group's row, locked against members that come, unless it has some (NON_EMPTY_GROUP); returns whether there is
 -- such a group.
-create or replace function sharequeue.lock_empty_group(p_group_id text) returns boolean
+create or replace function sharequeue_internal.lock_empty_group(p_group_id text) returns boolean
 language plpgsql volatile as $$
 declare
     v_members bigint;
 begin
-    if not sharequeue.lock_group(p_group_id) then
+    if not sharequeue_internal.lock_group(p_group_id) then
         return false;
     end if;
     select count(*) into v_members from sharequeue.members where group_id = p_group_id;
@@ -22,7 +22,7 @@ end
 $$;
 
 -- Resets a share-partition to an offset (R-EP-3): nothing is in flight afterwards, and the state epoch rises, so that
--- holders from before are fenced. Creates it where it is not initialised yet. Answers the new state epoch.
+-- holders from before are fenced. Creates it where it is not initialised yet. Returns the new state epoch.
 create or replace function sharequeue.alter_offsets(
     p_group_id text, p_topic text, p_partition integer, p_topic_id text, p_start_offset bigint,
     p_state_epoch integer default null
@@ -32,19 +32,19 @@ declare
     v_sp sharequeue.share_partitions;
     v_epoch integer;
 begin
-    perform sharequeue.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.authorise(p_group_id, 'READ');
     if p_state_epoch is not null then
-        perform sharequeue.check_between('the state epoch', p_state_epoch, 0, 1073741824);
+        perform sharequeue_internal.check_between('the state epoch', p_state_epoch, 0, 1073741824);
     end if;
-    perform sharequeue.check_start(p_topic, p_partition, p_topic_id, p_start_offset);
-    if not sharequeue.lock_empty_group(p_group_id) then
+    perform sharequeue_internal.check_start(p_topic, p_partition, p_topic_id, p_start_offset);
+    if not sharequeue_internal.lock_empty_group(p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;
     v_epoch := coalesce(p_state_epoch, 1);
     if not sharequeue.initialize(p_group_id, p_topic, p_partition, p_topic_id, p_start_offset, v_epoch) then
         select * into v_sp from sharequeue.share_partitions
         where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
-        perform sharequeue.unfold(v_sp.share_partition_id);
+        perform sharequeue_internal.unfold(v_sp.share_partition_id);
         delete from sharequeue.in_flight_batches where share_partition_id = v_sp.share_partition_id;
         delete from sharequeue.leases where share_partition_id = v_sp.share_partition_id;
         delete from sharequeue.circuit_breakers where share_partition_id = v_sp.share_partition_id;
@@ -62,7 +62,7 @@ begin
         where share_partition_id = v_sp.share_partition_id
         returning state_epoch into v_epoch;
     end if;
-    perform sharequeue.audit('alter_offsets', p_group_id,
+    perform sharequeue_internal.audit('alter_offsets', p_group_id,
         case when v_sp.spso is not null then jsonb_build_object('topic', p_topic, 'partition', p_partition,
             'topic_id', v_sp.topic_id, 'start_offset', v_sp.spso, 'state_epoch', v_sp.state_epoch) end,
         jsonb_build_object('topic', p_topic, 'partition', p_partition, 'topic_id', p_topic_id,
@@ -73,7 +73,7 @@ $$;
 
 -- Raises the epoch of a group that nobody is in, and makes the group if there is none; there is nothing to assign at the
 -- new epoch.
-create or replace function sharequeue.next_epoch_of_empty_group(p_group_id text) returns integer
+create or replace function sharequeue_internal.next_epoch_of_empty_group(p_group_id text) returns integer
 language plpgsql volatile as $$
 declare
     v_epoch integer;
@@ -81,7 +81,7 @@ begin
     insert into sharequeue.share_groups (group_id, group_epoch) values (p_group_id, 0)
     on conflict on constraint share_groups_pkey do nothing;
     -- Somebody else may have made it meanwhile, and joined it.
-    perform sharequeue.lock_empty_group(p_group_id);
+    perform sharequeue_internal.lock_empty_group(p_group_id);
     update sharequeue.share_groups set group_epoch = group_epoch + 1, assignment_epoch = group_epoch + 1
     where group_id = p_group_id returning group_epoch into v_epoch;
     return v_epoch;
@@ -100,14 +100,14 @@ declare
     v_named record;
     v_row sharequeue.reset;
 begin
-    perform sharequeue.authorise(p_group_id, 'READ');
-    perform sharequeue.check_group_id(p_group_id);
+    perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.check_group_id(p_group_id);
     if p_topics is null or p_execute is null
             or (cardinality(p_partitions), cardinality(p_topic_ids), cardinality(p_start_offsets))
             is distinct from (cardinality(p_topics), cardinality(p_topics), cardinality(p_topics)) then
         raise exception 'every topic needs a partition, a topic id and a start offset' using errcode = 'SQ042';
     end if;
-    perform sharequeue.lock_empty_group(p_group_id);
+    perform sharequeue_internal.lock_empty_group(p_group_id);
     -- In the order of ids, which is that of all who lock several share-partitions.
     for v_named in
         select n.topic, n.partition, n.topic_id, n.start_offset, n.number, sp.spso
@@ -119,14 +119,14 @@ begin
     loop
         v_row := row(0, null, v_named.topic, v_named.partition, v_named.spso, v_named.start_offset, null);
         begin
-            perform sharequeue.check_start(v_named.topic, v_named.partition, v_named.topic_id, v_named.start_offset);
+            perform sharequeue_internal.check_start(v_named.topic, v_named.partition, v_named.topic_id, v_named.start_offset);
         exception when sqlstate 'SQ042' then
             v_row.error_code := 42;
             v_row.error_message := sqlerrm;
         end;
         if v_row.error_code = 0 and p_execute then
             if v_epoch is null then
-                v_epoch := sharequeue.next_epoch_of_empty_group(p_group_id);
+                v_epoch := sharequeue_internal.next_epoch_of_empty_group(p_group_id);
             end if;
             v_row.state_epoch := sharequeue.alter_offsets(p_group_id, v_named.topic, v_named.partition,
                 v_named.topic_id, v_named.start_offset, v_epoch);
@@ -138,7 +138,7 @@ $$;
 
 -- Deletes share-partitions with all they have, one after the other in the order of the ids, in which they are locked: what
 -- hangs on them is taken in that order as well.
-create or replace function sharequeue.delete_share_partitions(p_ids bigint[]) returns void
+create or replace function sharequeue_internal.delete_share_partitions(p_ids bigint[]) returns void
 language plpgsql volatile as $$
 declare
     v_id bigint;
@@ -149,25 +149,25 @@ begin
 end
 $$;
 
--- Forgets a group's share-partitions of a topic; answers how many there were.
+-- Forgets a group's share-partitions of a topic; returns how many there were.
 create or replace function sharequeue.delete_offsets(p_group_id text, p_topic text) returns integer
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_ids bigint[];
     v_deleted jsonb;
 begin
-    perform sharequeue.authorise(p_group_id, 'DELETE');
-    perform sharequeue.check_present('the topic', p_topic);
-    if not sharequeue.lock_empty_group(p_group_id) then
+    perform sharequeue_internal.authorise(p_group_id, 'DELETE');
+    perform sharequeue_internal.check_present('the topic', p_topic);
+    if not sharequeue_internal.lock_empty_group(p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;
-    v_ids := sharequeue.lock_in_order(array[p_group_id], false, true, p_topic);
+    v_ids := sharequeue_internal.lock_in_order(array[p_group_id], false, true, p_topic);
     select coalesce(jsonb_agg(jsonb_build_object('topic', p_topic, 'partition', partition, 'start_offset', spso,
         'state_epoch', state_epoch) order by partition), '[]')
     into v_deleted from sharequeue.share_partitions where share_partition_id = any (v_ids);
-    perform sharequeue.delete_share_partitions(v_ids);
+    perform sharequeue_internal.delete_share_partitions(v_ids);
     if v_deleted <> '[]' then
-        perform sharequeue.audit('delete_offsets', p_group_id, v_deleted, null);
+        perform sharequeue_internal.audit('delete_offsets', p_group_id, v_deleted, null);
     end if;
     return jsonb_array_length(v_deleted);
 end

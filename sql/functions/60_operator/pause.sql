@@ -1,5 +1,5 @@
 -- Stops leasing from a group, from a topic, or from one of its share-partitions, for a reason that describe shows;
--- what is leased may still be answered. A null reason resumes, and closes the circuit breaker. Answers how many rows
+-- what is leased may still be acknowledged. A null reason resumes, and closes the circuit breaker. Returns how many rows
 -- that concerned.
 create or replace function sharequeue.pause(
     p_group_id text, p_reason text, p_topic text default null, p_partition integer default null
@@ -10,16 +10,16 @@ declare
     v_ids bigint[];
     v_paused integer;
 begin
-    perform sharequeue.authorise(p_group_id, 'ALTER');
+    perform sharequeue_internal.authorise(p_group_id, 'ALTER');
     if p_reason is not null then
-        perform sharequeue.check_text('the reason', p_reason, 10000);
+        perform sharequeue_internal.check_text('the reason', p_reason, 10000);
     end if;
     if p_reason = '' or (p_topic is null and p_partition is not null) then
         raise exception 'a pause has a reason, and a partition has a topic' using errcode = 'SQ042';
     elsif not exists (select from sharequeue.share_groups where group_id = p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;
-    v_ids := sharequeue.lock_in_order(
+    v_ids := sharequeue_internal.lock_in_order(
         array[p_group_id], p_topic is null, p_topic is not null or p_reason is null, p_topic, p_partition);
     if p_reason is null then
         delete from sharequeue.circuit_breakers where share_partition_id = any (v_ids);
@@ -38,7 +38,7 @@ begin
         raise exception 'group % has no share-partition %-%', p_group_id, p_topic, coalesce(p_partition::text, '*')
             using errcode = 'SQ003';
     end if;
-    perform sharequeue.audit(case when p_reason is null then 'resume' else 'pause' end, p_group_id, v_before,
+    perform sharequeue_internal.audit(case when p_reason is null then 'resume' else 'pause' end, p_group_id, v_before,
         jsonb_build_object('topic', p_topic, 'partition', p_partition, 'reason', p_reason));
     return v_paused;
 end

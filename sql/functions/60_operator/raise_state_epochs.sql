@@ -7,19 +7,19 @@ declare
     v_completed bigint;
     v_raised bigint := 0;
 begin
-    perform sharequeue.authorise_cluster();
-    foreach v_id in array sharequeue.lock_in_order(null, false, true) loop
+    perform sharequeue_internal.authorise_cluster();
+    foreach v_id in array sharequeue_internal.lock_in_order(null, false, true) loop
         v_completed := 0;
-        perform sharequeue.unfold(v_id);
+        perform sharequeue_internal.unfold(v_id);
         for v_lease_id in select lease_id from sharequeue.leases where share_partition_id = v_id order by lease_id loop
-            v_completed := v_completed + (select e.completed from sharequeue.end_unanswered(v_id, v_lease_id) as e);
+            v_completed := v_completed + (select e.completed from sharequeue_internal.end_unacknowledged(v_id, v_lease_id) as e);
         end loop;
-        perform sharequeue.advance_spso(v_id, v_completed);
+        perform sharequeue_internal.advance_spso(v_id, v_completed);
         update sharequeue.share_partitions set state_epoch = state_epoch + 1, next_expiry = null
         where share_partition_id = v_id;
         v_raised := v_raised + 1;
     end loop;
-    perform sharequeue.audit('raise_state_epochs', null, null, jsonb_build_object('share_partitions', v_raised));
+    perform sharequeue_internal.audit('raise_state_epochs', null, null, jsonb_build_object('share_partitions', v_raised));
     return v_raised;
 end
 $$;

@@ -4,8 +4,8 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_at timestamptz := sharequeue.clock();
 begin
-    perform sharequeue.authorise(p_group_id, 'DESCRIBE');
-    perform sharequeue.check_present('the group id', p_group_id);
+    perform sharequeue_internal.authorise(p_group_id, 'DESCRIBE');
+    perform sharequeue_internal.check_present('the group id', p_group_id);
     perform from sharequeue.share_groups where group_id = p_group_id;
     if not found then
         raise exception 'there is no share group %', left(p_group_id, 300) using errcode = 'SQ069';

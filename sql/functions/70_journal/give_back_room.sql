@@ -5,7 +5,7 @@
 --
 -- Only tables over p_least bytes, of which p_factor times less would do; only when the dead rows that are left would fit
 -- in a quarter of the room (otherwise vacuum has not been here yet, or somebody still holds it up, and they would be
--- written anew too); and only if the table is free within 100 ms. Answers the tables written anew.
+-- written anew too); and only if the table is free within 100 ms. Returns the tables written anew.
 create or replace function sharequeue.give_back_room(p_least bigint default 33554432, p_factor integer default 4)
 returns text[]
 language plpgsql volatile set search_path = pg_catalog set lock_timeout = '100ms' as $$
@@ -15,8 +15,8 @@ declare
     v_width double precision;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_between('the least size in bytes', p_least, 0, 9223372036854775807),
-        sharequeue.check_between('the factor', p_factor, 2, 1000000);
+    perform sharequeue_internal.check_between('the least size in bytes', p_least, 0, 9223372036854775807),
+        sharequeue_internal.check_between('the factor', p_factor, 2, 1000000);
     for v_table in
         select c.relname as name, pg_relation_size(c.oid) as bytes, k.relname as key,
             pg_stat_get_live_tuples(c.oid) as live, pg_stat_get_dead_tuples(c.oid) as dead,

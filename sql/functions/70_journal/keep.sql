@@ -15,8 +15,8 @@ declare
     v_taken integer := 0;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_between('the number of updates', p_updates, 1, 2147483647),
-        sharequeue.check_between('the limit of snapshots', p_limit, 1, 2147483647);
+    perform sharequeue_internal.check_between('the number of updates', p_updates, 1, 2147483647),
+        sharequeue_internal.check_between('the limit of snapshots', p_limit, 1, 2147483647);
     select journal_id into v_counted from sharequeue.journal_counted for update skip locked;
     if not found then
         return 0;
@@ -58,7 +58,7 @@ language sql stable set search_path = pg_catalog as $$
 $$;
 
 -- Makes the partitions of today and the next p_ahead days (UTC). Made apart and then attached, which holds up nobody;
--- what the day has left in the partition of all other times moves over. Answers the days made.
+-- what the day has left in the partition of all other times moves over. Returns the days made.
 create or replace function sharequeue.make_journal_partitions(p_ahead integer default 2) returns date[]
 language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' set lock_timeout = '250ms' as $$
 declare
@@ -68,7 +68,7 @@ declare
     v_made date[] := '{}';
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_between('the number of days ahead', p_ahead, 0, 366);
+    perform sharequeue_internal.check_between('the number of days ahead', p_ahead, 0, 366);
     for v_day in select d::date from generate_series(v_today, v_today + p_ahead, interval '1 day') as d loop
         v_name := 'journal_' || to_char(v_day, 'YYYYMMDD');
         continue when to_regclass('sharequeue.' || v_name) is not null;
@@ -86,7 +86,7 @@ $$;
 
 -- Days whose journal is older than p_retention: the first of them goes, rolled up and replayed from no more. Before that
 -- every share-partition that still leans on it gets a snapshot; as long as one cannot be had, because p_limit is used up
--- or another call is at work, the partition stays. Answers the day dropped, null when none was due or it has to wait.
+-- or another call is at work, the partition stays. Returns the day dropped, null when none was due or it has to wait.
 -- Dropping asks for a lock that no operation may hold: after a quarter of a second it gives way (55P03), and is tried
 -- again at the next turn.
 create or replace function sharequeue.drop_journal_partition(p_retention interval, p_limit integer default 1000)
@@ -100,8 +100,8 @@ declare
     v_id bigint;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_span('the retention', p_retention),
-        sharequeue.check_between('the limit of snapshots', p_limit, 1, 2147483647);
+    perform sharequeue_internal.check_span('the retention', p_retention),
+        sharequeue_internal.check_between('the limit of snapshots', p_limit, 1, 2147483647);
     select p.day, p.name into v_day, v_name from sharequeue.journal_partitions() as p limit 1;
     v_end := (v_day + 1)::timestamptz;
     if v_day is null or v_end > sharequeue.clock() - p_retention then
@@ -139,8 +139,8 @@ declare
     v_gone bigint;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_span('the retention', p_retention),
-        sharequeue.check_between('the limit of rows', p_limit, 1, 2147483647);
+    perform sharequeue_internal.check_span('the retention', p_retention),
+        sharequeue_internal.check_between('the limit of rows', p_limit, 1, 2147483647);
     delete from sharequeue.journal_other where ctid in (
         select o.ctid from sharequeue.journal_other o
         where o.at < sharequeue.clock() - p_retention and exists (
@@ -156,7 +156,7 @@ end
 $$;
 
 -- One day (UTC) of the journal in a row per share-partition, and one per bar of the histogram of delivery counts. Done
--- again it counts anew, so that the present day may be rolled up as often as one likes. Answers the number of
+-- again it counts anew, so that the present day may be rolled up as often as one likes. Returns the number of
 -- share-partitions.
 create or replace function sharequeue.roll_up_journal(p_day date) returns integer
 language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' as $$
@@ -240,7 +240,7 @@ begin
 end
 $$;
 
--- Rolls up the days that are over and have not been yet, oldest first, one a call; answers which. Rows of a day that
+-- Rolls up the days that are over and have not been yet, oldest first, one a call; returns which. Rows of a day that
 -- commit later than that are in its last count, when its partition is dropped.
 create or replace function sharequeue.roll_up_due_days() returns date[]
 language plpgsql volatile set search_path = pg_catalog set timezone = 'UTC' as $$

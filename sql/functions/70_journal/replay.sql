@@ -1,8 +1,8 @@
 -- What the journal says the state is, or was: replayed from a snapshot on, up to a point in the journal (journal_id,
--- inclusive) or its end. Each answers the last image of every row, and sets of offsets folded together since.
+-- inclusive) or its end. Each returns the last image of every row, and sets of offsets folded together since.
 
 -- The set of offsets of one row of a batch, change by change.
-create or replace function sharequeue.replay_offsets(p_before int8multirange, p_kind text, p_offsets int8multirange)
+create or replace function sharequeue_internal.replay_offsets(p_before int8multirange, p_kind text, p_offsets int8multirange)
 returns int8multirange
 language sql immutable parallel safe as $$
     select case p_kind
@@ -10,8 +10,8 @@ language sql immutable parallel safe as $$
         when 'offsets_taken' then p_before - p_offsets
         else p_offsets end
 $$;
-create or replace aggregate sharequeue.replayed(text, int8multirange) (
-    sfunc = sharequeue.replay_offsets, stype = int8multirange
+create or replace aggregate sharequeue_internal.replayed(text, int8multirange) (
+    sfunc = sharequeue_internal.replay_offsets, stype = int8multirange
 );
 
 -- Where replay of a share-partition may begin, latest first.
@@ -24,7 +24,7 @@ $$;
 
 -- From which row on the journal tells batches and leases: the snapshot, or a later fetch of a folded share-partition, after
 -- which nothing else was there.
-create or replace function sharequeue.replay_from(
+create or replace function sharequeue_internal.replay_from(
     p_share_partition_id bigint, p_snapshot_id bigint, p_until bigint
 ) returns bigint
 language sql stable as $$
@@ -45,21 +45,21 @@ language sql stable set search_path = pg_catalog as $$
             j.offsets
         from sharequeue.journal j
         where j.share_partition_id = p_share_partition_id
-            and j.journal_id >= sharequeue.replay_from(p_share_partition_id, p_snapshot_id, p_until)
+            and j.journal_id >= sharequeue_internal.replay_from(p_share_partition_id, p_snapshot_id, p_until)
             and (p_until is null or j.journal_id <= p_until)
             and j.kind in ('batch', 'batch_gone', 'offsets_added', 'offsets_taken', 'fetch')
         union all
         select j.journal_id, 'batch_gone', j.gone_first, null, 0, null, null, null, null, null, null, null
         from sharequeue.journal j
         where j.share_partition_id = p_share_partition_id
-            and j.journal_id >= sharequeue.replay_from(p_share_partition_id, p_snapshot_id, p_until)
+            and j.journal_id >= sharequeue_internal.replay_from(p_share_partition_id, p_snapshot_id, p_until)
             and (p_until is null or j.journal_id <= p_until) and j.kind = 'fetch' and j.gone_first is not null
     ), images as (
         select distinct on (c.first_offset, c.part) c.* from changes c where c.kind in ('batch', 'batch_gone')
         order by c.first_offset, c.part, c.journal_id desc
     )
     select i.first_offset, i.last_offset, i.part, i.state, i.delivery_count, i.lease_id, i.isolate, i.not_before, i.cause, (
-        select sharequeue.replayed(c.kind, c.offsets order by c.journal_id) from changes c
+        select sharequeue_internal.replayed(c.kind, c.offsets order by c.journal_id) from changes c
         where c.first_offset = i.first_offset and c.part = i.part and c.journal_id >= i.journal_id
             and c.kind <> 'batch_gone')
     from images i where i.kind = 'batch'
@@ -77,13 +77,13 @@ language sql stable set search_path = pg_catalog as $$
             coalesce(j.own_lock_duration, false) as own_lock_duration
         from sharequeue.journal j
         where j.share_partition_id = p_share_partition_id
-            and j.journal_id >= sharequeue.replay_from(p_share_partition_id, p_snapshot_id, p_until)
+            and j.journal_id >= sharequeue_internal.replay_from(p_share_partition_id, p_snapshot_id, p_until)
             and (p_until is null or j.journal_id <= p_until) and j.kind in ('lease', 'lease_gone', 'fetch')
         union all
         select j.journal_id, false, j.gone_lease_id, null, null, null, null, null, null, null, null
         from sharequeue.journal j
         where j.share_partition_id = p_share_partition_id
-            and j.journal_id >= sharequeue.replay_from(p_share_partition_id, p_snapshot_id, p_until)
+            and j.journal_id >= sharequeue_internal.replay_from(p_share_partition_id, p_snapshot_id, p_until)
             and (p_until is null or j.journal_id <= p_until) and j.kind = 'fetch' and j.gone_lease_id is not null
     ), last as (
         select distinct on (c.lease_id) c.* from changes c order by c.lease_id, c.journal_id desc

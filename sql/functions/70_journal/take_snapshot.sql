@@ -1,4 +1,4 @@
--- A snapshot of one share-partition: from here on replay needs nothing older. Answers where it begins, null when there
+-- A snapshot of one share-partition: from here on replay needs nothing older. Returns where it begins, null when there
 -- is no such share-partition, or another call is at work on it and p_wait is false.
 create or replace function sharequeue.take_snapshot(p_share_partition_id bigint, p_wait boolean default true)
 returns bigint
@@ -11,8 +11,8 @@ declare
     v_written bigint := 1;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue.check_present('the share-partition id', p_share_partition_id),
-        sharequeue.check_present('whether to wait', p_wait);
+    perform sharequeue_internal.check_present('the share-partition id', p_share_partition_id),
+        sharequeue_internal.check_present('whether to wait', p_wait);
     if p_wait then
         select * into v_sp from sharequeue.share_partitions
         where share_partition_id = p_share_partition_id for no key update;
@@ -23,9 +23,9 @@ begin
     if not found then
         return null;
     end if;
-    perform sharequeue.unfold(p_share_partition_id);
+    perform sharequeue_internal.unfold(p_share_partition_id);
     v_at := sharequeue.clock();
-    v_journal_id := sharequeue.journal_share_partition(v_sp, 'snapshot', true);
+    v_journal_id := sharequeue_internal.journal_share_partition(v_sp, 'snapshot', true);
     insert into sharequeue.journal (share_partition_id, at, kind, first_offset, last_offset, part, state,
         delivery_count, lease_id, isolate, not_before, cause, offsets)
     select f.share_partition_id, v_at, 'batch', f.first_offset, f.last_offset, f.part, f.state, f.delivery_count,

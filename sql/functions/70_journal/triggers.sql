@@ -4,7 +4,7 @@
 -- Whoever turns `journalled` over has written a row of its own (acknowledge_and_acquire does, one instead of six).
 -- These functions carry no SET: they run inside operations that have it.
 
-create or replace function sharequeue.journal_batch() returns trigger
+create or replace function sharequeue_internal.journal_batch() returns trigger
 language plpgsql volatile as $$
 begin
     if tg_op <> 'INSERT' then
@@ -37,13 +37,13 @@ begin
 end
 $$;
 create or replace trigger in_flight_batches_journal after insert on sharequeue.in_flight_batches
-    for each row when (not new.journalled) execute function sharequeue.journal_batch();
+    for each row when (not new.journalled) execute function sharequeue_internal.journal_batch();
 create or replace trigger in_flight_batches_journal_update after update on sharequeue.in_flight_batches
-    for each row when (old.journalled = new.journalled) execute function sharequeue.journal_batch();
+    for each row when (old.journalled = new.journalled) execute function sharequeue_internal.journal_batch();
 create or replace trigger in_flight_batches_journal_delete after delete on sharequeue.in_flight_batches
-    for each row execute function sharequeue.journal_batch();
+    for each row execute function sharequeue_internal.journal_batch();
 
-create or replace function sharequeue.journal_lease() returns trigger
+create or replace function sharequeue_internal.journal_lease() returns trigger
 language plpgsql volatile as $$
 begin
     if tg_op = 'DELETE' then
@@ -52,7 +52,7 @@ begin
         if old.request_id is not null then
             -- A repeat of the fetch that granted it may still come.
             insert into sharequeue.requests (request_key, operation, answered_at, fetched)
-            values (sharequeue.request_key(old.share_partition_id, 'acknowledge_and_acquire', old.member_id,
+            values (sharequeue_internal.request_key(old.share_partition_id, 'acknowledge_and_acquire', old.member_id,
                 old.request_id), 'acknowledge_and_acquire', sharequeue.clock(), old.fetched)
             on conflict on constraint requests_pkey do nothing;
         end if;
@@ -66,14 +66,14 @@ begin
 end
 $$;
 create or replace trigger leases_journal after insert on sharequeue.leases
-    for each row when (not new.journalled) execute function sharequeue.journal_lease();
+    for each row when (not new.journalled) execute function sharequeue_internal.journal_lease();
 create or replace trigger leases_journal_delete after delete on sharequeue.leases
-    for each row execute function sharequeue.journal_lease();
+    for each row execute function sharequeue_internal.journal_lease();
 create or replace trigger leases_journal_update after update on sharequeue.leases
-    for each row when (old.journalled = new.journalled) execute function sharequeue.journal_lease();
+    for each row when (old.journalled = new.journalled) execute function sharequeue_internal.journal_lease();
 
--- The share-partition's columns, under the kind given; answers the row's journal_id.
-create or replace function sharequeue.journal_share_partition(
+-- The share-partition's columns, under the kind given; returns the row's journal_id.
+create or replace function sharequeue_internal.journal_share_partition(
     p_sp sharequeue.share_partitions, p_kind text, p_named boolean
 ) returns bigint
 language plpgsql volatile as $$
@@ -93,16 +93,16 @@ begin
 end
 $$;
 
-create or replace function sharequeue.journal_share_partition_change() returns trigger
+create or replace function sharequeue_internal.journal_share_partition_change() returns trigger
 language plpgsql volatile as $$
 begin
     if tg_op = 'INSERT' then
         insert into sharequeue.journal_snapshots (share_partition_id, journal_id, taken_at)
-        values (new.share_partition_id, sharequeue.journal_share_partition(new, 'initialized', true), sharequeue.clock());
+        values (new.share_partition_id, sharequeue_internal.journal_share_partition(new, 'initialized', true), sharequeue.clock());
     elsif tg_op = 'UPDATE' then
-        perform sharequeue.journal_share_partition(new, 'share_partition', false);
+        perform sharequeue_internal.journal_share_partition(new, 'share_partition', false);
     else
-        perform sharequeue.journal_share_partition(old, 'deleted', true);
+        perform sharequeue_internal.journal_share_partition(old, 'deleted', true);
         delete from sharequeue.journal_snapshots where share_partition_id = old.share_partition_id;
         delete from sharequeue.journal_growth where share_partition_id = old.share_partition_id;
     end if;
@@ -111,7 +111,7 @@ end
 $$;
 -- After share_partitions_gone, which takes batches and leases along: triggers fire in the order of their names.
 create or replace trigger share_partitions_journal after insert or delete on sharequeue.share_partitions
-    for each row execute function sharequeue.journal_share_partition_change();
+    for each row execute function sharequeue_internal.journal_share_partition_change();
 -- What the broker says of the log (log start, log end, last stable offset, observed_at) is an observation and no state:
 -- it is not journalled. Every look at the broker sets the status, so it has a trigger of its own.
 -- A statement that sets nothing but SPSO, SPEO and accepted_first is one that writes its own row (a fetch): telling it by
@@ -119,11 +119,11 @@ create or replace trigger share_partitions_journal after insert or delete on sha
 create or replace trigger share_partitions_journal_update after update of delivery_complete_count, lost_records,
         dead_letter_sequence, next_expiry, state_epoch, redeliverable, advance_due, paused_reason, topic_id
     on sharequeue.share_partitions
-    for each row execute function sharequeue.journal_share_partition_change();
+    for each row execute function sharequeue_internal.journal_share_partition_change();
 create or replace trigger share_partitions_journal_status after update of status on sharequeue.share_partitions
-    for each row when (old.status <> new.status) execute function sharequeue.journal_share_partition_change();
+    for each row when (old.status <> new.status) execute function sharequeue_internal.journal_share_partition_change();
 
-create or replace function sharequeue.journal_outcome() returns trigger
+create or replace function sharequeue_internal.journal_outcome() returns trigger
 language plpgsql volatile as $$
 begin
     insert into sharequeue.journal (share_partition_id, at, kind, cause, delivery_count, records)
@@ -133,10 +133,10 @@ begin
 end
 $$;
 create or replace trigger delivery_counts_journal after insert or update on sharequeue.delivery_counts
-    for each row execute function sharequeue.journal_outcome();
+    for each row execute function sharequeue_internal.journal_outcome();
 
 -- A group that is paused leases from none of its share-partitions: each one's journal says so.
-create or replace function sharequeue.journal_pause() returns trigger
+create or replace function sharequeue_internal.journal_pause() returns trigger
 language plpgsql volatile as $$
 begin
     insert into sharequeue.journal (share_partition_id, at, kind, paused_reason)
@@ -147,4 +147,4 @@ end
 $$;
 create or replace trigger group_settings_journal_pause after update of paused_reason on sharequeue.group_settings
     for each row when (old.paused_reason is distinct from new.paused_reason)
-    execute function sharequeue.journal_pause();
+    execute function sharequeue_internal.journal_pause();

@@ -6,8 +6,8 @@ select
     coalesce(f.records, 0)::bigint as records, f.offsets, f.highest_delivery_count
 from sharequeue.all_leases l join sharequeue.share_partitions sp using (share_partition_id)
 cross join lateral (
-    select sum(sharequeue.records(sharequeue.offsets_of(b.first_offset, b.last_offset, b.offsets))) as records,
-        range_agg(sharequeue.offsets_of(b.first_offset, b.last_offset, b.offsets)) as offsets,
+    select sum(sharequeue.records(sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets))) as records,
+        range_agg(sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets)) as offsets,
         max(b.delivery_count) as highest_delivery_count
     from sharequeue.all_batches b
     where b.share_partition_id = l.share_partition_id and b.lease_id = l.lease_id

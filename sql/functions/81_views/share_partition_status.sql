@@ -37,7 +37,7 @@ cross join lateral (
         min(not_before) filter (where state = 0 and not_before > sharequeue.clock()) as waiting_until,
         coalesce(max(delivery_count) filter (where state in (0, 1, 3)), 0) as highest_delivery_count
     from sharequeue.all_batches b,
-        sharequeue.records(sharequeue.offsets_of(b.first_offset, b.last_offset, b.offsets)) as n
+        sharequeue.records(sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets)) as n
     where b.share_partition_id = sp.share_partition_id
 ) as f
 cross join lateral (
@@ -55,7 +55,7 @@ left join lateral (
                 where d.share_partition_id = sp.share_partition_id and d.written_at is null) end as oldest_since
     from (
         select i.state, i.lease_id,
-            lower(sharequeue.offsets_of(i.first_offset, i.last_offset, i.offsets)
+            lower(sharequeue_internal.offsets_of(i.first_offset, i.last_offset, i.offsets)
                 * int8multirange(int8range(sp.spso, null))) as at
         from sharequeue.all_batches i
         where i.share_partition_id = sp.share_partition_id and i.state in (0, 1, 3) and i.last_offset >= sp.spso

@@ -7,7 +7,7 @@ language sql stable set search_path = pg_catalog as $$
     ), parts as (
         select sp.share_partition_id, sp.spso, sp.speo, f.first_offset, f.last_offset, f.part, f.state,
             f.delivery_count, f.lease_id, f.isolate, f.not_before, f.cause,
-            sharequeue.offsets_of(f.first_offset, f.last_offset, f.offsets) as offsets,
+            sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) as offsets,
             row(f.state, f.delivery_count, f.lease_id, f.isolate, f.not_before, f.cause)::text as kind
         from checked sp join sharequeue.all_batches f using (share_partition_id)
     ), batches as (

@@ -10,7 +10,7 @@ language sql stable set search_path = pg_catalog as $$
         left join lateral (
             select s.journal_id from sharequeue.journal_snapshots s where s.share_partition_id = sp.share_partition_id
             order by s.journal_id desc
-            limit sharequeue.check_between('the number of snapshots', p_snapshots, 1, 2147483647)) as s on true
+            limit sharequeue_internal.check_between('the number of snapshots', p_snapshots, 1, 2147483647)) as s on true
         where p_group_id is null or sp.group_id = p_group_id
     )
     select s.group_id, s.topic, s.partition, s.journal_id, d.differs

@@ -116,9 +116,16 @@ def test_a_worker_touches_no_table_no_helper_and_no_clock(logins: Logins, group:
     for database in (logins.worker, logins.service, logins.reader):
         _refused(database, "select sharequeue.set_clock_offset(interval '1 hour')")
         _refused(database, "select sharequeue.apply_permissions()")
-        _refused(database, "select sharequeue.end_unanswered(1, 1)")
-        _refused(database, "select sharequeue.audit('x', 'g', null, null)")
+        _refused(database, "select sharequeue_internal.end_unacknowledged(1, 1)")
+        _refused(database, "select sharequeue_internal.audit('x', 'g', null, null)")
         _refused(database, "create table sharequeue.mine (a integer)")
+    uses = _names(
+        logins,
+        "select rolname as name from pg_roles where has_schema_privilege(oid, 'sharequeue_internal', 'usage')"
+        " and not rolsuper and not pg_has_role(oid, cast(:owner as name), 'member')",
+        owner=logins.names.owner,
+    )
+    assert uses == []
     _refused(logins.worker, "select sharequeue.raise_state_epochs()")
     _refused(logins.worker, "select sharequeue.extend_locks(interval '1 hour')")
     logins.owner.rows(sa.text("select sharequeue.set_clock_offset(interval '1 hour')"))
@@ -230,7 +237,8 @@ def test_the_owner_migrates_and_nobody_else(logins: Logins) -> None:
         logins,
         "select distinct pg_get_userbyid(relowner) as name from pg_class"
         " where relnamespace = to_regnamespace('sharequeue') union select pg_get_userbyid(proowner) from pg_proc"
-        " where pronamespace = to_regnamespace('sharequeue')",
+        " where pronamespace in (to_regnamespace('sharequeue'), to_regnamespace('sharequeue_internal'))"
+        " union select pg_get_userbyid(nspowner) from pg_namespace where nspname like 'sharequeue%'",
     )
     assert owners == [logins.names.owner]
     with pytest.raises(ProgrammingError, match="permission denied"):

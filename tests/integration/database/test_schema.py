@@ -42,7 +42,7 @@ def _with(monkeypatch: pytest.MonkeyPatch, *more: Migration) -> None:
 
 def _without_schema(database: Database) -> None:
     with database.transaction() as connection:
-        connection.exec_driver_sql("drop schema sharequeue cascade")
+        connection.exec_driver_sql("drop schema sharequeue, sharequeue_internal cascade")
 
 
 def test_schema_sql_shows_what_the_migrations_make(private_database: Database) -> None:

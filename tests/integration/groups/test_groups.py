@@ -426,7 +426,9 @@ def test_sql_and_python_agree_on_defaults(queue: Database, no_environment: pytes
         "sharequeue.circuit.breaker.open.ms",
         "sharequeue.cancelled.run.refund.enable",
     ):
-        found = queue.rows(text("select sharequeue.group_config('plain', :name) as value"), name=name)
+        found = queue.rows(
+            text("select sharequeue_internal.group_config('plain', :name) as value"), name=name
+        )
         assert found[0]["value"] == str(values[name]).lower()
 
 

@@ -86,7 +86,7 @@ def test_a_home_with_a_comma_is_refused(tmp_path: Path) -> None:
 def test_doctor_sees_a_schema_that_waits(stack: StackInfo, private_database: Database) -> None:
     """A database that was never migrated is a failure with the command that mends it."""
     with private_database.transaction() as connection:
-        connection.exec_driver_sql("drop schema sharequeue cascade")
+        connection.exec_driver_sql("drop schema sharequeue, sharequeue_internal cascade")
     url = private_database.engine.url.render_as_string(hide_password=False)
     found = {each.subject: each for each in examine(Settings.load(stack.home).replace(database_url=url))}
     assert found["schema"].level == FAILURE
@@ -97,7 +97,7 @@ def test_doctor_sees_a_schema_that_waits(stack: StackInfo, private_database: Dat
 def test_migrate_says_first_and_does_then(stack: StackInfo, private_database: Database) -> None:
     """A dry run changes nothing; a second run has nothing to do."""
     with private_database.transaction() as connection:
-        connection.exec_driver_sql("drop schema sharequeue cascade")
+        connection.exec_driver_sql("drop schema sharequeue, sharequeue_internal cascade")
     url = private_database.engine.url.render_as_string(hide_password=False)
 
     def migrate(*options: str) -> list[str]:

@@ -91,7 +91,7 @@ def _pgbouncer(target: sa.URL, folder: Path) -> tuple[sa.URL, Callable[[], None]
 def test_every_operation_works_through_it(pooled: Database, group: str, topic: str) -> None:
     """From the migration to the end of a group, each transaction on another server connection than the last."""
     with pooled.transaction() as connection:
-        connection.exec_driver_sql("drop schema sharequeue cascade")
+        connection.exec_driver_sql("drop schema sharequeue, sharequeue_internal cascade")
     assert len(migrate(pooled)) == len(migrations())
     call_every_operation(pooled, pooled, pooled, group, topic)
     serving = sa.text("select pg_backend_pid() as pid")

@@ -198,7 +198,8 @@ def _times(database: Database, group: str) -> dict[datetime | None, str]:
     """The available offsets of a group's only share-partition, by when they may be delivered."""
     rows = database.rows(
         sa.text(
-            "select not_before, range_agg(sharequeue.offsets_of(first_offset, last_offset, offsets))::text as offsets"
+            "select not_before,"
+            " range_agg(sharequeue_internal.offsets_of(first_offset, last_offset, offsets))::text as offsets"
             " from sharequeue.all_batches join sharequeue.share_partitions using (share_partition_id)"
             " where group_id = :group and state = 0 group by 1"
         ),

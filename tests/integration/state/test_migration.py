@@ -29,7 +29,7 @@ insert into sharequeue.in_flight (share_partition_id, state, delivery_count, lea
 def test_state_of_the_first_layout_goes_on_under_the_second(private_database: Database) -> None:
     """Available, leased, finished and archiving records keep state, count, lease and token; SPSO goes on."""
     with private_database.transaction() as connection:
-        connection.exec_driver_sql("drop schema sharequeue cascade")
+        connection.exec_driver_sql("drop schema sharequeue, sharequeue_internal cascade")
         connection.exec_driver_sql((sql_root() / "migrations" / "0001_share_groups.sql").read_text())
         connection.exec_driver_sql(FIRST_LAYOUT)
         connection.exec_driver_sql(
