@@ -1,5 +1,7 @@
 """What does the whole schema look like, as one file?
 
+Tables, types, constraints, indexes and triggers are whole; functions and views are their signatures: what they do
+is in ``sql/functions``.
 ``sql/schema.sql`` is printed by ``sharequeue migrate --print-schema`` and held against the migrations by a test.
 pg_dump writes it, so it says what Postgres has, not what the files meant; what differs from one server to the next
 (versions, owners, grants, partitions by time) is left out, so that the same files give the same bytes.
@@ -12,6 +14,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -21,15 +24,17 @@ from sharequeue.database.pool import Database
 __all__ = ["DumpFailed", "print_schema"]
 
 _HEAD = """\
--- The whole schema as the migrations, functions and views make it. Generated: do not edit, run
--- `sharequeue migrate --print-schema > sql/schema.sql`. Owners and grants are not shown: roles are settings
--- (functions/99_permissions.sql). Partitions by time are made as time passes.
+-- The schema as the files of migrations/ and functions/ make it. Generated: do not edit, run
+-- `sharequeue migrate --print-schema > sql/schema.sql`. Functions and views are signatures only: their text is in
+-- functions/. Owners and grants are not shown: roles are settings (functions/99_permissions.sql). Partitions by
+-- time are made as time passes.
 """
 # Lines that tell the version, the session or a random key of the dump.
 _LEFT_OUT = re.compile(
-    r"^(-- Dumped |-- PostgreSQL database dump|SET |SELECT pg_catalog\.set_config|\\(un)?restrict )"
+    r"^(-- Dumped |-- PostgreSQL database dump|SET |SELECT pg_catalog\.set_config|\\(un)?restrict |--$)"
 )
-_TITLE = re.compile(r"^-- Name: (?P<name>.*?); Type: (?P<type>.*?); Schema: .*$")
+_TITLE = re.compile(r"^-- Name: (?P<name>.*?); Type: (?P<type>.*?); Schema: .*$", re.MULTILINE)
+_BODY = re.compile(r"\n    (AS|RETURN) .*\Z", re.DOTALL)
 
 
 class DumpFailed(Exception):
@@ -74,13 +79,36 @@ def print_schema(database: Database) -> str:
     )
     if dumped.returncode:
         raise DumpFailed(f"pg_dump failed: {dumped.stderr.strip()}")
-    return _HEAD + _tidied(dumped.stdout)
+    columns = database.rows(
+        sa.text(
+            "select c.relname as view, string_agg("
+            " format('    %I %s', attname, format_type(atttypid, atttypmod)), E',\\n' order by attnum) as columns"
+            " from pg_class c join pg_attribute a on a.attrelid = c.oid"
+            " where c.relnamespace = to_regnamespace('sharequeue') and c.relkind = 'v' and attnum > 0"
+            " group by c.relname"
+        )
+    )
+    return _HEAD + _tidied(dumped.stdout, {row["view"]: row["columns"] for row in columns})
 
 
-def _tidied(dump: str) -> str:
-    lines = [line.rstrip() for line in dump.splitlines() if not _LEFT_OUT.match(line)]
-    titled = [_TITLE.sub(r"-- \g<type> \g<name>", line) for line in lines if line != "--"]
-    return re.sub(r"\n{3,}", "\n\n", "\n" + "\n".join(titled)).rstrip() + "\n"
+def _tidied(dump: str, views: Mapping[str, str]) -> str:
+    lines = "\n".join(line.rstrip() for line in dump.splitlines() if not _LEFT_OUT.match(line))
+    titles = [*_TITLE.finditer(lines)]
+    ends = [*(found.start() for found in titles[1:]), len(lines)]
+    parts = (
+        _part(found["type"], found["name"], lines[found.end() : end].strip("\n"), views)
+        for found, end in zip(titles, ends, strict=True)
+    )
+    return re.sub(r"\n{3,}", "\n\n", "\n" + "\n\n".join(parts)) + "\n"
+
+
+def _part(kind: str, name: str, text: str, views: Mapping[str, str]) -> str:
+    if kind == "FUNCTION":
+        signature, *rest = _BODY.sub("", text).split("\n    ")
+        return f"{signature}\n    {' '.join(rest)};"
+    if kind == "VIEW":
+        return f"CREATE VIEW sharequeue.{name} (\n{views[name]}\n);"
+    return text
 
 
 def _pg_dump() -> Path:
