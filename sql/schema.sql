@@ -396,7 +396,7 @@ CREATE FUNCTION sharequeue.verify(p_group_id text DEFAULT NULL::text) RETURNS TA
 CREATE FUNCTION sharequeue.verify_journal(p_group_id text DEFAULT NULL::text, p_snapshots integer DEFAULT 1) RETURNS TABLE(group_id text, topic text, partition integer, journal_id bigint, differs text)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION sharequeue_internal.absent(p_group_id text, p_topic text, p_partition integer, OUT error_code smallint, OUT error_message text) RETURNS record
+CREATE FUNCTION sharequeue_internal.absent(p_group_id text, p_topic text, p_partition integer, p_operation text, OUT error_code smallint, OUT error_message text) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE TABLE sharequeue.group_settings (
@@ -704,10 +704,10 @@ CREATE FUNCTION sharequeue_internal.lock_group(p_group_id text) RETURNS boolean
 CREATE FUNCTION sharequeue_internal.lock_in_order(p_group_ids text[], p_settings boolean, p_share_partitions boolean, p_topic text DEFAULT NULL::text, p_partition integer DEFAULT NULL::integer) RETURNS bigint[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION sharequeue_internal.lock_many(p_group_id text, p_topics text[], p_partitions integer[], VARIADIC p_lengths integer[]) RETURNS boolean[]
+CREATE FUNCTION sharequeue_internal.lock_share_partition(p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_operation text DEFAULT 'READ'::text, OUT error_code smallint, OUT error_message text, OUT sp sharequeue.share_partitions, OUT settings sharequeue.group_settings) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION sharequeue_internal.lock_share_partition(p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_operation text DEFAULT 'READ'::text, OUT error_code smallint, OUT error_message text, OUT sp sharequeue.share_partitions, OUT settings sharequeue.group_settings) RETURNS record
+CREATE FUNCTION sharequeue_internal.lock_share_partitions(p_group_id text, p_topics text[], p_partitions integer[], VARIADIC p_lengths integer[]) RETURNS boolean[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION sharequeue_internal.max_runs() RETURNS integer

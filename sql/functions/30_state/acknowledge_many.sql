@@ -19,7 +19,7 @@ begin
     if p_outputs is null or jsonb_typeof(p_outputs) <> 'array' then
         raise exception 'the outputs are an array with an array for each lease' using errcode = 'SQ042';
     end if;
-    v_there := sharequeue_internal.lock_many(p_group_id, p_topics, p_partitions,
+    v_there := sharequeue_internal.lock_share_partitions(p_group_id, p_topics, p_partitions,
         coalesce(cardinality(p_state_epochs), 0), coalesce(cardinality(p_tokens), 0),
         coalesce(cardinality(p_accepts), 0), coalesce(cardinality(p_releases), 0),
         coalesce(cardinality(p_rejects), 0), coalesce(cardinality(p_gaps), 0), jsonb_array_length(p_outputs),
@@ -35,7 +35,7 @@ begin
         v_one := null;
         if not v_there[v_place] then
             select a.error_code, a.error_message into v_one.error_code, v_one.error_message
-            from sharequeue_internal.absent(p_group_id, p_topics[v_place], p_partitions[v_place]) as a;
+            from sharequeue_internal.absent(p_group_id, p_topics[v_place], p_partitions[v_place], 'READ') as a;
             v_rows := v_rows || row(p_topics[v_place], p_partitions[v_place], p_tokens[v_place],
                 v_one.*)::sharequeue.acknowledged_of;
             continue;

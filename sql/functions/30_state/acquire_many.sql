@@ -38,7 +38,7 @@ begin
         raise exception 'acquire_many needs a number of records, 1 to 1000 parts, whether last attempts are wanted, and '
             'with a number of bytes the bytes of a record for each share-partition' using errcode = 'SQ042';
     end if;
-    v_there := sharequeue_internal.lock_many(p_group_id, p_topics, p_partitions,
+    v_there := sharequeue_internal.lock_share_partitions(p_group_id, p_topics, p_partitions,
         coalesce(cardinality(p_mean_bytes), cardinality(p_topics)),
         coalesce(cardinality(p_leave_outs), cardinality(p_topics)));
     v_key := sharequeue_internal.request_key_many(
@@ -64,7 +64,7 @@ begin
     foreach v_place in array v_order loop
         if not v_there[v_place] then
             select a.error_code, a.error_message into v_row.error_code, v_row.error_message
-            from sharequeue_internal.absent(p_group_id, p_topics[v_place], p_partitions[v_place]) as a;
+            from sharequeue_internal.absent(p_group_id, p_topics[v_place], p_partitions[v_place], 'READ') as a;
             v_rows := v_rows || row(p_topics[v_place], p_partitions[v_place], false, false, v_row.error_code,
                 v_row.error_message, null, null, null, null, null, null, null)::sharequeue.acquired_of;
             continue;

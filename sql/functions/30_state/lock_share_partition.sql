@@ -20,21 +20,36 @@ begin
             perform sharequeue_internal.unfold(sp.share_partition_id);
         end if;
     end if;
-    if coalesce(settings.acls_apply, true) and not sharequeue_internal.authorised(p_group_id, p_operation) then
+    if sp.share_partition_id is null then
+        select a.error_code, a.error_message into error_code, error_message
+        from sharequeue_internal.absent(p_group_id, p_topic, p_partition, p_operation) as a;
+    elsif coalesce(settings.acls_apply, true) and not sharequeue_internal.authorised(p_group_id, p_operation) then
         error_code := 30;
         error_message := format('%s may not %s group %s', sharequeue.principal(), p_operation, p_group_id);
-    elsif sp.share_partition_id is null then
-        if exists (select from sharequeue.share_groups where group_id = p_group_id) then
-            error_code := 3;
-            error_message := format('share-partition %s-%s of group %s is not initialised', p_topic, p_partition, p_group_id);
-        else
-            error_code := 69;
-            error_message := format('there is no share group %s', p_group_id);
-        end if;
     elsif p_state_epoch is not null and p_state_epoch <> sp.state_epoch then
         error_code := 124;
         error_message := format('state epoch %s is not the present one, %s: the offsets were altered since',
             p_state_epoch, sp.state_epoch);
+    end if;
+end
+$$;
+
+-- What is said of a share-partition that is not there.
+create or replace function sharequeue_internal.absent(
+    p_group_id text, p_topic text, p_partition integer, p_operation text,
+    out error_code smallint, out error_message text
+)
+language plpgsql stable as $$
+begin
+    if not sharequeue_internal.authorised(p_group_id, p_operation) then
+        error_code := 30;
+        error_message := format('%s may not %s group %s', sharequeue.principal(), p_operation, p_group_id);
+    elsif exists (select from sharequeue.share_groups where group_id = p_group_id) then
+        error_code := 3;
+        error_message := format('share-partition %s-%s of group %s is not initialised', p_topic, p_partition, p_group_id);
+    else
+        error_code := 69;
+        error_message := format('there is no share group %s', p_group_id);
     end if;
 end
 $$;

@@ -4,10 +4,10 @@
 -- the others; only a malformed call raises. All rows are locked first, by id. A call holds as many row locks as it names
 -- share-partitions until it commits (about 0.3 ms each): so no more than a thousand, and callers send 200.
 
--- Locks the share-partitions named, by id (30_state/lock_order.sql), before anything is done with any of them; returns which are
--- there, in the order of the call. One that comes only now is not: it would be locked out of order. Refuses arrays that do
+-- Locks the share-partitions named, by id (30_state/lock_order.sql), before anything is done with any of them; returns which
+-- are there, in the order of the call. One that comes only now is not: it would be locked out of order. Refuses arrays that do
 -- not fit together: every array has an element for each share-partition.
-create or replace function sharequeue_internal.lock_many(
+create or replace function sharequeue_internal.lock_share_partitions(
     p_group_id text, p_topics text[], p_partitions integer[], variadic p_lengths integer[]
 ) returns boolean[]
 language plpgsql volatile as $$
@@ -28,25 +28,6 @@ begin
         left join sharequeue.share_partitions sp on sp.group_id = p_group_id and sp.topic = n.topic
             and sp.partition = n.partition and sp.share_partition_id = any (v_ids)
         order by n.place);
-end
-$$;
-
--- What lock_share_partition says of a share-partition that is not there.
-create or replace function sharequeue_internal.absent(
-    p_group_id text, p_topic text, p_partition integer, out error_code smallint, out error_message text
-)
-language plpgsql stable as $$
-begin
-    if not sharequeue_internal.authorised(p_group_id, 'READ') then
-        error_code := 30;
-        error_message := format('%s may not READ group %s', sharequeue.principal(), p_group_id);
-    elsif exists (select from sharequeue.share_groups where group_id = p_group_id) then
-        error_code := 3;
-        error_message := format('share-partition %s-%s of group %s is not initialised', p_topic, p_partition, p_group_id);
-    else
-        error_code := 69;
-        error_message := format('there is no share group %s', p_group_id);
-    end if;
 end
 $$;
 

@@ -16,7 +16,7 @@ begin
             'deliveries are given back'
             using errcode = 'SQ042';
     end if;
-    v_there := sharequeue_internal.lock_many(p_group_id, p_topics, p_partitions, coalesce(cardinality(p_tokens), 0));
+    v_there := sharequeue_internal.lock_share_partitions(p_group_id, p_topics, p_partitions, coalesce(cardinality(p_tokens), 0));
     for v_place in 1 .. cardinality(p_topics) loop
         select share_partition_id into v_id from sharequeue.share_partitions
         where v_there[v_place] and group_id = p_group_id and topic = p_topics[v_place]

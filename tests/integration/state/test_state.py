@@ -151,7 +151,7 @@ def test_bad_input_is_refused_by_name(state: State, at: SharePartition) -> None:
     with pytest.raises(InvalidRequest):
         state.acquire(at, "m1", None, -1)
     lease = acquired(state, at, 10)
-    with pytest.raises(InvalidRequest, match="more than one answer"):
+    with pytest.raises(InvalidRequest, match="more than one acknowledgement"):
         state.acknowledge(lease, {ACCEPT: lease.offsets, RELEASE: OffsetSet.of((3, 4))})
     with pytest.raises(ValueError, match="call renew"):
         state.acknowledge(lease, {AcknowledgeType.RENEW: lease.offsets})
