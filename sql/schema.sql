@@ -176,8 +176,14 @@ CREATE FUNCTION sharequeue.alter_offsets(p_group_id text, p_topic text, p_partit
 CREATE FUNCTION sharequeue.apply_permissions() RETURNS void
     LANGUAGE plpgsql SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION sharequeue.assign_share_partitions(p_group_id text, p_group_epoch integer, p_member_ids text[], p_share_partition_ids bigint[]) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION sharequeue.assignable_share_partitions(p_group_id text) RETURNS TABLE(topic text, share_partition_id bigint)
     LANGUAGE sql STABLE SET search_path TO 'pg_catalog';
+
+CREATE FUNCTION sharequeue.assignment_of(p_group_id text, p_member_id text) RETURNS jsonb
+    LANGUAGE plpgsql STABLE SET search_path TO 'pg_catalog';
 
 CREATE FUNCTION sharequeue.beat(p_longer_than interval DEFAULT NULL::interval) RETURNS interval
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
@@ -218,6 +224,9 @@ CREATE FUNCTION sharequeue.drop_journal_partition(p_retention interval, p_limit 
 CREATE FUNCTION sharequeue.end_service_lease(p_task text, p_token uuid) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION sharequeue.expire_members(p_group_id text) RETURNS text[]
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION sharequeue.extend_locks(p_amount interval) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -236,6 +245,9 @@ CREATE FUNCTION sharequeue.groups_of_topics(p_topics text[]) RETURNS TABLE(group
 CREATE FUNCTION sharequeue.hear_replica(p_replica_id text, p_silence interval DEFAULT NULL::interval, p_drains boolean DEFAULT false) RETURNS interval
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION sharequeue.heartbeat(p_group_id text, p_member_id text, p_member_epoch integer, p_rack_id text, p_subscribed_topic_names text[], p_client_id text, p_client_host text, p_max_size integer, p_session_timeout_ms integer[], p_heartbeat_interval_ms integer[], p_assignment_interval_ms integer[], p_assign boolean, OUT member_epoch integer, OUT session_timeout_ms integer, OUT heartbeat_interval_ms integer, OUT assignment jsonb, OUT to_assign jsonb) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION sharequeue.hold_dead_letters(p_group_id text, p_topic text, p_partition integer, p_reason text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp' SET enable_seqscan TO 'off';
 
@@ -247,6 +259,9 @@ CREATE FUNCTION sharequeue.initialize(p_group_id text, p_topic text, p_partition
 
 CREATE FUNCTION sharequeue.journal_partitions() RETURNS TABLE(day date, name text, bytes bigint)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION sharequeue.leave_group(p_group_id text, p_member_id text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.make_journal_partitions(p_ahead integer DEFAULT 2) RETURNS date[]
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp' SET "TimeZone" TO 'UTC' SET lock_timeout TO '250ms';
@@ -289,6 +304,9 @@ CREATE FUNCTION sharequeue.record_report(p_group_id text) RETURNS timestamp with
 
 CREATE FUNCTION sharequeue.records(p_offsets int8multirange) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION sharequeue.refresh_group(p_group_id text, p_assignment_interval_ms integer[], OUT group_epoch integer, OUT to_assign jsonb) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.release(p_group_id text, p_member_id text, p_token uuid DEFAULT NULL::uuid, p_cancelled boolean DEFAULT false, p_refund boolean DEFAULT false) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
@@ -530,6 +548,9 @@ CREATE FUNCTION sharequeue_internal.check_between(p_what text, p_value bigint, p
 CREATE FUNCTION sharequeue_internal.check_group_id(p_group_id text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION sharequeue_internal.check_heartbeat(p_member_id text, p_member_epoch integer, p_rack_id text, p_subscribed_topic_names text[], p_client_id text, p_client_host text, p_max_size integer, p_assign boolean) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION sharequeue_internal.check_many(p_most integer, p_topics text[], p_partitions integer[], VARIADIC p_lengths integer[]) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -588,6 +609,9 @@ CREATE FUNCTION sharequeue_internal.covers(p_pattern_type text, p_resource_name 
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION sharequeue_internal.delete_share_partitions(p_ids bigint[]) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION sharequeue_internal.due_assignment(p_group_id text, p_interval_ms integer) RETURNS jsonb
     LANGUAGE plpgsql;
 
 CREATE FUNCTION sharequeue_internal.end_cancelled(p_share_partition_id bigint, p_lease_id bigint, p_refund boolean, OUT held bigint, OUT completed bigint) RETURNS record
@@ -734,6 +758,9 @@ CREATE FUNCTION sharequeue_internal.not_before_fault(p_not_before timestamp with
 CREATE FUNCTION sharequeue_internal.note_attempts(p_id bigint, p_lease_ids bigint[], p_offsets int8multirange DEFAULT NULL::int8multirange) RETURNS void
     LANGUAGE plpgsql SET enable_seqscan TO 'off';
 
+CREATE FUNCTION sharequeue_internal.note_leavers(p_group_id text, p_members integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION sharequeue_internal.note_outage(p_longer_than interval, p_beat boolean) RETURNS interval
     LANGUAGE plpgsql;
 
@@ -769,6 +796,9 @@ CREATE FUNCTION sharequeue_internal.redeliver(p_id bigint, p_first bigint, p_las
 
 CREATE FUNCTION sharequeue_internal.refund(p_id bigint, p_offsets int8multirange) RETURNS void
     LANGUAGE plpgsql;
+
+CREATE FUNCTION sharequeue_internal.refuse_stranger(p_group_id text, p_member_id text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION sharequeue_internal.release_of(p_share_partition_id bigint, p_member_id text, p_token uuid, p_cancelled boolean, p_refund boolean) RETURNS bigint
     LANGUAGE plpgsql;
@@ -848,6 +878,9 @@ WITH (fillfactor='50');
 
 CREATE FUNCTION sharequeue_internal.was_away(p_beat sharequeue.service_beat) RETURNS boolean
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION sharequeue_internal.within_bounds(p_own text, p_service integer[]) RETURNS integer
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION sharequeue_internal.without_aborted(p_id bigint, p_result sharequeue.taken_offsets, p_aborted int8multirange, p_lease_id bigint) RETURNS sharequeue.taken
     LANGUAGE plpgsql;

@@ -4,7 +4,7 @@
 -- meanwhile.
 
 -- A group's own number, else the service's, kept inside the service's bounds. p_service: least, the service's, most.
-create or replace function sharequeue.within_bounds(p_own text, p_service integer[]) returns integer
+create or replace function sharequeue_internal.within_bounds(p_own text, p_service integer[]) returns integer
 language plpgsql immutable parallel safe as $$
 begin
     if cardinality(p_service) is distinct from 3 or array_position(p_service, null) is not null
@@ -17,20 +17,20 @@ end
 $$;
 
 -- Refuses a heartbeat that no caller should send; the service has asked the same before, in Kafka's order and words.
-create or replace function sharequeue.check_heartbeat(
+create or replace function sharequeue_internal.check_heartbeat(
     p_member_id text, p_member_epoch integer, p_rack_id text, p_subscribed_topic_names text[], p_client_id text,
     p_client_host text, p_max_size integer, p_assign boolean
 ) returns void
 language plpgsql immutable as $$
 begin
-    perform sharequeue.check_text('the member id', p_member_id, 36);
-    perform sharequeue.check_between('the member epoch', p_member_epoch, 0, 2147483647);
-    perform sharequeue.check_text('the rack id', coalesce(p_rack_id, 'none'), 249);
-    perform sharequeue.check_text('the client id', case when p_client_id = '' then 'none' else p_client_id end, 249);
-    perform sharequeue.check_present('the client host', p_client_host);
-    perform sharequeue.check_between('the largest size of a group', p_max_size, 1, 2147483647);
-    perform sharequeue.check_present('whether to assign', p_assign);
-    perform sharequeue.check_name('a topic name', t.name) from unnest(p_subscribed_topic_names) as t (name);
+    perform sharequeue_internal.check_text('the member id', p_member_id, 36);
+    perform sharequeue_internal.check_between('the member epoch', p_member_epoch, 0, 2147483647);
+    perform sharequeue_internal.check_text('the rack id', coalesce(p_rack_id, 'none'), 249);
+    perform sharequeue_internal.check_text('the client id', case when p_client_id = '' then 'none' else p_client_id end, 249);
+    perform sharequeue_internal.check_present('the client host', p_client_host);
+    perform sharequeue_internal.check_between('the largest size of a group', p_max_size, 1, 2147483647);
+    perform sharequeue_internal.check_present('whether to assign', p_assign);
+    perform sharequeue_internal.check_name('a topic name', t.name) from unnest(p_subscribed_topic_names) as t (name);
     if p_member_epoch = 0 and coalesce(cardinality(p_subscribed_topic_names), 0) = 0 then
         raise exception 'who joins (member epoch 0) must subscribe: give topic names' using errcode = 'SQ042';
     end if;
@@ -56,7 +56,7 @@ $$;
 
 -- What the assignor needs, where an assignment is due (rule 5): the group's epoch, and the topics and the
 -- share-partitions by member, the share-partitions by topic. Null where none is due.
-create or replace function sharequeue.due_assignment(p_group_id text, p_interval_ms integer) returns jsonb
+create or replace function sharequeue_internal.due_assignment(p_group_id text, p_interval_ms integer) returns jsonb
 language plpgsql volatile as $$
 declare
     v_epoch integer;
@@ -105,13 +105,13 @@ declare
     v_told bigint[];
     v_at timestamptz;
 begin
-    perform sharequeue.authorise_cluster();
-    perform sharequeue.check_heartbeat(p_member_id, p_member_epoch, p_rack_id, p_subscribed_topic_names, p_client_id,
+    perform sharequeue_internal.authorise_cluster();
+    perform sharequeue_internal.check_heartbeat(p_member_id, p_member_epoch, p_rack_id, p_subscribed_topic_names, p_client_id,
         p_client_host, p_max_size, p_assign);
     if p_member_epoch = 0 then
         insert into sharequeue.share_groups (group_id) values (p_group_id) on conflict do nothing;
     end if;
-    if not sharequeue.lock_group(p_group_id) then
+    if not sharequeue_internal.lock_group(p_group_id) then
         raise exception 'There is no share group %. Join with member epoch 0 to make it.', p_group_id
             using errcode = 'SQ069';
     end if;
@@ -124,7 +124,7 @@ begin
             raise exception 'Group % has % members, which is all that `group.share.max.size` allows. Stop one, or raise the limit.',
                 p_group_id, p_max_size using errcode = 'SQ081';
         elsif p_member_epoch <> 0 then
-            perform sharequeue.refuse_stranger(p_group_id, p_member_id);
+            perform sharequeue_internal.refuse_stranger(p_group_id, p_member_id);
         end if;
     elsif p_member_epoch > v_member.member_epoch
             or p_member_epoch not in (0, v_member.member_epoch, v_member.previous_member_epoch) then
@@ -139,8 +139,8 @@ begin
         max(c.value) filter (where c.name = 'share.heartbeat.interval.ms') as heartbeat,
         max(c.value) filter (where c.name = 'share.assignment.interval.ms') as assignment
     into v_configs from sharequeue.group_configs c where c.group_id = p_group_id;
-    session_timeout_ms := sharequeue.within_bounds(v_configs.session, p_session_timeout_ms);
-    heartbeat_interval_ms := sharequeue.within_bounds(v_configs.heartbeat, p_heartbeat_interval_ms);
+    session_timeout_ms := sharequeue_internal.within_bounds(v_configs.session, p_session_timeout_ms);
+    heartbeat_interval_ms := sharequeue_internal.within_bounds(v_configs.heartbeat, p_heartbeat_interval_ms);
     v_topics := case when p_subscribed_topic_names is null then v_member.subscribed_topic_names
         else array(select distinct t.name collate "C" from unnest(p_subscribed_topic_names) as t (name) order by 1) end;
     if v_member.member_id is null then
@@ -159,8 +159,8 @@ begin
     -- The group's epochs, rules 4 and 5.
     perform sharequeue.raise_group_epoch(p_group_id, v_topics is distinct from v_member.subscribed_topic_names);
     if p_assign then
-        to_assign := sharequeue.due_assignment(
-            p_group_id, sharequeue.within_bounds(v_configs.assignment, p_assignment_interval_ms));
+        to_assign := sharequeue_internal.due_assignment(
+            p_group_id, sharequeue_internal.within_bounds(v_configs.assignment, p_assignment_interval_ms));
         if to_assign is not null then
             return;
         end if;
@@ -189,7 +189,7 @@ end
 $$;
 
 -- Refuses who is not a member.
-create or replace function sharequeue.refuse_stranger(p_group_id text, p_member_id text) returns void
+create or replace function sharequeue_internal.refuse_stranger(p_group_id text, p_member_id text) returns void
 language plpgsql immutable as $$
 begin
     raise exception '% is not a member of group %: it never joined, left, or its session expired. Join again with member epoch 0.',
@@ -202,20 +202,20 @@ $$;
 create or replace function sharequeue.leave_group(p_group_id text, p_member_id text) returns void
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
-    perform sharequeue.authorise_cluster();
-    if not sharequeue.lock_group(p_group_id) then
+    perform sharequeue_internal.authorise_cluster();
+    if not sharequeue_internal.lock_group(p_group_id) then
         raise exception 'There is no share group %: there is nothing to leave.', p_group_id using errcode = 'SQ069';
     end if;
     delete from sharequeue.members m where m.group_id = p_group_id and m.member_id = p_member_id;
     if not found then
-        perform sharequeue.refuse_stranger(p_group_id, p_member_id);
+        perform sharequeue_internal.refuse_stranger(p_group_id, p_member_id);
     end if;
-    perform sharequeue.note_leavers(p_group_id, 1);
+    perform sharequeue_internal.note_leavers(p_group_id, 1);
 end
 $$;
 
 -- One epoch for each member that left. With nobody left there is nothing to assign, and the next comer need not wait.
-create or replace function sharequeue.note_leavers(p_group_id text, p_members integer) returns void
+create or replace function sharequeue_internal.note_leavers(p_group_id text, p_members integer) returns void
 language plpgsql volatile as $$
 declare
     v_any_member constant boolean := exists (select from sharequeue.members m where m.group_id = p_group_id);
@@ -235,7 +235,7 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_gone text[];
 begin
-    perform sharequeue.authorise_cluster();
+    perform sharequeue_internal.authorise_cluster();
     perform from sharequeue.share_groups g where g.group_id = p_group_id for no key update skip locked;
     if not found then
         raise exception 'Group % is held by a transaction of somebody else''s. Try again in a moment.', p_group_id
@@ -246,7 +246,7 @@ begin
         returning m.member_id)
     select coalesce(array_agg(gone.member_id order by gone.member_id), '{}') into v_gone from gone;
     perform sharequeue.release(p_group_id, t.member_id) from unnest(v_gone) as t (member_id);
-    perform sharequeue.note_leavers(p_group_id, cardinality(v_gone));
+    perform sharequeue_internal.note_leavers(p_group_id, cardinality(v_gone));
     return v_gone;
 end
 $$;
@@ -258,11 +258,11 @@ create or replace function sharequeue.refresh_group(
 )
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
-    perform sharequeue.authorise_cluster();
-    if sharequeue.lock_group(p_group_id) then
+    perform sharequeue_internal.authorise_cluster();
+    if sharequeue_internal.lock_group(p_group_id) then
         perform sharequeue.raise_group_epoch(p_group_id, false);
         select g.group_epoch into group_epoch from sharequeue.share_groups g where g.group_id = p_group_id;
-        to_assign := sharequeue.due_assignment(p_group_id, sharequeue.within_bounds((
+        to_assign := sharequeue_internal.due_assignment(p_group_id, sharequeue_internal.within_bounds((
             select c.value from sharequeue.group_configs c
             where c.group_id = p_group_id and c.name = 'share.assignment.interval.ms'), p_assignment_interval_ms));
     end if;
@@ -276,7 +276,7 @@ create or replace function sharequeue.assign_share_partitions(
 ) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
-    perform sharequeue.authorise_cluster();
+    perform sharequeue_internal.authorise_cluster();
     if cardinality(p_member_ids) is distinct from cardinality(p_share_partition_ids)
             or array_position(p_member_ids, null) is not null or array_position(p_share_partition_ids, null) is not null
             or p_member_ids is null then
