@@ -1,69 +1,33 @@
 """What must be equal in both engines after every step of a random history?
 
 Epochs, SPSO, SPEO and counts, why leasing is paused, the circuit breaker, and each offset's state, delivery count,
-part, cause, lease, expiry and the time that it waits for, to the microsecond. Whatever a run has to have met is
-counted on the way.
+part, cause, lease, expiry and the time that it waits for, to the microsecond.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
 
 from sharequeue.offsets import OffsetSet
-from sharequeue.testing import InMemoryShareGroups, RecordState
-from sharequeue.values import Lease, SharePartition
+from sharequeue.testing import RecordState
+from sharequeue.values import SharePartition
 from tests.conformance.drawing import drawn
-from tests.conformance.sql_side import SqlSide, ranges_of
-
-
-class Different(AssertionError):
-    """The two engines do not agree."""
-
-
-@dataclass
-class Tally:
-    """What a run of histories has done, over all of them."""
-
-    steps: int = 0
-    found_at: int | None = None
-    found: Exception | None = None
-    """The first difference, and at which step."""
-    histories: int = 0
-    calls: Counter[str] = field(default_factory=Counter)
-    refusals: Counter[str] = field(default_factory=Counter)
-    transitions: set[tuple[str, str]] = field(default_factory=set)
-    met: Counter[str] = field(default_factory=Counter)
-    """What else has happened: a wait, a refund, each turn of a circuit breaker."""
-
-
-@dataclass(frozen=True)
-class Held:
-    """A lease as both engines gave it."""
-
-    at: SharePartition
-    member: str
-    lease: Lease
-    token: str
+from tests.conformance.history import History
+from tests.conformance.sql_side import ranges_of
+from tests.conformance.tally import Different
 
 
 class Comparison:
-    """The comparing half of a history."""
+    """The states of both engines after the steps of a history."""
 
-    sql: SqlSide
-    memory: InMemoryShareGroups
-    tally: Tally
-    groups: list[str]
-    tokens: dict[str, UUID]
-    last: list[tuple[str, tuple[object, ...]]]
+    def __init__(self, history: History) -> None:
+        self.history, self.sql, self.memory, self.tally = history, history.sql, history.memory, history.tally
 
     def compare(self) -> None:
         """All that can be told of both in one query."""
         figures: dict[SharePartition, tuple[Any, ...]] = {}
         offsets: dict[SharePartition, dict[int, tuple[Any, ...]]] = {}
-        for row in self.sql.rows("snapshot", self.groups):
+        for row in self.sql.rows("snapshot", self.history.groups):
             at = SharePartition(*row[:3])
             seen = offsets.setdefault(at, {})
             if at not in figures:
@@ -78,7 +42,7 @@ class Comparison:
                 count,
                 isolate,
                 cause if state == 3 else None,
-                self.tokens.get(token),
+                self.history.tokens.get(token),
                 until,
                 wait,
             )
@@ -88,7 +52,7 @@ class Comparison:
                         raise Different(f"{at}: offset {offset} is in two states at once")
                     if offset >= row[4] or state in (1, 3):
                         seen[offset] = entry
-        there = self._there()
+        there = self.history.there()
         if sorted(figures) != there:
             raise Different(f"initialised in Postgres: {sorted(figures)}, in memory: {there}")
         for at in there:
@@ -108,7 +72,7 @@ class Comparison:
                 f"{at} of {at.group_id}: epoch, SPSO, SPEO, complete, lost, end, paused, circuit:"
                 f" in memory {expected}, not {figures};"
                 f" in memory {drawn(self.memory.describe(at))}; in Postgres {offsets};"
-                f" the last calls: {self.last}"
+                f" the last calls: {self.history.last}"
             )
         records = {
             offset: (
@@ -130,7 +94,7 @@ class Comparison:
                 if records.get(o) != offsets.get(o)
             }
             raise Different(
-                f"{at} of {at.group_id}, in memory and in Postgres: {odd}; the last calls: {self.last}"
+                f"{at} of {at.group_id}, in memory and in Postgres: {odd}; the last calls: {self.history.last}"
             )
         if any(r.not_before is not None for r in found.records.values()):
             self.tally.met["a wait"] += 1
@@ -157,17 +121,14 @@ class Comparison:
 
     def compare_at_leisure(self) -> None:
         """What takes longer: the invariants of both, and how many records have ended how."""
-        broken = [*self.memory.verify(), *(row[0] for row in self.sql.rows("verify", self.groups))]
+        broken = [*self.memory.verify(), *(row[0] for row in self.sql.rows("verify", self.history.groups))]
         if broken:
             raise Different(f"invariants that do not hold: {broken}")
-        got = {row[:4]: row[4] for row in self.sql.rows("outcomes", self.groups)}
+        got = {row[:4]: row[4] for row in self.sql.rows("outcomes", self.history.groups)}
         expected = {
             (at.group_id, at.partition, outcome, count): records
-            for at in self._there()
+            for at in self.history.there()
             for (outcome, count), records in self.memory.share_partition(at).outcomes.items()
         }
         if got != expected:
             raise Different(f"outcomes by delivery count: in memory {expected}, in Postgres {got}")
-
-    def _there(self) -> list[SharePartition]:
-        return [at for group in self.groups for at in self.memory.share_partitions(group)]

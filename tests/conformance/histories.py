@@ -23,9 +23,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.conformance.comparison import Tally
+from tests.conformance.comparison import Comparison
+from tests.conformance.history import History
+from tests.conformance.operator_steps import OperatorSteps
 from tests.conformance.sql_side import SqlSide
-from tests.conformance.two_engines import TwoEngines
+from tests.conformance.tally import Tally
+from tests.conformance.two_engines import MemberSteps
 
 STEPS = 80
 """How long a history is."""
@@ -44,15 +47,18 @@ class Machine(RuleBasedStateMachine):
     def start(self, roll: int) -> None:
         """Fresh groups on both."""
         self.tally.histories += 1
-        self.engines = TwoEngines(self.sql, roll, self.tally.histories, self.tally)
+        self.history = History(self.sql, roll, self.tally.histories, self.tally)
+        self.comparison = Comparison(self.history)
+        self.operators = OperatorSteps(self.history)
+        self.members = MemberSteps(self.history, self.operators)
 
-    def step(self, name: str, roll: int) -> None:
-        """One operation, its details drawn from one number."""
+    def step(self, name: str, roll: int, *, of: object = None) -> None:
+        """One operation of members, or of others, its details drawn from one number."""
         if self.tally.found_at is None:
             self.tally.steps += 1
-        self.engines.random.seed(roll)
+        self.history.random.seed(roll)
         with self.finding():
-            getattr(self.engines, name)()
+            getattr(of or self.members, name)()
 
     @rule(roll=rolls)
     def acquire(self, roll: int) -> None:
@@ -66,12 +72,12 @@ class Machine(RuleBasedStateMachine):
     def fetch(self, roll: int) -> None:
         self.step("fetch", roll)
 
-    @precondition(lambda self: self.engines.leases)
+    @precondition(lambda self: self.history.leases)
     @rule(roll=rolls)
     def answer_lease(self, roll: int) -> None:
         self.step("answer_lease", roll)
 
-    @precondition(lambda self: self.engines.leases)
+    @precondition(lambda self: self.history.leases)
     @rule(roll=rolls)
     def work(self, roll: int) -> None:
         self.step("work", roll)
@@ -83,7 +89,7 @@ class Machine(RuleBasedStateMachine):
     @rule(roll=rolls, what=st.sampled_from(["renew", "release", "retry", "settle"]))
     def keep(self, roll: int, what: str) -> None:
         """What a member or the service does with what is held already."""
-        self.step(what, roll)
+        self.step(what, roll, of={"release": self.operators, "settle": self.history}.get(what))
 
     @rule(roll=rolls, what=st.sampled_from(["move_log", "dead_letters", "administer"]))
     def happen(self, roll: int, what: str) -> None:
@@ -93,16 +99,16 @@ class Machine(RuleBasedStateMachine):
     @rule(roll=rolls, what=st.sampled_from(["pause", "force", "force", "extend_locks"]))
     def operate(self, roll: int, what: str) -> None:
         """What a person does by hand."""
-        self.step(what, roll)
+        self.step(what, roll, of=self.operators)
 
     @invariant()
     def agree(self) -> None:
         """Both engines are in the same state after every step; the slower comparisons every eighth."""
-        if hasattr(self, "engines"):
+        if hasattr(self, "history"):
             with self.finding():
-                self.engines.compare()
+                self.comparison.compare()
                 if self.tally.steps % 8 == 0:
-                    self.engines.compare_at_leisure()
+                    self.comparison.compare_at_leisure()
 
     @contextmanager
     def finding(self) -> Iterator[None]:
@@ -116,12 +122,12 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """The last look, and the group is gone."""
-        if hasattr(self, "engines"):
+        if hasattr(self, "history"):
             try:
                 with self.finding():
-                    self.engines.compare_at_leisure()
+                    self.comparison.compare_at_leisure()
             finally:
-                self.sql.end(self.engines.groups)
+                self.sql.end(self.history.groups)
 
 
 @dataclass

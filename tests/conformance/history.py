@@ -17,9 +17,9 @@ from sharequeue.errors import ShareError
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.testing import AcknowledgementBatch, Acquired, InMemoryShareGroups, LogBatch, RecordState
 from sharequeue.values import SharePartition
-from tests.conformance.comparison import Comparison, Different, Held, Tally
 from tests.conformance.drawing import drawn
 from tests.conformance.sql_side import SqlSide, place, ranges_of, refusal
+from tests.conformance.tally import Different, Held, Tally
 from tests.fix_stack import LOCK_BOUNDS
 
 MEMBERS = ("m1", "m'2", "m3")
@@ -36,8 +36,8 @@ PLACES = ((0, 0), (0, 1), (1, 0))
 """Group and partition of the share-partitions of a history."""
 
 
-class History(Comparison):
-    """One history so far."""
+class History:
+    """One history so far: what is drawn, what is sent, what both hold."""
 
     def __init__(self, sql: SqlSide, roll: int, number: int, tally: Tally) -> None:
         self.sql, self.tally, self.random = sql, tally, Random(roll)  # noqa: S311
@@ -64,7 +64,7 @@ class History(Comparison):
         for at in self.names:
             self.memory.initialize(at, "id", 0, 1)
             self.logs[at], self.ends[at], self.starts[at], self.aborted[at] = [], 0, 0, EMPTY
-            self._produce(at, self.random.randint(1, 8))
+            self.produce(at, self.random.randint(1, 8))
 
     def _configs(self) -> dict[str, str]:
         pick = self.random.choice
@@ -91,7 +91,7 @@ class History(Comparison):
         if isinstance(expected, str):
             self.tally.refusals[expected] += 1
         if expected != got:
-            states = [f"{at}: {drawn(self.memory.describe(at))}" for at in self._there()]
+            states = [f"{at}: {drawn(self.memory.describe(at))}" for at in self.there()]
             raise Different(
                 f"{call} {about}: in memory {expected}, in Postgres {got}; in memory now: {states}"
             )
@@ -105,7 +105,7 @@ class History(Comparison):
             "sweep", lambda: self.memory.sweep().records, lambda: self.sql.call("sweep", 1000)[0]["records"]
         )
 
-    def _send(
+    def send(
         self, name: str, memory: Callable[[], object], sql: Callable[[], object], *about: object
     ) -> None:
         def call() -> Any:
@@ -118,7 +118,7 @@ class History(Comparison):
                 raise Different(f"{name}, repeated at once, has another answer than {answer}")
             self.sent = [*self.sent[-4:], (call, answer)]
 
-    def _acquired(
+    def acquired(
         self,
         at: SharePartition,
         member: str,
@@ -140,7 +140,7 @@ class History(Comparison):
         until = self.sql.seconds(rows[0]["expires_at"])
         return (until, *joined(runs)) if fan_out else (until, *runs)
 
-    def _both_rows(
+    def both_rows(
         self,
         at: SharePartition,
         member: str,
@@ -150,38 +150,42 @@ class History(Comparison):
     ) -> object:
         first = rows[0]
         refused = refusal(first["acknowledge_error_code"], first["acknowledge_error_message"])
-        acquired = self._acquired(at, member, rows, given, fan_out)
+        acquired = self.acquired(at, member, rows, given, fan_out)
         return acquired if isinstance(acquired, str) else (refused, acquired)
 
-    def _archiving(self, at: SharePartition) -> bool:
+    def there(self) -> list[SharePartition]:
+        """The share-partitions that are initialised."""
+        return [at for group in self.groups for at in self.memory.share_partitions(group)]
+
+    def archiving(self, at: SharePartition) -> bool:
         records = self.memory.share_partition(at).records.values()
         return any(record.state is RecordState.ARCHIVING for record in records)
 
-    def _at(self) -> SharePartition:
+    def at(self) -> SharePartition:
         return self.random.choices(self.names, (7, 2, 2))[0]
 
-    def _wait(self) -> datetime | None:
+    def wait(self) -> datetime | None:
         """A time for what is released: mostly none, now and then one that has passed."""
         if self.random.random() < 0.75:
             return None
         return self.memory.now() + timedelta(seconds=self.random.choice((-3.0, 0.25, 5.0, 12.000001, 40.0)))
 
-    def _member(self) -> str:
+    def member(self) -> str:
         return self.random.choice(MEMBERS)
 
-    def _request(self) -> UUID:
+    def request(self) -> UUID:
         self.requests += 1
         return UUID(int=(self.number << 64) + self.requests)
 
-    def _epoch(self, at: SharePartition) -> int | None:
-        known = self.memory.describe(at).state_epoch if at in self._there() else 1
+    def epoch(self, at: SharePartition) -> int | None:
+        known = self.memory.describe(at).state_epoch if at in self.there() else 1
         return self.random.choice((None,) * 6 + (known,) * 4 + (known - 1,))
 
-    def _lease(self, at: SharePartition | None) -> Held | None:
+    def lease(self, at: SharePartition | None) -> Held | None:
         leases = [held for held in self.leases[-8:] if at in (None, held.at)]
         return self.random.choice(leases) if leases else None
 
-    def _fetch(self, at: SharePartition) -> dict[str, Any]:
+    def fetch(self, at: SharePartition) -> dict[str, Any]:
         if self.random.random() < 0.4:
             return {"redelivery": "fan_out"}
         return {
@@ -192,12 +196,12 @@ class History(Comparison):
             "aborted": self.aborted[at] if self.known else EMPTY,
         }
 
-    def _runs(
+    def runs(
         self, at: SharePartition, member: str, lease: Held | None, renews: bool
     ) -> list[AcknowledgementBatch]:
         roll = self.random
         kinds = KINDS if renews else KINDS[:-1]
-        there = self.memory.share_partition(at) if at in self._there() else None
+        there = self.memory.share_partition(at) if at in self.there() else None
         held = there.held(member, lease.lease.token if lease else None) if there else []
         if roll.random() < 0.8 and held:
             kept = [offset for offset in held if roll.random() < 0.9] or held
@@ -226,7 +230,7 @@ class History(Comparison):
             runs.append(AcknowledgementBatch(first, last, tuple(types)))
         return runs
 
-    def _produce(self, at: SharePartition, batches: int) -> None:
+    def produce(self, at: SharePartition, batches: int) -> None:
         end = self.ends[at]
         for _ in range(batches):
             end += self.random.choice((0, 0, 0, 2)) if self.known else 0
@@ -236,17 +240,17 @@ class History(Comparison):
             self.logs[at].append(LogBatch(end, end + size - 1))
             end += size
         self.ends[at] = end
-        self._observe(at)
+        self.observe(at)
 
-    def _observe(self, at: SharePartition) -> None:
-        if at in self._there():
+    def observe(self, at: SharePartition) -> None:
+        if at in self.there():
             self.settle()
             stable = self.random.choice((self.ends[at], self.ends[at], self.logs[at][-1].first))
             start, end = self.starts[at], self.ends[at]
             self.memory.observe(at, "id", start, end, stable)
             self.sql.rows("observe", *place(at), start, end, stable)
 
-    def _ranges(self, got: Acquired, fan_out: bool) -> tuple[Any, ...]:
+    def ranges(self, got: Acquired, fan_out: bool) -> tuple[Any, ...]:
         if got.lease is None:
             return ()
         runs = [(run.first, run.last, run.delivery_count) for run in got.ranges]

@@ -18,14 +18,18 @@ from tests.conformance.sql_side import place
 UNKNOWN_GROUP = "nobody"
 
 
-class OperatorSteps(History):
+class OperatorSteps:
     """The operators' part of a history."""
+
+    def __init__(self, history: History) -> None:
+        self.history, self.random, self.tally = history, history.random, history.tally
+        self.memory, self.sql = history.memory, history.sql
 
     def release(self) -> None:
         """All that a member holds, or one lease, goes back without an answer; the run was cancelled, or not."""
-        lease = self._lease(None) if self.random.random() < 0.5 else None
-        group = lease.at.group_id if lease else self._at().group_id
-        member = lease.member if lease else self._member()
+        lease = self.history.lease(None) if self.random.random() < 0.5 else None
+        group = lease.at.group_id if lease else self.history.at().group_id
+        member = lease.member if lease else self.history.member()
         cancelled, refund = self.random.random() < 0.7, self.random.random() < 0.2
 
         def memory() -> object:
@@ -33,9 +37,9 @@ class OperatorSteps(History):
                 return self.memory.release_lease(lease.lease, cancelled=cancelled, refund=refund)
             return self.memory.release_member(group, member, cancelled=cancelled, refund=refund)
 
-        self.settle()
+        self.history.settle()
         token = lease.token if lease else None
-        released = self.both(
+        released = self.history.both(
             "cancel" if cancelled else "release",
             memory,
             lambda: self.sql.call("release", group, member, token, cancelled, refund)[0]["released"],
@@ -47,12 +51,12 @@ class OperatorSteps(History):
 
     def pause(self) -> None:
         """Leasing from a group, a topic or a share-partition is paused; or resumed, also where it is not paused."""
-        at, roll = self._at(), self.random.random()
+        at, roll = self.history.at(), self.random.random()
         group, topic, partition = place(at)
         where: Where = self.random.choice(
             ((group, None, None), (group, topic, None), (group, topic, partition), (group, topic, partition))
         )
-        reason: str | None = f"closed at {self.seconds}"
+        reason: str | None = f"closed at {self.history.seconds}"
         if roll < 0.3:
             reason = None
         elif roll < 0.33:
@@ -67,13 +71,13 @@ class OperatorSteps(History):
 
     def resume_some(self) -> None:
         """No pause lasts for long."""
-        for where in [where for where in self.paused if self.random.random() < 0.5]:
-            self.paused.remove(where)
+        for where in [where for where in self.history.paused if self.random.random() < 0.5]:
+            self.history.paused.remove(where)
             self._pause(None, where)
 
     def _pause(self, reason: str | None, where: Where) -> None:
         group, topic, partition = where
-        done = self.both(
+        done = self.history.both(
             "resume" if reason is None else "pause",
             lambda: self.memory.pause(group, reason, topic, partition),
             lambda: self.sql.call("pause", group, reason, topic, partition)[0]["paused"],
@@ -81,15 +85,15 @@ class OperatorSteps(History):
             where,
         )
         if reason and not isinstance(done, str):
-            self.paused.append(where)
+            self.history.paused.append(where)
 
     def force(self) -> None:
         """Chosen offsets are released or made dead letters, whoever holds them, or one asks what would happen."""
-        circuits = {each: self.memory.share_partition(each).circuit for each in self._there()}
+        circuits = {each: self.memory.share_partition(each).circuit for each in self.history.there()}
         probing = [each for each, circuit in circuits.items() if circuit and circuit.state == "probing"]
-        at = self.random.choice(probing) if probing and self.random.random() < 0.5 else self._at()
+        at = self.random.choice(probing) if probing and self.random.random() < 0.5 else self.history.at()
         execute, offsets = self.random.random() < 0.7, EMPTY
-        found = self.memory.share_partition(at) if at in self._there() else None
+        found = self.memory.share_partition(at) if at in self.history.there() else None
         spso, probe = (found.spso, found.circuit and found.circuit.probe) if found else (0, None)
         # Rare by chance, and what they are for: a probe, and what is on its last delivery.
         chosen: Iterable[int] = probe or ()
@@ -126,20 +130,20 @@ class OperatorSteps(History):
                 together[key] = together.get(key, EMPTY) | OffsetSet.parse(row["offsets"])
             return sorted(((*key, str(found)) for key, found in together.items()), key=repr)
 
-        self.both(f"force {act.replace('_', ' ')}", memory, sql, at, offsets, execute)
+        self.history.both(f"force {act.replace('_', ' ')}", memory, sql, at, offsets, execute)
 
     def extend_locks(self) -> None:
         """All locks last longer; or, as after a restore, every holder is fenced."""
         if self.random.random() < 0.85:
             amount = timedelta(seconds=self.random.choice((1, 7, 20)))
-            self.both(
+            self.history.both(
                 "extend locks",
                 lambda: self.memory.extend_locks(amount),
                 lambda: self.sql.call("extend", amount)[0]["extended"],
                 amount,
             )
         else:
-            self.both(
+            self.history.both(
                 "raise epochs",
                 self.memory.raise_state_epochs,
                 lambda: self.sql.call("raise_epochs")[0]["raised"],

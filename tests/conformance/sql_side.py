@@ -2,7 +2,7 @@
 
 One connection, every call prepared, and a database whose clock stands still: `sharequeue.clock()` is put at a
 fixed moment plus the offset that tests move, so that both engines agree on every expiry to the microsecond. What
-is called, and what is compared, is in ``two_engines``.
+is called is in ``two_engines`` and ``operator_steps``.
 """
 
 from __future__ import annotations

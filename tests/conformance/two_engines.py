@@ -14,7 +14,6 @@ from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.testing import AcknowledgementBatch, Acquired, RecordState, Redelivery
 from sharequeue.testing.acknowledging import validate
 from sharequeue.values import Acknowledged, SharePartition
-from tests.conformance.comparison import Different
 from tests.conformance.history import (
     DLQ,
     ISOLATION,
@@ -24,25 +23,34 @@ from tests.conformance.history import (
     PERCENT,
     REFUND,
     RENEWAL,
+    History,
     error,
     said,
 )
 from tests.conformance.operator_steps import OperatorSteps
 from tests.conformance.sql_side import place, ranges_of, refusal
+from tests.conformance.tally import Different
 
 REDELIVERIES: tuple[Redelivery, ...] = ("kafka", "fan_out")
 DID = ("spso", "lag", "accepted", "released", "rejected", "gaps", "exhausted")
 
 
-class TwoEngines(OperatorSteps):
-    """The operations."""
+class MemberSteps:
+    """The operations of members and of the service."""
+
+    def __init__(self, history: History, operators: OperatorSteps) -> None:
+        self.history, self.random, self.tally = history, history.random, history.tally
+        self.memory, self.sql, self.operators = history.memory, history.sql, operators
 
     def acquire(self) -> None:
         """A fetch, by Kafka's rules or as fan_out, with or without the log's batches, some of them again."""
-        at, member, request = self._at(), self._member(), self._request()
-        most, duration = self.random.randint(0, 20), self.random.choice((None, None, None, 5000, 60000, 999))
-        fetch = self._fetch(at)
-        epoch = self._epoch(at)
+        at, member, request = self.history.at(), self.history.member(), self.history.request()
+        most, duration = (
+            self.random.randint(0, 20),
+            self.random.choice((None, None, None, 5000, 60000, 999)),
+        )
+        fetch = self.history.fetch(at)
+        epoch = self.history.epoch(at)
         fan_out = fetch["redelivery"] == "fan_out"
         spared = self._spared(at) if fan_out and self.random.random() < 0.3 else EMPTY
         given: list[Acquired] = []
@@ -59,19 +67,19 @@ class TwoEngines(OperatorSteps):
                 **fetch,
             )
             given.append(got)
-            return self._ranges(got, fan_out)
+            return self.history.ranges(got, fan_out)
 
         def sql() -> object:
             asked = (*place(at), epoch, member, most, duration, str(request), *_sql_fetch(fetch), str(spared))
-            return self._acquired(at, member, self.sql.call("acquire", *asked), given[-1:], fan_out)
+            return self.history.acquired(at, member, self.sql.call("acquire", *asked), given[-1:], fan_out)
 
-        if at in self._there() and self.memory.paused_by_hand(at) is not None:
+        if at in self.history.there() and self.memory.paused_by_hand(at) is not None:
             self.tally.met["a pause"] += 1
-        self._send("acquire", memory, sql, at, member, most, fetch)
+        self.history.send("acquire", memory, sql, at, member, most, fetch)
 
     def _spared(self, at: SharePartition) -> OffsetSet:
         """Some of what may come again, for an acquire to leave out."""
-        if at not in self._there():
+        if at not in self.history.there():
             return EMPTY
         available = [
             offset
@@ -83,19 +91,19 @@ class TwoEngines(OperatorSteps):
 
     def acknowledge(self) -> None:
         """Kafka's runs of types, bare or under a lease, of what is held or of anything."""
-        at, member, request = self._at(), self._member(), self._request()
-        lease = self._lease(at) if self.random.random() < 0.4 else None
+        at, member, request = self.history.at(), self.history.member(), self.history.request()
+        lease = self.history.lease(at) if self.random.random() < 0.4 else None
         if lease and self.random.random() < 0.9:
             member = lease.member
         renews = self.random.random() < 0.6
-        batches = self._runs(at, member, lease, renews)
-        epoch = lease.lease.state_epoch if lease else self._epoch(at)
+        batches = self.history.runs(at, member, lease, renews)
+        epoch = lease.lease.state_epoch if lease else self.history.epoch(at)
         try:
             validate(batches, renew_allowed=renews)
         except InvalidRequest:
             # Two faults at once: Kafka looks at the form first, the functions at the epoch.
             epoch, lease = None, None
-        wait = self._wait()
+        wait = self.history.wait()
 
         def memory() -> object:
             return _did(
@@ -118,14 +126,14 @@ class TwoEngines(OperatorSteps):
             )
             return refusal(*error(rows[0])) or tuple(rows[0][name] for name in DID)
 
-        self._send("acknowledge", memory, sql, at, member, epoch, batches, lease, wait)
+        self.history.send("acknowledge", memory, sql, at, member, epoch, batches, lease, wait)
 
     def answer_lease(self) -> None:
         """A lease answered by sets of offsets, as a Spark run does."""
-        lease = self._lease(None)
+        lease = self.history.lease(None)
         if lease is None:
             return
-        at, request = lease.at, self._request()
+        at, request = lease.at, self.history.request()
         offsets = list(lease.lease.offsets.iter_offsets())
         if self.random.random() < 0.1:
             offsets.append(offsets[-1] + self.random.randint(1, 30))
@@ -138,7 +146,7 @@ class TwoEngines(OperatorSteps):
         del by_kind[9]
         sets = {kind: OffsetSet.of(*((o, o + 1) for o in chosen)) for kind, chosen in by_kind.items()}
         runs = sorted((f, last, kind) for kind, chosen in sets.items() for f, last in chosen.runs())
-        wait = self._wait()
+        wait = self.history.wait()
 
         def memory() -> object:
             batches = [AcknowledgementBatch.of(*run) for run in runs]
@@ -160,15 +168,15 @@ class TwoEngines(OperatorSteps):
             answer = said(memory)  # sets cannot be malformed: past what was acquired is not held
             return "INVALID_RECORD_STATE" if answer == "INVALID_REQUEST" else answer
 
-        self._send("answer a lease", by_state, sql, at, runs, wait)
+        self.history.send("answer a lease", by_state, sql, at, runs, wait)
 
     def fetch(self) -> None:
         """An acknowledgement that rides on the next acquire."""
-        at, member, request = self._at(), self._member(), self._request()
+        at, member, request = self.history.at(), self.history.member(), self.history.request()
         renews = self.random.random() < 0.15
-        batches = self._runs(at, member, None, renews)
+        batches = self.history.runs(at, member, None, renews)
         most = 0 if renews else self.random.randint(0, 20)
-        fetch, wait = self._fetch(at), self._wait()
+        fetch, wait = self.history.fetch(at), self.history.wait()
         given: list[Acquired] = []
         fan_out = fetch["redelivery"] == "fan_out"
 
@@ -177,21 +185,21 @@ class TwoEngines(OperatorSteps):
                 at, member, batches, most, not_before=wait, request_id=request, **fetch
             )
             given.append(got)
-            return refused and refused.name, self._ranges(got, fan_out)
+            return refused and refused.name, self.history.ranges(got, fan_out)
 
         def sql() -> object:
             rows = self.sql.call(
                 "long", *place(at), None, member, None, str(request), *_sql_runs(batches), most,
                 *_sql_fetch(fetch), any(4 in run.types for run in batches), wait,
             )  # fmt: skip
-            return self._both_rows(at, member, rows, given, fan_out)
+            return self.history.both_rows(at, member, rows, given, fan_out)
 
-        self._send("acknowledge and fetch", memory, sql, at, member, batches, most, fetch, wait)
+        self.history.send("acknowledge and fetch", memory, sql, at, member, batches, most, fetch, wait)
 
     def work(self) -> None:
         """The steady state of a worker, in the short call: a range it holds is accepted, and it fetches again."""
-        at, request = self._at(), self._request()
-        leases = [held for held in self.leases[-6:] if held.at == at]
+        at, request = self.history.at(), self.history.request()
+        leases = [held for held in self.history.leases[-6:] if held.at == at]
         if not leases:
             return
         held = self.random.choice(leases)
@@ -208,7 +216,7 @@ class TwoEngines(OperatorSteps):
                 lease=held.lease if named else None, request_id=request,
             )  # fmt: skip
             given.append(got)
-            return refused and refused.name, self._ranges(got, redelivery == "fan_out")
+            return refused and refused.name, self.history.ranges(got, redelivery == "fan_out")
 
         def sql() -> object:
             firsts, lasts, types, _ = _sql_runs(batches)
@@ -226,24 +234,24 @@ class TwoEngines(OperatorSteps):
                 most,
                 redelivery,
             )
-            return self._both_rows(at, held.member, rows, given, redelivery == "fan_out")
+            return self.history.both_rows(at, held.member, rows, given, redelivery == "fan_out")
 
-        self._send("work", memory, sql, at, held, batches, most, redelivery)
+        self.history.send("work", memory, sql, at, held, batches, most, redelivery)
 
     def retry(self) -> None:
         """A call whose reply was lost is made again, with its request id, whatever has happened since."""
-        if self.sent:
-            call, answer = self.random.choice(self.sent)
+        if self.history.sent:
+            call, answer = self.random.choice(self.history.sent)
             again = call()
             if again != answer:
                 raise Different(f"a repeated call answers {again}, not {answer} as at first")
 
     def renew(self) -> None:
         """A lease kept, by its holder or by one who is none."""
-        lease = self._lease(None)
+        lease = self.history.lease(None)
         if lease is None:
             return
-        member = lease.member if self.random.random() < 0.9 else self._member()
+        member = lease.member if self.random.random() < 0.9 else self.history.member()
 
         def sql() -> object:
             row = self.sql.call("renew", *place(lease.at), lease.lease.state_epoch, member, lease.token)[0]
@@ -253,34 +261,37 @@ class TwoEngines(OperatorSteps):
             lapses = self.memory.renew(lease.at, member, lease.lease)
             return self.sql.seconds(lapses)
 
-        self.both("renew", memory, sql)
+        self.history.both("renew", memory, sql)
 
     def pass_time(self) -> None:
         """The clock moves on; who notices first differs."""
-        self.seconds += self.random.choice((1.0, 4.0, 10.0, 15.0, 30.0, 31.0))
-        self.memory.advance(self.seconds - (self.memory.now() - self.sql.start).total_seconds())
-        self.sql.move_clock(self.seconds)
-        self.resume_some()
+        self.history.seconds += self.random.choice((1.0, 4.0, 10.0, 15.0, 30.0, 31.0))
+        self.memory.advance(self.history.seconds - (self.memory.now() - self.sql.start).total_seconds())
+        self.sql.move_clock(self.history.seconds)
+        self.operators.resume_some()
         if self.random.random() < 0.4:
-            self.settle()
+            self.history.settle()
 
     def move_log(self) -> None:
         """Records are produced, removed by retention, compacted away."""
-        at, what = self._at(), self.random.random()
+        at, what = self.history.at(), self.random.random()
         if what < 0.5:
-            self._produce(at, self.random.randint(1, 4))
+            self.history.produce(at, self.random.randint(1, 4))
         elif what < 0.8:
-            self.settle()
-            spso = self.memory.describe(at).spso if at in self._there() else 0
-            self.starts[at] = min(self.ends[at], max(self.starts[at], spso + self.random.randint(-3, 12)))
-            self._observe(at)
-        elif len(self.logs[at]) > 1:
-            self.logs[at].pop(self.random.randrange(len(self.logs[at]) - 1))
+            self.history.settle()
+            spso = self.memory.describe(at).spso if at in self.history.there() else 0
+            self.history.starts[at] = min(
+                self.history.ends[at],
+                max(self.history.starts[at], spso + self.random.randint(-3, 12)),
+            )
+            self.history.observe(at)
+        elif len(self.history.logs[at]) > 1:
+            self.history.logs[at].pop(self.random.randrange(len(self.history.logs[at]) - 1))
 
     def dead_letters(self) -> None:
         """A batch is opened; written, or not yet; its number closed once more changes nothing."""
-        self.settle()
-        waiting = [at for at in self._there() if self._archiving(at)] or self._there()
+        self.history.settle()
+        waiting = [at for at in self.history.there() if self.history.archiving(at)] or self.history.there()
         if not waiting:
             return  # there is no share-partition just now
         at, most = self.random.choice(waiting), self.random.randint(1, 10)
@@ -290,10 +301,10 @@ class TwoEngines(OperatorSteps):
         )
         rows = self.sql.call("open_letters", *place(at), most)
         got = sorted((r["cause"], r["delivery_count"], ranges_of(r["offsets"])) for r in rows)
-        self.both("open dead letters", lambda: expected, lambda: got)
+        self.history.both("open dead letters", lambda: expected, lambda: got)
         if batch and self.random.random() < 0.7:
             for _ in range(self.random.randint(1, 2)):
-                self.both(
+                self.history.both(
                     "close dead letters",
                     lambda: self.memory.close_dead_letters(at, batch.sequence),
                     lambda: self.sql.call("close_letters", *place(at), rows[0]["sequence"])[0]["closed"],
@@ -301,7 +312,7 @@ class TwoEngines(OperatorSteps):
 
     def administer(self) -> None:
         """Configurations change; offsets are reset, or forgotten and begun anew."""
-        at, what = self._at(), self.random.random()
+        at, what = self.history.at(), self.random.random()
         if what < 0.55:
             name, values = self.random.choice(
                 (
@@ -316,29 +327,29 @@ class TwoEngines(OperatorSteps):
                 )
             )
             change = {name: self.random.choice(values)}
-            self.settle()
+            self.history.settle()
             self.memory.configure(at.group_id, change)
             self.sql.configure(at.group_id, change)
         elif what < 0.75:
-            start = self.random.randint(self.starts[at], self.ends[at])
+            start = self.random.randint(self.history.starts[at], self.history.ends[at])
             self.memory.alter_offsets(at.group_id, {(at.topic, at.partition): start})
-            self.both(
+            self.history.both(
                 "alter offsets",
                 lambda: self.memory.describe(at).state_epoch,
                 lambda: self.sql.call("reset_to", *place(at), start)[0]["state_epoch"],
             )
-            self._observe(at)
+            self.history.observe(at)
         elif what < 0.8:
             self.memory.delete_offsets(at.group_id, ["t"])
             self.sql.rows("forget", at.group_id, "t")
             self.tally.calls["delete offsets"] += 1
-            self.sent = []  # what was answered goes with its share-partition
+            self.history.sent = []  # what was answered goes with its share-partition
         if what > 0.75:
-            for gone in self.names:
-                if gone not in self._there() and self.random.random() < 0.7:
-                    self.memory.initialize(gone, "id", self.starts[gone], 1)
-                    self.sql.rows("initialize", *place(gone), self.starts[gone])
-                    self._observe(gone)
+            for gone in self.history.names:
+                if gone not in self.history.there() and self.random.random() < 0.7:
+                    self.memory.initialize(gone, "id", self.history.starts[gone], 1)
+                    self.sql.rows("initialize", *place(gone), self.history.starts[gone])
+                    self.history.observe(gone)
 
 
 def _did(answer: Acknowledged) -> tuple[int, ...]:
