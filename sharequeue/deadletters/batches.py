@@ -184,7 +184,7 @@ class BatchWriter:
         producer.begin()
         self._step("begun")
         for number, headers in enumerate(writing.without_copies(absent), start=1):
-            producer.produce(None, None, headers)
+            producer.write(None, None, headers)
             if number % every == 0:
                 self._step("producing")
         self._commit(producer, marker, absent.end - 1)
@@ -214,7 +214,7 @@ class BatchWriter:
                 copy, headers = _fitting(writing, letter, copy, limit)
             else:
                 produced_bytes += size
-            producer.produce(copy.key, copy.value, headers)
+            producer.write(copy.key, copy.value, headers)
             if number % every == 0:
                 self._step("producing")
             if letter.offset == last or produced_bytes >= self._bounds.transaction_bytes:
@@ -223,7 +223,7 @@ class BatchWriter:
 
     def _commit(self, producer: LetterProducer, marker: Marker | None, through: int) -> None:
         if marker is not None:
-            producer.mark(replace(marker, through=through))
+            producer.mark(replace(marker, through=through).committed_at(self._source))
             self._step("marked")
         producer.commit()
         self._step("committed")

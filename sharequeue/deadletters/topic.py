@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from sharequeue.errors import InvalidConfig, ShareError, TopicAlreadyExists
@@ -22,6 +22,7 @@ from sharequeue.groups.config_keys import environment_name
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
+from sharequeue.kafka.transactions import is_passing
 from sharequeue.settings import Settings
 
 GROUP_ENABLE = "errors.deadletterqueue.group.enable"
@@ -38,22 +39,6 @@ _ERRORS = 3
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 _WAIT = "the records wait, the next drain tries again."
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_PASSING = frozenset(
-    {
-        # A coordinator that is elected, loading or moving: always so for the first group of a new broker.
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.NETWORK_EXCEPTION,
-        KafkaError.BROKER_NOT_AVAILABLE,
-    }
-)
 
 
 class CannotWrite(Exception):
@@ -250,15 +235,10 @@ def create_dead_letter_topic(topics: Topics, name: str, partitions: int = -1) ->
             topics.create(name, partitions, configs)
 
 
-def passes(cause: KafkaError) -> bool:
-    """Whether the very same request may succeed in a moment, with nothing changed by anybody."""
-    return bool(cause.code() in _PASSING or cause.retriable())
-
-
 def refusal(error: KafkaException, what_to_do: str) -> CannotWrite:
     """A broker's refusal as a reason to hold records: silence passes, everything else needs somebody to act."""
     cause: Any = error.args[0]
-    if passes(cause):
+    if is_passing(cause):
         return CannotWrite(f"the broker does not answer ({cause.str()}): {_WAIT}", lasting=False)
     return CannotWrite(f"the broker refuses ({cause.str()}): {what_to_do}.", lasting=True)
 

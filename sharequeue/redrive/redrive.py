@@ -1,16 +1,15 @@
 """How do dead letters get back to work, each once, whoever dies when?
 
-As dead letters get into their topic (`deadletters.transactions`), the other way round: a numbered batch of letters is
-durable in Postgres before anything is sent, the records go to their topic in one Kafka transaction that also commits
-the batch's identity as an offset of a group that serves for nothing else, and the batch is closed once the broker
-has confirmed it. Whoever comes after a crash first ends the hanging transaction, then asks whether the batch went,
-then goes on. Postgres remembers every letter that was sent, so that no later redrive, nor one at the same time,
-sends it again. Which letters, and what the records look like, is `redrive.selection`'s matter.
+As dead letters get into their topic, the other way round: a numbered batch of letters is durable in Postgres before
+anything is sent, the records go to their topic in one Kafka transaction with the batch's marker
+(`sharequeue.kafka.transactions`), and the batch is closed once the broker has confirmed it. Whoever comes after a
+crash first ends the open transaction, then asks whether the batch was sent, then goes on. Postgres remembers every
+letter that was sent, so that no other redrive, later or at the same time, sends it again. Which letters, and what the
+records look like, is in `redrive.selection`.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections import Counter
@@ -19,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from sharequeue.database import Database
 from sharequeue.deadletters.letters import (
@@ -29,11 +28,10 @@ from sharequeue.deadletters.letters import (
     headers_of,
     read_dead_letters,
 )
-from sharequeue.deadletters.transactions import FENCED, TIMEOUT_SECONDS, TRANSACTION_TIMEOUT_MS
 from sharequeue.errors import ShareError
-from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.records import Originals
 from sharequeue.kafka.topics import Topics
+from sharequeue.kafka.transactions import FENCED, MarkedProducer, MarkerGroup
 from sharequeue.names import nearest
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.redrive.batches import RedriveBatch, RedriveBatches
@@ -53,7 +51,6 @@ MAX_REDRIVES = 3
 """A record that was put back so often stays where it is: what fails a fourth time needs a person."""
 
 Step = Literal["initialised", "opened", "produced", "marked", "committed", "closed"]
-_log = logging.getLogger("sharequeue.librdkafka")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,58 +219,55 @@ class Redrive:
         return report
 
     def _partition(self, partition: int, wanted: OffsetSet, report: RedriveReport) -> Iterator[str]:
-        marker = _Marker(self._settings, self._topic, partition)
-        producer = Producer(
-            client_config(
-                self._settings,
-                transactional_id=f"sharequeue.redrive.{self._topic}.{partition}",
-                transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-                # As Kafka's own producers choose a partition, so that a key stays where it was.
-                partitioner="murmur2_random",
-            ),
-            logger=_log,
-        )
         try:
-            producer.init_transactions(TIMEOUT_SECONDS)
-            self._on_step("initialised")
-            while batch := self._batches.open(partition, report.redrive_id, wanted, self._batch_records):
-                self._on_step("opened")
-                wanted = wanted - batch.offsets
-                if marker.is_of(batch):
-                    report.resumed += self._close(batch)
-                    continue
-                records = self._records(batch)
-                if lost := batch.offsets.count - len(records):
-                    report.gone += lost
-                    batch = self._batches.trim(batch, OffsetSet.of(*((o, o + 1) for o in records)))
-                if records:
-                    self._send(producer, batch, records, marker)
-                sent = self._close(batch)
-                report.sent += sent
-                yield f"{self._topic}-{partition}: {sent} records put back (batch {batch.sequence})"
-                self._wait(sent)
+            with (
+                MarkerGroup(self._settings, f"sharequeue.redrive.{self._topic}") as markers,
+                MarkedProducer(
+                    self._settings,
+                    f"sharequeue.redrive.{self._topic}.{partition}",
+                    markers,
+                    lambda error: self._refused(partition, error),
+                    # As Kafka's own producers choose a partition, so that a key stays where it was.
+                    partitioner="murmur2_random",
+                ) as producer,
+            ):
+                self._on_step("initialised")
+                while batch := self._batches.open(partition, report.redrive_id, wanted, self._batch_records):
+                    self._on_step("opened")
+                    wanted = wanted - batch.offsets
+                    found = markers.committed(self._topic, partition)
+                    if (found.offset, found.metadata) == (batch.sequence, batch.identity):
+                        report.resumed += self._close(batch)
+                        continue
+                    records = self._records(batch)
+                    if lost := batch.offsets.count - len(records):
+                        report.gone += lost
+                        batch = self._batches.trim(batch, OffsetSet.of(*((o, o + 1) for o in records)))
+                    if records:
+                        self._send(producer, batch, records)
+                    sent = self._close(batch)
+                    report.sent += sent
+                    yield f"{self._topic}-{partition}: {sent} records put back (batch {batch.sequence})"
+                    self._wait(sent)
         except KafkaException as error:
-            cause = error.args[0]
-            if cause.code() in FENCED:
-                raise RedriveRefused(
-                    f"another redrive of {self._topic}-{partition} has taken over: look again when it has ended."
-                ) from error
-            raise RedriveRefused(
-                f"the broker does not take the records ({cause.str()}): try again."
-            ) from error
-        finally:
-            marker.close()
+            raise self._refused(partition, error) from error
 
-    def _send(
-        self, producer: Producer, batch: RedriveBatch, records: dict[int, _Record], marker: _Marker
-    ) -> None:
-        producer.begin_transaction()
+    def _refused(self, partition: int, error: KafkaException) -> RedriveRefused:
+        cause = error.args[0]
+        if cause.code() in FENCED:
+            return RedriveRefused(
+                f"another redrive of {self._topic}-{partition} has taken over: look again when it has ended."
+            )
+        return RedriveRefused(f"the broker does not take the records ({cause.str()}): try again.")
+
+    def _send(self, producer: MarkedProducer, batch: RedriveBatch, records: dict[int, _Record]) -> None:
+        producer.begin()
         for record in records.values():
             producer.produce(record.topic, value=record.value, key=record.key, headers=[*record.headers])
         self._on_step("produced")
-        producer.send_offsets_to_transaction([marker.at(batch)], marker.membership, TIMEOUT_SECONDS)
+        producer.mark(TopicPartition(self._topic, batch.partition, batch.sequence, metadata=batch.identity))
         self._on_step("marked")
-        producer.commit_transaction(TIMEOUT_SECONDS)
+        producer.commit()
         self._on_step("committed")
 
     def _close(self, batch: RedriveBatch) -> int:
@@ -333,43 +327,6 @@ class Redrive:
                         headers_of(message),
                     )
         return found
-
-
-class _Marker:
-    """What the broker remembers of the last batch sent from a partition of a dead-letter topic."""
-
-    def __init__(self, settings: Settings, topic: str, partition: int) -> None:
-        self._place = (topic, partition)
-        self._consumer = Consumer(
-            client_config(
-                settings,
-                group_id=f"sharequeue.redrive.{topic}",
-                enable_auto_commit=False,
-                # A marker in a transaction not yet finished is waited for and never guessed.
-                isolation_level="read_committed",
-            ),
-            logger=_log,
-        )
-
-    @property
-    def membership(self) -> object:
-        """What a transaction must know of the group to commit an offset of it."""
-        return self._consumer.consumer_group_metadata()
-
-    def at(self, batch: RedriveBatch) -> TopicPartition:
-        """The offset to commit."""
-        return TopicPartition(*self._place, batch.sequence, metadata=batch.identity)
-
-    def is_of(self, batch: RedriveBatch) -> bool:
-        """Whether this very batch was sent."""
-        (found,) = self._consumer.committed([TopicPartition(*self._place)], timeout=TIMEOUT_SECONDS)
-        if found.error is not None:
-            raise KafkaException(found.error)
-        return found.offset == batch.sequence and found.metadata == batch.identity
-
-    def close(self) -> None:
-        """Let the consumer go."""
-        self._consumer.close()
 
 
 def _is_copy(letter: DeadLetter) -> bool:

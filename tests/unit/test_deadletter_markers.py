@@ -34,7 +34,7 @@ def markers(monkeypatch: pytest.MonkeyPatch, coordinator: Coordinator) -> Marker
     def consumer(*_: Any, **__: Any) -> Coordinator:
         return coordinator
 
-    monkeypatch.setattr("sharequeue.deadletters.transactions.Consumer", consumer)
+    monkeypatch.setattr("sharequeue.kafka.transactions.Consumer", consumer)
     return Markers(Settings.load(bootstrap_servers="127.0.0.1:1"), "g")
 
 

@@ -1,0 +1,186 @@
+"""How does a batch of records reach its topics once, not twice, whoever dies when?
+
+Kafka's producer alone promises at least once. A batch is sent in one Kafka transaction that also commits the batch's
+number, as an offset of a consumer group that serves for nothing else: the marker. Records and marker become visible
+together or not at all. After a crash the marker tells whether the batch was sent. The order matters: first open the
+producer (it aborts what a dead or slow one left open, and fences it), then read the state, then the marker.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from sharequeue.kafka.clients import client_config
+from sharequeue.settings import Settings
+
+TRANSACTION_TIMEOUT_MS = 60_000
+"""How long an unfinished transaction of a dead producer can hold up read_committed readers of the topic."""
+TIMEOUT_SECONDS = 30.0
+ABORT_TIMEOUT_SECONDS = 10.0
+ASK_AGAIN_SECONDS = 0.1
+
+_log = logging.getLogger("sharequeue.librdkafka")
+FENCED = frozenset(
+    {
+        KafkaError._FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.INVALID_TXN_STATE,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+    }
+)
+"""Another producer of the same transactional id has begun, or the transaction outlived its time."""
+_PASSING = frozenset(
+    {
+        # A coordinator that is elected, loading or moving: always so for the first group of a new broker.
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.BROKER_NOT_AVAILABLE,
+    }
+)
+
+
+def is_passing(cause: KafkaError) -> bool:
+    """Return whether the very same request may succeed in a moment, with nothing changed by anybody."""
+    return bool(cause.code() in _PASSING or cause.retriable())
+
+
+class MarkerGroup:
+    """The consumer group that the markers are committed under. A context: leaving it closes the client."""
+
+    def __init__(self, settings: Settings, group: str) -> None:
+        # read_committed, so that a marker in a transaction not yet finished is waited for and never guessed.
+        config = client_config(
+            settings, group_id=group, enable_auto_commit=False, isolation_level="read_committed"
+        )
+        self._consumer = Consumer(config, logger=_log)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._consumer.close()
+
+    @property
+    def membership(self) -> Any:
+        """What a transaction must know of the group to commit an offset of it."""
+        return self._consumer.consumer_group_metadata()
+
+    def committed(self, topic: str, partition: int) -> TopicPartition:
+        """Return the marker of a partition; its offset is negative where there is none. Raises KafkaException."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while True:
+            seconds = max(deadline - time.monotonic(), ASK_AGAIN_SECONDS)
+            try:
+                (found,) = self._consumer.committed([TopicPartition(topic, partition)], timeout=seconds)
+                if found.error is not None:
+                    raise KafkaException(found.error)
+                return found
+            except KafkaException as error:
+                # The client does not ask again by itself when the group's coordinator is still being elected.
+                if not is_passing(error.args[0]) or time.monotonic() >= deadline:
+                    raise
+            time.sleep(ASK_AGAIN_SECONDS)
+
+
+class MarkedProducer:
+    """A transactional producer whose transactions commit a marker. A context: leaving it aborts what is open.
+
+    The broker fences an older producer of the same `transactional_id`. What the broker refuses is raised as
+    `failure` says.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        transactional_id: str,
+        markers: MarkerGroup,
+        failure: Callable[[KafkaException], Exception],
+        **config: Any,
+    ) -> None:
+        self._id, self._markers, self._failure, self._open = transactional_id, markers, failure, False
+        self._producer = Producer(
+            client_config(
+                settings,
+                transactional_id=transactional_id,
+                transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+                **config,
+            ),
+            logger=_log,
+        )
+
+    def __enter__(self) -> Self:
+        self._asked(self._producer.init_transactions, TIMEOUT_SECONDS)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._open:
+            self._abort()
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return self._open
+
+    def begin(self) -> None:
+        """Open the transaction."""
+        self._asked(self._producer.begin_transaction)
+        self._open = True
+
+    def produce(self, topic: str, **record: Any) -> None:
+        """Add one record; waits while more is in flight than memory is meant for."""
+        while True:
+            try:
+                self._producer.produce(topic, **record)
+                return
+            except BufferError:
+                self._producer.poll(0.1)
+            except KafkaException as error:
+                raise self._failure(error) from error
+
+    def mark(self, marker: TopicPartition) -> None:
+        """Make the marker part of the transaction."""
+        self._asked(
+            self._producer.send_offsets_to_transaction, [marker], self._markers.membership, TIMEOUT_SECONDS
+        )
+
+    def commit(self) -> None:
+        """Make records and marker visible, both or none.
+
+        An error here may hide a success. Nothing is lost by that: the next attempt asks the marker.
+        """
+        self._asked(self._producer.commit_transaction, TIMEOUT_SECONDS)
+        self._open = False
+
+    def _asked(self, request: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            request(*arguments)
+        except KafkaException as error:
+            raise self._failure(error) from error
+
+    def _abort(self) -> None:
+        self._open = False
+        try:
+            self._producer.abort_transaction(ABORT_TIMEOUT_SECONDS)
+        except KafkaException as error:
+            # Fenced, or the broker is away: whoever comes next aborts it by init_transactions, or its time-out does.
+            _log.debug("transaction of %s not aborted: %s", self._id, error)
