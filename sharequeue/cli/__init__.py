@@ -12,7 +12,19 @@ import sys
 import click
 from sqlalchemy.exc import OperationalError
 
-from sharequeue.cli import acls, deadletters, doctor, groups, journal, offsets, schema, service, stack, state
+from sharequeue.cli import (
+    acls,
+    deadletters,
+    doctor,
+    groups,
+    journal,
+    offsets,
+    run,
+    schema,
+    service,
+    stack,
+    state,
+)
 from sharequeue.database.migrations import SchemaBusy
 from sharequeue.database.schema_files import SchemaOutdated
 from sharequeue.errors import ShareError
@@ -29,7 +41,7 @@ def command() -> None:
     """Share groups over Kafka topics, for batch: the queue, its servers, its state."""
 
 
-for module in (stack, doctor, service, schema, groups, offsets, state, journal, deadletters, acls):
+for module in (stack, doctor, service, run, schema, groups, offsets, state, journal, deadletters, acls):
     for each in module.COMMANDS:
         command.add_command(each)
 

@@ -4,8 +4,8 @@ The names that a program needs, by what they are for:
 
 - a pipeline, which leases, writes and acknowledges by itself: `pipeline` makes a `Pipeline` of a function from
   DataFrame to DataFrame, `by_row` makes such a function of one that gets a record at a time (`Reject`, `Release`),
-  `Summary` keeps figures beside its output; `job.run()` returns a `RunReport` of `RoundReport`s, and `run_rounds` is
-  what it calls;
+  `Summary` keeps figures beside its output; `job.run()` returns a `RunReport` of `RoundReport`s, `job.try_on()` a
+  `Trial`; `run_rounds` is what a run calls;
 - where accepted rows go: `ParquetByLease` (the default), `PostgresTable`, `AtLeastOnce`;
 - a lease of one's own, in any program: `lease` gives `LeasedRecords`, whose acknowledgement is `AcknowledgedRecords`;
 - the output: `read_output`, `sweep_outputs`, `compact`, `sweep_compactions`;
@@ -30,7 +30,8 @@ Who reads the modules reads them in the order in which a record meets them:
 - `run` goes round by round (`rounds`), and `lease` gives the same to a program that does its own writing.
 
 Beside these: `session` makes the Spark session, `interrupts` lets a person stop a run, `draining` writes dead letters
-at its end, `sweeping` removes what killed runs left, `report` has the figures, `showing` prints them.
+at its end, `sweeping` removes what killed runs left, `trial` tries a handler, `report` has the figures, `showing`
+prints them, `progress` shows how far a run is.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from sharequeue.spark.sinks.parquet import ParquetByLease
     from sharequeue.spark.sinks.postgres import PostgresTable
     from sharequeue.spark.sweeping import sweep_outputs
+    from sharequeue.spark.trial import Trial
 
 __all__ = [
     "AcknowledgedRecords",
@@ -85,6 +87,7 @@ __all__ = [
     "SinkTaken",
     "SparkNotReady",
     "Summary",
+    "Trial",
     "Unacknowledged",
     "by_row",
     "compact",
@@ -118,6 +121,7 @@ _MODULES = {
     "sinks.parquet": ("ParquetByLease",),
     "sinks.postgres": ("PostgresTable",),
     "sweeping": ("sweep_outputs",),
+    "trial": ("Trial",),
 }
 """Where each name comes from."""
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

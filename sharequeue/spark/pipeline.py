@@ -23,12 +23,14 @@ from sharequeue.spark.job import ShareGroupJob, Summary
 from sharequeue.spark.leasing.budget import MAX_RECORDS
 from sharequeue.spark.leasing.member import Member
 from sharequeue.spark.output.manifest import read_output
+from sharequeue.spark.progress import shown_progress
 from sharequeue.spark.report import ProgressCallback, RunReport
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.session import spark_session
 from sharequeue.spark.showing import Removed
 from sharequeue.spark.sinks.interface import Sink
 from sharequeue.spark.sweeping import sweep_outputs
+from sharequeue.spark.trial import Trial, try_on
 from sharequeue.state import State
 
 __all__ = ["Pipeline", "pipeline"]
@@ -50,13 +52,14 @@ class Pipeline(ShareGroupJob):
         max_bytes: int | None = None,
         max_seconds: float | None = None,
         isolation_level: str | None = None,
-        progress: ProgressCallback = lambda progress: None,
+        progress: bool | ProgressCallback = True,
     ) -> RunReport:
         """Lease, handle, write and acknowledge, round by round, until nothing is left to lease.
 
         Settings, Spark session, state and membership are made when they are not given. A membership that is made here
         joins the group through the service and leaves it at the end. The bounds are those of `run_rounds`:
-        `max_records` and `max_bytes` of one round, `max_rounds` and `max_seconds` of the run.
+        `max_records` and `max_bytes` of one round, `max_rounds` and `max_seconds` of the run. `progress` is shown on
+        stderr, or below the cell of a notebook; with False it is not, and a function gets it instead.
 
         Raises what `run_rounds` raises, SettingMissing, SparkNotReady, and the errors of joining.
         """
@@ -67,6 +70,7 @@ class Pipeline(ShareGroupJob):
                 joined = stack.enter_context(Membership(place.service_url, self.group, self.topics))
                 joined.join()
                 member = joined
+            told = stack.enter_context(shown_progress(progress))
             return run_rounds(
                 place,
                 self,
@@ -79,8 +83,25 @@ class Pipeline(ShareGroupJob):
                 max_bytes=max_bytes,
                 max_seconds=max_seconds,
                 isolation_level=isolation_level,
-                progress=progress,
+                progress=told,
             )
+
+    def try_on(
+        self,
+        records: int = 100,
+        settings: Settings | None = None,
+        *,
+        spark: SparkSession | None = None,
+        state: State | None = None,
+    ) -> Trial:
+        """Run the handler on up to so many records that a run would lease now: nothing is leased, written or
+        acknowledged, and no group is made.
+
+        Where there are none to lease, the last records of the topics take their place, and `remark` says so. Raises
+        ValueError for less than one record, HandlerError, what the handler raises, SettingMissing and SparkNotReady.
+        """
+        with self._opened(settings, spark, state) as (place, session, queue), Topics(place) as topics:
+            return try_on(self, records, place, queue, topics, session)
 
     def output(
         self,

@@ -157,7 +157,11 @@ def _rounds(title: str, rounds: Sequence[RoundReport], *remarks: str | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run is, whenever a stage begins and when a round ends (stage `done`)."""
+    """Where a run is, whenever a stage begins and when a round ends (stage `done`).
+
+    `left` are the records that the run may still lease, as far as it knows: what others hold, what waits for a later
+    time, and what lies beyond the run's bounds is not among them. None before the run has looked.
+    """
 
     round: int
     stage: str
@@ -165,6 +169,7 @@ class Progress:
     records_done: int
     seconds: float
     lag: int | None
+    left: int | None = None
 
     @property
     def rate(self) -> float:
@@ -172,20 +177,23 @@ class Progress:
         return self.records_done / self.seconds if self.seconds else 0.0
 
     @property
-    def seconds_to_drain(self) -> float | None:
-        """Lag at the rate so far; None before there is one."""
-        return None if self.lag is None or not self.records_done else self.lag / self.rate
+    def seconds_left(self) -> float | None:
+        """How long the records that are left take at the rate so far; None before there is one."""
+        return None if self.left is None or not self.records_done else self.left / self.rate
 
     def __str__(self) -> str:
+        parts = [f"round {self.round}: "]
         if self.stage != "done":
-            return (
-                f"round {self.round}: {self.stage} {self.leased:,} records"
-                if self.leased
-                else (f"round {self.round}: {self.stage}")
-            )
-        line = f"round {self.round}: {self.records_done:,} records done, {self.rate:,.0f}/s, lag {self.lag:,}"
-        left = self.seconds_to_drain
-        return f"{line}, {left:,.0f} s to drain" if left else line
+            parts[0] += f"{self.stage} {self.leased:,} records" if self.leased else self.stage
+        if self.stage == "done" or self.records_done:
+            done = f"{self.records_done:,} records done"
+            parts = [f"{parts[0]}{done}"] if self.stage == "done" else [*parts, done]
+            parts.append(f"{self.rate:,.0f}/s")
+        if self.lag is not None:
+            parts.append(f"lag {self.lag:,}")
+        if self.seconds_left:
+            parts.append(f"{self.seconds_left:,.0f} s left")
+        return ", ".join(parts)
 
 
 ProgressCallback = Callable[[Progress], None]

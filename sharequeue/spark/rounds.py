@@ -36,7 +36,14 @@ from sharequeue.spark.reading.source import Source
 from sharequeue.spark.report import Progress, ProgressCallback, RoundReport
 from sharequeue.spark.session import Jobs, uncache
 from sharequeue.spark.sinks.interface import Accepted, OpenSink
-from sharequeue.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, SharePartition
+from sharequeue.values import (
+    Acknowledged,
+    AcknowledgeType,
+    Lease,
+    LeaseOutput,
+    SharePartition,
+    SharePartitionStatus,
+)
 
 
 @dataclass(slots=True)
@@ -52,9 +59,12 @@ class Run:
     """Of one round, without the mean sizes, which are measured anew for each."""
     sizes: RecordSizes
     progress: ProgressCallback
+    max_rounds: int | None = None
     releases: Releases = field(init=False)
     began_at: float = field(init=False, default_factory=time.monotonic)
     records_done: int = field(init=False, default=0)
+    left: int | None = field(init=False, default=None)
+    """Records that the run may still lease, as it last looked."""
 
     def __post_init__(self) -> None:
         self.releases = Releases(self.job.deliveries_per_run)
@@ -65,8 +75,22 @@ class Run:
 
     def lag(self) -> int:
         """Return the lag of the group in this job's topics."""
+        return sum(status.lag for status in self._statuses())
+
+    def look(self, rounds_done: int) -> int:
+        """Return the lag, and note what is `left` of it for this run after so many rounds."""
+        statuses = self._statuses()
+        left = sum(max(0, each.lag - each.acquired - each.archiving - each.waiting) for each in statuses)
+        if self.max_rounds is not None:
+            # A budget of bytes is known by what the rounds so far have leased.
+            a_round = self.records_done // rounds_done if rounds_done else self.budget.max_records
+            left = min(left, (self.max_rounds - rounds_done) * a_round)
+        self.left = left
+        return sum(status.lag for status in statuses)
+
+    def _statuses(self) -> list[SharePartitionStatus]:
         statuses = self.source.state.figures.describe(self.job.group)
-        return sum(status.lag for status in statuses if status.topic in self.job.topics)
+        return [status for status in statuses if status.topic in self.job.topics]
 
     def isolation(self, keeper: LeaseKeeper) -> Isolation:
         """Return what runs the Spark jobs of each round, and writes what the handler makes of its records."""
@@ -98,6 +122,8 @@ class Round:
         with self._stage("observe"):
             share_partitions = self._assigned()
             infos = run.source.observe(share_partitions)
+            if run.left is None:
+                run.look(0)
         with self._stage("acquire"):
             leases = self._acquire(share_partitions)
         if not leases:
@@ -251,9 +277,8 @@ class Round:
         failed: Sequence[Lease],
     ) -> RoundReport:
         run = self.run
-        lag = run.lag()
-        seconds = time.monotonic() - run.began_at
-        run.progress(Progress(self.number, "done", self.leased, run.records_done, seconds, lag))
+        lag = run.look(self.number)
+        self._tell("done", lag)
         return RoundReport(
             number=self.number,
             lease_ids=tuple(lease.lease_id for lease in (*leases, *failed)),
@@ -270,12 +295,16 @@ class Round:
             unacknowledged=sum(lease.offsets.count for lease in failed),
         )
 
+    def _tell(self, stage: str, lag: int | None = None) -> None:
+        run = self.run
+        seconds = time.monotonic() - run.began_at
+        run.progress(Progress(self.number, stage, self.leased, run.records_done, seconds, lag, run.left))
+
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
         self.keeper.check()
-        run = self.run
+        self._tell(name)
         began = time.monotonic()
-        run.progress(Progress(self.number, name, self.leased, run.records_done, began - run.began_at, None))
         try:
             yield
         finally:

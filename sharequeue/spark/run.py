@@ -80,16 +80,26 @@ def run_rounds(
             settings, state, topics, spark, isolation_level, job.reader_options, job.headers, job.max_scans
         )
         sink = (job.destination or ParquetByLease()).open(SinkContext(settings, state, spark, job.names))
-        run = Run(job, membership, source, sink, configs, Budget(max_records, max_bytes), sizes, progress)
+        run = Run(
+            job,
+            membership,
+            source,
+            sink,
+            configs,
+            Budget(max_records, max_bytes),
+            sizes,
+            progress,
+            max_rounds,
+        )
         try:
-            report = _rounds(run, max_rounds, max_seconds)
+            report = _rounds(run, max_seconds)
         except Exception:
             drain_at_end(settings, state, configs)
             raise
     return replace(report, dead_letters=drain_at_end(settings, state, configs))
 
 
-def _rounds(run: Run, max_rounds: int | None, max_seconds: float | None) -> RunReport:
+def _rounds(run: Run, max_seconds: float | None) -> RunReport:
     job, state, spark = run.job, run.source.state, run.source.spark
     reports: list[RoundReport] = []
     drained = ended = False
@@ -97,7 +107,7 @@ def _rounds(run: Run, max_rounds: int | None, max_seconds: float | None) -> RunR
         isolation = run.isolation(keeper)
         if job.try_empty:
             _try_empty(run)
-        while not ended and (max_rounds is None or len(reports) < max_rounds):
+        while not ended and (run.max_rounds is None or len(reports) < run.max_rounds):
             if max_seconds is not None and time.monotonic() - run.began_at >= max_seconds:
                 break
             report = Round(run, keeper, isolation, jobs, len(reports) + 1).go()

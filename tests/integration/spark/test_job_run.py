@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from click.testing import CliRunner, Result
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from sharequeue.cli import command
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.settings import Settings
-from sharequeue.spark import Pipeline, pipeline
+from sharequeue.spark import HandlerError, Pipeline, pipeline
 from sharequeue.spark.output.folders import lease_folder
 from sharequeue.state import State
 from tests.fix_pipelines import Produce
@@ -22,6 +28,11 @@ from tests.fix_stack import MakeTopic
 def by_value(records: DataFrame) -> DataFrame:
     """The outcome is what the value says."""
     return records.withColumn("outcome", fn.col("value").cast("string"))
+
+
+def positions(state: State, group: str) -> list[tuple[int, ...]]:
+    """What a lease would change."""
+    return [(each.spso, each.speo, each.acquired, each.available) for each in state.figures.describe(group)]
 
 
 @pytest.fixture
@@ -65,3 +76,87 @@ def test_a_job_runs_with_nothing_but_settings(
     assert job.sweep(surroundings) == [str(orphan)]
     assert not orphan.exists()
     assert spark.sql("select 1").count() == 1  # the session is the process's, and stays
+
+
+def test_a_trial_takes_nothing(
+    surroundings: Settings, job: Pipeline, database: Database, state: State, produce: Produce
+) -> None:
+    """It reads what a run would lease and counts the outcomes; it leaves no trace."""
+    trial = job.try_on(4)
+    assert (trial.records, trial.outcomes, trial.remark) == (4, {"accept": 3, "reject": 1}, None)
+    (topic,) = job.topics
+    assert trial.errors == (f"{topic}-0 offset 1: reject",)
+    assert "nothing was leased" in str(trial)
+    assert state.figures.describe(job.group) == []
+    assert not Path(surroundings.output).exists()
+
+    # After a run, what was released waits for its time: the last records take the place of what would be leased.
+    job.run(surroundings, progress=False)
+    before = positions(state, job.group)
+    trial = job.try_on(2, surroundings)
+    assert trial.records == 2
+    assert "would lease nothing now" in str(trial.remark)
+    produce(topic, 0, ["accept", "Accept"])
+    trial = job.try_on(100, surroundings)
+    assert (trial.outcomes, trial.remark) == ({"Accept": 1, "accept": 1}, None)
+    assert trial.errors == (f"{topic}-0 offset 5: Accept, unknown outcome: Accept",)
+    assert positions(state, job.group) == before
+
+
+def test_a_trial_says_which_records_have_no_row(surroundings: Settings, job: Pipeline, state: State) -> None:
+    """A handler that filters is told so; one that is wrong is the error that a run would end in."""
+    job = replace(job, handler=lambda records: by_value(records.where("offset > 0")))
+    assert job.try_on(6, surroundings).outcomes == {"accept": 2, "no row": 2, "reject": 1, "release": 1}
+    with pytest.raises(HandlerError, match="lacks outcome"):
+        replace(job, handler=lambda records: records).try_on(1, surroundings)
+    with pytest.raises(ValueError, match="1 or more"):
+        job.try_on(0, surroundings)
+
+
+@pytest.fixture
+def run_command(
+    surroundings: Settings, job: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Result]:
+    """Give a function that runs `sharequeue run` in a folder with a module `my_module`, whose job is `orders`."""
+    (tmp_path / "my_module.py").write_text(
+        "from pyspark.sql import functions as fn\n"
+        "from sharequeue.spark import pipeline\n\n"
+        f"@pipeline(group={job.group!r}, topics={list(job.topics)!r}, sink={job.sink!r})\n"
+        "def orders(records):\n"
+        "    return records.withColumn('outcome', fn.col('value').cast('string'))\n\n"
+        "broken = orders.handler\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_module", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(command, ["run", *arguments])
+
+    return run
+
+
+def test_the_command_runs_a_job(run_command: Callable[..., Result], job: Pipeline, state: State) -> None:
+    """First on a few records, which takes nothing; then in earnest, with progress beside the result."""
+    tried = run_command("my_module:orders", "--dry-run", "2")
+    assert (tried.exit_code, state.figures.describe(job.group)) == (0, []), tried.output
+    assert "tried on 2 records" in tried.stdout
+    done = run_command("my_module:orders", "-o", "json", "--max-rounds", "1")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert (report["accepted"], report["rejected"], report["released"]) == (4, 1, 1)
+    assert [each["leased"] for each in report["rounds"]] == [6]
+    assert "round 1: 6 records done" in done.stderr
+
+
+def test_what_is_wrong_with_a_job_is_one_line(run_command: Callable[..., Result]) -> None:
+    """A module, a job or a form that is not there, and what is no job: said before anything starts."""
+    cases = {
+        "my_modul:orders": (1, "there is no module my_modul"),
+        "my_module:order": (1, "has no job order. Did you mean orders?"),
+        "my_module:broken": (1, "is no job, but of type function"),
+        "my_module": (2, "such as my_module:orders"),
+    }
+    for named, (code, said) in cases.items():
+        result = run_command(named)
+        assert (result.exit_code, said in result.output) == (code, True), result.output

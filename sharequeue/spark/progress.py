@@ -1,0 +1,78 @@
+"""How does somebody see how far a run is?
+
+On a terminal a bar, in a notebook a bar of its own, anywhere else a line a round. All of it goes to stderr, so that
+stdout has results alone; a notebook shows it below the cell.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from html import escape
+from typing import Any
+
+from sharequeue.spark.report import Progress, ProgressCallback
+
+__all__ = ["shown_progress"]
+
+
+@contextmanager
+def shown_progress(progress: bool | ProgressCallback) -> Iterator[ProgressCallback]:
+    """Give what a run tells its progress to: True shows it, False does not, a function gets it instead."""
+    if not isinstance(progress, bool):
+        yield progress
+    elif not progress:
+        yield lambda progress: None
+    elif (display := _notebook_display()) is not None:
+        yield _notebook(display)
+    elif sys.stderr.isatty():
+        with _terminal() as told:
+            yield told
+    else:
+        yield _line
+
+
+def _line(progress: Progress) -> None:
+    if progress.stage == "done":
+        print(progress, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _terminal() -> Iterator[ProgressCallback]:
+    from rich.console import Console
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (SpinnerColumn(), BarColumn(), TextColumn("{task.description}"))
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def told(progress: Progress) -> None:
+            total = None if progress.left is None else progress.records_done + progress.left
+            bar.update(task, description=str(progress), completed=progress.records_done, total=total)
+
+        yield told
+
+
+def _notebook_display() -> Callable[..., Any] | None:
+    """The `display` of the notebook that this process is the kernel of; None in any other program."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return ipython.display.display if shell is not None and hasattr(shell, "kernel") else None
+
+
+def _notebook(display: Callable[..., Any]) -> ProgressCallback:
+    handle: Any = None
+
+    def told(progress: Progress) -> None:
+        nonlocal handle
+        total = 0 if progress.left is None else progress.records_done + progress.left
+        bar = f'<progress value="{progress.records_done}" max="{total}"></progress> ' if total else ""
+        shown = {"text/plain": str(progress), "text/html": f"{bar}{escape(str(progress))}"}
+        if handle is None:
+            handle = display(shown, raw=True, display_id=True)
+        else:
+            handle.update(shown, raw=True)
+
+    return told

@@ -1,0 +1,203 @@
+"""What would a job make of the next records?
+
+A trial reads records that a run would lease, by plain reading: nothing is leased, written or acknowledged, and no
+group is made. The handler runs on them in Spark, all its columns are computed, and its outcomes are counted.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from uuid import UUID
+
+import sqlalchemy as sa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.kafka.topics import Topics
+from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.settings import Settings
+from sharequeue.spark.contract import ACCEPT
+from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.leasing.nothing_leased import require_topics
+from sharequeue.spark.outcomes.handler_result import with_outcomes
+from sharequeue.spark.reading.plan import TopicPartition
+from sharequeue.spark.reading.source import Source
+from sharequeue.spark.session import uncache
+from sharequeue.spark.showing import Shown, Table
+from sharequeue.state import State
+from sharequeue.values import Delivery, Lease, SharePartition
+
+__all__ = ["Trial", "try_on"]
+
+MOST_ERRORS = 5
+"""Failed records that are named."""
+_NEVER = datetime.max.replace(tzinfo=UTC)
+NO_ROW = "no row"
+"""Instead of an outcome, where the handler returned no row for a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial(Shown):
+    """What a handler made of some records."""
+
+    group: str
+    records: int
+    outcomes: Mapping[str, int]
+    """Records by outcome; `no row` are those that the handler returned no row for."""
+    errors: tuple[str, ...]
+    """The first records that were not accepted, with what the handler says of them."""
+    seconds: float
+    remark: str | None = None
+    """Which records these are, where a run would lease none."""
+
+    def table(self) -> Table:
+        """Return a row for each outcome, and the first errors."""
+        return Table(
+            f"tried on {self.records:,} records for group {self.group} in {self.seconds:,.1f} s: nothing was leased, "
+            "written or acknowledged",
+            ("outcome", "records"),
+            list(self.outcomes.items()),
+            (*self.errors, self.remark),
+        )
+
+
+def try_on(
+    job: ShareGroupJob, records: int, settings: Settings, state: State, topics: Topics, spark: SparkSession
+) -> Trial:
+    """Run a job's handler on up to so many records that a run would lease now.
+
+    Where there are none, the last records of the topics take their place, and `remark` says so. Raises ValueError for
+    less than one record, UnknownTopicOrPartition, HandlerError, SparkNotReady, and what the handler raises.
+    """
+    if records < 1:
+        raise ValueError(f"records is {records}: expected how many to try the handler on, 1 or more")
+    began = time.monotonic()
+    require_topics(topics, job.topics)
+    configs = GroupConfigs.load(state.database, job.group)
+    source = Source(
+        settings,
+        state,
+        topics,
+        spark,
+        configs.isolation_level,
+        job.reader_options,
+        job.headers,
+        job.max_scans,
+    )
+    leases, remark = _would_lease(job, records, state, topics, configs)
+    if not leases:
+        return Trial(job.group, 0, {}, (), time.monotonic() - began, remark)
+    read = source.records(leases)
+    handled = with_outcomes(job.handler(read), job.unknown)
+    try:
+        # Kept, so that every column is computed and each record is handled once.
+        rows = _outcomes(handled.cache())
+        there = [tuple(row) for row in read.select("topic", "partition", "offset").collect()]
+    finally:
+        uncache(handled)
+    outcomes = {(row[0], row[1], row[2]): (row[3], row[4]) for row in rows}
+    counts = Counter(outcomes[at][0] if at in outcomes else NO_ROW for at in there)
+    failed = sorted(at for at in outcomes if outcomes[at][0] != ACCEPT)
+    return Trial(
+        job.group,
+        len(there),
+        dict(sorted(counts.items())),
+        tuple(_named(at, *outcomes[at]) for at in failed[:MOST_ERRORS]),
+        time.monotonic() - began,
+        remark,
+    )
+
+
+def _outcomes(handled: DataFrame) -> Sequence[tuple[str, int, int, str, str | None]]:
+    rows = handled.select("topic", "partition", "offset", "outcome", fn.col("error")).collect()
+    return [tuple(row) for row in rows]
+
+
+def _named(at: tuple[str, int, int], outcome: str, error: str | None) -> str:
+    topic, partition, offset = at
+    return f"{topic}-{partition} offset {offset}: {outcome}" + (f", {error}" if error else "")
+
+
+def _would_lease(
+    job: ShareGroupJob, records: int, state: State, topics: Topics, configs: GroupConfigs
+) -> tuple[list[Lease], str | None]:
+    """Stand-ins for leases of the next records, spread over the partitions; and a word where these are others."""
+    infos = topics.describe(job.topics)
+    logs = {
+        at: log
+        for at, log in topics.offsets_of({topic: info.partitions for topic, info in infos.items()}).items()
+        if log is not None
+    }
+    ends = {
+        at: log.last_stable_offset if configs.isolation_level == "read_committed" else log.log_end
+        for at, log in logs.items()
+    }
+    known = _deliverable(job, state, ends)
+    if configs.auto_offset_reset == "earliest":
+        known = {at: _fresh(log.log_start, ends[at]) for at, log in logs.items()} | known
+    remark = None
+    if not any(known.values()):
+        remark = "a run would lease nothing now: these are the last records of the topics"
+        known = {at: _fresh(max(log.log_start, ends[at] - records), ends[at]) for at, log in logs.items()}
+    places = sorted((at, deliveries) for at, deliveries in known.items() if deliveries)
+    leases: list[Lease] = []
+    left = records
+    for number, ((topic, partition), deliveries) in enumerate(places):
+        taken = _first(deliveries, math.ceil(left / (len(places) - number)))
+        if taken:
+            at = SharePartition(job.group, topic, partition)
+            leases.append(Lease(-1 - number, at, 0, "trial", None, UUID(int=0), _NEVER, 0, taken))
+            left -= leases[-1].offsets.count
+    return leases, remark
+
+
+def _deliverable(
+    job: ShareGroupJob, state: State, ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, list[Delivery]]:
+    """By partition, what the state would deliver now: records that come again, and then fresh ones."""
+    again = state.database.rows(
+        sa.text(
+            "select s.topic, s.partition, f.delivery_count, cast(f.offsets as text) as offsets"
+            " from sharequeue.share_partition_status s join sharequeue.in_flight_offsets f using (share_partition_id)"
+            " where s.group_id = :group_id and f.state = 0"
+            " and (f.not_before is null or f.not_before <= sharequeue.clock())"
+            " order by lower(f.offsets)"
+        ),
+        group_id=job.group,
+    )
+    found: dict[TopicPartition, list[Delivery]] = {}
+    for status in state.figures.describe(job.group):
+        at = (status.topic, status.partition)
+        if at in ends:
+            come_again = [
+                Delivery(row["delivery_count"] + 1, OffsetSet.parse(row["offsets"]))
+                for row in again
+                if (row["topic"], row["partition"]) == at
+            ]
+            fresh = _fresh(max(status.speo, status.log_start), ends[at])
+            found[at] = [] if status.paused_reason else [*come_again, *fresh]
+    return found
+
+
+def _fresh(first: int, end: int) -> list[Delivery]:
+    return [Delivery(1, OffsetSet.of((first, end)))] if first < end else []
+
+
+def _first(deliveries: Sequence[Delivery], most: int) -> tuple[Delivery, ...]:
+    """The first so many offsets of some deliveries."""
+    taken: list[Delivery] = []
+    for delivery in deliveries:
+        kept = EMPTY
+        for first, end in delivery.offsets.ranges:
+            if most > 0:
+                kept |= OffsetSet.of((first, min(end, first + most)))
+                most -= min(end - first, most)
+        if kept:
+            taken.append(replace(delivery, offsets=kept))
+    return tuple(taken)
