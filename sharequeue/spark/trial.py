@@ -145,7 +145,11 @@ def _would_lease(
     if not any(known.values()):
         remark = "a run would lease nothing now: these are the last records of the topics"
         known = {at: _fresh(max(log.log_start, ends[at] - records), ends[at]) for at, log in logs.items()}
-    places = sorted((at, deliveries) for at, deliveries in known.items() if deliveries)
+    # The shortest first: what they have too little of is taken from the others.
+    places = sorted(
+        ((at, deliveries) for at, deliveries in known.items() if deliveries),
+        key=lambda place: (sum(delivery.offsets.count for delivery in place[1]), place[0]),
+    )
     leases: list[Lease] = []
     left = records
     for number, ((topic, partition), deliveries) in enumerate(places):
