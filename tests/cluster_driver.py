@@ -50,6 +50,8 @@ CONF = {
     "spark.speculation.interval": "100ms",
     "spark.speculation.minTaskRuntime": "100ms",
     "spark.speculation.quantile": "0.5",
+    # Not three times as long: the first task of a driver takes many seconds.
+    "spark.speculation.multiplier": "1",
 }
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 # What may be given from outside: a shared set of jars, how to fetch them, how many random histories to run, and from
-# which seed, which PgBouncer to try beside our own pooler, and how many writers to kill.
+# which seed, which PgBouncer to try beside our own pooler, how many writers to kill, and
+# how long to attack.
 KEPT = (
     *("SHAREQUEUE_JARS", "SHAREQUEUE_IVY_SETTINGS", "SHAREQUEUE_TEST_HISTORIES", "SHAREQUEUE_TEST_SEED"),
-    *("SHAREQUEUE_TEST_PGBOUNCER", "SHAREQUEUE_TEST_KILLS"),
+    *("SHAREQUEUE_TEST_PGBOUNCER", "SHAREQUEUE_TEST_KILLS", "SHAREQUEUE_TEST_SECONDS"),
 )
 
 pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]

@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +20,7 @@ import psutil
 import pytest
 
 from sharequeue.local.stack import StackInfo
+from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[1]
 DEADLINE_SECONDS = 120
@@ -119,21 +119,13 @@ class Cluster:
 def executor_of(signals: Path, task: int) -> psutil.Process:
     """The executor that works on a task, once it waits there: the parent of the parent of its Python worker."""
     said = signals / str(task)
-    wait_until(said.exists, f"task {task} did not stop")
+    wait_until(said.exists, DEADLINE_SECONDS, f"task {task} did not stop")
     daemon = psutil.Process(int(said.read_text())).parent()
     assert daemon is not None
     executor = daemon.parent()
     assert executor is not None
     assert any("CoarseGrainedExecutorBackend" in argument for argument in executor.cmdline())
     return executor
-
-
-def wait_until(condition: Callable[[], bool], otherwise: str) -> None:
-    """Wait for a condition, two minutes at most."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +188,7 @@ def _address(log: Path, master: subprocess.Popen[Any]) -> str:
         found.extend(re.findall(r"Starting Spark master at (spark://\S+)", log.read_text()))
         return bool(found)
 
-    wait_until(said, f"no master: {log.read_text()}")
+    wait_until(said, DEADLINE_SECONDS, f"no master: {log.read_text()}")
     return found[0]
 
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,25 +140,43 @@ def empty_database(database: Database) -> Database:
     return database
 
 
-@pytest.fixture
-def private_database(stack: StackInfo) -> Iterator[Database]:
-    """Give a database of this test alone, migrated."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
+@pytest.fixture(scope="session")
+def migrated(stack: StackInfo) -> Iterator[str]:
+    """Give the name of a migrated database that is copied: a copy takes a tenth of the time of the migrations."""
     engine = sa.create_engine(stack.database_url, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.exec_driver_sql(f"create database {name}")
-    opened = Database(
-        str(sa.make_url(stack.database_url).set(database=name).render_as_string(hide_password=False))
-    )
-    try:
+    with _made(engine, "") as opened:
         migrate(opened)
         allow_short_locks(opened)
+        opened.close()
+        yield str(opened.engine.url.database)
+    engine.dispose()
+
+
+@pytest.fixture
+def private_database(stack: StackInfo, migrated: str) -> Iterator[Database]:
+    """Give a database of this test alone, migrated."""
+    engine = sa.create_engine(stack.database_url, isolation_level="AUTOCOMMIT")
+    with _made(engine, f"template {migrated}") as opened:
+        # A state of its own, not the copied one's.
+        with opened.transaction() as connection:
+            connection.exec_driver_sql("update sharequeue.state_identity set state_id = default")
+        yield opened
+    engine.dispose()
+
+
+@contextmanager
+def _made(engine: sa.Engine, options: str) -> Iterator[Database]:
+    """A new database on this server, dropped afterwards."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"create database {name} {options}")
+    opened = Database(engine.url.set(database=name).render_as_string(hide_password=False))
+    try:
         yield opened
     finally:
         opened.close()
         with engine.connect() as connection:
             connection.exec_driver_sql(f"drop database {name} with (force)")
-        engine.dispose()
 
 
 @pytest.fixture

@@ -72,6 +72,7 @@ def test_killed_before_it_could_fence_the_one_that_was_killed(given_up: Make) ->
     case.assert_each_exactly_once()
 
 
+@pytest.mark.slow
 def test_twenty_random_kills(given_up: Make) -> None:
     """Twenty drains, each killed at a random step or a random moment after it; records are given up in between."""
     case = given_up(partitions=3, dlq_partitions=2, copy=True)

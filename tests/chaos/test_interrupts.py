@@ -24,6 +24,7 @@ PATIENCE_SECONDS = 240
 ENDED_BY = {"dagster": "DagsterExecutionInterruptedError", "terminated": "SystemExit"}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_an_interrupted_run_makes_no_suspects_and_no_dead_letters(
     group: str,

@@ -121,6 +121,7 @@ def test_killed_at_a_step_of_the_second_lease(filled: Filled, step: Step) -> Non
     filled.assert_each_accepted_record_is_there_once()
 
 
+@pytest.mark.slow
 def test_ten_random_kills(filled: Filled) -> None:
     """Ten drains, one after the other, each killed at a random moment: in a copy, between two statements, in a
     commit. Each record counts once."""

@@ -25,7 +25,7 @@ from sharequeue.values import Lease
 from tests.fix_pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of
 from tests.fix_stack import MakeTopic, start_service
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 RECORDS = 300
 ROUND_RECORDS = 100

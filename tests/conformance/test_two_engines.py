@@ -66,6 +66,7 @@ MET = {
 """What else must have happened. A probe given anew, because nobody held it any more, is met in most runs only."""
 
 
+@pytest.mark.slow
 @pytest.mark.rule("R-ST-2", "R-NF-7", "R-AK-15")
 def test_both_engines_answer_alike_whatever_is_asked(private_database: Database) -> None:
     """Ranges, refusals, SPSO, SPEO, counts, pauses, circuits, and every offset's state, count, part, lease, expiry

@@ -21,7 +21,7 @@ from tests.fix_demo import (
     dead_letter_records,
 )
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FLIGHTS = 336_776
 ACCEPTED = 327_346

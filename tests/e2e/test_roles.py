@@ -13,9 +13,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
@@ -34,8 +33,9 @@ from sharequeue.state import State
 from sharequeue.values import AcknowledgeType, SharePartition
 from tests.fix_demo import GROUP, TOPIC, DemoStack, assert_drained
 from tests.fix_stack import REPOSITORY
+from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FLIGHTS = 900
 """One day of flights and a little more: the cancelled ones stand at the end of their day."""
@@ -87,14 +87,6 @@ def sharequeue(demo: DemoStack, *arguments: str, **environment: str) -> str:
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
-
-
-def until(condition: Callable[[], bool], said: Callable[[], object]) -> None:
-    """Wait for something."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, said()
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -175,22 +167,20 @@ def test_a_run_that_is_terminated_in_the_ui_costs_nothing(roles: Roles) -> None:
     launched = roles.ask(_LAUNCH, wanted=wanted)
     assert launched["__typename"] == "LaunchRunSuccess", launched
     run = launched["run"]["runId"]
+    until = partial(wait_until, seconds=PATIENCE_SECONDS, otherwise=lambda: roles.status(run))
     broker = processes.find(Home.at(demo.home), "kafka")
     assert broker is not None
     with demo.database() as database:
         state = State(database)
-        until(
-            lambda: sum(lease.records for lease in state.figures.leases(GROUP)) == FLIGHTS,
-            lambda: roles.status(run),
-        )
+        until(lambda: sum(lease.records for lease in state.figures.leases(GROUP)) == FLIGHTS)
         # Made by Spark before the first task that reads; a broker that is silent then keeps it there.
-        until(lambda: any((demo.home / "output").rglob("_temporary")), lambda: roles.status(run))
+        until(lambda: any((demo.home / "output").rglob("_temporary")))
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             asked = roles.ask(_TERMINATE, run=run)
             assert asked["__typename"] == "TerminateRunSuccess", asked
-            until(lambda: not state.figures.leases(GROUP), lambda: roles.status(run))
-            until(lambda: roles.status(run) != "CANCELING", lambda: roles.status(run))
+            until(lambda: not state.figures.leases(GROUP))
+            until(lambda: roles.status(run) != "CANCELING")
         finally:
             os.kill(broker.pid, signal.SIGCONT)
         assert roles.status(run) == "CANCELED"

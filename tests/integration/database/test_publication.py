@@ -12,7 +12,7 @@ from sharequeue.state import State
 from sharequeue.state.journal import Journal
 from sharequeue.values import AcknowledgeType, SharePartition
 from tests.every_operation import call_every_operation
-from tests.integration.state.state_calls import move_clock
+from tests.waiting import pass_time
 
 WITHOUT_IDENTITY = sa.text(
     "select c.relname as name from pg_class c where c.relnamespace = to_regnamespace('sharequeue')"
@@ -53,12 +53,12 @@ def test_every_operation_works_under_a_publication_for_all_tables(
     assert state.release("g", "m") == 10
     state.administration.beat()
     journal = Journal(private_database)
-    move_clock(state, 3 * 86400)
+    pass_time(state.database, 3 * 86400)
     state.sweep()
     state.acquire(at, "m", None, 10)
     made = journal.keep(updates_per_snapshot=1).made
     assert made
-    move_clock(state, 30 * 86400)
+    pass_time(state.database, 30 * 86400)
     state.acquire(at, "other", None, 10)
     kept = journal.keep(retention=timedelta(days=2), updates_per_snapshot=1)
     assert kept.dropped

@@ -18,6 +18,7 @@ from sharequeue.groups.heartbeats import HeartbeatRequest, ensure_group, heartbe
 from sharequeue.offsets import OffsetSet
 from sharequeue.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
 from tests.fix_deadletters import GROUP_CONFIGS, GivenUp
+from tests.waiting import set_clock
 
 Make = Callable[..., GivenUp]
 
@@ -51,13 +52,6 @@ def acquire(case: GivenUp, member: str, records: int = 20) -> Lease:
     return lease
 
 
-def later(case: GivenUp, minutes: int) -> None:
-    """The clock goes to so many minutes past its beginning."""
-    case.database.rows(
-        sa.text("select sharequeue.set_clock_offset(:by) as done"), by=timedelta(minutes=minutes)
-    )
-
-
 def written_exceptions(folder: Path, errors: dict[int, str]) -> list[LeaseOutput]:
     """The outputs of a run: what it accepted, and the exceptions as it writes them."""
     folder.mkdir(parents=True)
@@ -80,7 +74,7 @@ def test_a_letter_names_exception_attempts_and_run(case: GivenUp, tmp_path: Path
     first = acquire(case, "first")
     outputs = written_exceptions(tmp_path / "lease=1", dict.fromkeys(range(20), "ValueError: once"))
     case.state.acknowledge(first, {AcknowledgeType.RELEASE: everything}, outputs=outputs)
-    later(case, 30)
+    set_clock(case.database, timedelta(minutes=30))
     second = acquire(case, "second")
     failing = {3: "KeyError: 'tail'", 4: "json.decoder.JSONDecodeError: no JSON", 9: "it does not fly"}
     outputs = written_exceptions(tmp_path / "lease=2", failing)
@@ -118,7 +112,7 @@ def test_a_lapsed_lease_is_an_attempt_without_a_reason(case: GivenUp, tmp_path: 
     outputs = written_exceptions(tmp_path / "lease=1", {0: "ValueError: once"})
     case.state.acknowledge(first, {AcknowledgeType.RELEASE: OffsetSet.of((0, 1))}, outputs=outputs)
     assert acquire(case, "killed", 1).offsets == OffsetSet.of((0, 1))
-    later(case, 60)
+    set_clock(case.database, timedelta(minutes=60))
     case.state.sweep()
     case.writer().drain()
     (letter,) = case.letters()

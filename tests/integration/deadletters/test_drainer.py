@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]
@@ -21,6 +18,7 @@ from sharequeue.service.coordinator import Coordinator
 from sharequeue.settings import Settings
 from sharequeue.values import SharePartition
 from tests.fix_deadletters import GivenUp, alter_configs
+from tests.waiting import running, wait_until
 
 Make = Callable[..., GivenUp]
 
@@ -40,26 +38,6 @@ def alone(given_up: Make, private_database: Database) -> Make:
         return made
 
     return make
-
-
-@contextmanager
-def running(coordinator: Coordinator) -> Iterator[None]:
-    stop = threading.Event()
-    thread = threading.Thread(target=coordinator.run, args=(stop,))
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(20)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 40) -> None:
-    """Wait for a condition, and fail when it does not come."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come"
-        time.sleep(0.05)
 
 
 def archiving(case: GivenUp) -> int:

@@ -24,6 +24,7 @@ from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
 from sharequeue.values import AcknowledgeType, SharePartition
+from tests.waiting import wait_until
 
 MakeTopic = Callable[..., str]
 HOUR_MS = 3_600_000
@@ -321,14 +322,6 @@ def test_a_broker_that_is_away(settings: Settings) -> None:
         pytest.raises(BrokerNotAvailable, match=r"127\.0\.0\.1:1 does not answer"),
     ):
         topics.describe(["t"])
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait for a condition, and fail when it does not come."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come"
-        time.sleep(0.02)
 
 
 def test_the_journal_is_kept_short(private_database: Database, topics: Topics) -> None:

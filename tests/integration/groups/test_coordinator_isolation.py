@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -30,6 +29,7 @@ from sharequeue.service.coordinator import Coordinator
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import SharePartition
+from tests.waiting import running, wait_until
 
 REPOSITORY = Path(__file__).parents[3]
 MakeTopic = Callable[..., str]
@@ -55,26 +55,6 @@ def last_heard(database: Database, coordinator: Coordinator) -> datetime:
     heard = text("select heard_at from sharequeue.service_replicas where replica_id = :name")
     at: datetime = database.rows(heard, name=coordinator.name)[0]["heard_at"]
     return at
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait for a condition, and fail when it does not come."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come"
-        time.sleep(0.02)
-
-
-@contextmanager
-def running(coordinator: Coordinator) -> Iterator[None]:
-    stop = threading.Event()
-    thread = threading.Thread(target=coordinator.run, args=(stop,))
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(20)
 
 
 @contextmanager
@@ -161,6 +141,7 @@ def test_many_missing_topics_are_one_warning(
     assert len(coordinator.waiting) == 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "held_row",
     [
@@ -308,6 +289,7 @@ def is_stopped(process: subprocess.Popen[str]) -> bool:
     return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["describe", "offsets_of"])
 def test_a_replica_stopped_inside_the_watch(
     private_database: Database,

@@ -27,6 +27,7 @@ from sharequeue.kafka.topics import TopicInfo
 from sharequeue.service.watched_topics import record_topics, start_grown
 from sharequeue.state import State
 from sharequeue.values import SharePartition
+from tests.waiting import set_clock
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 JOIN = HeartbeatRequest("g", "m1", 0, subscribed_topic_names=("t",))
@@ -63,11 +64,6 @@ def settle(queue: Database, *members: str) -> dict[str, list[int]]:
         member: [p for topic in beat(queue, member, 0, ["t"]).assignment or () for p in topic.partitions]
         for member in members
     }
-
-
-def pass_time(queue: Database, seconds: float) -> None:
-    """Move the database's clock to so many seconds ahead of real time."""
-    queue.rows(text("select sharequeue.set_clock_offset(cast(:by as interval))"), by=f"{seconds} seconds")
 
 
 @pytest.mark.parametrize(
@@ -275,7 +271,7 @@ def test_the_assignment_waits_for_its_interval(queue: Database) -> None:
     assert beat(queue, "m1", 0, ["t"]).member_epoch == 2
     waiting = beat(queue, "m2", 0, ["t"])
     assert (waiting.member_epoch, waiting.assignment) == (2, ())
-    pass_time(queue, 16)
+    set_clock(queue, timedelta(seconds=16))
     assert beat(queue, "m2", 2).member_epoch == 3
 
 
@@ -315,10 +311,10 @@ def test_silence_ends_a_session(queue: Database) -> None:
     state.observe(at, TOPIC_ID, 0, 10, 10)
     lease = state.acquire(at, "m1", epoch, 10, lock_duration_ms=600_000)
     assert lease is not None
-    pass_time(queue, 44)
+    set_clock(queue, timedelta(seconds=44))
     assert expire_members_of(queue, "g") == []
     beat(queue, "m2", 0, ["t"])
-    pass_time(queue, 46)
+    set_clock(queue, timedelta(seconds=46))
     assert expire_members_of(queue, "g") == ["m1"]
     assert beat(queue, "m1", epoch).error_code == UNKNOWN_MEMBER_ID
     assert state.figures.leases("g") == []
@@ -343,14 +339,14 @@ def test_an_outage_ends_no_session(queue: Database) -> None:
     silence = timedelta(seconds=10)
     beat(queue, "m1", 0, ["t"])
     assert hear_replica(queue, "a", silence) is None
-    pass_time(queue, 15)
+    set_clock(queue, timedelta(seconds=15))
     hear_replica(queue, "a")
-    pass_time(queue, 315)
+    set_clock(queue, timedelta(seconds=315))
     assert hear_replica(queue, "b", silence) is not None
     assert hear_replica(queue, "c", silence) is None
-    pass_time(queue, 343)
+    set_clock(queue, timedelta(seconds=343))
     assert expire_members_of(queue, "g") == []
-    pass_time(queue, 346)
+    set_clock(queue, timedelta(seconds=346))
     assert expire_members_of(queue, "g") == ["m1"]
 
 
@@ -359,12 +355,12 @@ def test_a_replica_beside_others_lengthens_nothing(queue: Database) -> None:
     is back at once."""
     beat(queue, "m1", 0, ["t"])
     for second in range(5, 45, 5):
-        pass_time(queue, second)
+        set_clock(queue, timedelta(seconds=second))
         hear_replica(queue, "steady")
         hear_replica(queue, f"crashing {second}", timedelta(seconds=10))
         assert expire_members_of(queue, "g") == []
     for second in range(45, 50, 3):
-        pass_time(queue, second)
+        set_clock(queue, timedelta(seconds=second))
         hear_replica(queue, f"crashing {second}", timedelta(seconds=10))
     assert expire_members_of(queue, "g") == ["m1"]
 

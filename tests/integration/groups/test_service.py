@@ -31,6 +31,7 @@ from sharequeue.service.server import OneLine
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import SharePartition
+from tests.waiting import wait_until
 
 MakeTopic = Callable[..., str]
 PATH = "/v1/share-group-heartbeat"
@@ -67,14 +68,6 @@ def client(here: Settings) -> Iterator[httpx.Client]:
     """Give a client of the service, which runs in a thread of this process, coordinator included."""
     with serving(here) as url, httpx.Client(base_url=url, trust_env=False, timeout=20) as client:
         yield client
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait for a condition, and fail when it does not come."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come"
-        time.sleep(0.02)
 
 
 def test_a_heartbeat_as_json(client: httpx.Client, make_topic: MakeTopic) -> None:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,15 +104,6 @@ def environment(service: Mapping[str, Any], given: Mapping[str, str]) -> dict[st
     return passed | {
         name: interpolate(str(value), given) for name, value in values.items() if value is not None
     }
-
-
-def wait_until(ready: Callable[[], bool], seconds: float, what: Callable[[], str] | str) -> None:
-    """Wait for a condition; fails with `what` after so many seconds."""
-    deadline = time.monotonic() + seconds
-    while not ready():
-        late = time.monotonic() > deadline
-        assert not late, f"after {seconds:.0f} s: {what if isinstance(what, str) else what()}"
-        time.sleep(0.1)
 
 
 @dataclass(slots=True)

@@ -34,6 +34,7 @@ def sharequeue(*arguments: str, home: Path, **environment: str) -> subprocess.Co
     )
 
 
+@pytest.mark.slow
 def test_the_whole_stack_comes_up_answers_and_goes(stack_home: Path) -> None:
     """`up -o json`, `status`, `doctor`, `down`, as an operator types them; no password is printed."""
     answer = sharequeue("up", "-o", "json", home=stack_home)
@@ -61,6 +62,7 @@ def test_the_service_is_started_again_after_kill_9(stack_home: Path) -> None:
     assert next(each.pid for each in status(stack_home) if each.name == "service") not in (None, pid)
 
 
+@pytest.mark.slow
 def test_doctor_says_what_to_do_when_nothing_runs(stack_home: Path) -> None:
     """Each failure ends with a remedy, and the exit code tells a script."""
     up(stack_home, lambda line: None, service=False)
@@ -165,6 +167,7 @@ def test_a_database_that_is_gone_is_one_line(stack: StackInfo) -> None:
     assert answer.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_reset_asks_first(stack_home: Path) -> None:
     """Without an answer nothing is removed; `--dry-run` only tells."""
     up(stack_home, lambda line: None, service=False)

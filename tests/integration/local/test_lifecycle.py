@@ -8,8 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,6 +27,9 @@ from sharequeue.local.stack import StackInfo, down, reset, status, up
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from tests.fix_stack import REPOSITORY, jars_folder
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.slow
 
 SERVERS = ("postgres", "kafka")
 
@@ -322,11 +323,3 @@ def test_jars_altered_on_disk_are_fetched_again_before_anything_starts(stack_hom
     with pytest.raises(StackError, match="could not be resolved"):
         up(stack_home, quiet, service=False, environment=given)
     assert {each.state for each in status(stack_home)} == {"stopped"}
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    """Wait for a condition of another process."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come about"
-        time.sleep(0.02)

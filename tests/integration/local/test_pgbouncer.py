@@ -88,6 +88,7 @@ def _pgbouncer(target: sa.URL, folder: Path) -> tuple[sa.URL, Callable[[], None]
     return target.set(host="127.0.0.1", port=port), close
 
 
+@pytest.mark.slow
 def test_every_operation_works_through_it(pooled: Database, group: str, topic: str) -> None:
     """From the migration to the end of a group, each transaction on another server connection than the last."""
     with pooled.transaction() as connection:

@@ -17,11 +17,12 @@ from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.state import State
 from sharequeue.values import SharePartition
-from tests.fix_cluster import Cluster, executor_of, wait_until
+from tests.fix_cluster import Cluster, executor_of
 from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, RunJob, all_accepted, job_of
 from tests.fix_stack import MakeTopic
+from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 RECORDS = 400
 """By partition: eight batches of Arrow each, and a task stops after the first."""
@@ -167,7 +168,7 @@ def test_a_copy_into_postgres_that_is_done_again_counts_once(
         PostgresTable(table).sweep(state, job.names, dry_run=False)
         return not PostgresTable(table).sweep(state, job.names, dry_run=True)
 
-    wait_until(none_left, "a staging table stays")
+    wait_until(none_left, otherwise="a staging table stays")
 
 
 def test_a_driver_that_is_killed_leaves_all_to_the_next(
@@ -185,8 +186,11 @@ def test_a_driver_that_is_killed_leaves_all_to_the_next(
         state.sweep()
         return not state.figures.leases(group)
 
-    wait_until(lapsed, "the locks of a dead driver do not lapse")
-    wait_until(lambda: not any(executor.is_running() for executor in executors), "an executor lives on")
+    wait_until(lapsed, otherwise="the locks of a dead driver do not lapse")
+    wait_until(
+        lambda: not any(executor.is_running() for executor in executors),
+        otherwise="an executor lives on",
+    )
     holder = Holder([SharePartition(group, filled, partition) for partition in range(2)])
     assert run_job(job_of(group, filled, all_accepted), holder).accepted == 2 * RECORDS
     ledger(state, group)

@@ -170,6 +170,7 @@ KILLED = textwrap.dedent(
 )
 
 
+@pytest.mark.slow
 def test_sigkill_before_the_manifest_moves(
     spark: SparkSession,
     output_settings: Settings,

@@ -261,6 +261,7 @@ KILLED = textwrap.dedent(
 )
 
 
+@pytest.mark.slow
 def test_killed_between_write_and_acknowledgement(
     group: str,
     filled: str,

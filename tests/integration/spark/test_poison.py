@@ -17,11 +17,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 from sharequeue.spark.by_row import by_row
 from sharequeue.spark.contract import Handler
 from sharequeue.spark.output.manifest import read_output
+from sharequeue.spark.report import RunReport
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Produce, RunJob, job_of
+from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, job_of
 from tests.fix_stack import MakeTopic
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 POISON = 321
 DELIVERIES = 5
@@ -33,6 +34,10 @@ def fatal(record: dict[str, Any]) -> Mapping[str, Any]:
     if record["offset"] == POISON:
         os._exit(86)
     return {"value": record["value"].decode()}
+
+
+KILLED = by_row(fatal, "value string")
+WORKER_EXITED = "Python worker exited unexpectedly"
 
 
 def hungry(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -55,34 +60,23 @@ def within_a_limit(records: DataFrame) -> DataFrame:
     return kept.mapInArrow(hungry, StructType([*kept.schema, StructField("outcome", StringType())]))
 
 
-@pytest.mark.parametrize(
-    ("records", "handler", "says"),
-    [
-        pytest.param(100_000, by_row(fatal, "value string"), "Python worker exited unexpectedly", id="exit"),
-        pytest.param(1_000, within_a_limit, "MemoryError", id="memory"),
-    ],
-)
-def test_a_record_that_kills_its_worker_takes_only_itself_along(
-    group: str,
-    make_topic: MakeTopic,
-    produce: Produce,
-    assigned: Assigned,
-    run_job: RunJob,
-    spark: SparkSession,
-    state: State,
+def one_record_takes_only_itself_along(
+    topic: str,
     records: int,
     handler: Handler,
     says: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    holder: Holder,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    logged: pytest.LogCaptureFixture,
+) -> RunReport:
     """The run that it kills gives back its leases. The next takes the suspects in parts, side by side, each a Spark
     job: of every round only the job that has it fails, and its part comes again in smaller ones; at the default
-    limit of five deliveries the fifth holds it alone. All others are accepted, each once."""
-    topic = make_topic(2)
-    produce(topic, 0, range(records))
-    produce(topic, 1, range(16))
+    limit of five deliveries the fifth holds it alone. All others are accepted, each once. Partition 0 has so many
+    records, partition 1 has 16; gives the report of the run after the kill."""
+    group = holder.assignment[0].group_id
     job = job_of(group, topic, handler)
-    holder = assigned(topic, errors_deadletterqueue_topic_name=f"dlq.{topic}")
     with pytest.raises(Exception, match=says):
         run_job(job, holder)
     report = run_job(job, holder)
@@ -92,8 +86,8 @@ def test_a_record_that_kills_its_worker_takes_only_itself_along(
     assert [each.leased for each in alone] == [1] * len(alone)
     assert len(alone) <= parts
     assert sorted(each.unacknowledged > 0 for each in packed + alone).count(True) == DELIVERIES - 1
-    assert caplog.text.count("ended without an acknowledgement: ") == DELIVERIES - 1
-    assert says in caplog.text
+    assert logged.text.count("ended without an acknowledgement: ") == DELIVERIES - 1
+    assert says in logged.text
     status, neighbour = state.figures.describe(group)
     assert (neighbour.lag, neighbour.archiving) == (0, 0)
     assert (status.lag, status.spso) == (0, records)
@@ -108,3 +102,31 @@ def test_a_record_that_kills_its_worker_takes_only_itself_along(
     offsets = [row["offset"] for row in output.collect()]
     assert sorted(offsets) == [offset for offset in range(records) if offset != POISON]
     assert state.figures.verify(group) == []
+    return report
+
+
+@pytest.mark.parametrize(
+    ("records", "handler", "says"),
+    [
+        pytest.param(10_000, KILLED, WORKER_EXITED, id="exit"),
+        pytest.param(1_000, within_a_limit, "MemoryError", id="memory"),
+    ],
+)
+def test_a_record_that_kills_its_worker_takes_only_itself_along(
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    records: int,
+    handler: Handler,
+    says: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Ten thousand died with it in one run; all but it are through in the next."""
+    topic = make_topic(2)
+    produce(topic, 0, range(records))
+    produce(topic, 1, range(16))
+    holder = assigned(topic, errors_deadletterqueue_topic_name=f"dlq.{topic}")
+    one_record_takes_only_itself_along(topic, records, handler, says, holder, run_job, spark, state, caplog)

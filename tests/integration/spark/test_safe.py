@@ -23,7 +23,7 @@ from sharequeue.state import State
 from sharequeue.values import SharePartition
 from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fix_stack import MakeTopic
-from tests.integration.state.state_calls import move_clock
+from tests.waiting import pass_time
 
 Handler = Callable[[DataFrame], DataFrame]
 BACKOFF = "sharequeue.retry.backoff.ms"
@@ -114,7 +114,7 @@ def test_a_released_record_waits_for_the_back_off_of_its_delivery(
             in (str(report.remark))
         )
         assert state.figures.describe(group)[0].waiting_until == again
-        move_clock(state, 75)
+        pass_time(state.database, 75)
 
 
 def test_a_run_in_which_most_records_fail_stops(

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import sqlalchemy as sa
 
 from sharequeue.state import State
 from sharequeue.state.rows import Redelivery
 from sharequeue.values import Lease, SharePartition
-
-
-def move_clock(state: State, seconds: float) -> None:
-    state.database.rows(
-        sa.text("select sharequeue.set_clock_offset((select amount from sharequeue.clock_offset) + :more)"),
-        more=timedelta(seconds=seconds),
-    )
 
 
 def take(state: State, at: SharePartition, most: int = 10, redelivery: Redelivery = "fan_out") -> Lease:

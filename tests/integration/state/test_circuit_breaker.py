@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 import sqlalchemy as sa
 
@@ -11,7 +13,8 @@ from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
 from sharequeue.state.rows import Redelivery
 from sharequeue.values import AcknowledgeType, SharePartition
-from tests.integration.state.state_calls import journal_differs, move_clock, take
+from tests.integration.state.state_calls import journal_differs, take
+from tests.waiting import pass_time
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 BREAKER = {
@@ -29,13 +32,9 @@ def state(private_database: Database) -> State:
 
 
 @pytest.fixture
-def at(private_database: Database, state: State) -> SharePartition:
-    """A share-partition with 1,000 records, a dead-letter topic, and a breaker at 50 % of the last 20."""
-    at = SharePartition("g", "t", 0)
-    alter_group_configs(private_database, "g", {**BREAKER, "errors.deadletterqueue.topic.name": "dlq.g"})
-    state.initialize(at, "id", 0, 1)
-    state.observe(at, "id", 0, 1000, 1000)
-    return at
+def at_configs() -> Mapping[str, str | int]:
+    """A breaker at 50 % of the last 20."""
+    return BREAKER
 
 
 def counts(state: State, at: SharePartition) -> dict[int, int]:
@@ -88,9 +87,9 @@ def test_what_is_leased_may_still_be_answered(state: State, at: SharePartition) 
 def test_a_good_probe_closes_the_circuit(state: State, at: SharePartition, redelivery: Redelivery) -> None:
     """After its time one small lease goes out, and no second; when it is accepted, leasing goes on."""
     trip(state, at)
-    move_clock(state, 59)
+    pass_time(state.database, 59)
     assert state.acquire(at, "m", None, 10, redelivery=redelivery) is None
-    move_clock(state, 2)
+    pass_time(state.database, 2)
     probe = take(state, at, 1000, redelivery)
     assert probe.offsets == OffsetSet.of((0, 3))
     assert state.acquire(at, "other", None, 10, redelivery=redelivery) is None
@@ -113,7 +112,7 @@ def test_an_outage_burns_no_attempts(
     state.acknowledge(lease, {RELEASE: lease.offsets})
     probes = 0
     for _ in range(40):
-        move_clock(state, 61)
+        pass_time(state.database, 61)
         lease_or_none = state.acquire(at, "m", None, 1000, redelivery=redelivery)
         if lease_or_none is None:
             continue
@@ -122,7 +121,7 @@ def test_an_outage_burns_no_attempts(
         if how == "release":
             state.acknowledge(lease_or_none, {RELEASE: lease_or_none.offsets})
         elif how == "lapse":
-            move_clock(state, 31)
+            pass_time(state.database, 31)
             state.sweep()
         else:
             state.release("g", "m")
@@ -143,7 +142,7 @@ def test_a_bad_record_cannot_pass_for_an_outage(state: State, at: SharePartition
     trip(state, at)
     poison = 0
     for _ in range(3):
-        move_clock(state, 61)
+        pass_time(state.database, 61)
         lease = take(state, at)
         if poison in lease.offsets:
             state.acknowledge(lease, {RELEASE: lease.offsets})
@@ -158,7 +157,7 @@ def test_rejected_records_of_a_probe_are_dead_letters(state: State, at: SharePar
     lease = take(state, at)
     state.acknowledge(lease, {REJECT: lease.offsets})
     for _ in range(3):
-        move_clock(state, 61)
+        pass_time(state.database, 61)
         probe = take(state, at, 1000)
         assert state.acknowledge(probe, {REJECT: probe.offsets}).rejected == 3
         assert state.acquire(at, "m", None, 10) is None
@@ -185,7 +184,7 @@ def test_few_records_do_not_open_it(state: State, at: SharePartition) -> None:
 def test_a_lapsed_lock_is_a_failure_of_each_of_its_records(state: State, at: SharePartition) -> None:
     """A lease of twenty whose lock lapses opens the circuit at the next operation."""
     take(state, at, 20)
-    move_clock(state, 31)
+    pass_time(state.database, 31)
     assert state.acquire(at, "m", None, 10) is None
     assert "20 of the last 20 records failed" in (state.figures.describe("g")[0].paused_reason or "")
 
@@ -205,7 +204,7 @@ def test_by_hand_and_by_config_it_is_closed(state: State, at: SharePartition) ->
 def test_a_probe_that_nobody_holds_is_given_again(state: State, at: SharePartition) -> None:
     """A probe released by hand is not waited for."""
     trip(state, at)
-    move_clock(state, 61)
+    pass_time(state.database, 61)
     probe = take(state, at)
     state.administration.force_release(at, probe.offsets, execute=True)
     assert take(state, at).offsets == probe.offsets

@@ -24,7 +24,8 @@ from sharequeue.service.coordinator import Coordinator
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import AcknowledgeType, SharePartition
-from tests.integration.state.state_calls import audited, move_clock
+from tests.integration.state.state_calls import audited
+from tests.waiting import pass_time
 
 AT = SharePartition("g", "t", 0)
 
@@ -85,11 +86,11 @@ def test_the_state_of_a_deleted_topic_goes_after_the_broker_has_said_so_for_long
     state.initialize(SharePartition("g", "other", 0), "its id", 0, 1)
     state.administration.note_topics({"t": None, "other": "its id"})
     assert removed(state, 15) == 0
-    move_clock(state, 10 * 60)
+    pass_time(state.database, 10 * 60)
     assert removed(state, 0) == 0
     for _ in range(32):
         state.administration.note_topics({"t": None, "other": "its id"})
-        move_clock(state, 30)
+        pass_time(state.database, 30)
     assert removed(state, 17) == 0
     assert removed(state, 15, execute=False) == 1
     assert removed(state, 15) == 1

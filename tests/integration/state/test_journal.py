@@ -18,12 +18,14 @@ from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
 from sharequeue.values import AcknowledgeType, SharePartition
+from tests.waiting import set_clock
 
 FETCH = sa.text(
     "select * from sharequeue.acknowledge_and_acquire('g', 't', 0, null, 'm1', null,"
     " cast(:token as uuid), cast(:request_id as uuid), cast(:firsts as bigint[]), cast(:lasts as bigint[]),"
     " cast(:types as smallint[]), 500, 'kafka')"
 )
+
 AT = SharePartition("g", "t", 0)
 
 
@@ -40,10 +42,6 @@ def journal(private_database: Database) -> Journal:
     state.initialize(AT, "id", 0, 1)
     state.observe(AT, "id", 0, 1_000_000, 1_000_000)
     return Journal(private_database)
-
-
-def move_clock(database: Database, amount: timedelta) -> None:
-    database.rows(sa.text("select sharequeue.set_clock_offset(:amount)"), amount=amount)
 
 
 def fetch(
@@ -223,7 +221,7 @@ def test_the_lapse_of_a_fetched_lease_is_a_fact_of_the_clock(
 ) -> None:
     """A fetch that comes after the lock has lapsed accepts nothing, and the records come again with count 2."""
     held = fetch(private_database, fetch(private_database))
-    move_clock(private_database, timedelta(seconds=31))
+    set_clock(private_database, timedelta(seconds=31))
     late = fetch(private_database, held)
     assert (late["acknowledge_error_code"], late["delivery_count"]) == (121, 2)
     assert OffsetSet.parse(late["offsets"]).first == OffsetSet.parse(held["offsets"]).first
@@ -316,7 +314,7 @@ def test_old_days_are_dropped_once_nothing_leans_on_them_and_their_figures_stay(
     today = state.now().astimezone(UTC).date()
     assert next(p.day for p in journal.partitions()) == today
     assert journal.days("g") == []
-    move_clock(private_database, timedelta(days=1))
+    set_clock(private_database, timedelta(days=1))
     assert journal.keep().rolled_up == (today,)
     (day,) = journal.days("g")
     assert (day.day, day.entered, day.accepted_first, day.leases) == (today, 2500, 2000, 7)
@@ -329,7 +327,7 @@ def test_old_days_are_dropped_once_nothing_leans_on_them_and_their_figures_stay(
         {"outcome": "accepted", "delivery_count": 2, "records": 100},
         {"outcome": "rejected", "delivery_count": 2, "records": 100},
     ]
-    move_clock(private_database, timedelta(days=5))
+    set_clock(private_database, timedelta(days=5))
     kept = journal.keep(retention=timedelta(days=3))
     assert kept.waiting is None
     assert today in kept.dropped
@@ -343,7 +341,7 @@ def test_a_partition_that_somebody_reads_is_dropped_later(
     journal: Journal, private_database: Database
 ) -> None:
     """Dropping gives way to whoever holds the day's partition, says so, and succeeds at a later round."""
-    move_clock(private_database, timedelta(days=9))
+    set_clock(private_database, timedelta(days=9))
     with private_database.transaction() as reader:
         reader.execute(sa.text("select count(*) from sharequeue.journal"))
         kept = journal.keep(retention=timedelta(days=7))

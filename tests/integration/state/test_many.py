@@ -19,6 +19,7 @@ from sharequeue.state import State
 from sharequeue.state.many import LeaseAcknowledgement
 from sharequeue.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition
 from tests.fix_pipelines import Holder
+from tests.waiting import set_clock
 
 ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
 PARTITIONS = 1_000
@@ -113,7 +114,7 @@ def test_what_did_not_change_is_not_written(private_database: Database, group: s
         return [row["at"] for row in rows]
 
     before = versions()
-    pass_time(private_database, timedelta(hours=1))
+    set_clock(private_database, timedelta(hours=1))
     state.many.observe(logs(at))
     assert versions() == before
     assert {status.observed_at for status in state.figures.describe(group)} == {observed(private_database)}
@@ -129,7 +130,7 @@ def test_a_look_at_some_of_a_topic_says_nothing_of_the_others(private_database: 
     at = started(state, group, 4)
     state.many.observe(logs(at))
     then = state.figures.describe(group)[0].observed_at
-    pass_time(private_database, timedelta(hours=1))
+    set_clock(private_database, timedelta(hours=1))
     state.many.observe(logs(at[:2]))
     seen = [status.observed_at for status in state.figures.describe(group)]
     assert [when == then for when in seen] == [False, False, True, True]
@@ -277,11 +278,6 @@ def test_a_malformed_call_is_refused(database: Database, query: str, says: str) 
     """Nothing changed; the message says what a call needs."""
     with pytest.raises(InvalidRequest, match=says):
         database.rows(sa.text(f"select * from sharequeue.{query}".replace(":", "\\:")))  # noqa: S608
-
-
-def pass_time(database: Database, time: timedelta) -> None:
-    with database.transaction() as connection:
-        connection.execute(sa.text("select sharequeue.set_clock_offset(:time)"), {"time": time})
 
 
 def observed(database: Database) -> datetime:

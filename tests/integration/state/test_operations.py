@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +16,8 @@ from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
 from sharequeue.state.rows import Redelivery
 from sharequeue.values import AcknowledgeType, Lease, SharePartition
-from tests.integration.state.state_calls import audited, in_flight, journal_differs, move_clock, take
+from tests.integration.state.state_calls import audited, in_flight, journal_differs, take
+from tests.waiting import pass_time
 
 ACCEPT, RELEASE, REJECT, RENEW = (
     AcknowledgeType.ACCEPT,
@@ -34,13 +36,9 @@ def state(private_database: Database) -> State:
 
 
 @pytest.fixture
-def at(private_database: Database, state: State) -> SharePartition:
-    """A share-partition of 1,000 records of which 100 may be in flight."""
-    at = SharePartition("g", "t", 0)
-    alter_group_configs(private_database, "g", {**DLQ, "share.partition.max.record.locks": 100})
-    state.initialize(at, "id", 0, 1)
-    state.observe(at, "id", 0, 1000, 1000)
-    return at
+def at_configs() -> Mapping[str, str | int]:
+    """100 of the records may be in flight."""
+    return {"share.partition.max.record.locks": 100}
 
 
 # Not before --------------------------------------------------------------------------------------------------------
@@ -60,7 +58,7 @@ def test_released_records_wait_for_their_time(
     fresh = take(state, at, 5, redelivery)
     assert fresh.offsets == OffsetSet.of((10, 15))
     state.acknowledge(fresh, {ACCEPT: fresh.offsets})
-    move_clock(state, 62)
+    pass_time(state.database, 62)
     again = take(state, at, 10, redelivery)
     assert [(d.delivery_count, d.offsets) for d in again.deliveries][:1] == [(2, OffsetSet.of((0, 10)))]
     assert (state.figures.verify(), journal_differs(state)) == ([], [])
@@ -79,7 +77,7 @@ def test_waiting_records_do_not_hold_up_the_window(
     assert lease.offsets == OffsetSet.of((300, 400))
     assert state.acquire(at, "m", None, 1, redelivery=redelivery) is None
     state.acknowledge(lease, {ACCEPT: lease.offsets})
-    move_clock(state, 62)
+    pass_time(state.database, 62)
     while (lease_or_none := state.acquire(at, "m", None, 100, redelivery=redelivery)) is not None:
         assert lease_or_none.offsets.end <= 300
         state.acknowledge(lease_or_none, {ACCEPT: lease_or_none.offsets})

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ from sharequeue.state import State
 from sharequeue.state.rows import Redelivery
 from sharequeue.values import AcknowledgementBatch, AcknowledgeType, SharePartition
 from tests.fix_stack import LOCK_BOUNDS
-from tests.integration.state.state_calls import audited, move_clock, take
+from tests.integration.state.state_calls import audited, take
+from tests.waiting import pass_time
 
 ACCEPT, RELEASE, REJECT, RENEW = (
     AcknowledgeType.ACCEPT,
@@ -45,13 +47,9 @@ def state(private_database: Database) -> State:
 
 
 @pytest.fixture
-def at(private_database: Database, state: State) -> SharePartition:
-    """A share-partition of 1,000 records of which 100 may be in flight."""
-    at = SharePartition("g", "t", 0)
-    alter_group_configs(private_database, "g", {**DLQ, "share.partition.max.record.locks": 100})
-    state.initialize(at, "id", 0, 1)
-    state.observe(at, "id", 0, 1000, 1000)
-    return at
+def at_configs() -> Mapping[str, str | int]:
+    """100 of the records may be in flight."""
+    return {"share.partition.max.record.locks": 100}
 
 
 # Who holds what ----------------------------------------------------------------------------------------------------
@@ -69,7 +67,7 @@ def test_who_holds_what_since_when(state: State, at: SharePartition) -> None:
         1,
     )
     assert timedelta(0) <= row.acquired_at - taken < timedelta(seconds=5)
-    move_clock(state, 20)
+    pass_time(state.database, 20)
     expires_at = state.renew(lease)
     renewed = state.figures.leases("g")[0]
     assert (renewed.acquired_at, renewed.expires_at) == (row.acquired_at, expires_at)
@@ -84,7 +82,7 @@ def test_the_next_lease_has_a_time_of_its_own(state: State, at: SharePartition) 
     """A lease taken with the answer to the last one is since then, not since the first."""
     lease = take(state, at, 10, "kafka")
     first = state.figures.leases("g")[0].acquired_at
-    move_clock(state, 10)
+    pass_time(state.database, 10)
     state.fetches.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10, redelivery="kafka")
     assert state.figures.leases("g")[0].acquired_at - first >= timedelta(seconds=10)
 
@@ -108,17 +106,17 @@ def expiry(state: State) -> datetime:
 def test_locks_stand_still_while_the_database_is_away(state: State, at: SharePartition) -> None:
     """After a restart of Postgres the first to look finds no lock lapsed that was alive before; then they lapse."""
     assert state.administration.beat() is None
-    move_clock(state, 1)
+    pass_time(state.database, 1)
     lease = take(state, at)
     state.database.rows(
         sa.text("update sharequeue.service_beat set beat_at = sharequeue.clock() returning 1")
     )
-    move_clock(state, 600)
+    pass_time(state.database, 600)
     restart_seen(state)
     assert state.acquire(at, "other", None, 1000, redelivery="kafka") is not None
     assert {each.member_id for each in state.figures.leases("g")} == {"m", "other"}
     state.renew(lease)
-    move_clock(state, 31)
+    pass_time(state.database, 31)
     assert state.sweep().leases == 2
     assert state.figures.verify() == []
 
@@ -131,13 +129,13 @@ def test_an_outage_is_made_up_for_once(state: State, at: SharePartition) -> None
     state.database.rows(
         sa.text("update sharequeue.service_beat set beat_at = sharequeue.clock() returning 1")
     )
-    move_clock(state, 100)
+    pass_time(state.database, 100)
     restart_seen(state)
     for _ in range(3):
         assert state.sweep().leases == 0
     made_up = expiry(state) - before
     assert timedelta(seconds=100) <= made_up < timedelta(seconds=110)
-    move_clock(state, 40)
+    pass_time(state.database, 40)
     assert state.sweep().leases == 1
 
 
@@ -145,12 +143,12 @@ def test_a_silent_service_makes_up_for_its_silence(state: State, at: SharePartit
     """A silence longer than the grace is an outage, a shorter one is not; what lapsed before it stays lapsed."""
     state.administration.beat()
     take(state, at)
-    move_clock(state, 31)
+    pass_time(state.database, 31)
     assert state.administration.beat(timedelta(seconds=60)) is None
     later = take(state, SharePartition("g", "t", 0), 10, "kafka")
     assert later.deliveries[0].delivery_count == 2
     state.administration.beat()
-    move_clock(state, 3600)
+    pass_time(state.database, 3600)
     outage = state.administration.beat(timedelta(seconds=10))
     assert outage is not None
     assert timedelta(hours=1) <= outage < timedelta(hours=1, minutes=1)
@@ -164,7 +162,7 @@ def test_a_service_that_starts_makes_up_before_it_sweeps(
     """The coordinator finds at its start that nobody was heard for an hour: its first sweep ends no lock."""
     state.administration.beat()
     lease = take(state, at)
-    move_clock(state, 3600)
+    pass_time(state.database, 3600)
     stop = threading.Event()
     service = ServiceConfigs.of({**LOCK_BOUNDS, "group.share.delivery.count.limit": "4"})
     coordinator = Coordinator(state.database, topics, service, interval=0.02)
@@ -227,7 +225,7 @@ def test_a_service_whose_database_stood_still_makes_up_before_it_sweeps(
 def test_without_a_service_the_clock_alone_decides(state: State, at: SharePartition) -> None:
     """No beat was ever written: a lock lapses at its expiry, whatever happened in between."""
     take(state, at)
-    move_clock(state, 31)
+    pass_time(state.database, 31)
     assert state.sweep().leases == 1
 
 
@@ -235,7 +233,7 @@ def test_all_locks_extended_by_hand(state: State, at: SharePartition) -> None:
     """One call makes every lock last longer, and what a share-partition knows of its earliest expiry with it."""
     take(state, at)
     assert state.administration.extend_locks(timedelta(hours=1)) == 1
-    move_clock(state, 3600)
+    pass_time(state.database, 3600)
     assert state.sweep().leases == 0
     with pytest.raises(InvalidRequest):
         state.administration.extend_locks(timedelta(seconds=-1))
@@ -278,7 +276,7 @@ def test_a_lock_survives_the_crash_of_everything(stack_home: Path) -> None:
         time.sleep(0.01)
     with started() as database:
         state = State(database)
-        move_clock(state, 60)
+        pass_time(state.database, 60)
         other = state.acquire(at, "other", None, 5)
         assert other is not None
         assert other.offsets == OffsetSet.of((10, 15))
@@ -306,7 +304,7 @@ def test_a_lock_survives_the_kill_of_one_backend(stack_home: Path) -> None:
         state.administration.beat()
         lease = take(state, at)
         before = database.rows(started)
-        move_clock(state, 60)
+        pass_time(state.database, 60)
         with database.engine.connect() as victim:
             pid = victim.execute(sa.text("select pg_backend_pid()")).scalar_one()
             os.kill(pid, signal.SIGKILL)
@@ -324,6 +322,6 @@ def test_a_lock_survives_the_kill_of_one_backend(stack_home: Path) -> None:
         assert state.renew(lease) > state.now()
         outage = state.administration.beat()
         assert outage is None, "noted already, once"
-        move_clock(state, 120)
+        pass_time(state.database, 120)
         assert state.sweep().leases == 1
         assert state.figures.verify() == []

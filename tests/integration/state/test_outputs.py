@@ -20,7 +20,7 @@ from sharequeue.spark.outcomes import acknowledging as answering
 from sharequeue.spark.outcomes.missing import Acknowledgement
 from sharequeue.state import State
 from sharequeue.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, SharePartition
-from tests.integration.state.state_calls import move_clock
+from tests.waiting import pass_time
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 AT = SharePartition("g", "t", 0)
@@ -60,7 +60,7 @@ def counted(state: State, group: str = "g") -> list[tuple[int, str, int]]:
 
 def lapse(state: State, lease: Lease) -> None:
     """The lock lapses, and another worker accepts the records with an output of its own."""
-    move_clock(state, 31)
+    pass_time(state.database, 31)
     accept_elsewhere(state)
 
 
@@ -149,7 +149,7 @@ def test_a_repeated_call_gets_its_first_answer_and_the_output_counts_once(state:
     """Also after the lease is gone and its lock would have lapsed."""
     lease, request_id = held(state, "m"), uuid4()
     first = state.acknowledge(lease, {ACCEPT: lease.offsets}, outputs=output(lease), request_id=request_id)
-    move_clock(state, 60)
+    pass_time(state.database, 60)
     again = state.acknowledge(lease, {ACCEPT: lease.offsets}, outputs=output(lease), request_id=request_id)
     assert again == first
     assert len(counted(state)) == 1

@@ -6,7 +6,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import replace
-from datetime import timedelta
 from uuid import uuid4
 
 import pytest
@@ -26,6 +25,7 @@ from sharequeue.errors import (
 from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
 from sharequeue.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
+from tests.waiting import pass_time
 
 ACCEPT, RELEASE, REJECT, GAP = (
     AcknowledgeType.ACCEPT,
@@ -38,34 +38,6 @@ ACCEPT, RELEASE, REJECT, GAP = (
 @pytest.fixture
 def state(private_database: Database) -> State:
     return State(private_database)
-
-
-@pytest.fixture
-def at(private_database: Database, state: State) -> SharePartition:
-    """A share-partition of a group with a dead-letter topic, limit 5, and 1,000 records in the log."""
-    at = SharePartition("g", "t", 0)
-    configs = {"share.partition.max.record.locks": "2000000", "errors.deadletterqueue.topic.name": "dlq.g"}
-    with private_database.transaction() as connection:
-        connection.execute(sa.text("insert into sharequeue.share_groups (group_id) values ('g')"))
-        for name, value in configs.items():
-            connection.execute(
-                sa.text("insert into sharequeue.group_configs values ('g', :name, :value)"),
-                {"name": name, "value": value},
-            )
-    state.initialize(at, "id", 0, 2)
-    state.observe(at, "id", 0, 1000, 1000)
-    return at
-
-
-def pass_time(database: Database, seconds: float) -> None:
-    with database.transaction() as connection:
-        connection.execute(
-            sa.text(
-                "select sharequeue.set_clock_offset(coalesce((select amount from sharequeue.clock_offset),"
-                " interval '0') + :more)"
-            ),
-            {"more": timedelta(seconds=seconds)},
-        )
 
 
 def acquired(state: State, at: SharePartition, most: int = 10_000, member: str = "m1") -> Lease:

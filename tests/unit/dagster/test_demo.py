@@ -11,7 +11,7 @@ from orchestration.demo.runs import sole_demo, stage_of
 from orchestration.demo.waiting import Holder, wait_for_holders
 from sharequeue.kafka.topics import LogOffsets
 from sharequeue.local.home import Home
-from tests.unit.test_orchestration_sensor import status
+from tests.unit.dagster.test_sensor import status
 
 
 def logs(*ends: int) -> dict[int, LogOffsets]:

@@ -14,7 +14,7 @@ from orchestration.definitions import defs
 from orchestration.defs.flight_delays import group
 from sharequeue.groups.configs import validate_group_config
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.dagster` that need no server."""

@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.deadletters` that need no server."""

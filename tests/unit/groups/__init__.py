@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.groups` that need no server."""

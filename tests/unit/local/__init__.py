@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.local` that need no server."""

@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.redrive` that need no server."""

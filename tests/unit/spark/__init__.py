@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.spark` that need no server."""

@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.state` that need no server."""

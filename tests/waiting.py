@@ -1,0 +1,56 @@
+"""Time in the tests: a condition is waited for, the database's clock is moved on, a coordinator at work meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.service.coordinator import Coordinator
+
+
+def wait_until(
+    condition: Callable[[], bool],
+    seconds: float = 60,
+    otherwise: str | Callable[[], object] = "the condition did not come",
+) -> None:
+    """Wait for a condition; after so many seconds it fails with what is said, or asked for, then."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        late = time.monotonic() > deadline
+        assert not late, f"after {seconds:g} s: {otherwise() if callable(otherwise) else otherwise}"
+        time.sleep(0.02)
+
+
+def set_clock(database: Database, ahead: timedelta) -> None:
+    """Set the database's clock so far ahead of real time."""
+    database.rows(sa.text("select sharequeue.set_clock_offset(:ahead)"), ahead=ahead)
+
+
+def pass_time(database: Database, seconds: float) -> None:
+    """Move the database's clock on from where it is."""
+    database.rows(
+        sa.text(
+            "select sharequeue.set_clock_offset("
+            "coalesce((select amount from sharequeue.clock_offset), interval '0') + :more)"
+        ),
+        more=timedelta(seconds=seconds),
+    )
+
+
+@contextmanager
+def running(coordinator: Coordinator) -> Iterator[None]:
+    """Have a coordinator at work, in a thread of its own."""
+    stop = threading.Event()
+    thread = threading.Thread(target=coordinator.run, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(20)
