@@ -314,7 +314,7 @@ def test_the_service_is_alive_and_ready(containers: Containers) -> None:
     """It answers under the port of its command, and finds schema and broker."""
     url = f"http://127.0.0.1:{containers.port('service-1', 28080)}"
     assert httpx.get(f"{url}/health", trust_env=False).json()["status"] == "alive"
-    wait_until(lambda: httpx.get(f"{url}/ready", trust_env=False).is_success, 20, "the service is not ready")
+    wait_until(lambda: httpx.get(f"{url}/ready", trust_env=False).is_success, 60, "the service is not ready")
 
 
 def test_the_webserver_loads_the_code_location(containers: Containers) -> None:
