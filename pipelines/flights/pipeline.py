@@ -37,7 +37,7 @@ _MALFORMED = "malformed"
 
 
 def delays_by_carrier_and_day(accepted: DataFrame) -> DataFrame:
-    """Partial sums by lease: flights, delayed flights and total arrival delay (minutes) of each carrier and
+    """Return partial sums by lease: flights, delayed flights and total arrival delay (minutes) of each carrier and
     day.
     """
     return accepted.groupBy("lease_id", "carrier", fn.make_date("year", "month", "day").alias("day")).agg(
@@ -48,7 +48,7 @@ def delays_by_carrier_and_day(accepted: DataFrame) -> DataFrame:
 
 
 def merged_delays(partials: DataFrame) -> DataFrame:
-    """The summary, from the partial sums of all leases that count: one row for each carrier and day."""
+    """Return the summary from the partial sums of all leases that count: one row for each carrier and day."""
     return (
         partials.groupBy("carrier", "day")
         .agg(*(fn.sum(name).alias(name) for name in ("flights", "delayed_flights", "arrival_delay_minutes")))
@@ -70,7 +70,7 @@ DELAYS = Summary("delays", delays_by_carrier_and_day)
     deliveries_per_run=5,
 )
 def flight_delays(records: DataFrame) -> DataFrame:
-    """Parse and validate the flights, and say what is to become of each."""
+    """Parse and validate the flights, and give each an outcome."""
     with_corrupt = StructType([*FLIGHT.fields, StructField(_MALFORMED, StringType())])
     parsed = fn.from_json(
         fn.col("value").cast("string"),
@@ -104,7 +104,7 @@ def flight_delays(records: DataFrame) -> DataFrame:
 
 
 def _reason() -> Column:
-    """Why a value is no flight; null when it is one."""
+    """Return why a value is no flight; null when it is one."""
     absent = fn.concat_ws(", ", *(fn.when(fn.col(f"f.{name}").isNull(), name) for name in REQUIRED))
     any_absent = fn.col(f"f.{REQUIRED[0]}").isNull()
     for name in REQUIRED[1:]:

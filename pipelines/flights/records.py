@@ -8,7 +8,7 @@ flights a year later, and another year later, with nothing new about them but th
 Key: carrier and flight number, such as `UA1545`. All departures of a flight stay in order in one partition,
 the 5,725 of them spread evenly, and it is always there (the tail number is not, where the flight was
 cancelled). It is placed by Kafka's own murmur2, so that any other producer with Kafka's default partitioner
-puts the same key in the same place. Timestamp: the scheduled departure, in UTC: it is known of cancelled
+puts the same key into the same partition. Timestamp: the scheduled departure, in UTC: it is known of cancelled
 flights too. Headers: `source` and `schema` say where a record comes from and how to read it, as real
 pipelines' records do.
 """

@@ -42,7 +42,7 @@ class ShareGroupJob:
     calls the handler on a frame without rows before anything is leased. `lock_duration_ms` is the group's own when
     None, and lies inside the service's bounds (15,000 to 60,000 unless it is configured otherwise). `headers` may be
     switched off where they are not used, which spares decoding them. `destination` says where accepted rows go
-    (`sinks.py`); None leaves them in files, by lease. `max_bytes` bounds the keys and values of a round, by the mean
+    (`sinks/`); None leaves them in files, by lease. `max_bytes` bounds the keys and values of a round, by the mean
     size of the records; None takes the group config `sharequeue.fetch.max.bytes`, 0 is no bound.
     """
 
@@ -83,7 +83,7 @@ class ShareGroupJob:
                 raise ValueError(f"{name!r} cannot be the name of a sink: it becomes a folder's name")
 
     def __call__(self, records: DataFrame) -> DataFrame:
-        """What the handler makes of these records."""
+        """Return what the handler makes of these records."""
         return self.handler(records)
 
     @property

@@ -1,10 +1,10 @@
 """How does a Spark job of one's own lease records, and acknowledge them?
 
-`lease` → `.records` → `.acknowledge`, with any DataFrame code in between and any writer: the small public face of
-what `run.py` does round by round for a `pipeline`. The locks are kept meanwhile, and what is not acknowledged when
-the block ends is given back at once. The outcomes are read from what was durably written, never from memory, so that
-nothing is accepted that is not there. Records are processed at least once: a run that dies after its writer and
-before its acknowledgement has written records that come again.
+`lease` → `.records` → `.acknowledge`, with any DataFrame code in between and any writer. `run.py` does the same
+round by round for a `pipeline`. The locks are kept meanwhile. What is not acknowledged when the block
+ends is given back at once. The outcomes are read from what was durably written, never from memory, so that nothing is
+accepted that is not there. Records are processed at least once: a run that dies after its writer and before its
+acknowledgement has written records that come again.
 """
 
 from __future__ import annotations
@@ -292,9 +292,7 @@ def lease(
 
 
 def _in_turn(member: Member, topics: Sequence[str]) -> list[SharePartition]:
-    """What is assigned and of these topics, beginning elsewhere each time and in each member, so that none
-    starves.
-    """
+    """Return what is assigned of these topics; each time and each member begins at another, so that none starves."""
     assigned = sorted(sp for sp in member.assignment if sp.topic in topics)
     turn = (next(_turns) + zlib.crc32(member.member_id.encode())) % len(assigned) if assigned else 0
     return assigned[turn:] + assigned[:turn]

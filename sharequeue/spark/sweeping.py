@@ -43,7 +43,7 @@ def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -
     found = [
         (sink, path, leases) for sink in names.all for path, leases in _folders(files, settings, state, sink)
     ]
-    # In this order: a lease that is acknowledged between the two questions is in the second answer.
+    # In this order: a lease that is acknowledged between the two questions is in the second result.
     held = {row.lease_id for row in state.figures.leases(names.group)}
     counted = {
         (sink, row.lease_id)

@@ -1,10 +1,10 @@
 """How do many small files of a sink become few, while others read and write it?
 
-The folders of small leases are read, written as one new folder of large files, and then the manifest moves from the
-old folders to the new one in one transaction of Postgres. Readers go by the manifest: each sees the old folders
-or the new one, never both, and never none. The old folders stay for a grace, for readers who looked before;
-then a sweep removes them. A compaction is announced before it writes, so that whatever it leaves when it is
-killed is found.
+The folders of small leases are read and written as one new folder of large files. Then the manifest moves from the
+old folders to the new one, in one transaction of Postgres. Readers use the manifest: each sees the old folders or the
+new one, never both, and never none. The old folders stay for a grace period, for readers who looked before; then a
+sweep removes them. A compaction is announced in the state before it writes, so that what a killed one leaves is
+found.
 
     python -m sharequeue.spark.output.compaction GROUP SINK [--dry-run] [--sweep-only] [--grace-seconds 3600]
 """
@@ -42,7 +42,7 @@ from sharequeue.state import State
 Step = Literal["begun", "written", "placed", "committed", "removed"]
 
 TARGET_BYTES = 128 * 2**20
-"""Size of a file aimed at: Spark reads that much in one task."""
+"""Wanted size of a file: Spark reads that much in one task."""
 MOST_FOLDERS = 1000
 """Folders brought together by one compaction; more take several."""
 _OURS = re.compile(r"/(lease=([0-9a-f-]{36}-)?\d+|compact(ed|ing)=[0-9a-f-]{36})$")
@@ -182,8 +182,9 @@ def _replace(
 
 
 def _records_in(written: DataFrame) -> int | None:
-    """How many records a manifest counts for these rows: accepted ones by row, others by offset, for a handler may
-    make several rows of one. None for a summary, whose rows are sums and whose manifest counts what they are sums of.
+    """Return how many records a manifest counts for these rows: accepted ones by row, others by offset, because a
+    handler may make several rows of one record. Return None for a summary: its rows are sums, and its manifest counts
+    the records that were summed.
     """
     if not {"outcome", "lease_id", "offset"} <= set(written.columns):
         return None
@@ -194,7 +195,7 @@ def _records_in(written: DataFrame) -> int | None:
 
 
 def _staging(settings: Settings, sink: str, compaction_id: UUID) -> str:
-    """Where a compaction writes before its folder is whole."""
+    """Return the folder that a compaction writes before it is complete."""
     return f"{sink_root(settings, sink)}/{STAGING}/compacting={compaction_id}"
 
 
