@@ -29,8 +29,8 @@ class Administration:
     def pause(
         self, group_id: str, reason: str | None, topic: str | None = None, partition: int | None = None
     ) -> int:
-        """Stops leasing from a group, or from some of its share-partitions; None resumes, and closes the
-        circuit breaker. What is leased may still be answered. Answers how many rows that concerned.
+        """Stop leasing from a group, or from some of its share-partitions; None resumes, and closes the
+        circuit breaker. What is leased may still be acknowledged. Return how many rows that concerned.
 
         Raises GroupIdNotFound, UnknownTopicOrPartition, and InvalidRequest for an empty reason.
         """
@@ -49,9 +49,9 @@ class Administration:
     def alter_offsets(
         self, at: SharePartition, topic_id: str, start_offset: int, state_epoch: int | None = None
     ) -> int:
-        """Begins a share-partition anew at an offset: nothing is in flight, holders from before are fenced.
+        """Begin a share-partition anew at an offset: nothing is in flight, holders from before are fenced.
 
-        Answers the new state epoch. Raises NonEmptyGroup, GroupIdNotFound, InvalidRequest.
+        Return the new state epoch. Raises NonEmptyGroup, GroupIdNotFound, InvalidRequest.
         """
         rows = self._database.rows(
             sa.text(
@@ -73,7 +73,7 @@ class Administration:
         *,
         execute: bool = False,
     ) -> list[ResetRow]:
-        """Begins many share-partitions anew, by topic and partition; the group is made if there is none.
+        """Begin many share-partitions anew, by topic and partition; the group is made if there is none.
 
         Without ``execute`` it only says what would be done. A partition that is refused does not stop the
         others (Kafka's AlterShareGroupOffsets). Raises NonEmptyGroup, InvalidGroupId.
@@ -105,7 +105,7 @@ class Administration:
         return sorted(done, key=lambda row: (row.topic, row.partition))
 
     def delete_offsets(self, group_id: str, topic: str) -> int:
-        """Forgets a group's share-partitions of a topic; answers how many there were.
+        """Forget a group's share-partitions of a topic; return how many there were.
 
         Raises NonEmptyGroup, GroupIdNotFound.
         """
@@ -117,7 +117,7 @@ class Administration:
         return int(rows[0]["deleted"])
 
     def delete_group(self, group_id: str) -> bool:
-        """Deletes a group with all it has; answers whether there was one. Raises NonEmptyGroup."""
+        """Delete a group with all it has; return whether there was one. Raises NonEmptyGroup."""
         rows = self._database.call(
             sa.text("select sharequeue.delete_group(:group_id) as deleted"), group_id=group_id
         )
@@ -126,18 +126,18 @@ class Administration:
     def force_release(
         self, at: SharePartition, offsets: OffsetSet, *, execute: bool = False
     ) -> list[ForcedRun]:
-        """Makes chosen offsets available at once, whoever holds them or whatever they wait for.
+        """Make chosen offsets available at once, whoever holds them or whatever they wait for.
 
-        A holder is fenced for them: its answer gets InvalidRecordState. What is done with, on its way to the
+        A holder is fenced for them: its acknowledgement gets InvalidRecordState. What is done with, on its way to the
         dead-letter topic or was never delivered is refused and stays. Without ``execute`` nothing changes and the
-        answer says what would.
+        result says what would.
         """
         return self._force(at, offsets, "release", execute)
 
     def force_dead_letter(
         self, at: SharePartition, offsets: OffsetSet, *, execute: bool = False
     ) -> list[ForcedRun]:
-        """Sends chosen offsets to the dead-letter topic as rejected, whoever holds them; archives them where the
+        """Send chosen offsets to the dead-letter topic as rejected, whoever holds them; archive them where the
         group has no such topic. Otherwise as :meth:`force_release`."""
         return self._force(at, offsets, "dead_letter", execute)
 
@@ -170,7 +170,7 @@ class Administration:
         return sorted(done, key=lambda run: run.offsets.first)
 
     def extend_locks(self, amount: timedelta) -> int:
-        """Makes every lock there is last so much longer; answers how many leases that were."""
+        """Extend every lock by this time; return how many leases were extended."""
         rows = self._database.rows(
             sa.text("select sharequeue.extend_locks(cast(:amount as interval)) as extended"), amount=amount
         )
@@ -179,20 +179,20 @@ class Administration:
     def raise_state_epochs(self) -> int:
         """After a restore from a backup: fences every holder from before, and makes what was leased available.
 
-        Answers how many share-partitions there are.
+        Return how many share-partitions there are.
         """
         rows = self._database.rows(sa.text("select sharequeue.raise_state_epochs() as raised"))
         return int(rows[0]["raised"])
 
     def check_cluster(self, cluster_id: str) -> None:
-        """The broker that was asked is of this Kafka cluster; binds the state to the first that the service meets.
+        """Check that the state is of this Kafka cluster; the first one that the service asks about is bound to it.
 
-        Raises InconsistentClusterId, with both ids and what to do, when the state is of another.
+        Raises InconsistentClusterId, with both ids and what to do, when the state is of another cluster.
         """
         self._database.call(sa.text("select sharequeue.check_cluster(:cluster_id)"), cluster_id=cluster_id)
 
     def note_topics(self, topic_ids: Mapping[str, str | None]) -> None:
-        """Writes down what the broker has just said of topics: the id that each has now, None where there is none."""
+        """Record what the broker says of topics: the id that each has now, None where there is no such topic."""
         self._database.call(
             sa.text("select sharequeue.note_topics(cast(:topics as text[]), cast(:topic_ids as text[]))"),
             topics=list(topic_ids),
@@ -202,7 +202,7 @@ class Administration:
     def remove_deleted_topics(
         self, gone_for: timedelta, *, execute: bool, group_id: str | None = None
     ) -> list[DeletedTopic]:
-        """Removes what groups, or one group, have of topics of which the broker has said for ``gone_for`` that they
+        """Remove what groups, or one group, have of topics of which the broker has said for ``gone_for`` that they
         are gone, and says so still. Without ``execute`` only says what that is."""
         rows = self._database.rows(
             sa.text(
@@ -216,7 +216,7 @@ class Administration:
         return [DeletedTopic(**row) for row in rows]
 
     def beat(self, longer_than: timedelta | None = None) -> timedelta | None:
-        """Writes down that the service is alive; answers how long an outage was that this ends.
+        """Record that the service is alive; return how long the outage was that this ends, None without one.
 
         An outage is another Postgres server than at the last beat, or a silence ``longer_than`` given. Locks that
         it would have ended go on afterwards with the time they had left (``sql/functions/30_state/outages.sql``).
@@ -229,8 +229,10 @@ class Administration:
         return outage
 
     def give_back_room(self) -> tuple[str, ...]:
-        """Writes anew the tables that are nearly all room, as a transaction left open elsewhere makes them; gives
-        their names. Harmless to call often: it looks at sizes, and does nothing while room would come of nothing."""
+        """Rewrite the tables that are mostly free space, after a long transaction elsewhere; return their names.
+
+        It may be called often: it looks at sizes first, and does nothing where it would gain nothing.
+        """
         return tuple(
             self._database.rows(sa.text("select sharequeue.give_back_room() as tables"))[0]["tables"]
         )

@@ -1,6 +1,6 @@
 """Which records are dead letters, and how far is each on its way?
 
-The state's half of KIP-1191: batches of ARCHIVING records under a number that is durable before anything is
+The state's part of KIP-1191: batches of ARCHIVING records under a number that is durable before anything is
 produced, and their end once the broker confirmed them (``sql/functions/40_dead_letters/batches.sql``). Writing them
 to the topic is ``sharequeue.deadletters.writer``'s matter.
 """
@@ -41,9 +41,9 @@ class DeadLetters:
         return {row["topic"] for row in rows}
 
     def open(self, at: SharePartition, max_records: int) -> DeadLetterBatch | None:
-        """The batch of dead letters to write next: the open one again, or a new one of the lowest offsets.
+        """Return the batch of dead letters to write next: the open one, or a new one of the lowest offsets.
 
-        None when none waits.
+        None when no dead letter waits.
         """
         rows = self._database.call(
             sa.text(
@@ -62,8 +62,10 @@ class DeadLetters:
         return DeadLetterBatch(at, first["sequence"], first["topic_id"], letters, first["opened_at"])
 
     def close(self, at: SharePartition, sequence: int, *, dropped: bool = False) -> int:
-        """ARCHIVING becomes ARCHIVED for a batch the broker confirmed; answers its records, 0 if closed
-        before."""
+        """Close a batch that the broker has confirmed: its records become ARCHIVED.
+
+        Return how many, 0 if it was closed before.
+        """
         rows = self._database.call(
             sa.text(
                 "select sharequeue.close_dead_letters(:group_id, :topic, :partition, :sequence, :dropped) as closed"
@@ -75,7 +77,7 @@ class DeadLetters:
         return int(rows[0]["closed"])
 
     def attempts(self, at: SharePartition, sequence: int) -> list[Attempt]:
-        """The deliveries that the records of a batch went through in vain, oldest first."""
+        """Return the deliveries of a batch's records that failed, oldest first."""
         rows = self._database.call(
             sa.text(
                 "select lease_id, member_id, client_id, acquired_at, cast(offsets as text) as offsets, exceptions"
@@ -97,7 +99,7 @@ class DeadLetters:
         ]
 
     def hold(self, at: SharePartition, reason: str | None) -> None:
-        """Say why what waits cannot be written, for everybody to see; None takes it back, as closing a batch does."""
+        """Record why the waiting dead letters cannot be written. None removes it, and so does closing a batch."""
         self._database.call(
             sa.text(
                 "select sharequeue.hold_dead_letters(:group_id, :topic, :partition, cast(:reason as text))"
@@ -112,7 +114,7 @@ class DeadLetters:
         return bool(rows[0]["drains"])
 
     def held(self, group_id: str | None = None) -> list[HeldDeadLetters]:
-        """What no drain could write, of a group or of all."""
+        """Return what no drain could write, of a group or of all."""
         rows = self._database.rows(
             sa.text(
                 "select group_id, topic, partition, records, reason, since from sharequeue.dead_letters_held"
@@ -131,7 +133,7 @@ class DeadLetters:
         ]
 
     def written(self, group_id: str) -> list[ArchivedRun]:
-        """Every closed run of dead letters of a group, in the order of writing."""
+        """Return every closed run of dead letters of a group, in the order of writing."""
         rows = self._database.rows(
             sa.text(
                 "select topic, partition, sequence, cause, delivery_count, offsets, written_at, dropped"

@@ -1,8 +1,8 @@
-"""How does an online member answer and fetch, the way Kafka's clients do?
+"""How does an online member acknowledge and fetch, the way Kafka's clients do?
 
 Acknowledgements as Kafka's batches (R-AK: first and last offset, in order, with one type for all or one per
-offset), and the ShareFetch that carries them: answer one lease and take the next, in one call and one commit.
-Batch runs answer in sets of offsets; that is ``State.acknowledge``.
+offset), and the ShareFetch that carries them: acknowledge one lease and take the next, in one call and one commit.
+Batch runs acknowledge sets of offsets; that is ``State.acknowledge``.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Fetches:
         not_before: datetime | None = None,
         request_id: UUID | None = None,
     ) -> Acknowledged:
-        """Answers batches in order, all or nothing, but that locks renewed before a failing batch stay renewed.
+        """Acknowledge batches in order, all or nothing; but locks renewed before a failing batch stay renewed.
 
-        Without ``token`` and ``member_epoch`` whoever names the member may answer for it, as on a broker
+        Without ``token`` and ``member_epoch`` whoever names the member may acknowledge for it, as on a broker
         (R-AK). ``renewing`` is the request's IsRenewAck (KIP-1222). Raises InvalidRequest for batches that are
         reversed, overlap, reach past the window or are more than two million, InvalidRecordState for offsets
         that are not held.
@@ -95,7 +95,7 @@ class Fetches:
         not_before: datetime | None = None,
         request_id: UUID | None = None,
     ) -> AcknowledgedAndAcquired:
-        """Answers records of a lease and takes the next, in one call and one commit.
+        """Acknowledge records of a lease and take the next, in one call and one commit.
 
         Refusals come as values: that of the acknowledgement does not stop the acquire, and neither undoes the
         other. Units and rules as in ``acknowledge`` and ``acquire``. A call that renews locks acquires nothing

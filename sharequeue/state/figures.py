@@ -20,7 +20,7 @@ class Figures:
         self._database = database
 
     def describe(self, group_id: str | None = None) -> list[SharePartitionStatus]:
-        """The figures of every share-partition of a group, or of all groups."""
+        """Return the figures of every share-partition of a group, or of all groups."""
         rows = self._database.rows(
             sa.text(
                 "select group_id, topic, partition, topic_id, status, state_epoch, spso, speo, log_start, log_end,"
@@ -36,7 +36,7 @@ class Figures:
         return [SharePartitionStatus(**row) for row in rows]
 
     def leases(self, group_id: str) -> list[LeaseRow]:
-        """Who holds what in a group, soonest to lapse first."""
+        """Return the leases of a group, soonest to lapse first."""
         rows = self._database.rows(
             sa.text(
                 "select lease_id, topic, partition, member_id, records, acquired_at, expires_at, seconds_left,"
@@ -48,7 +48,7 @@ class Figures:
         return [LeaseRow(**{**row, "offsets": OffsetSet.parse(row["offsets"] or "{}")}) for row in rows]
 
     def delivery_counts(self, group_id: str) -> list[DeliveryCount]:
-        """The histogram of delivery counts over all records of a group that have ended, by outcome."""
+        """Return the histogram of delivery counts over all records of a group that have ended, by outcome."""
         rows = self._database.rows(
             sa.text(
                 "select topic, partition, outcome, delivery_count, records from sharequeue.delivery_count_totals"
@@ -59,7 +59,7 @@ class Figures:
         return [DeliveryCount(**row) for row in rows]
 
     def verify(self, group_id: str | None = None) -> list[str]:
-        """The invariants of the state that do not hold, in words; empty when all do."""
+        """Return the invariants of the state that do not hold, in words; empty when all hold."""
         rows = self._database.rows(
             sa.text("select * from sharequeue.verify(cast(:group_id as text))"), group_id=group_id
         )

@@ -175,7 +175,7 @@ class Journal:
         self._database = database
 
     def take_snapshot(self, at: SharePartition) -> int | None:
-        """Takes a snapshot now; answers where it begins, None when the share-partition is not initialised."""
+        """Take a snapshot now; return where it begins, None when the share-partition is not initialised."""
         rows = self._database.rows(
             sa.text("select sharequeue.take_snapshot(cast(:id as bigint)) as journal_id"), id=self._id(at)
         )
@@ -272,7 +272,7 @@ class Journal:
         return [JournalPartition(**row) for row in rows]
 
     def roll_up(self, day: date) -> int:
-        """Counts a day (UTC) of the journal anew; answers how many share-partitions it concerned."""
+        """Counts a day (UTC) of the journal anew; return how many share-partitions it concerned."""
         rows = self._database.rows(sa.text("select sharequeue.roll_up_journal(:day) as counted"), day=day)
         return int(rows[0]["counted"])
 

@@ -75,7 +75,7 @@ class Many:
         self._database = database
 
     def observe(self, seen: Sequence[LogSeen]) -> dict[SharePartition, str | None]:
-        """Records what the broker said of many logs of one group, as ``observe``; answers their status.
+        """Record what the broker said of many logs of one group, as ``State.observe``; return their status.
 
         Only what changed is written. In several calls where there are more than ``OBSERVED_AT_ONCE``.
         """
@@ -114,7 +114,7 @@ class Many:
         parts: int = 1,
         last_attempt: bool = True,
     ) -> AcquiredMany:
-        """Leases from these share-partitions, in this order, up to ``max_records`` records together.
+        """Lease from these share-partitions, in this order, up to ``max_records`` records together.
 
         ``max_bytes`` bounds them further, by the mean size of a topic's records (``mean_bytes``); the first lease
         has at least one record. ``leave_outs`` are the offsets of each that are not leased again. Of the suspects
@@ -155,7 +155,7 @@ class Many:
         return AcquiredMany(tuple(leases), refusals)
 
     def renew(self, leases: Sequence[Lease]) -> list[datetime | ShareError]:
-        """A full lock duration from now for each of these leases, as ``renew``: the new expiry, or why not."""
+        """Renew each of these leases, as ``State.renew``; return the new expiry of each, or why it was refused."""
         if not leases:
             return []
         rows = self._database.call(
@@ -202,8 +202,7 @@ class Many:
         return [refusal(row) or acknowledged_of(row) for row in rows]
 
     def release(self, leases: Sequence[Lease], *, cancelled: bool = False, refund: bool = False) -> int:
-        """Gives back, unanswered, what these leases still hold, as ``release_lease``; answers how many records
-        that was."""
+        """Give back what these leases still hold, as ``State.release_lease``; return how many records that was."""
         if not leases:
             return 0
         # Under whichever epoch each was acquired: whoever gives back is not asked for one.

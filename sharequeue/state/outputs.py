@@ -25,14 +25,14 @@ class Outputs:
         self._state_id: UUID | None = None
 
     def state_id(self) -> UUID:
-        """Which state this is: outputs carry it in their names. Asked for once."""
+        """Return the id of this state, which the names of outputs carry. The database is asked once."""
         if self._state_id is None:
             rows = self._database.rows(sa.text("select sharequeue.state_id() as state_id"))
             self._state_id = UUID(str(rows[0]["state_id"]))
         return self._state_id
 
     def counted(self, group_id: str, sink: str) -> list[OutputRow]:
-        """The outputs of a sink that count: the manifest its readers go by."""
+        """Return the outputs of a sink that count: the manifest that its readers use."""
         rows = self._database.rows(
             sa.text(
                 "select lease_id, topic, partition, location, records, acknowledged_at"
@@ -44,7 +44,7 @@ class Outputs:
         return [OutputRow(**row) for row in rows]
 
     def begin_compaction(self, compaction_id: UUID, group_id: str, sink: str, location: str) -> None:
-        """Announces that a folder will be written, so that a sweep finds it whatever happens."""
+        """Announce that a folder will be written, so that a sweep finds it whatever happens."""
         self._database.call(
             sa.text("select sharequeue.begin_compaction(cast(:id as uuid), :group_id, :sink, :location)"),
             id=str(compaction_id),
@@ -54,7 +54,7 @@ class Outputs:
         )
 
     def commit_compaction(self, compaction_id: UUID, replaced: Sequence[str], records: int) -> int:
-        """The new folder, with so many records, counts instead of these; answers how many leases' it holds.
+        """Count the new folder, with so many records, instead of these; return of how many leases it is.
 
         Raises InvalidRequest, and nothing has changed, when a sweep has given the compaction up, or when the old
         folders do not count that many records any more.
@@ -70,8 +70,11 @@ class Outputs:
         return int(rows[0]["moved"])
 
     def removable(self, group_id: str, sink: str, grace: timedelta) -> dict[UUID, list[str]]:
-        """Folders by compaction that no reader needs any more: replaced longer ago than the grace, or new ones of
-        compactions that took longer than it, which are given up by this."""
+        """Return the folders that no reader needs any more, by compaction.
+
+        These are folders that were replaced longer ago than the grace period, and new ones of compactions that took
+        longer than it: such a compaction is given up.
+        """
         rows = self._database.call(
             sa.text("select * from sharequeue.removable_outputs(:group_id, :sink, cast(:grace as interval))"),
             group_id=group_id,
@@ -81,7 +84,7 @@ class Outputs:
         return {UUID(str(row["compaction_id"])): list(row["folders"]) for row in rows}
 
     def forget_compaction(self, compaction_id: UUID) -> bool:
-        """The compaction's folders were removed; answers whether it was known."""
+        """Forget a compaction whose folders were removed; return whether it was known."""
         rows = self._database.call(
             sa.text("select sharequeue.forget_compaction(cast(:id as uuid)) as known"), id=str(compaction_id)
         )

@@ -41,7 +41,7 @@ class Reports:
         self._database = database
 
     def record(self, group_id: str) -> datetime:
-        """Adds one snapshot of the group to the history; answers its time by the database clock."""
+        """Add one snapshot of the group to the history; return its time by the database clock."""
         rows = self._database.rows(
             sa.text("select sharequeue.record_report(:group_id) as reported_at"), group_id=group_id
         )

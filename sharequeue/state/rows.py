@@ -65,13 +65,13 @@ def acknowledged_of(row: Mapping[Any, Any]) -> Acknowledged:
 
 
 def refusal(row: Mapping[Any, Any], prefix: str = "") -> ShareError | None:
-    """The error that a row tells of; None when it tells of none."""
+    """Return the error in a row, None where there is none."""
     code = row[f"{prefix}error_code"]
     return error_for(int(str(code)), str(row[f"{prefix}error_message"])) if code else None
 
 
 def raise_refusal(row: Mapping[Any, Any]) -> None:
-    """Raises the error that a row tells of, if it does."""
+    """Raise the error in a row, if there is one."""
     error = refusal(row)
     if error is not None:
         raise error
@@ -80,7 +80,7 @@ def raise_refusal(row: Mapping[Any, Any]) -> None:
 def lease_of(
     rows: Sequence[Mapping[Any, Any]], at: SharePartition, member_id: str, member_epoch: int | None
 ) -> Lease:
-    """The lease that an acquire answers in rows, one row per range."""
+    """The lease that an acquire returns in rows, one row per range."""
     first = rows[0]
     return Lease(
         lease_id=first["lease_id"],

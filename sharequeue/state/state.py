@@ -89,7 +89,7 @@ class State:
         return clock
 
     def initialize(self, at: SharePartition, topic_id: str, start_offset: int, state_epoch: int) -> bool:
-        """Gives a share-partition its start offset (R-IN); answers whether it was new. A second time
+        """Give a share-partition its start offset (R-IN); return whether it was new. A second time
         changes nothing."""
         rows = self.database.call(
             sa.text(
@@ -106,9 +106,9 @@ class State:
     def observe(
         self, at: SharePartition, topic_id: str, log_start: int, log_end: int, last_stable_offset: int
     ) -> str | None:
-        """Records what the broker said of the log; a log start past SPSO moves SPSO (R-LS).
+        """Record what the broker said of the log; a log start past SPSO moves SPSO (R-LS).
 
-        Answers the share-partition's status, None when it is not initialised.
+        Return the share-partition's status, None when it is not initialised.
         """
         rows = self.database.call(
             sa.text(
@@ -141,7 +141,7 @@ class State:
         aborted: OffsetSet = EMPTY,
         leave_out: OffsetSet = EMPTY,
     ) -> Lease | None:
-        """Leases up to ``max_records`` records: redeliverable ones first, then fresh ones up to the log end.
+        """Lease up to ``max_records`` records: redeliverable ones first, then fresh ones up to the log end.
 
         None when there is nothing to lease. With ``member_epoch`` the member must be live in the group. What is in
         ``leave_out`` is not leased again by ``fan_out``; others may have it. The arguments from ``mode`` to
@@ -181,7 +181,7 @@ class State:
         request_id: UUID | None = None,
         not_before: datetime | None = None,
     ) -> Acknowledged:
-        """Answers records of a lease, all or nothing; the outputs named count from this commit on.
+        """Acknowledge records of a lease, all or nothing; the outputs named count from this commit on.
 
         What is released is delivered again ``not_before`` that time, by the database's clock.
 
@@ -189,7 +189,7 @@ class State:
         lease, and FencedStateEpoch, UnknownMemberId or FencedMemberEpoch when its holder has been fenced.
         """
         if AcknowledgeType.RENEW in outcomes:
-            raise ValueError("acknowledge() answers records; to keep a lock, call renew()")
+            raise ValueError("acknowledge() acknowledges records; to keep a lock, call renew()")
         rows = self.database.call(
             sa.text(
                 "select * from sharequeue.acknowledge(:group_id, :topic, :partition, :state_epoch, :member_id,"
@@ -211,7 +211,9 @@ class State:
         return acknowledged_of(rows[0])
 
     def renew(self, lease: Lease) -> datetime:
-        """A full lock duration from now for what the lease still holds (KIP-1222); answers the new expiry.
+        """Renew the lock of what the lease still holds, for a full lock duration from now (KIP-1222).
+
+        Return the new expiry.
 
         Raises InvalidRecordState when the lock has lapsed or the group forbids renewal.
         """
@@ -227,7 +229,7 @@ class State:
         return expires_at
 
     def release(self, group_id: str, member_id: str, *, cancelled: bool = False, refund: bool = False) -> int:
-        """Gives back, unanswered, everything a member holds in a group; answers how many records that was.
+        """Give back everything that a member holds in a group; return how many records that was.
 
         ``cancelled`` says that a person or the scheduler stopped the run: its records are no suspects, and where
         the group config ``sharequeue.cancelled.run.refund.enable`` is on they get their delivery back.
@@ -236,7 +238,7 @@ class State:
         return self._release(group_id, member_id, None, cancelled, refund)
 
     def release_lease(self, lease: Lease, *, cancelled: bool = False, refund: bool = False) -> int:
-        """Gives back, unanswered, what a lease still holds: its records come again as suspects, unless
+        """Give back what a lease still holds; return how many records. They come again as suspects, unless
         ``cancelled`` or with a ``refund`` (see :meth:`release`)."""
         return self._release(lease.share_partition.group_id, lease.member_id, lease.token, cancelled, refund)
 
@@ -257,7 +259,7 @@ class State:
         return int(rows[0]["released"])
 
     def sweep(self, limit: int = 1000) -> Swept:
-        """Settles the locks that have lapsed on idle share-partitions, ``limit`` leases at most, oldest
+        """Settle the locks that have lapsed on idle share-partitions, ``limit`` leases at most, oldest
         first."""
         rows = self.database.call(sa.text("select * from sharequeue.sweep(:limit)"), limit=limit)
         return Swept(rows[0]["leases"], rows[0]["records"])

@@ -20,7 +20,7 @@ GAP, RENEW = AcknowledgeType.GAP, AcknowledgeType.RENEW
 
 
 def validate(batches: Sequence[AcknowledgementBatch], *, renew_allowed: bool = True) -> None:
-    """Raises InvalidRequest for a list of runs that is malformed in itself (R-AK-3), whatever the state."""
+    """Raise InvalidRequest for a list of runs that is malformed in itself (R-AK-3), whatever the state."""
     previous = -1
     for batch in batches:
         if not 0 <= batch.first <= batch.last <= MAX_OFFSET:

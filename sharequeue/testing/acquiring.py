@@ -89,7 +89,7 @@ class Acquisition:
         return floor.first if floor.last >= log_base else log_base
 
     def _take_again(self, overlap: list[InFlightBatch], base: int, log_base: int, last: int) -> bool:
-        """Batches that were delivered before, in order; answers whether fresh records may follow."""
+        """Batches that were delivered before, in order; return whether fresh records may follow."""
         hole = base
         for batch in overlap:
             if self.counted >= self.budget:

@@ -51,7 +51,7 @@ class Administration:
         return self._start + timedelta(seconds=seconds)
 
     def advance(self, seconds: float) -> None:
-        """Moves the clock. Locks that lapse are settled by the next operation on their share-partition, or by
+        """Move the clock. Locks that lapse are settled by the next operation on their share-partition, or by
         :meth:`sweep`."""
         if seconds < 0:
             raise ValueError(f"the clock goes forward only: {seconds} seconds is back")
@@ -83,7 +83,7 @@ class Administration:
         return self._groups.get(group_id, self._new(group_id)).config(name)
 
     def join(self, group_id: str, member_id: str) -> None:
-        """Makes a member known, and the group with its first one. Altering and deleting wait for its leave."""
+        """Make a member known, and the group with its first one. Altering and deleting wait for its leave."""
         group = self._groups.setdefault(group_id, self._new(group_id))
         group.exists = True
         group.members.add(member_id)
@@ -99,7 +99,7 @@ class Administration:
     # Beginning
 
     def initialize(self, at: SharePartition, topic_id: str, start_offset: int, state_epoch: int) -> bool:
-        """Gives a share-partition its start offset (R-IN); answers whether it was new. A second time changes
+        """Give a share-partition its start offset (R-IN); return whether it was new. A second time changes
         nothing."""
         if not 0 <= start_offset <= MAX_OFFSET:
             raise InvalidRequest(f"{start_offset} is no start offset: expected 0 to {MAX_OFFSET}")
@@ -165,7 +165,7 @@ class Administration:
         found.advance_log_start(log_start)
 
     def advance_log_start(self, at: SharePartition, log_start: int) -> int:
-        """The log now starts here (R-LS); answers how many records were lost, unprocessed."""
+        """The log now starts here (R-LS); return how many records were lost, unprocessed."""
         found = self._find(at)
         self._settle(found)
         return found.advance_log_start(log_start)
@@ -220,7 +220,7 @@ class Administration:
         after.closed_letters = before.closed_letters
 
     def delete_offsets(self, group_id: str, topics: Sequence[str]) -> dict[str, ShareError | None]:
-        """Forgets a group's share-partitions of whole topics. Raises GroupIdNotFound, NonEmptyGroup (R-AD)."""
+        """Forget a group's share-partitions of whole topics. Raises GroupIdNotFound, NonEmptyGroup (R-AD)."""
         group = self._group(group_id)
         if group.members:
             raise NonEmptyGroup
@@ -243,7 +243,7 @@ class Administration:
                 group.answers.pop(name, None)
 
     def delete_group(self, group_id: str) -> None:
-        """Forgets a group and its state, but not its configs; its holders get GroupIdNotFound. Raises
+        """Forget a group and its state, but not its configs; its holders get GroupIdNotFound. Raises
         NonEmptyGroup (R-AD)."""
         group = self._group(group_id)
         if group.members:

@@ -42,7 +42,7 @@ class DeadLetters:
         return DeadLetterBatch(self.at.name, self.sequence, self.at.topic_id, letters)
 
     def close_batch(self, sequence: int, gaps: OffsetSet = EMPTY) -> int:
-        """ARCHIVING becomes ARCHIVED for the batch of that number; answers its records, 0 if it is not open.
+        """ARCHIVING becomes ARCHIVED for the batch of that number; return its records, 0 if it is not open.
 
         ``gaps`` are offsets that turned out to hold no record and were never answered: they end as gaps, not as
         dead letters.

@@ -93,7 +93,7 @@ class InMemoryShareGroups(Operations):
         request_id: UUID | None = None,
         leave_out: OffsetSet = EMPTY,
     ) -> Acquired:
-        """Leases records of one share-partition: those that come again first, then fresh ones (R-AQ, R-TH).
+        """Lease records of one share-partition: those that come again first, then fresh ones (R-AQ, R-TH).
 
         ``log_batches`` are the log's batches from SPSO on or from anywhere before; without them the log is what
         :meth:`observe` said, and everything is cut exactly at ``max_records``. ``aborted`` holds the records of
@@ -194,7 +194,7 @@ class InMemoryShareGroups(Operations):
         not_before: datetime | None = None,
         request_id: UUID | None = None,
     ) -> Acknowledged:
-        """Answers records, all or none of them, but for locks renewed before the run that failed (R-AK).
+        """Acknowledge records, all or none of them, but for locks renewed before the run that failed (R-AK).
 
         What is released is not delivered again ``not_before`` that time, rounded up to seconds.
         With ``lease`` only what is held under it may be answered, and its state epoch must be the present one.
@@ -304,7 +304,7 @@ class InMemoryShareGroups(Operations):
         ``share_partitions`` are those in its session; what it holds of others waits for its locks (R-RL-7).
         ``cancelled`` says that a person or the scheduler stopped the run: its records are no suspects, and have their
         delivery back where ``sharequeue.cancelled.run.refund.enable`` is on; ``refund`` gives it back anyhow.
-        Answers how many records that was.
+        Return how many records that was.
         """
         group = self._group(group_id)
         policy = group.policy()
@@ -318,7 +318,7 @@ class InMemoryShareGroups(Operations):
         return released
 
     def release_lease(self, lease: Lease, *, cancelled: bool = False, refund: bool = False) -> int:
-        """What one lease still holds goes back unanswered (see :meth:`release_member`). Answers how many records
+        """What one lease still holds goes back unanswered (see :meth:`release_member`). Return how many records
         that was."""
         if lease.share_partition not in self.share_partitions(lease.share_partition.group_id):
             return 0
@@ -328,7 +328,7 @@ class InMemoryShareGroups(Operations):
         return found.release(lease.member_id, policy, now, lease.token, cancelled=cancelled, refund=refund)
 
     def sweep(self) -> Swept:
-        """Settles every lapsed lock of every group (R-LT)."""
+        """Settle every lapsed lock of every group (R-LT)."""
         leases = records = 0
         for group in self._groups.values():
             more = self._settle_group(group)

@@ -27,7 +27,7 @@ class Operations(Administration):
     def pause(
         self, group_id: str, reason: str | None, topic: str | None = None, partition: int | None = None
     ) -> int:
-        """Stops leasing from a group, a topic of it, or one of its share-partitions; what is leased may be answered.
+        """Stop leasing from a group, a topic of it, or one of its share-partitions; what is leased may be answered.
 
         None resumes, and closes the circuit breaker. Answers 1, or how many share-partitions the topic has. Raises
         InvalidRequest, GroupIdNotFound, UnknownTopicOrPartition.
@@ -71,7 +71,7 @@ class Operations(Administration):
     def force_release(
         self, at: SharePartition, offsets: OffsetSet, *, execute: bool = False
     ) -> list[ForcedRun]:
-        """Makes chosen offsets available at once, whoever holds them and whatever they wait for.
+        """Make chosen offsets available at once, whoever holds them and whatever they wait for.
 
         What is done with, on its way to the dead-letter topic or was never delivered is refused and stays, and does
         not stop the rest. Without ``execute`` nothing changes and the answer says what would. Raises InvalidRequest
@@ -82,7 +82,7 @@ class Operations(Administration):
     def force_dead_letter(
         self, at: SharePartition, offsets: OffsetSet, *, execute: bool = False
     ) -> list[ForcedRun]:
-        """Makes chosen offsets dead letters as rejected ones, whoever holds them; archives them where the group has
+        """Make chosen offsets dead letters as rejected ones, whoever holds them; archives them where the group has
         no dead-letter topic. Otherwise as :meth:`force_release`."""
         return self._force(at, offsets, "dead_letter", execute)
 
@@ -116,7 +116,7 @@ class Operations(Administration):
         return sorted(done + refused, key=lambda run: run.offsets.first)
 
     def extend_locks(self, amount: timedelta) -> int:
-        """Every lock of every group lasts so much longer, those not yet settled too; answers how many leases."""
+        """Every lock of every group lasts so much longer, those not yet settled too; return how many leases."""
         if amount < timedelta(0):
             raise InvalidRequest(f"locks are extended by a positive amount of time, not by {amount}")
         extended = 0
@@ -128,7 +128,7 @@ class Operations(Administration):
         return extended
 
     def raise_state_epochs(self) -> int:
-        """After a restore: every holder is fenced, what was leased comes again. Answers how many share-partitions."""
+        """After a restore: every holder is fenced, what was leased comes again. Return how many share-partitions."""
         everywhere = [each for group in self._groups.values() for each in group.partitions.values()]
         for found in everywhere:
             found.end_unanswered(list(found.leases), self._policy(found.name), self._seconds)

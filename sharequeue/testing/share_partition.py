@@ -52,7 +52,7 @@ class InMemorySharePartition(InFlightWindow):
     # Deliveries that end without an answer
 
     def settle(self, now: float, policy: Policy) -> tuple[int, int]:
-        """What the lapsed locks leave behind, the oldest lapse first (R-LT); answers how many leases and records."""
+        """What the lapsed locks leave behind, the oldest lapse first (R-LT); return how many leases and records."""
         expiries = {
             record.lease_id: record.expires_at
             for record in self.records.values()
@@ -74,7 +74,7 @@ class InMemorySharePartition(InFlightWindow):
         cancelled: bool = False,
         refund: bool = False,
     ) -> int:
-        """Everything a member holds, or one lease of it, goes back unanswered (R-RL-6); answers how many records.
+        """Everything a member holds, or one lease of it, goes back unanswered (R-RL-6); return how many records.
 
         Counts stay, unless the run was cancelled and the group refunds that, or ``refund`` says so; and such records
         are no suspects.
@@ -113,7 +113,7 @@ class InMemorySharePartition(InFlightWindow):
         return min(expiries, default=None)
 
     def end_unanswered(self, lease_ids: Sequence[int], policy: Policy, now: float) -> int:
-        """Leases whose deliveries ended without an outcome, one by one; SPSO is tried afterwards. Answers how many
+        """Leases whose deliveries ended without an outcome, one by one; SPSO is tried afterwards. Return how many
         records they held."""
         ended = sum(self._end_unanswered(lease_id, policy, now) for lease_id in lease_ids)
         if lease_ids:

@@ -48,13 +48,13 @@ class InMemoryState:
         return self.groups.now()
 
     def initialize(self, at: SharePartition, topic_id: str, start_offset: int, state_epoch: int) -> bool:
-        """Gives a share-partition its start offset; answers whether it was new."""
+        """Give a share-partition its start offset; return whether it was new."""
         return self.groups.initialize(at, topic_id, start_offset, state_epoch)
 
     def observe(
         self, at: SharePartition, topic_id: str, log_start: int, log_end: int, last_stable_offset: int
     ) -> str | None:
-        """Records what the broker said of the log; answers the status, None when it is not initialised."""
+        """Record what the broker said of the log; return the status, None when it is not initialised."""
         if at not in self.groups.share_partitions(at.group_id):
             return None
         self.groups.observe(at, topic_id, log_start, log_end, last_stable_offset)
@@ -73,7 +73,7 @@ class InMemoryState:
         request_id: UUID | None = None,
         leave_out: OffsetSet = EMPTY,
     ) -> Lease | None:
-        """Leases up to ``max_records`` records, none of ``leave_out``; None when there is nothing to lease."""
+        """Lease up to ``max_records`` records, none of ``leave_out``; None when there is nothing to lease."""
         return self.groups.acquire(
             at,
             member_id,
@@ -95,10 +95,10 @@ class InMemoryState:
         request_id: UUID | None = None,
         not_before: datetime | None = None,
     ) -> Acknowledged:
-        """Answers records of a lease, all or nothing; the outputs named count from then on, one for each sink, if
-        all that is answered is held under the lease. What is released is delivered again ``not_before`` that time."""
+        """Acknowledge records of a lease, all or nothing; the outputs named count from then on, one for each sink, if
+        every offset named is held under the lease. What is released is delivered again ``not_before`` that time."""
         if AcknowledgeType.RENEW in outcomes:
-            raise ValueError("acknowledge() answers records; to keep a lock, call renew()")
+            raise ValueError("acknowledge() acknowledges records; to keep a lock, call renew()")
         runs = sorted(
             (first, last, kind) for kind, offsets in outcomes.items() for first, last in offsets.runs()
         )
@@ -126,17 +126,17 @@ class InMemoryState:
         return answer
 
     def renew(self, lease: Lease) -> datetime:
-        """A full lock duration from now for what the lease still holds; answers the new expiry."""
+        """Renew the lock of what the lease still holds, for a full lock duration; return the new expiry."""
         return self.groups.renew(lease.share_partition, lease.member_id, lease)
 
     def release(self, group_id: str, member_id: str, *, cancelled: bool = False, refund: bool = False) -> int:
-        """Gives back, unanswered, everything a member holds in a group; answers how many records that was."""
+        """Give back everything that a member holds in a group; return how many records that was."""
         return self.groups.release_member(group_id, member_id, cancelled=cancelled, refund=refund)
 
     def release_lease(self, lease: Lease, *, cancelled: bool = False, refund: bool = False) -> int:
-        """Gives back, unanswered, what a lease still holds."""
+        """Give back what a lease still holds; return how many records."""
         return self.groups.release_lease(lease, cancelled=cancelled, refund=refund)
 
     def sweep(self, limit: int = 1000) -> Swept:
-        """Settles the locks that have lapsed; in memory all of them, whatever the limit."""
+        """Settle the locks that have lapsed; in memory all of them, whatever the limit."""
         return self.groups.sweep()

@@ -39,27 +39,27 @@ class InMemoryAdministration:
     def pause(
         self, group_id: str, reason: str | None, topic: str | None = None, partition: int | None = None
     ) -> int:
-        """Stops leasing from a group or from some of its share-partitions; None resumes."""
+        """Stop leasing from a group or from some of its share-partitions; None resumes."""
         return self.groups.pause(group_id, reason, topic, partition)
 
     def force_release(
         self, at: SharePartition, offsets: OffsetSet, *, execute: bool = False
     ) -> list[ForcedRun]:
-        """Makes chosen offsets available at once, whoever holds them or whatever they wait for."""
+        """Make chosen offsets available at once, whoever holds them or whatever they wait for."""
         return self.groups.force_release(at, offsets, execute=execute)
 
     def force_dead_letter(
         self, at: SharePartition, offsets: OffsetSet, *, execute: bool = False
     ) -> list[ForcedRun]:
-        """Sends chosen offsets to the dead-letter topic as rejected, whoever holds them."""
+        """Send chosen offsets to the dead-letter topic as rejected, whoever holds them."""
         return self.groups.force_dead_letter(at, offsets, execute=execute)
 
     def extend_locks(self, amount: timedelta) -> int:
-        """Makes every lock there is last so much longer; answers how many leases that were."""
+        """Extend every lock by this time; return how many leases were extended."""
         return self.groups.extend_locks(amount)
 
     def raise_state_epochs(self) -> int:
-        """Fences every holder, and makes what was leased available; answers how many share-partitions."""
+        """Fence every holder, and make what was leased available; return how many share-partitions."""
         return self.groups.raise_state_epochs()
 
 
@@ -104,7 +104,7 @@ class InMemoryDeadLetters:
         return self.groups.open_dead_letters(at, max_records)
 
     def close(self, at: SharePartition, sequence: int, *, dropped: bool = False) -> int:
-        """ARCHIVING becomes ARCHIVED for the open batch of that number; answers its records, else 0."""
+        """Close the open batch of that number: its records become ARCHIVED. Return how many, 0 for another number."""
         batch = self.groups.open_dead_letters(at, 0)
         closed = self.groups.close_dead_letters(at, sequence)
         if closed:
@@ -151,7 +151,7 @@ class InMemoryDeadLetters:
         return set()
 
     def hold(self, at: SharePartition, reason: str | None) -> None:
-        """Says why what waits cannot be written; None takes it back, as closing a batch does."""
+        """Say why what waits cannot be written; None takes it back, as closing a batch does."""
         if reason is None:
             self.reasons.pop(at, None)
         else:

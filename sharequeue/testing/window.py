@@ -150,7 +150,7 @@ class InFlightWindow:
     # Batches
 
     def add_batch(self, batch: InFlightBatch) -> None:
-        """Keeps the batches in order of their offsets."""
+        """Keep the batches in order of their offsets."""
         self.batches.append(batch)
         self.batches.sort(key=lambda b: b.first)
 
@@ -232,7 +232,7 @@ class InFlightWindow:
     def advance_log_start(self, log_start: int) -> int:
         """The log now starts here: AVAILABLE records below are gone, held ones stay held (R-LS).
 
-        Answers how many records were lost: removed before they were finished, those that are held among them.
+        Return how many records were lost: removed before they were finished, those that are held among them.
         """
         self.log_start = max(self.log_start, log_start)
         if log_start <= self.spso:
