@@ -50,7 +50,7 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResponse:
-    """The answer to a heartbeat; `assignment` None means that it is as before."""
+    """The response to a heartbeat. `assignment` None means that it is as before."""
 
     error_code: int = NONE
     error_message: str | None = None
@@ -62,7 +62,7 @@ class HeartbeatResponse:
 
 
 def ensure_group(database: Database, group_id: str) -> None:
-    """Make the group if there is none; it begins at epoch 1. Raises `InvalidGroupId` for an id that cannot be."""
+    """Make the group, at epoch 1, if there is none. Raises `InvalidGroupId` for an id that is not allowed."""
     if not group_id or too_long("group id", group_id):
         raise InvalidGroupId(too_long("group id", group_id))
     with database.transaction() as connection:
@@ -75,11 +75,11 @@ def ensure_group(database: Database, group_id: str) -> None:
 def heartbeat(
     database: Database, request: HeartbeatRequest, service: ServiceConfigs | None = None
 ) -> HeartbeatResponse:
-    """One ShareGroupHeartbeat: one call of the database, or three where an assignment is due.
+    """Return the response to one ShareGroupHeartbeat: one call of the database, or three when an assignment is due.
 
-    A refusal is an answer with Kafka's error number. Nothing has changed then; but a join or a new subscription
-    stands when somebody took the group's row before its assignment could be written (`CoordinatorNotAvailable`).
-    Repeat the heartbeat. Raises only what the database raises.
+    A refused heartbeat has Kafka's error number in its response, and nothing has changed. One exception: after
+    `CoordinatorNotAvailable` a join or a new subscription may be stored without its assignment. Repeat the heartbeat.
+    Raises only what the database raises.
     """
     service = service or ServiceConfigs.stored(database)
     try:
@@ -100,7 +100,7 @@ def heartbeat(
 
 
 def overdue_groups(database: Database) -> list[str]:
-    """The groups with members whose session is over."""
+    """Return the groups that have members whose session is over."""
     rows = database.rows(
         text(
             "select distinct group_id from sharequeue.members where session_expires_at <= sharequeue.clock()"
@@ -110,21 +110,20 @@ def overdue_groups(database: Database) -> list[str]:
 
 
 def expire_members_of(database: Database, group_id: str) -> list[str]:
-    """End the sessions of one group whose time is over: the members leave, and what they hold is released unanswered.
+    """Remove the members of a group whose session is over, release what they hold, and return their ids.
 
-    Gives the members. Kafka's coordinator only fences them and lets their locks lapse; here records of a member that
-    is known to be gone come back at once (kafka-semantics 2.20, line 6). Raises `CoordinatorNotAvailable` while
-    somebody else is at work on the group.
+    Kafka's coordinator only fences them and lets their locks lapse. Here the records of a member that is gone come
+    back at once (kafka-semantics 2.20, line 6). Raises `CoordinatorNotAvailable` while another transaction holds the
+    group.
     """
     [row] = database.rows(_EXPIRE, group_id=group_id)
     return list(row["members"])
 
 
 def refresh_group(database: Database, group_id: str, service: ServiceConfigs | None = None) -> int | None:
-    """Bring a group's epoch up to what is known of its topics; gives the group epoch, None without such a
-    group.
+    """Raise a group's epoch where its topics have changed, and assign what is due, as a heartbeat does.
 
-    What a heartbeat does before it answers, for a group whose members are between heartbeats.
+    Return the group epoch; None when there is no such group.
     """
     service = service or ServiceConfigs.stored(database)
     interval = service.bounded("assignment.interval.ms")
@@ -137,8 +136,8 @@ def refresh_group(database: Database, group_id: str, service: ServiceConfigs | N
 
 _LOCK_NOT_AVAILABLE = "55P03"
 _ASSIGNING = 3
-"""How often a heartbeat has an assignment computed before it does without: members that come and go at the same time
-make it vain, and the group's next heartbeat assigns for all of them."""
+"""How often one heartbeat tries to assign. A try fails when members come or go meanwhile. After the last one the
+response has the assignment that the group has, and the next heartbeat of the group tries again."""
 
 _HEARTBEAT = with_short_waits(
     "select * from sharequeue.heartbeat(:group_id, :member_id, :member_epoch, :rack_id,"
@@ -153,7 +152,7 @@ _REFRESH = with_short_waits(
 
 
 def _check_request(request: HeartbeatRequest) -> None:
-    """Rows 3 to 7: what is wrong whatever the group's state."""
+    """Raise the errors of rows 3 to 7, which do not depend on the group's state."""
     if not 1 <= len(request.member_id) <= MAX_MEMBER_ID_LENGTH:
         raise InvalidRequest(
             f"The member id has {len(request.member_id)} characters: give 1 to {MAX_MEMBER_ID_LENGTH}, "
@@ -175,14 +174,13 @@ def _check_request(request: HeartbeatRequest) -> None:
             "answered."
         )
     for name in request.subscribed_topic_names or ():
-        # Kafka takes any text here and never finds such a topic. Nobody can ever make one, so the member would wait
-        # for good.
+        # Kafka takes any text here. Nobody can make a topic of such a name, so the member would wait for ever.
         if problem := topic_name_problem(name):
             raise InvalidTopic(problem)
 
 
 def _stay(database: Database, request: HeartbeatRequest, service: ServiceConfigs) -> HeartbeatResponse:
-    """Epoch 0 or above. The same call again after each assignment that it asked for, until it asks for none."""
+    """Join or stay. Call the database, and again after each assignment that it asked for, until it asks for none."""
 
     def call(*, assign: bool) -> RowMapping:
         topics = request.subscribed_topic_names

@@ -1,9 +1,9 @@
 -- A member's heartbeat and what belongs to it, each one call and one transaction (kafka-semantics 2.14). Only the service
--- may call them. They take the group's row first; who gets which share-partition is computed outside
--- (sharequeue/groups/assignors.py), without a lock: assign_share_partitions writes nothing when the group has changed
--- meanwhile.
+-- may call them. Each locks the group's row first. Who gets which share-partition is computed by the caller
+-- (sharequeue/groups/assignors.py), who holds no lock meanwhile: assign_share_partitions writes nothing when the group
+-- has changed since.
 
--- A group's own number, else the service's, kept inside the service's bounds. p_service: least, the service's, most.
+-- A group's own number, else the service's, kept inside the service's bounds. p_service is the least, the value, the most.
 create or replace function sharequeue_internal.within_bounds(p_own text, p_service integer[]) returns integer
 language plpgsql immutable parallel safe as $$
 begin
@@ -16,7 +16,7 @@ begin
 end
 $$;
 
--- Refuses a heartbeat that no caller should send; the service has asked the same before, in Kafka's order and words.
+-- Refuses arguments that no caller should send. The service has checked them before, in Kafka's order and words.
 create or replace function sharequeue_internal.check_heartbeat(
     p_member_id text, p_member_epoch integer, p_rack_id text, p_subscribed_topic_names text[], p_client_id text,
     p_client_host text, p_max_size integer, p_assign boolean
@@ -54,8 +54,8 @@ begin
 end
 $$;
 
--- What the assignor needs, where an assignment is due (rule 5): the group's epoch, and the topics and the
--- share-partitions by member, the share-partitions by topic. Null where none is due.
+-- What the assignor needs when an assignment is due (rule 5): the group's epoch, each member's topics and
+-- share-partitions, and each topic's share-partitions. Null when none is due.
 create or replace function sharequeue_internal.due_assignment(p_group_id text, p_interval_ms integer) returns jsonb
 language plpgsql volatile as $$
 declare
@@ -83,12 +83,12 @@ begin
 end
 $$;
 
--- ShareGroupHeartbeat of a member that joins (epoch 0) or stays. p_subscribed_topic_names and p_rack_id null: as before.
--- The three numbers of milliseconds are the service's, as within_bounds takes them. Raises Kafka's error number as
--- SQLSTATE SQnnn, and nothing has changed then.
--- Where p_assign is set and an assignment is due, the answer is to_assign alone: have it computed and written
--- (assign_share_partitions), and repeat the call. Otherwise the member has the assignment there is; assignment is null
--- where it was told the same before (rule 8).
+-- ShareGroupHeartbeat of a member that joins (epoch 0) or stays. Null for p_subscribed_topic_names or p_rack_id means "as
+-- before". The milliseconds are the service's configs, three numbers each: the least, the value, the most. An error is
+-- SQLSTATE SQnnn, where nnn is Kafka's error number; nothing has changed then.
+-- With p_assign, while an assignment is due, only to_assign is returned: compute the assignment, write it with
+-- assign_share_partitions, and repeat the call. Otherwise the member gets the assignment that the group has; assignment
+-- is null when it is the same as the last one returned (rule 8).
 create or replace function sharequeue.heartbeat(
     p_group_id text, p_member_id text, p_member_epoch integer, p_rack_id text, p_subscribed_topic_names text[],
     p_client_id text, p_client_host text, p_max_size integer, p_session_timeout_ms integer[],
@@ -128,7 +128,7 @@ begin
         end if;
     elsif p_member_epoch > v_member.member_epoch
             or p_member_epoch not in (0, v_member.member_epoch, v_member.previous_member_epoch) then
-        -- The previous epoch is what a member has whose last answer was lost on the way.
+        -- A member whose last response was lost on the way still has the epoch before.
         raise exception 'Member epoch % is % %, which the group knows for % (the one before was %). Abandon what is held and join again with 0.',
             p_member_epoch, case when p_member_epoch > v_member.member_epoch then 'above' else 'below' end,
             v_member.member_epoch, p_member_id, v_member.previous_member_epoch using errcode = 'SQ110';
@@ -166,7 +166,7 @@ begin
         end if;
     end if;
 
-    -- The member jumps to the assignment's epoch (rule 7), and is told what is news (rule 8).
+    -- The member jumps to the assignment's epoch (rule 7); a changed assignment is returned (rule 8).
     select g.assignment_epoch into member_epoch from sharequeue.share_groups g where g.group_id = p_group_id;
     if member_epoch is distinct from v_member.member_epoch or v_asked then
         assignment := sharequeue.assignment_of(p_group_id, p_member_id);
@@ -188,7 +188,7 @@ begin
 end
 $$;
 
--- Refuses who is not a member.
+-- Raises UNKNOWN_MEMBER_ID.
 create or replace function sharequeue_internal.refuse_stranger(p_group_id text, p_member_id text) returns void
 language plpgsql immutable as $$
 begin
@@ -228,8 +228,8 @@ begin
 end
 $$;
 
--- Ends the sessions of one group whose time is over, and releases what these members hold; answers the members. Raises
--- COORDINATOR_NOT_AVAILABLE (SQ015) while somebody else is at work on the group.
+-- Removes the members of a group whose session is over, releases what they hold, and returns their ids. Raises
+-- COORDINATOR_NOT_AVAILABLE (SQ015) while another transaction holds the group.
 create or replace function sharequeue.expire_members(p_group_id text) returns text[]
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -251,8 +251,8 @@ begin
 end
 $$;
 
--- Brings a group's epoch up to what is known of its topics, as a heartbeat does; answers it, null without such a group,
--- and what to assign where that is due.
+-- Raises a group's epoch where its topics have changed, as a heartbeat does. Returns the epoch, null when there is no such
+-- group, and what to assign when an assignment is due.
 create or replace function sharequeue.refresh_group(
     p_group_id text, p_assignment_interval_ms integer[], out group_epoch integer, out to_assign jsonb
 )
@@ -269,8 +269,8 @@ begin
 end
 $$;
 
--- Writes the assignment that was computed for a group's epoch, all of it, as pairs of member and share-partition. Answers
--- false, and writes nothing, when the group has another epoch by now or was assigned already.
+-- Writes the whole assignment that was computed for a group's epoch, as pairs of member and share-partition. Returns false,
+-- and writes nothing, when the group has another epoch by now or this epoch is assigned already.
 create or replace function sharequeue.assign_share_partitions(
     p_group_id text, p_group_epoch integer, p_member_ids text[], p_share_partition_ids bigint[]
 ) returns boolean
