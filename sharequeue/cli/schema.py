@@ -24,7 +24,10 @@ from sharequeue.state import State
     "--roles", is_flag=True, help="Make the missing roles, hand the schema to the owner, grant the rest."
 )
 @click.option(
-    "--print-schema", "show", is_flag=True, help="Only print the whole schema as SQL, as it is now."
+    "--print-schema",
+    "show",
+    is_flag=True,
+    help="Only print the schema as it is now: tables whole, functions and views as signatures.",
 )
 def migrate(home: Path | None, output: str, dry_run: bool, roles: bool, show: bool) -> None:
     """Bring the database's schema up to date, in one transaction; several at once are harmless.
