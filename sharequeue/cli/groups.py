@@ -96,7 +96,7 @@ def describe(home: Path | None, output: str, group: str) -> None:
 @click.option("--topic", "topics", multiple=True, help="Only this topic, or topic:0,1; may be repeated.")
 @click.option("--reason", required=True, help="Why; `describe` shows it.")
 def pause(home: Path | None, group: str, topics: Sequence[str], reason: str) -> None:
-    """Stop leasing from a group, or some of its share-partitions; what is leased may still be answered."""
+    """Stop leasing from a group, or some of its share-partitions; leased records may still be acknowledged."""
     _pause(home, group, topics, reason)
 
 
