@@ -28,7 +28,8 @@ begin
         where f.share_partition_id = v_id and f.first_offset = v_first and f.state = 0
             and (f.not_before is null or f.not_before <= p_at)
             and not sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) <@ v_leave_out
-        order by lower(sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets)) limit 1;
+        -- The lowest that may be delivered: what is left out does not decide of which kind the lease is.
+        order by lower(sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) - v_leave_out) limit 1;
         if v_first is null then
             update sharequeue.share_partitions set redeliverable = false
             where share_partition_id = v_id and not exists (

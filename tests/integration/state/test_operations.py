@@ -160,6 +160,16 @@ def test_an_acquire_leaves_out_what_it_is_told(state: State, at: SharePartition)
     assert (state.figures.verify(), journal_differs(state)) == ([], [])
 
 
+def test_what_is_left_out_does_not_decide_what_comes_next(state: State, at: SharePartition) -> None:
+    """The lowest record that may be delivered is a suspect: suspects come, and no released record before them."""
+    lease = take(state, at, 10)
+    state.acknowledge(lease, {RELEASE: OffsetSet.of((0, 1), (6, 8))})
+    state.release_lease(lease)
+    next_one = state.acquire(at, "m", None, 1, leave_out=OffsetSet.of((0, 1)))
+    assert next_one is not None
+    assert next_one.offsets == OffsetSet.of((1, 2))
+
+
 def test_a_failed_run_is_not_refunded(state: State, at: SharePartition) -> None:
     """Only a cancelled run gives its deliveries back; what a failed one held is suspect and has lost one."""
     alter_group_configs(state.database, "g", REFUND)
