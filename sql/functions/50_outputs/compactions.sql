@@ -36,9 +36,12 @@ declare
     v_found record;
 begin
     perform sharequeue.require_read_committed();
-    -- The group comes first: whoever deletes it takes its outputs and then its compactions along.
+    -- In the order of locks, the group first: whoever deletes it, or share-partitions of it, takes their outputs along, in
+    -- no order, and then its compactions.
     perform from sharequeue.share_groups g join sharequeue.compactions c using (group_id)
-    where c.compaction_id = p_compaction_id for key share of g;
+    where c.compaction_id = p_compaction_id for no key update of g;
+    perform from sharequeue.share_partitions sp join sharequeue.compactions c using (group_id)
+    where c.compaction_id = p_compaction_id order by sp.share_partition_id for key share of sp;
     select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id for update;
     if not found or v_compaction.abandoned_at is not null then
         raise exception 'compaction % was given up by a sweep: it took longer than the grace', p_compaction_id
