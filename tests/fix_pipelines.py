@@ -67,6 +67,8 @@ def produce(settings: Settings) -> Produce:
 
     def send(topic: str, partition: int, values: Iterable[object]) -> None:
         for value in values:
+            if len(producer) >= 50_000:
+                producer.flush(30)  # a hundred thousand fill its queue
             data = value if value is None or isinstance(value, bytes) else str(value).encode()
             producer.produce(topic, data, key=f"key-{value}".encode(), partition=partition)
         assert producer.flush(30) == 0
