@@ -156,6 +156,10 @@ class Membership:
                 self._member_epoch, self._assignment = JOIN_EPOCH, ()
             self._http.close()
 
+    def abandon(self) -> None:
+        """Heartbeat no longer, and tell nobody: the session expires. Returns at once."""
+        self._stop.set()
+
     def _end_thread(self) -> None:
         self._stop.set()
         thread, self._thread = self._thread, None

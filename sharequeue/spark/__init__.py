@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from sharequeue.spark.contract import HandlerError
     from sharequeue.spark.draining import DeadLettersLeft
     from sharequeue.spark.job import Summary
-    from sharequeue.spark.lease import AcknowledgedRecords, LeasedRecords, Unacknowledged, lease
+    from sharequeue.spark.lease import LeasedRecords, Unacknowledged, lease
     from sharequeue.spark.leasing.renewal import LockLost
     from sharequeue.spark.outcomes.failure_limits import MostFailed
     from sharequeue.spark.output.compaction import compact, sweep_compactions
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from sharequeue.spark.output.manifest import NotFiles, read_output
     from sharequeue.spark.output.shared_folder import OutputNotShared
     from sharequeue.spark.pipeline import Pipeline, pipeline
-    from sharequeue.spark.report import RoundReport, RunReport
+    from sharequeue.spark.report import AcknowledgedRecords, RoundReport, RunReport
     from sharequeue.spark.run import run_rounds
     from sharequeue.spark.session import SparkNotReady, spark_session
     from sharequeue.spark.sinks.at_least_once import AtLeastOnce
@@ -105,7 +105,7 @@ _MODULES = {
     "contract": ("HandlerError",),
     "draining": ("DeadLettersLeft",),
     "job": ("Summary",),
-    "lease": ("AcknowledgedRecords", "LeasedRecords", "Unacknowledged", "lease"),
+    "lease": ("LeasedRecords", "Unacknowledged", "lease"),
     "leasing.renewal": ("LockLost",),
     "outcomes.failure_limits": ("MostFailed",),
     "output.compaction": ("compact", "sweep_compactions"),
@@ -113,7 +113,7 @@ _MODULES = {
     "output.manifest": ("NotFiles", "read_output"),
     "output.shared_folder": ("OutputNotShared",),
     "pipeline": ("Pipeline", "pipeline"),
-    "report": ("RoundReport", "RunReport"),
+    "report": ("AcknowledgedRecords", "RoundReport", "RunReport"),
     "run": ("run_rounds",),
     "session": ("SparkNotReady", "spark_session"),
     "sinks.at_least_once": ("AtLeastOnce",),

@@ -12,12 +12,15 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import sys
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from os import PathLike
+from types import TracebackType
+from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -40,12 +43,13 @@ from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.plan import MAX_SCANS
 from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
+from sharequeue.spark.report import AcknowledgedRecords
 from sharequeue.spark.session import cancellable, spark_session
 from sharequeue.spark.showing import Shown, Table
 from sharequeue.state import State
 from sharequeue.values import Lease, SharePartition
 
-__all__ = ["AcknowledgedRecords", "LeasedRecords", "Unacknowledged", "lease"]
+__all__ = ["LeasedRecords", "Unacknowledged", "lease"]
 
 _log = logging.getLogger(__name__)
 
@@ -53,61 +57,178 @@ _turns = itertools.count()
 
 
 class Unacknowledged(UserWarning):
-    """A block of `lease` ended well and acknowledged nothing; the message says how many records come again."""
+    """A lease ended well and acknowledged nothing, or was never closed; the message says what its records do."""
 
 
 @dataclass(frozen=True, slots=True)
-class AcknowledgedRecords(Shown):
-    """What an acknowledgement did, in records.
+class _Wanted:
+    """What `lease` was asked for."""
 
-    `exhausted` are releases after the last delivery, `gaps` offsets the log never had, `dropped` records that the
-    log has and the outcomes did not name, `lost` what retention took between lease and read.
-    """
+    group: str
+    topics: tuple[str, ...]
+    max_records: int
+    max_bytes: int
+    lock_duration_ms: int | None
+    dropped: str | None
+    unknown: str | None
+    isolation_level: str | None
+    reader_options: Mapping[str, str]
+    headers: bool
+    max_scans: int
+    settings: Settings | None
+    spark: SparkSession | None
+    membership: Member | None
+    state: State | None
 
-    leased: int
-    accepted: int
-    released: int
-    rejected: int
-    gaps: int
-    exhausted: int
-    dropped: int
-    lost: int
-    lag: int
 
-    def table(self) -> Table:
-        """Return its figures; of the rare ones those that there are."""
-        names = ("accepted", "released", "rejected", "gaps", "exhausted", "dropped", "lost")
-        found = [name for at, name in enumerate(names) if at < 3 or getattr(self, name)]
-        title = f"acknowledged {self.leased:,} records; lag {self.lag:,}"
-        return Table(title, found, [[getattr(self, name) for name in found]])
+@dataclass(slots=True)
+class _Opened:
+    """What an open lease works with. Nothing of it knows the LeasedRecords, which so ends with its last reference."""
+
+    source: Source
+    keeper: LeaseKeeper
+    joined: Membership | None
+    infos: Mapping[str, TopicInfo]
+    backoff: Backoff
+    process: int
+    dead_letters: Drained | None = None
 
 
 class LeasedRecords(Shown):
-    """What one block of `lease` holds. True when there is anything; `dead_letters`: what its end wrote of them."""
+    """What `lease` gives: a block, or `open` and `close`. True while it holds anything, and after it has."""
 
-    def __init__(
-        self,
-        source: Source,
-        keeper: LeaseKeeper,
-        leases: Sequence[Lease],
-        infos: Mapping[str, TopicInfo],
-        dropped: str | None,
-        unknown: str | None,
-        backoff: Backoff,
-        why_nothing: str | None,
-    ) -> None:
-        self.leases = tuple(leases)
+    def __init__(self, wanted: _Wanted) -> None:
+        self.leases: tuple[Lease, ...] = ()
         """One for each share-partition that had something to lease."""
-        self.why_nothing = why_nothing
+        self.why_nothing: str | None = None
         """Why nothing was leased although not all is done; None where there is nothing to say."""
-        self._unknown = unknown
-        self._backoff = backoff
-        self._source = source
-        self._keeper = keeper
-        self._infos = infos
-        self._dropped = dropped
+        self._wanted = wanted
+        self._opened: _Opened | None = None
+        self._ends: ExitStack | None = None
         self._acknowledged = False
-        self.dead_letters: Drained | None = None
+
+    def open(self) -> Self:
+        """Lease the records, and keep their locks until `close`; harmless when it is open.
+
+        Raises UnknownTopicOrPartition for a topic that is not there, SparkNotReady, SettingMissing, and the errors of
+        joining and acquiring.
+        """
+        if self._ends is not None:
+            return self
+        wanted = self._wanted
+        with ExitStack() as stack:
+            settings = wanted.settings or Settings.load()
+            session = wanted.spark or spark_session(settings, f"lease of {wanted.group}")
+            database = stack.enter_context(Database.open(settings))
+            broker = stack.enter_context(Topics(settings))
+            State(database).administration.check_cluster(broker.cluster_id())
+            require_topics(broker, wanted.topics)
+            configs = GroupConfigs.load(database, wanted.group)
+            source = Source(
+                settings,
+                wanted.state or State(database),
+                broker,
+                session,
+                wanted.isolation_level or configs.isolation_level,
+                wanted.reader_options,
+                wanted.headers,
+                wanted.max_scans,
+            )
+            ending = stack.enter_context(DrainAtEnd(settings, source.state, configs))
+            joined: Membership | None = None
+            if wanted.membership is None:
+                joined = stack.enter_context(Membership(settings.service_url, wanted.group, wanted.topics))
+                joined.join()
+            member = wanted.membership or joined
+            assert member is not None  # noqa: S101 - one of the two
+            cancel = stack.enter_context(cancellable(session))
+            keeper = stack.enter_context(LeaseKeeper(source.state, member, cancel))
+            share_partitions = _in_turn(member, wanted.topics)
+            infos = source.observe(share_partitions)
+            budget = Budget(wanted.max_records)
+            if wanted.max_bytes:
+                sizes = stack.enter_context(RecordSizes(settings, source.isolation_level))
+                means = sizes.measure(share_partitions, source.state.figures.describe(wanted.group))
+                budget = Budget(wanted.max_records, wanted.max_bytes, means)
+            leases = keeper.acquire_within(budget, share_partitions, wanted.lock_duration_ms)
+            self.why_nothing = None if leases else why_nothing(source.state, configs, wanted.topics)
+            if self.why_nothing is not None:
+                _log.warning("nothing was leased: %s", self.why_nothing)
+            self._opened = _Opened(source, keeper, joined, infos, Backoff.of(configs), os.getpid())
+            self.leases, self._acknowledged = tuple(leases), False
+            ending.report_to = self._opened
+            self._ends = stack.pop_all()
+        return self
+
+    def close(self) -> None:
+        """Give back what is not acknowledged, and close what `open` made; harmless when it is closed."""
+        self._end(None, None, None)
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(kind, error, trace)
+
+    def _end(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        ends, self._ends = self._ends, None
+        if ends is None or self._opened is None:
+            return
+        if os.getpid() != self._opened.process:
+            ends.pop_all()  # a forked child: what is open here is its parent's
+            return
+        if error is None and self and not self._acknowledged:
+            try:
+                warnings.warn(
+                    f"lease({self._wanted.group!r}) ended without an acknowledgement: its {self.count:,} records are "
+                    "given back and come again, in parts, as suspects. Write the outcomes and call acknowledge()",
+                    Unacknowledged,
+                    stacklevel=3,
+                )
+            except Unacknowledged:  # warnings may be errors
+                ends.__exit__(*sys.exc_info())
+                raise
+        ends.__exit__(kind, error, trace)
+
+    def __del__(self) -> None:
+        """Say that it was never closed. Its locks lapse: the collector may run anywhere, and gives nothing back."""
+        opened = getattr(self, "_opened", None)
+        if opened is None or self._ends is None or os.getpid() != opened.process:
+            return
+        opened.keeper.abandon()
+        if opened.joined is not None:
+            opened.joined.abandon()
+        waiting = bool(self.leases) and not self._acknowledged
+        what = (
+            f"its {self.count:,} records come again once their locks lapse"
+            if waiting
+            else "nothing is locked"
+        )
+        warnings.warn(
+            f"lease({self._wanted.group!r}) was opened and never closed: {what}. Call close(), or use a `with` block",
+            Unacknowledged if waiting else ResourceWarning,
+            stacklevel=2,
+        )
+
+    @property
+    def dead_letters(self) -> Drained | None:
+        """The dead letters of the group that the end of the block has written; None where none waited, or a service
+        writes them.
+        """
+        return self._opened.dead_letters if self._opened is not None else None
+
+    def _at_work(self) -> _Opened:
+        """What it works with. Raises LockLost, and RuntimeError where nothing was ever leased."""
+        if self._opened is None:
+            raise RuntimeError(
+                "nothing is leased yet: use `with lease(…) as leased`, or `leased = lease(…).open()`"
+            )
+        self._opened.keeper.check()
+        return self._opened
 
     def __bool__(self) -> bool:
         return bool(self.leases)
@@ -139,14 +260,12 @@ class LeasedRecords(Shown):
 
         Each action reads the topic anew, the same records: what was leased does not change. Raises LockLost.
         """
-        self._keeper.check()
-        if not self.leases:
-            return no_records(self._source.spark)
-        return self._source.records(self.leases)
+        source = self._at_work().source
+        return source.records(self.leases) if self.leases else no_records(source.spark)
 
     def check(self) -> None:
         """Raise LockLost when these records are somebody else's by now. Before a side effect of one's own."""
-        self._keeper.check()
+        self._at_work()
 
     def acknowledge(self, outcomes: DataFrame | str | PathLike[str]) -> AcknowledgedRecords:
         """Acknowledge everything that is leased, by what was written: once, and for good.
@@ -163,23 +282,24 @@ class LeasedRecords(Shown):
         `acknowledgements` (`outcomes/missing.py`) and `State.acknowledge` raise. Nothing has been acknowledged then,
         except by `State.acknowledge`, which acknowledges lease by lease.
         """
-        self._keeper.check()
+        work = self._at_work()
         if self._acknowledged:
             raise HandlerError("these records were acknowledged already: they are acknowledged once")
         if not self.leases:
             return AcknowledgedRecords(0, 0, 0, 0, 0, 0, 0, 0, 0)
-        seen = written_outcomes(self._source, self.leases, outcomes, self._unknown)
-        wanted = acknowledgements(self._source, self.leases, seen, self._infos, self._dropped)
+        source = work.source
+        seen = written_outcomes(source, self.leases, outcomes, self._wanted.unknown)
+        wanted = acknowledgements(source, self.leases, seen, work.infos, self._wanted.dropped)
         self._acknowledged = True
-        now = self._source.state.now()
-        wanted = {at.lease_id: self._backoff.apply(at, wanted[at.lease_id], now) for at in self.leases}
+        now = source.state.now()
+        wanted = {at.lease_id: work.backoff.apply(at, wanted[at.lease_id], now) for at in self.leases}
         acknowledged = acknowledge_all(
-            self._source.state,
-            self._keeper,
+            source.state,
+            work.keeper,
             [ToAcknowledge(lease, wanted[lease.lease_id]) for lease in self.leases],
         )
         # Below the log start nothing can be acknowledged any more; such a lease ends without it.
-        release_held(self._source.state, [lease for lease in self.leases if wanted[lease.lease_id].lost])
+        release_held(source.state, [lease for lease in self.leases if wanted[lease.lease_id].lost])
         return AcknowledgedRecords(
             leased=self.count,
             accepted=sum(a.accepted for a in acknowledged),
@@ -193,7 +313,6 @@ class LeasedRecords(Shown):
         )
 
 
-@contextmanager
 def lease(
     group: str,
     topics: Sequence[str],
@@ -211,8 +330,10 @@ def lease(
     spark: SparkSession | None = None,
     membership: Member | None = None,
     state: State | None = None,
-) -> Iterator[LeasedRecords]:
+) -> LeasedRecords:
     """Lease up to `max_records` records of a group's topics for the block: redelivered ones first, then fresh ones.
+
+    In a notebook, `leased = lease(…).open()` in one cell and `leased.close()` in another are the same as the block.
 
     `max_bytes` bounds the lease further, by the mean size of the records, unless it is 0. `dropped` is the
     outcome of a record that the outcomes do not name, `unknown` that of a record with another outcome or null:
@@ -237,58 +358,25 @@ def lease(
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
         raise ValueError("there is nothing to lease from: name at least one topic")
-    process = os.getpid()
-    with ExitStack() as stack:
-        settings = settings or Settings.load()
-        session = spark or spark_session(settings, f"lease of {group}")
-        database = stack.enter_context(Database.open(settings))
-        broker = stack.enter_context(Topics(settings))
-        State(database).administration.check_cluster(broker.cluster_id())
-        require_topics(broker, names)
-        configs = GroupConfigs.load(database, group)
-        source = Source(
-            settings,
-            state or State(database),
-            broker,
-            session,
-            isolation_level or configs.isolation_level,
-            dict(reader_options or {}),
-            headers,
-            max_scans,
+    return LeasedRecords(
+        _Wanted(
+            group=group,
+            topics=names,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            lock_duration_ms=lock_duration_ms,
+            dropped=dropped,
+            unknown=unknown,
+            isolation_level=isolation_level,
+            reader_options=dict(reader_options or {}),
+            headers=headers,
+            max_scans=max_scans,
+            settings=settings,
+            spark=spark,
+            membership=membership,
+            state=state,
         )
-        ending = stack.enter_context(DrainAtEnd(settings, source.state, configs))
-        member = membership
-        if member is None:
-            joined = stack.enter_context(Membership(settings.service_url, group, names))
-            joined.join()
-            member = joined
-        cancel = stack.enter_context(cancellable(session))
-        keeper = stack.enter_context(LeaseKeeper(source.state, member, cancel))
-        share_partitions = _in_turn(member, names)
-        infos = source.observe(share_partitions)
-        budget = Budget(max_records)
-        if max_bytes:
-            sizes = stack.enter_context(RecordSizes(settings, source.isolation_level))
-            means = sizes.measure(share_partitions, source.state.figures.describe(group))
-            budget = Budget(max_records, max_bytes, means)
-        leases = keeper.acquire_within(budget, share_partitions, lock_duration_ms)
-        reason = None if leases else why_nothing(source.state, configs, names)
-        if reason is not None:
-            _log.warning("nothing was leased: %s", reason)
-        leased = LeasedRecords(source, keeper, leases, infos, dropped, unknown, Backoff.of(configs), reason)
-        ending.report_to = leased
-        try:
-            yield leased
-        finally:
-            if os.getpid() != process:
-                stack.pop_all()  # a forked child: what is open here is its parent's
-        if leased and not leased._acknowledged and os.getpid() == process:
-            warnings.warn(
-                f"the block of lease({group!r}) ended without an acknowledgement: its {leased.count:,} records "
-                "are given back and come again, in parts, as suspects. Write the outcomes and call acknowledge()",
-                Unacknowledged,
-                stacklevel=4,
-            )
+    )
 
 
 def _in_turn(member: Member, topics: Sequence[str]) -> list[SharePartition]:

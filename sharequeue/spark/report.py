@@ -156,6 +156,32 @@ def _rounds(title: str, rounds: Sequence[RoundReport], *remarks: str | None) -> 
 
 
 @dataclass(frozen=True, slots=True)
+class AcknowledgedRecords(Shown):
+    """What an acknowledgement did, in records.
+
+    `exhausted` are releases after the last delivery, `gaps` offsets the log never had, `dropped` records that the
+    log has and the outcomes did not name, `lost` what retention took between lease and read.
+    """
+
+    leased: int
+    accepted: int
+    released: int
+    rejected: int
+    gaps: int
+    exhausted: int
+    dropped: int
+    lost: int
+    lag: int
+
+    def table(self) -> Table:
+        """Return its figures; of the rare ones those that there are."""
+        names = ("accepted", "released", "rejected", "gaps", "exhausted", "dropped", "lost")
+        found = [name for at, name in enumerate(names) if at < 3 or getattr(self, name)]
+        title = f"acknowledged {self.leased:,} records; lag {self.lag:,}"
+        return Table(title, found, [[getattr(self, name) for name in found]])
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """Where a run is, whenever a stage begins and when a round ends (stage `done`).
 

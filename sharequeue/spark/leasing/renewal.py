@@ -269,6 +269,11 @@ class LeaseKeeper:
         if self._lost is not None:
             raise LockLost(self._lost)
 
+    def abandon(self) -> None:
+        """Renew no longer, and give nothing back: what is held lapses. Returns at once."""
+        self._stop = True
+        self._wake.set()
+
     def _run(self) -> None:
         while not self._stop:
             self._wake.wait(self._renew_due())

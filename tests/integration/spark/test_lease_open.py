@@ -1,0 +1,75 @@
+"""A lease without a block, as in a notebook: open, work, close."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.settings import Settings
+from sharequeue.spark import LeasedRecords, Unacknowledged, lease
+from sharequeue.state import State
+from tests.fix_pipelines import Assigned, Produce
+from tests.fix_stack import MakeTopic
+
+
+@pytest.fixture
+def leased(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    settings: Settings,
+    spark: SparkSession,
+    state: State,
+) -> LeasedRecords:
+    """Give a lease of three records that is not open."""
+    topic = make_topic(1)
+    produce(topic, 0, ["a", "b", "c"])
+    return lease(group, topic, settings=settings, spark=spark, state=state, membership=assigned(topic))
+
+
+def keepers() -> int:
+    return sum(thread.name == "lease-keeper" for thread in threading.enumerate())
+
+
+def test_open_and_close_are_the_block(
+    leased: LeasedRecords, group: str, state: State, tmp_path: Path
+) -> None:
+    """Each may be called twice; what was not acknowledged is given back with a warning, what was is done."""
+    with pytest.raises(RuntimeError, match="nothing is leased yet"):
+        _ = leased.records
+    assert leased.open() is leased
+    assert leased.open().records.count() == 3
+    assert len(state.figures.leases(group)) == 1
+    with pytest.warns(Unacknowledged, match="its 3 records are given back"):
+        leased.close()
+    leased.close()
+    assert state.figures.leases(group) == []
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Unacknowledged)
+        leased.open()  # what was given back without an outcome comes again in parts
+        assert str(leased).splitlines()[0] == "leased 2 records"
+        assert "<td" in leased._repr_html_()
+        leased.records.withColumn("outcome", fn.lit("accept")).write.parquet(f"{tmp_path}/done")
+        done = leased.acknowledge(tmp_path / "done")
+        assert str(done).splitlines()[0] == "acknowledged 2 records; lag 1"
+        leased.close()
+    assert (state.figures.describe(group)[0].spso, keepers()) == (2, 0)
+
+
+def test_a_lease_that_nobody_closes_warns_and_lapses(leased: LeasedRecords, group: str, state: State) -> None:
+    """Its last reference is enough: nothing is given back, and nothing is renewed any more."""
+    dropped = LeasedRecords(leased._wanted).open()
+    (held,) = state.figures.leases(group)
+    keeper = next(thread for thread in threading.enumerate() if thread.name == "lease-keeper")
+    with pytest.warns(Unacknowledged, match="never closed: its 3 records come again once their locks lapse"):
+        del dropped
+    keeper.join(10)
+    assert not keeper.is_alive()
+    assert [each.lease_id for each in state.figures.leases(group)] == [held.lease_id]
