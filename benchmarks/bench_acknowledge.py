@@ -71,7 +71,7 @@ def _answered(cursor: Any, query: str, parameters: tuple[object, ...]) -> float:
 
 
 def main() -> None:
-    """Measures every shape in turn and prints the table."""
+    """Measure every shape in turn and print the table."""
     shapes: list[tuple[str, Callable[[Any, int, int], float], int, int]] = [
         (f"{how}, {'one batch' if one else f'batches of {BATCH}'}", side, runs, 1 if one else runs // BATCH)
         for how, side in (("sets", as_sets), ("arrays", as_arrays))

@@ -47,7 +47,7 @@ class Ours:
         self.held = self.cursor.fetchone()
 
     def end(self) -> None:
-        """Answers what is left, so that the next round finds nothing to redeliver."""
+        """Acknowledge what is left, so that the next round finds nothing to redeliver."""
         token, first, last = self.held
         self.cursor.execute(
             "select sharequeue.acknowledge_batches('bench', 't', %s, 1, %s, null, %s, null, %s, %s, '{1}')",
@@ -67,7 +67,7 @@ class Bare:
         self.held = self.cursor.fetchone()
 
     def end(self) -> None:
-        """Leaves its last batch: the prototype knows no lapse."""
+        """Leave its last batch: the prototype knows no lapse."""
 
 
 SIDES: dict[str, type[Ours] | type[Bare]] = {"ours": Ours, "bare": Bare}
@@ -104,7 +104,7 @@ def calls_per_second(url: str, side: str, share_partitions: list[int]) -> float:
 
 
 def main() -> None:
-    """Measures each shape in turn and prints the table."""
+    """Measure each shape in turn and print the table."""
     shapes = [("one connection", [0]), ("eight on one", [0] * 8), ("eight on eight", list(range(8)))]
     with server() as url:
         with connect(url) as connection, connection.cursor() as cursor:

@@ -159,7 +159,7 @@ def _letters_and_bytes(settings: Settings, topic: str) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Measures both sides in turn and prints the table."""
+    """Measure both sides in turn and print the table."""
     with stack() as settings:
         with Database.open(settings) as database, session(settings) as spark:
             bench = Bench(settings, database, spark)

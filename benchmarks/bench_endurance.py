@@ -137,7 +137,7 @@ def connect(url: str) -> Any:
 
 
 def fetch(connection: Any, partition: int, held: tuple[str, int, int] | None) -> tuple[str, int, int]:
-    """Accepts what the share-partition's last call gave, and takes the next batch."""
+    """Accept what the share-partition's last call gave, and take the next batch."""
     token, first, last = held or (None, None, None)
     bounds = ([first], [last]) if held else ([], [])
     cursor = connection.cursor()
@@ -148,7 +148,7 @@ def fetch(connection: Any, partition: int, held: tuple[str, int, int] | None) ->
 
 
 def prepare(database: Database, share_partitions: int) -> None:
-    """Makes the group and its share-partitions."""
+    """Make the group and its share-partitions."""
     migrate(database)
     for query in (
         "insert into sharequeue.share_groups (group_id) values ('bench')",
@@ -221,7 +221,7 @@ def measure(
 
 
 def show(minutes: list[Minute], share_partitions: int) -> None:
-    """Prints a row a minute, and how far p99 and size went from the second minute's."""
+    """Print a row a minute, and how far p99 and size went from the second minute's."""
     table = Table(title=f"P13: {share_partitions:,} share-partitions, {BATCH} records a call")
     for heading in (
         "min",

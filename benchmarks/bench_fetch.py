@@ -157,7 +157,7 @@ def leased_row_per_record(connection: Connection) -> Step:
 
 
 def fill(connection: Connection, table: str, batches: int) -> None:
-    """Puts records into one of those tables; not part of what is measured."""
+    """Put records into one of those tables; not part of what is measured."""
     insert = sql.SQL("insert into {} (payload) select 'x' from generate_series(1, %s)").format(
         sql.Identifier(table)
     )
@@ -165,7 +165,7 @@ def fill(connection: Connection, table: str, batches: int) -> None:
 
 
 def prepare(url: str) -> None:
-    """Makes the groups and the prototype."""
+    """Make the groups and the prototype."""
     with Database(url) as database:
         migrate(database)
         state = State(database)

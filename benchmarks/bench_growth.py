@@ -63,7 +63,7 @@ def describe(cursor: Any, topic: str) -> float:
 
 
 def main() -> None:
-    """Measures every size in turn and prints the table."""
+    """Measure every size in turn and print the table."""
     with server() as url:
         connection = connect(url)
         cursor = connection.cursor()

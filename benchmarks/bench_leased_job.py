@@ -151,7 +151,7 @@ def application(settings: Settings, folder: Path, records: int, processes: int) 
 
 
 def main() -> None:
-    """Measures the sides in turn and prints the table, and where the time of the leased side went."""
+    """Measure the sides in turn and print the table, and where the time of the leased side went."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

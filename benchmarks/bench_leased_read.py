@@ -88,7 +88,7 @@ def _all(seen: int, expected: int) -> None:
 
 
 def main() -> None:
-    """Measures the sides in turn and prints the table."""
+    """Measure the sides in turn and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -97,7 +97,7 @@ def logged(database: Database, look: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Takes turns, and prints the table."""
+    """Take turns, and print the table."""
     with server() as url, Database(url) as database:
         state = State(database)
         times: dict[str, list[list[float]]] = {"one by one": [], "many in a call": []}

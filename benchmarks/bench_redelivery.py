@@ -113,7 +113,7 @@ def division(cursor: Any, suspects: int) -> tuple[int, float]:
 
 
 def main() -> None:
-    """Measures each shape in turn and prints the table."""
+    """Measure each shape in turn and print the table."""
     with server() as url:
         connection = connect(url)
         cursor = connection.cursor()

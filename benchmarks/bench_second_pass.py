@@ -113,7 +113,7 @@ def sides(
 
 
 def main() -> None:
-    """Measures the sides in turn and prints the table."""
+    """Measure the sides in turn and print the table."""
     with stack() as settings, session(settings) as spark, Database.open(settings) as database:
         fill(settings, TOPIC, RECORDS)
         named = list(sides(spark, settings, State(database)))

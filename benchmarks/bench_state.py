@@ -82,7 +82,7 @@ def bare(cursor: Any) -> float:
 
 
 def main() -> None:
-    """Measures the sides in turn and prints the table."""
+    """Measure the sides in turn and print the table."""
     with server() as url:
         connection = connect(url)
         cursor = connection.cursor()

@@ -95,7 +95,7 @@ def files_of(kind: str, number: int, columns: list[Migration]) -> list[Migration
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     rows = []
     with server() as url, Database(url, options=DatabaseOptions(lock_timeout_ms=10_000)) as database:
         state, columns = State(database), list[Migration]()

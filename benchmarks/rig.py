@@ -76,7 +76,7 @@ def connect(url: str) -> extensions.connection:
 
 
 def share_partition(cursor: Any, topic: str, records: int, number: int = 0) -> None:
-    """Makes a share-partition of group ``bench`` whose log has so many records."""
+    """Make a share-partition of group ``bench`` whose log has so many records."""
     cursor.execute("select sharequeue.initialize('bench', %s, %s, 'id', 0, 1)", (topic, number))
     cursor.execute(
         "select sharequeue.observe('bench', %s, %s, 'id', 0, %s, %s)", (topic, number, records, records)
@@ -102,7 +102,7 @@ def in_turn(sides: Sequence[Side], rounds: int) -> list[list[float]]:
 
 
 def report(url: str, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints a table, and under it the command, the machine, the load and the versions."""
+    """Print a table, and under it the command, the machine, the load and the versions."""
     table = Table(title=title, title_justify="left")
     for at, heading in enumerate(headings):
         table.add_column(heading, justify="left" if at == 0 else "right")

@@ -76,7 +76,7 @@ class Client:
         """Whether every call is sent plainly."""
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         self.connection.close()
 
     def send(self, operation: str, source: str | None = None, **args: Any) -> Any:

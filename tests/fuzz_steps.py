@@ -65,7 +65,7 @@ class Worker(Client):
     # Leases.
 
     def keep(self, at: At, epoch: int, member: str, rows: Any) -> dict[str, Any] | None:
-        """Remembers what was leased, where others find it too."""
+        """Remember what was leased, where others find it too."""
         rows = [r for r in rows or () if not r["error_code"] and r["offsets"]]
         if not rows:
             return None
@@ -99,7 +99,7 @@ class Worker(Client):
         return args
 
     def acquire(self) -> Any:
-        """Takes a lease."""
+        """Take a lease."""
         at, member = self.some(), self.roll.choice(MEMBERS)
         who = self.holder(at, member)
         args = {**who, **self.fetch(at), "p_request_id": self.uuid()}
@@ -130,7 +130,7 @@ class Worker(Client):
         }
 
     def answer(self) -> None:
-        """Answers a lease: by sets or by batches, with an output at times."""
+        """Acknowledge a lease: by sets or by batches, with an output at times."""
         lease = self.some_lease()
         if lease is None:
             return
@@ -191,7 +191,7 @@ class Worker(Client):
         }
 
     def answer_and_take(self, lease: dict[str, Any] | None = None, whole: int | None = None) -> Any:
-        """Answers a lease and takes the next, in one call."""
+        """Acknowledge a lease and take the next, in one call."""
         lease = lease or self.some_lease()
         if lease is None:
             return None
@@ -217,7 +217,7 @@ class Worker(Client):
             lease = self.answer_and_take(lease, ACCEPT)
 
     def renew(self) -> None:
-        """Renews a lock."""
+        """Renew a lock."""
         lease = self.some_lease()
         if lease is not None:
             who = self.as_holder(lease)
@@ -225,7 +225,7 @@ class Worker(Client):
             self.send("renew", **who)
 
     def give_back(self) -> None:
-        """Gives back one lease, or all of a member's in a group."""
+        """Give back one lease, or all of a member's in a group."""
         lease = self.some_lease()
         if lease is not None:
             self.send(
@@ -249,7 +249,7 @@ class Worker(Client):
             self.send(call.operation, **{**call.args, "p_member_id": self.roll.choice(MEMBERS)})
 
     def sweep(self) -> None:
-        """Settles what has lapsed."""
+        """Settle what has lapsed."""
         self.send("sweep", p_limit=self.roll.choice([1, 100]))
 
     def forward(self) -> None:
@@ -264,7 +264,7 @@ class Worker(Client):
     # The log, operators.
 
     def observe(self) -> None:
-        """Looks at the log, which has grown, lost its beginning, or is another one."""
+        """Look at the log, which has grown, lost its beginning, or is another one."""
         at, roll = self.some(), self.roll.random()
         start, end = self.shared.logs.get(at, (0, 0))
         end += self.roll.choice([0, 5, 30])
@@ -283,7 +283,7 @@ class Worker(Client):
         )
 
     def letters(self) -> None:
-        """Opens dead letters, or closes them."""
+        """Open dead letters, or close them."""
         at = self.some()
         if self.roll.random() < 0.5:
             rows = self.send("open_dead_letters", **self.named(at), p_max_records=self.roll.choice([1, 50]))
@@ -300,7 +300,7 @@ class Worker(Client):
             )
 
     def force(self) -> None:
-        """Moves records by hand."""
+        """Move records by hand."""
         lease = self.some_lease()
         if lease is not None:
             asked = self.asked(lease)
@@ -314,7 +314,7 @@ class Worker(Client):
             )
 
     def pause(self) -> None:
-        """Pauses for a moment."""
+        """Pause for a moment."""
         at = self.some()
         args = self.named(at) if self.roll.random() < 0.5 else {"p_group_id": at[0]}
         self.send("pause", p_reason="a look", **args)
@@ -333,13 +333,13 @@ class Worker(Client):
         )
 
     def acl(self) -> None:
-        """Denies somebody, or allows again."""
+        """Deny somebody, or allow again."""
         rule = {"p_principal": "User:ann", "p_operation": "READ", "p_pattern_type": "LITERAL"}
         rule |= {"p_permission": "DENY", "p_resource_name": self.some()[0]}
         self.send(self.roll.choice(["add_acl", "remove_acls"]), **rule)
 
     def reset(self) -> None:
-        """Begins anew."""
+        """Begin anew."""
         at = self.some()
         start, end = self.shared.logs.get(at, (0, 0))
         where = self.roll.randint(start, end)
@@ -350,7 +350,7 @@ class Worker(Client):
             self.shared.epochs[at] = epochs[0]
 
     def forget(self) -> None:
-        """Deletes a topic's offsets, or the group, and makes what is missing again."""
+        """Delete a topic's offsets, or the group, and make what is missing again."""
         at = self.some()
         if self.roll.random() < 0.5:
             self.send("delete_offsets", p_group_id=at[0], p_topic=at[1])
@@ -359,7 +359,7 @@ class Worker(Client):
         self.begin([a for a in self.shared.partitions if a[0] == at[0]])
 
     def begin(self, partitions: list[At]) -> None:
-        """Makes share-partitions where there are none."""
+        """Make share-partitions where there are none."""
         for group in {at[0] for at in partitions}:
             self.send(
                 "make_group",

@@ -85,7 +85,7 @@ class Demo:
         return look(self.state, self.topics, GROUP, TOPIC)
 
     def produce(self, wanted: Wanted) -> None:
-        """Brings the input topic to what is wanted."""
+        """Bring the input topic to what is wanted."""
         from pipelines.flights.records import NotProduced, TopicInUse, extra, produce
 
         began = time.monotonic()
@@ -107,7 +107,7 @@ class Demo:
         self.say(f"topic        {TOPIC}: {made.total:,} records{produced}")
 
     def drain(self, holders: Holders, rounds: int) -> tuple[int, float]:
-        """Launches runs until nothing is left; gives their number and seconds. Raises NoProgress."""
+        """Launch runs until nothing is left; return their number and seconds. Raises NoProgress."""
         launched, seconds, idle = 0, 0.0, 0
         while not (position := self._wait(holders)).done:
             launched += 1
@@ -146,7 +146,7 @@ class Demo:
         return outcome
 
     def _look_after_the_stack(self) -> None:
-        """Starts again what has died: the run's clients find it where it was."""
+        """Start again what has died: the run's clients find it where it was."""
         if time.monotonic() < self._look_again_at:
             return
         died = [component.name for component in stack.status(self.settings.home) if component.state == "died"]
@@ -227,7 +227,7 @@ def _print(console: Console, line: str, style: str | None = None) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Reads the command line and runs the demo; gives the exit code."""
+    """Read the command line and run the demo; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m orchestration.demo",
         description=f"Run the job {NAME} until share group {GROUP} is drained.",

@@ -57,7 +57,7 @@ class Launcher:
         self._lock = lock
 
     def bury(self) -> list[str]:
-        """Marks runs of earlier demos of this home as failed that are not alive, and answers their ids."""
+        """Mark runs of earlier demos of this home as failed that are not alive, and return their ids."""
         tags = {HOME_TAG: str(self._settings.home)}
         dead = self._instance.get_runs(dg.RunsFilter(job_name=NAME, tags=tags, statuses=AT_WORK))
         for run in dead:
@@ -65,7 +65,7 @@ class Launcher:
         return [run.run_id for run in dead]
 
     def launch(self, max_rounds: int, watch: Callable[[str], None]) -> RunOutcome:
-        """Launches a run and waits for its end; ``watch`` hears its stage, again and again.
+        """Launch a run and wait for its end; ``watch`` hears its stage, again and again.
 
         An interrupt goes to the run first, which then gives back what it holds.
         """
@@ -207,7 +207,7 @@ def stage_of(line: str) -> str | None:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Ends a run that nobody waits for any more; it gives back what it holds when it is given the time."""
+    """End a run that nobody waits for any more; it gives back what it holds when it is given the time."""
     process.send_signal(signal.SIGINT)
     try:
         process.wait(15)

@@ -30,7 +30,7 @@ class Figures:
 
 
 def show(console: Console, figures: Figures) -> None:
-    """Prints the tables."""
+    """Print the tables."""
     console.print(_partitions(figures))
     console.print(_deliveries(figures.counts))
     console.print(f"  dead letters  {_causes(figures.dead_letters)}, in topic {DEAD_LETTER_TOPIC}")
@@ -38,7 +38,7 @@ def show(console: Console, figures: Figures) -> None:
 
 
 def show_places(console: Console, settings: Settings) -> None:
-    """Prints where the outputs are and what to try next."""
+    """Print where the outputs are and what to try next."""
     console.print(f"  outputs       {settings.output}")
     console.print(
         "                flights/ (Parquet by lease), flights-exceptions/ (with the reason of each),"

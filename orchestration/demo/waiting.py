@@ -43,7 +43,7 @@ def wait_for_holders(
     settle: Callable[[], object],
     say: Callable[[list[Holder]], None],
 ) -> Position:
-    """Waits while somebody holds what a new run would need; gives the position when nobody does any more.
+    """Wait while somebody holds what a new run would need; return the position when nobody does any more.
 
     ``settle`` takes lapsed locks away; the service does so too, but may be on its way up.
     """

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def replace_parquet(frame: "pd.DataFrame", path: Path) -> Path:
-    """Writes ``frame`` as one Parquet file at ``path``, in the place of what is there; answers the path."""
+    """Write ``frame`` as one Parquet file at ``path``, in the place of what is there; return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.name}.{os.getpid()}")
     frame.to_parquet(staged, index=False)

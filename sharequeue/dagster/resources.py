@@ -35,11 +35,11 @@ class StateResource(dg.ConfigurableResource[Any]):
     _database: Database | None = PrivateAttr(default=None)
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Makes the pool; it connects at the first question."""
+        """Make the pool; it connects at the first question."""
         self._database = Database.open(self.settings.load())
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Closes the pool."""
+        """Close the pool."""
         if self._database is not None:
             self._database.close()
 
@@ -77,7 +77,7 @@ class SparkResource(dg.ConfigurableResource[Any]):
         return session
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Stops the session when there is one."""
+        """Stop the session when there is one."""
         if self._session is not None:
             self._session.stop()
             self._session = None

@@ -29,7 +29,7 @@ def pending(database: Database) -> list[str]:
 
 
 def migrate(database: Database, *, dry_run: bool = False, roles: RoleNames | None = None) -> list[str]:
-    """Brings the schema up to date, all in one transaction; answers with the names of the files applied.
+    """Bring the schema up to date, all in one transaction; return the names of the files applied.
 
     With ``dry_run`` nothing changes and the names say what would be applied. With ``roles`` the roles of those
     names are made where they are missing, the schema is handed to the owner's, and the others are granted what is
@@ -147,7 +147,7 @@ def _become_owner(connection: sa.Connection) -> None:
 
 
 def _make_roles(connection: sa.Connection, roles: RoleNames) -> None:
-    """Makes the group roles that are missing; those that are there already are left as they are."""
+    """Make the group roles that are missing; those that are there already are left as they are."""
     for name in roles:
         quoted = connection.scalar(sa.text("select quote_ident(:name)"), {"name": name})
         if connection.scalar(sa.text("select to_regrole(:quoted)"), {"quoted": quoted}) is None:
@@ -155,7 +155,7 @@ def _make_roles(connection: sa.Connection, roles: RoleNames) -> None:
 
 
 def _hand_over(upgrade: Upgrade, owner: str) -> None:
-    """Makes ``owner`` the owner of the schema and all that is in it."""
+    """Make ``owner`` the owner of the schema and all that is in it."""
     connection = upgrade.connection
     quoted = connection.scalar(sa.text("select quote_ident(:name)"), {"name": owner})
     if not connection.scalar(sa.text("select pg_has_role(to_regrole(:r), 'USAGE')"), {"r": quoted}):

@@ -128,7 +128,7 @@ class Database:
             return self.rows(query, **parameters)
 
     def close(self) -> None:
-        """Closes every pooled connection."""
+        """Close every pooled connection."""
         self.engine.dispose()
 
     def __enter__(self) -> Database:
@@ -139,7 +139,7 @@ class Database:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turns an error that Postgres has no better word for into ours."""
+        """Turn an error that Postgres has no better word for into ours."""
         try:
             yield
         except DBAPIError as error:
@@ -162,7 +162,7 @@ class Database:
         context: Any,
         executemany: bool,
     ) -> tuple[str, Any]:
-        """Puts the transaction's settings in front of its first statement, in the same message."""
+        """Put the transaction's settings in front of its first statement, in the same message."""
         if not connection.info.pop("begun", False):
             return statement, parameters
         if executemany:

@@ -94,7 +94,7 @@ class Acls:
         )
 
     def add(self, acl: Acl) -> bool:
-        """Adds a rule; answers whether it was new."""
+        """Add a rule; return whether it was new."""
         rows = self._database.call(
             sa.text(
                 "select sharequeue.add_acl(:principal, :operation, :permission, :pattern_type, :resource_name)"
@@ -105,7 +105,7 @@ class Acls:
         return bool(rows[0]["added"])
 
     def remove(self, matching: AclFilter, *, dry_run: bool = False) -> list[Acl]:
-        """Removes the rules that match; answers them. With ``dry_run`` nothing changes."""
+        """Remove the rules that match; return them. With ``dry_run`` nothing changes."""
         return self._rules(
             "select * from sharequeue.remove_acls(:principal, :operation, :permission, :pattern_type,"
             " :resource_name, :dry_run)",

@@ -85,7 +85,7 @@ def victims(database: Database, waiting: str = "%") -> list[int]:
 
 
 def kill(database: Database, pids: list[int]) -> None:
-    """Ends backends as an operator would, and waits until they are gone."""
+    """End backends as an operator would, and wait until they are gone."""
     for pid in pids:
         database.rows(sa.text("select pg_terminate_backend(:pid, 10000)"), pid=pid)
 

@@ -112,7 +112,7 @@ class Machine(RuleBasedStateMachine):
 
     @contextmanager
     def finding(self) -> Iterator[None]:
-        """Notes at which step the first difference was found; Hypothesis repeats that history afterwards."""
+        """Note at which step the first difference was found; Hypothesis repeats that history afterwards."""
         try:
             yield
         except Exception as difference:

@@ -121,7 +121,7 @@ def ranges_of(text: str) -> list[tuple[int, int]]:
 
 
 def freeze_clock(cursor: Any) -> datetime:
-    """Makes the database's clock stand still, at the second that is now; only its offset moves it from here on."""
+    """Make the database's clock stand still, at the second that is now; only its offset moves it from here on."""
     cursor.execute("select date_trunc('second', clock_timestamp())")
     moment = cast("datetime", cursor.fetchone()[0])
     cursor.execute(
@@ -167,7 +167,7 @@ class SqlSide:
             self.cursor.execute(text)
 
     def close(self) -> None:
-        """Ends the connection."""
+        """End the connection."""
         self.connection.close()
 
     def rows(self, prepared: str, *values: object) -> list[tuple[Any, ...]]:

@@ -14,7 +14,7 @@ def told() -> list[str]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints them."""
+    """Print them."""
     if TOLD:
         terminalreporter.section("deep run")
     for line in TOLD:

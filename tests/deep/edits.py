@@ -44,7 +44,7 @@ def source_of(database: Database, function: str) -> str:
 
 
 def apply(database: Database, edit: Edit) -> None:
-    """Breaks the rule, in this database."""
+    """Break the rule, in this database."""
     changed = edit.edited(source_of(database, edit.function))
     raw = database.engine.raw_connection()
     try:

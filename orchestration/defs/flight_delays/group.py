@@ -31,7 +31,7 @@ CONFIGS = {
 
 
 def configure(database: Database) -> GroupConfigs:
-    """Gives the group the configs above where it has none of its own; what somebody has set stays.
+    """Give the group the configs above where it has none of its own; what somebody has set stays.
 
     Only who may alter configs can do the first run of a group; a worker finds them there.
     """

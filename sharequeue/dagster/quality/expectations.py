@@ -97,7 +97,7 @@ def check_specs(
 
 
 def validate(frame: "pd.DataFrame", name: str, expectations: Sequence[Expectation]) -> tuple[Verdict, ...]:
-    """Validates ``frame`` against the suite ``name`` made of ``expectations``; one verdict each, in their
+    """Validate ``frame`` against the suite ``name`` made of ``expectations``; one verdict each, in their
     order.
     """
     import great_expectations as gx
