@@ -28,7 +28,7 @@ _HERE = Path(__file__).parent
 _SILENCE_SECONDS = 180
 _SETTINGS = """<ivysettings>
   <settings defaultResolver="central"/>
-  <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
+  <resolvers><ibiblio name="central" m2compatible="true" usepoms="false"/></resolvers>
 </ivysettings>
 """
 
@@ -71,7 +71,7 @@ def ensure(folder: Path, java: Java, ivy_settings: Path | None, progress: Progre
             return
         staged = folder.with_name(f"{folder.name}.resolving")
         shutil.rmtree(staged, ignore_errors=True)
-        progress(f"jars: resolving Kafka and Spark's connector, once, into {folder} (57 MB, about a minute)")
+        progress(f"jars: resolving Kafka and Spark's connector, once, into {folder} (57 MB)")
         _resolve(staged, folder.with_name("ivy"), java, ivy_settings, progress)
         problems = defects(staged)
         if problems:

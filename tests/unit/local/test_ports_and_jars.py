@@ -89,3 +89,12 @@ def test_the_connector_is_of_the_installed_sparks_version() -> None:
     version = next(iter(jars.pyspark_home().glob("jars/spark-core_2.13-*.jar"))).stem.rpartition("-")[2]
     assert wanted.group(1) == version
     assert f"spark/spark-sql-kafka-0-10_2.13-{version}.jar" in jars.expected()
+
+
+def test_the_list_of_jars_is_exact() -> None:
+    """Each module that `jars.xml` names is one file of the manifest, and nothing beyond them is looked up."""
+    text = (Path(jars.__file__).parent / "jars.xml").read_text()
+    listed = re.findall(r'name="([^"]+)" rev="([^"]+)" conf="(\w+)->default" transitive="false"', text)
+    files = {f"{part}/{name}-{version}.jar" for name, version, part in listed}
+    assert files == set(jars.expected())
+    assert len(listed) == text.count("<dependency ")
