@@ -253,7 +253,7 @@ class FencedMemberEpoch(ShareError):
 
 
 class InvalidRecordState(ShareError):
-    """The records are not held under this lease any more: the lock lapsed, or they were answered. Nothing
+    """The records are not held under this lease any more: the lock lapsed, or they were acknowledged. Nothing
     changed; they will be, or have been, delivered again. Renew in time, or give locks longer."""
 
     code = 121

@@ -1,6 +1,6 @@
 """What is a lease, and what are the other values that share-partition state is told in?
 
-Frozen values only: what an operation takes and answers, and the figures that people ask for. Each mirrors a
+Frozen values only: what an operation takes and returns, and the figures that people ask for. Each mirrors a
 term of KIP-932 (share-partition, acquisition lock, delivery count), KIP-1191 (dead letters) or KIP-1226
 (lag). What may be done with them is in ``sharequeue.state``.
 """
@@ -75,10 +75,10 @@ class Lease:
     lock_duration_ms: int
     deliveries: tuple[Delivery, ...]
     suspects: bool = False
-    """Whether these are records whose last delivery ended without an answer: one of them may have killed its worker.
-    Known only of leases from ``State.many.acquire``."""
+    """Whether the last delivery of these records ended without an acknowledgement: one of them may have killed its
+    worker. Known only of leases from ``State.many.acquire``."""
     last_attempt: bool = False
-    """Whether it is one suspect's last delivery: if it ends without an answer, the record is given up."""
+    """Whether it is one suspect's last delivery: if it ends without an acknowledgement, the record is given up."""
 
     @property
     def offsets(self) -> OffsetSet:
@@ -137,16 +137,16 @@ class AcknowledgementBatch:
         return cls(first, last, tuple(int(kind) for kind in types))
 
     def type_at(self, offset: int) -> AcknowledgeType:
-        """The type that answers one offset of the run."""
+        """The type that acknowledges one offset of the run."""
         return AcknowledgeType(self.types[offset - self.first] if len(self.types) > 1 else self.types[0])
 
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedAndAcquired:
-    """What a call did that answers one lease and takes the next.
+    """What a call did that acknowledges one lease and takes the next.
 
-    ``refusal`` is why the answers were not taken, ``acquire_refusal`` why nothing could be leased; ``lease`` is
-    None also when there was nothing to lease. SPSO and lag are None where the answers were refused.
+    ``refusal`` is why the acknowledgements were refused, ``acquire_refusal`` why nothing could be leased; ``lease``
+    is None also when there was nothing to lease. SPSO and lag are None where they were refused.
     """
 
     refusal: ShareError | None
@@ -244,7 +244,7 @@ class Attempt:
     acquired_at: datetime
     offsets: OffsetSet
     exceptions: str | None
-    """A folder of Parquet files; None when the attempt ended without an answer, or its client writes none."""
+    """A folder of Parquet files; None when the attempt was not acknowledged, or its client writes none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The `sharequeue` command: for operators, one noun a module.
 
-Answers go to stdout, as text or JSON; errors are one line on stderr. Exit codes: 0 done, 1 it could not be
+Results go to stdout, as text or JSON; errors are one line on stderr. Exit codes: 0 done, 1 it could not be
 done or a check failed, 2 the command line is wrong. Kafka's column names are kept where Kafka's tools have
 them.
 """

@@ -1,4 +1,4 @@
-"""How an answer is written: as a table for people, as JSON for programs; the same figures in both."""
+"""How a result is written: as a table for people, as JSON for programs; the same figures in both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def output_option(wrapped: Wrapped) -> Wrapped:
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="How to answer.",
+        help="How the result is written.",
     )(wrapped)
 
 

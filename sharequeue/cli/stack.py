@@ -28,16 +28,16 @@ def up(home: Path | None, output: str, ui: bool, no_service: bool) -> None:
     """
     progress = say if output == "text" else say_aside
     info = stack.up(home, progress, service=not no_service)
-    answer = {
+    found = {
         name: value
         for name, value in asdict(info).items()
         if not name.endswith(("database_url", "dagster_url"))
     }
     if ui:
-        answer["dagster"] = dagster_ui.start(Settings.load(info.home), progress)
-        progress(f"dagster      {answer['dagster']}")
+        found["dagster"] = dagster_ui.start(Settings.load(info.home), progress)
+        progress(f"dagster      {found['dagster']}")
     if output == "json":
-        click.echo(json.dumps(answer, default=str, indent=2))
+        click.echo(json.dumps(found, default=str, indent=2))
 
 
 @click.command()

@@ -75,7 +75,7 @@ class Explanations:
         for number, attempt in reversed(list(enumerate(attempts))):
             for bounds in attempt.offsets.ranges:
                 first.update(dict.fromkeys(range(*bounds), number))
-        # Only the last attempt's error is the reason; one that ended without an answer has none.
+        # Only the last attempt's error is the reason; one that ended without an acknowledgement has none.
         named = {a.exceptions for a in attempts if a.exceptions}
         self._tables = {location: table for location, table in self._tables.items() if location in named}
         errors = [self._errors(attempt) for attempt in attempts]

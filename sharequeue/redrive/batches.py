@@ -140,7 +140,7 @@ class RedriveBatches:
         return replace(batch, offsets=batch.offsets & offsets)
 
     def close(self, batch: RedriveBatch) -> int:
-        """The batch was sent; answers how many letters that are, 0 when it was closed before."""
+        """The batch was sent; return how many letters that are, 0 when it was closed before."""
         rows = self._database.call(
             sa.text("select sharequeue.close_redrive(:topic, :topic_id, :partition, :sequence) as sent"),
             **self._name,

@@ -62,7 +62,7 @@ class Acknowledgement:
         self.now = now
         self.token = token
         self.not_before = not_before
-        self.answers: dict[int, AcknowledgeType] = {}
+        self.outcomes: dict[int, AcknowledgeType] = {}
         self.renewals: set[int] = set()
         self.did: dict[str, int] = dict.fromkeys(("accepted", "released", "rejected", "gaps", "exhausted"), 0)
 
@@ -78,11 +78,11 @@ class Acknowledgement:
             raise
         self._count_in_circuit()
         self.at.note_attempts(
-            [o for o, kind in self.answers.items() if kind in (RELEASE, REJECT)], self.policy
+            [o for o, kind in self.outcomes.items() if kind in (RELEASE, REJECT)], self.policy
         )
-        for offset, kind in self.answers.items():
+        for offset, kind in self.outcomes.items():
             self._answer(self.at.records[offset], kind)
-        self._renew(self.renewals - self.answers.keys())
+        self._renew(self.renewals - self.outcomes.keys())
         self._let_go_overtaken()
         self.at.forget_ended_leases()
         self.at.advance_spso()
@@ -90,7 +90,9 @@ class Acknowledgement:
 
     def _count_in_circuit(self) -> None:
         """The circuit breaker hears of it before it takes effect; a gap is no record, a renewal no outcome."""
-        told = {kind: [o for o, k in self.answers.items() if k is kind] for kind in (ACCEPT, RELEASE, REJECT)}
+        told = {
+            kind: [o for o, k in self.outcomes.items() if k is kind] for kind in (ACCEPT, RELEASE, REJECT)
+        }
         failed = told[RELEASE] + told[REJECT]
         wait = self.at.count_in_circuit(told[ACCEPT] + failed, failed, told[RELEASE], self.policy, self.now)
         latest = max((t for t in (wait, self.not_before) if t is not None), default=self.now)
@@ -129,19 +131,19 @@ class Acknowledgement:
     def _judge(self, offset: int, kind: AcknowledgeType) -> None:
         self._check(offset, self.at.records[offset])
         if kind is not RENEW:
-            self.answers[offset] = kind
+            self.outcomes[offset] = kind
         elif self.policy.renewal:
             self.renewals.add(offset)
         else:
             raise InvalidRecordState("Renewing acquisition locks is not enabled for the group.")
 
     def _check(self, offset: int, record: Record) -> None:
-        """R-AK-9, R-AK-11: held, by this member, under this lease where one is named, and not answered before."""
-        if offset in self.answers:
-            raise InvalidRecordState(f"offset {offset} is answered twice")
+        """R-AK-9, R-AK-11: held, by this member, under this lease where one is named, and not acknowledged before."""
+        if offset in self.outcomes:
+            raise InvalidRecordState(f"offset {offset} is acknowledged twice")
         if record.state is not RecordState.ACQUIRED or record.lease_id is None:
             raise InvalidRecordState(
-                f"offset {offset} is {record.state.name}, not held: its lock lapsed, or it was answered"
+                f"offset {offset} is {record.state.name}, not held: its lock lapsed, or it was acknowledged"
             )
         lease = self.at.leases[record.lease_id]
         if lease.member_id != self.member_id:

@@ -217,7 +217,7 @@ class Acquisition:
         """Under read_committed, records of aborted transactions end here, budget spent (R-IL-3)."""
         if not self.policy.read_committed or not self.fetch.aborted:
             return
-        answer: list[AcquiredRange] = []
+        ranges: list[AcquiredRange] = []
         for acquired in self.ranges:
             kept: list[tuple[int, int]] = []
             for offset in range(acquired.first, acquired.last + 1):
@@ -226,8 +226,8 @@ class Acquisition:
                     self.at.outcomes["gap", acquired.delivery_count] += 1
                 else:
                     kept.append((offset, acquired.delivery_count))
-            answer += merged(kept)
-        self.ranges = answer
+            ranges += merged(kept)
+        self.ranges = ranges
 
 
 def merged(offsets: Iterable[tuple[int, int]]) -> list[AcquiredRange]:

@@ -190,18 +190,18 @@ class Administration:
         if group.members:
             raise NonEmptyGroup
         group.exists = True
-        answers: dict[tuple[str, int], ShareError | None] = {}
+        results: dict[tuple[str, int], ShareError | None] = {}
         for (topic, partition), offset in offsets.items():
-            answers[topic, partition] = None
+            results[topic, partition] = None
             if topics is not None and not 0 <= partition < topics.get(topic, 0):
-                answers[topic, partition] = UnknownTopicOrPartition()
+                results[topic, partition] = UnknownTopicOrPartition()
             elif not 0 <= offset <= MAX_OFFSET:
-                answers[topic, partition] = InvalidRequest(
+                results[topic, partition] = InvalidRequest(
                     f"{offset} is no offset: expected 0 to {MAX_OFFSET}"
                 )
             else:
                 self._restart(SharePartition(group_id, topic, partition), offset, state_epoch)
-        return answers
+        return results
 
     def _restart(self, at: SharePartition, start_offset: int, state_epoch: int) -> None:
         group = self._groups[at.group_id]
@@ -224,23 +224,23 @@ class Administration:
         group = self._group(group_id)
         if group.members:
             raise NonEmptyGroup
-        answers: dict[str, ShareError | None] = {}
+        results: dict[str, ShareError | None] = {}
         for topic in topics:
             names = [name for name in group.partitions if name[0] == topic]
-            answers[topic] = (
+            results[topic] = (
                 None if names else UnknownTopicOrPartition("There is no offset information to delete.")
             )
             for name in names:
                 del group.partitions[name], group.dead_letters[name]
-                group.answers.pop(name, None)
-        return answers
+                group.results.pop(name, None)
+        return results
 
     def delete_topic(self, topic: str) -> None:
         """The topic is gone: so is every group's state on it."""
         for group in self._groups.values():
             for name in [name for name in group.partitions if name[0] == topic]:
                 del group.partitions[name], group.dead_letters[name]
-                group.answers.pop(name, None)
+                group.results.pop(name, None)
 
     def delete_group(self, group_id: str) -> None:
         """Forget a group and its state, but not its configs; its holders get GroupIdNotFound. Raises

@@ -2,8 +2,8 @@
 
 More than a set share of the last records failed: nothing is leased for a while, then one small lease as a probe. If
 no more than the set share of it fails, leasing goes on; else it stops as long again. What comes back from a probe
-has its delivery back, and what comes back with the answer by which a probe fails sits out the next probe. What a
-probe still holds when it has failed is like any lease from before: its answers say nothing new.
+has its delivery back, and what comes back with the acknowledgement by which a probe fails is not in the next one.
+What a probe still holds when it has failed is like any lease from before: its acknowledgements say nothing new.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ CircuitState = Literal["closed", "open", "probing"]
 
 @dataclass(slots=True)
 class CircuitBreaker:
-    """The circuit of one share-partition, from its first answer on; times in seconds of the engine's clock.
+    """The circuit of one share-partition, from its first acknowledgement on; times in seconds of the engine's clock.
 
-    ``answered`` and ``failed`` are of the last window of records, in which older ones fade; ``probe`` are the offsets
-    of the probe whose outcome is not known yet. ``moves`` are the changes of state so far.
+    ``acknowledged`` and ``failed`` are of the last window of records, in which older ones fade; ``probe`` are the
+    offsets of the probe whose outcome is not known yet. ``moves`` are the changes of state so far.
     """
 
     state: CircuitState = "closed"
-    answered: float = 0.0
+    acknowledged: float = 0.0
     failed: float = 0.0
     retry_at: float | None = None
     reason: str | None = None
@@ -41,7 +41,9 @@ class CircuitBreaker:
         if self.state == "closed":
             return most, False
         due = self.state == "open" and self.retry_at is not None and now >= self.retry_at
-        left = self.state == "probing" and not self.probe & set(held)  # nobody is left who could answer it
+        left = self.state == "probing" and not self.probe & set(
+            held
+        )  # nobody is left who could acknowledge it
         return (min(most, policy.probe_records), True) if due or left else (0, False)
 
     def probes(self, offsets: Collection[int]) -> None:
@@ -55,42 +57,42 @@ class CircuitBreaker:
         return self.probe & set(returning) if self.state == "probing" else set()
 
     def counts(
-        self, policy: BreakerPolicy, answered: Collection[int], failed: Collection[int], now: float
+        self, policy: BreakerPolicy, acknowledged: Collection[int], failed: Collection[int], now: float
     ) -> float | None:
-        """Records were answered, or their lock ended unanswered; some of them failed.
+        """Records were acknowledged, or their lock ended without an acknowledgement; some of them failed.
 
-        Answers before when what comes back with them is not to be delivered; None if that does not matter.
+        Return before when what comes back with them is not to be delivered; None if that does not matter.
         """
         if self.state == "closed":
-            self._window(policy, len(answered), len(failed), now)
-        elif self.state == "probing" and self.probe & set(answered):
-            return self._judge_probe(policy, set(answered), set(failed), now)
+            self._window(policy, len(acknowledged), len(failed), now)
+        elif self.state == "probing" and self.probe & set(acknowledged):
+            return self._judge_probe(policy, set(acknowledged), set(failed), now)
         return None
 
-    def _window(self, policy: BreakerPolicy, answered: int, failed: int, now: float) -> None:
+    def _window(self, policy: BreakerPolicy, acknowledged: int, failed: int, now: float) -> None:
         """Newer records push older ones out of the window, in proportion."""
         window = float(policy.window_records)
-        kept = min(self.answered, max(0.0, window - answered))
-        faded = self.failed * kept / self.answered if self.answered else 0.0
-        self.failed = failed * window / max(window, answered) + faded
-        self.answered = min(float(answered), window) + kept
-        enough = self.answered >= min(policy.min_records, window)
-        if enough and self.failed > policy.percent / 100 * self.answered:
-            told = f"{_rounded(self.failed)} of the last {_rounded(self.answered)} records failed"
+        kept = min(self.acknowledged, max(0.0, window - acknowledged))
+        faded = self.failed * kept / self.acknowledged if self.acknowledged else 0.0
+        self.failed = failed * window / max(window, acknowledged) + faded
+        self.acknowledged = min(float(acknowledged), window) + kept
+        enough = self.acknowledged >= min(policy.min_records, window)
+        if enough and self.failed > policy.percent / 100 * self.acknowledged:
+            told = f"{_rounded(self.failed)} of the last {_rounded(self.acknowledged)} records failed"
             self._open(policy, told, now)
 
     def _judge_probe(
-        self, policy: BreakerPolicy, answered: set[int], failed: set[int], now: float
+        self, policy: BreakerPolicy, acknowledged: set[int], failed: set[int], now: float
     ) -> float | None:
         self.probe_failed += len(self.probe & failed)
         if self.probe_failed > policy.percent / 100 * self.probe_records:
             told = f"{self.probe_failed} of the {self.probe_records} records of the probe failed"
             self._open(policy, told, now)
             return whole_second(now + 2 * policy.open_seconds)
-        self.probe -= answered
+        self.probe -= acknowledged
         if not self.probe:
             self._go("closed")
-            self.answered = self.failed = 0.0
+            self.acknowledged = self.failed = 0.0
             self.retry_at = self.reason = None
         return None
 

@@ -44,7 +44,7 @@ class DeadLetters:
     def close_batch(self, sequence: int, gaps: OffsetSet = EMPTY) -> int:
         """ARCHIVING becomes ARCHIVED for the batch of that number; return its records, 0 if it is not open.
 
-        ``gaps`` are offsets that turned out to hold no record and were never answered: they end as gaps, not as
+        ``gaps`` are offsets that turned out to hold no record and were never acknowledged: they end as gaps, not as
         dead letters.
         """
         batch = self.open_batch(0) if self.open and sequence == self.sequence else None

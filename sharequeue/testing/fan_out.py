@@ -1,8 +1,8 @@
 """Which records does a batch run get, so that a record which kills its process takes no neighbour with it?
 
-``fan_out`` redelivery: records whose delivery ended without an answer are suspects and come in parts, each in
-a lease of its own, the last delivery alone; records that were released by an answer come back together, with
-fresh ones. How a record becomes a suspect, and how large its part is, ``share_partition`` says.
+``fan_out`` redelivery: records whose delivery ended without an acknowledgement are suspects and come in parts, each
+in a lease of its own, the last delivery alone; records that were released come back together, with fresh ones.
+How a record becomes a suspect, and how large its part is, ``share_partition`` says.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from sharequeue.values import Acknowledged
 
 Call = tuple[str, str, UUID | None]
 """What a request id names on a share-partition: an operation by a member."""
-Answer = Acquired | Acknowledged | tuple[ShareError | None, Acquired]
+Result = Acquired | Acknowledged | tuple[ShareError | None, Acquired]
 
 DEFAULTS = {
     "errors.deadletterqueue.topic.name": "",
@@ -57,7 +57,7 @@ class InMemoryGroup:
     members: set[str] = field(default_factory=set)
     partitions: dict[tuple[str, int], InMemorySharePartition] = field(default_factory=dict)
     dead_letters: dict[tuple[str, int], DeadLetters] = field(default_factory=dict)
-    answers: defaultdict[tuple[str, int], dict[Call, Answer]] = field(
+    results: defaultdict[tuple[str, int], dict[Call, Result]] = field(
         default_factory=lambda: defaultdict(dict)
     )
 

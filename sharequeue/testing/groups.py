@@ -18,7 +18,7 @@ from sharequeue.testing.acknowledging import Acknowledgement, validate
 from sharequeue.testing.acquiring import Acquisition
 from sharequeue.testing.administration import START
 from sharequeue.testing.fan_out import FanOutAcquisition
-from sharequeue.testing.group import Answer, Call
+from sharequeue.testing.group import Call, Result
 from sharequeue.testing.operations import Operations
 from sharequeue.testing.records import (
     Acquired,
@@ -57,17 +57,17 @@ class InMemoryShareGroups(Operations):
 
     # Records
 
-    def answered(self, at: SharePartition, member_id: str, request_id: UUID | None) -> bool:
-        """Whether a member's acknowledgement of this id was answered before."""
-        return ("acknowledge", member_id, request_id) in self._answers(at)
+    def acknowledged_before(self, at: SharePartition, member_id: str, request_id: UUID | None) -> bool:
+        """Whether a member's acknowledgement of this id was seen before."""
+        return ("acknowledge", member_id, request_id) in self._results(at)
 
-    def _answers(self, at: SharePartition) -> dict[Call, Answer]:
-        """What was answered to calls on a share-partition; they go with it."""
+    def _results(self, at: SharePartition) -> dict[Call, Result]:
+        """What was returned to calls on a share-partition; they go with it."""
         group, name = self._groups.get(at.group_id), (at.topic, at.partition)
-        return {} if group is None or name not in group.partitions else group.answers[name]
+        return {} if group is None or name not in group.partitions else group.results[name]
 
     def held(self, lease: Lease) -> OffsetSet:
-        """What is held under a lease by now: nothing once its lock has lapsed, or all of it was answered.
+        """What is held under a lease by now: nothing once its lock has lapsed, or all of it was acknowledged.
 
         Raises UnknownTopicOrPartition, GroupIdNotFound, FencedStateEpoch.
         """
@@ -105,7 +105,7 @@ class InMemoryShareGroups(Operations):
         Raises UnknownTopicOrPartition, GroupIdNotFound, FencedStateEpoch, UnknownTopicId, InvalidRequest.
         """
         call = "acquire", member_id, request_id
-        repeated = self._answers(at).get(call)
+        repeated = self._results(at).get(call)
         if isinstance(repeated, Acquired):
             return repeated
         if not member_id or len(member_id) > 36 or max_records < 0:
@@ -160,12 +160,12 @@ class InMemoryShareGroups(Operations):
         if probe and found.circuit is not None:
             found.circuit.probes(found.held(member_id, lease.token))
         found.forget_ended_leases()
-        answer = self._answer(found, acquisition, lock)
-        if request_id and answer.ranges:  # a repeated call that got nothing may get something
-            self._answers(at)[call] = answer
-        return answer
+        result = self._result(found, acquisition, lock)
+        if request_id and result.ranges:  # a repeated call that got nothing may get something
+            self._results(at)[call] = result
+        return result
 
-    def _answer(self, found: InMemorySharePartition, acquisition: Acquisition, lock: float) -> Acquired:
+    def _result(self, found: InMemorySharePartition, acquisition: Acquisition, lock: float) -> Acquired:
         ranges, held = tuple(acquisition.ranges), acquisition.lease
         if not ranges:
             return Acquired((), None, acquisition.counted, found.state_epoch)
@@ -197,11 +197,11 @@ class InMemoryShareGroups(Operations):
         """Acknowledge records, all or none of them, but for locks renewed before the run that failed (R-AK).
 
         What is released is not delivered again ``not_before`` that time, rounded up to seconds.
-        With ``lease`` only what is held under it may be answered, and its state epoch must be the present one.
+        With ``lease`` only what is held under it may be acknowledged, and its state epoch must be the present one.
         Raises InvalidRecordState, InvalidRequest, FencedStateEpoch, UnknownTopicOrPartition, GroupIdNotFound.
         """
         call = "acknowledge", member_id, request_id
-        repeated = self._answers(at).get(call)
+        repeated = self._results(at).get(call)
         if isinstance(repeated, Acknowledged):
             return repeated
         validate(batches, renew_allowed=renew_allowed)
@@ -210,10 +210,10 @@ class InMemoryShareGroups(Operations):
         token = lease.token if lease else None
         wait = None if not_before is None else whole_second((not_before - self._start).total_seconds())
         policy, now = self._policy(at), self._seconds
-        answer = Acknowledgement(found, member_id, policy, now, token, wait).apply(batches)
+        result = Acknowledgement(found, member_id, policy, now, token, wait).apply(batches)
         if request_id:
-            self._answers(at)[call] = answer
-        return answer
+            self._results(at)[call] = result
+        return result
 
     def acknowledge_and_acquire(
         self,
@@ -234,13 +234,13 @@ class InMemoryShareGroups(Operations):
         not_before: datetime | None = None,
         request_id: UUID | None = None,
     ) -> tuple[ShareError | None, Acquired]:
-        """A fetch that carries acknowledgements: a refused one is answered beside what was acquired.
+        """A fetch that carries acknowledgements: a refused one is returned beside what was acquired.
 
         A fetch that renews acquires nothing and may not ask to (R-RN-1, R-AK-1): InvalidRequest if it does.
-        Nothing waits here; ``max_wait_ms`` is only looked at by that rule. ``lease`` is what is answered.
+        Nothing waits here; ``max_wait_ms`` is only looked at by that rule. ``lease`` is what is acknowledged.
         """
         call = "acknowledge_and_acquire", member_id, request_id
-        repeated = self._answers(at).get(call)
+        repeated = self._results(at).get(call)
         if isinstance(repeated, tuple):
             return repeated
         renews = any(AcknowledgeType.RENEW in batch.types for batch in batches)
@@ -255,7 +255,7 @@ class InMemoryShareGroups(Operations):
             refusal = error
         if renews:
             if request_id and refusal is None:
-                self._answers(at)[call] = refusal, Acquired()
+                self._results(at)[call] = refusal, Acquired()
             return refusal, Acquired()
         acquired = self.acquire(
             at,
@@ -270,13 +270,13 @@ class InMemoryShareGroups(Operations):
             redelivery=redelivery,
         )
         if request_id and (refusal is None or acquired.ranges):
-            self._answers(at)[call] = refusal, acquired
+            self._results(at)[call] = refusal, acquired
         return refusal, acquired
 
     def renew(self, at: SharePartition, member_id: str, lease: Lease | None = None) -> datetime:
         """A full lock duration from now for all that a member holds, or for one lease (R-RN).
 
-        Answers when the locks lapse now. Raises InvalidRecordState when nothing is held, or the group forbids it.
+        Return when the locks lapse now. Raises InvalidRecordState when nothing is held, or the group forbids it.
         """
         found = self._find(at, lease.state_epoch if lease else None)
         policy = self._policy(at)
@@ -288,7 +288,7 @@ class InMemoryShareGroups(Operations):
             raise InvalidRecordState
         return self.at_second(lapses)
 
-    # Deliveries without an answer
+    # Deliveries without an acknowledgement
 
     def release_member(
         self,

@@ -27,9 +27,9 @@ class Operations(Administration):
     def pause(
         self, group_id: str, reason: str | None, topic: str | None = None, partition: int | None = None
     ) -> int:
-        """Stop leasing from a group, a topic of it, or one of its share-partitions; what is leased may be answered.
+        """Stop leasing from a group, a topic of it, or one share-partition; what is leased may be acknowledged.
 
-        None resumes, and closes the circuit breaker. Answers 1, or how many share-partitions the topic has. Raises
+        None resumes, and closes the circuit breaker. Return 1, or how many share-partitions the topic has. Raises
         InvalidRequest, GroupIdNotFound, UnknownTopicOrPartition.
         """
         if reason == "" or (topic is None and partition is not None):
@@ -74,7 +74,7 @@ class Operations(Administration):
         """Make chosen offsets available at once, whoever holds them and whatever they wait for.
 
         What is done with, on its way to the dead-letter topic or was never delivered is refused and stays, and does
-        not stop the rest. Without ``execute`` nothing changes and the answer says what would. Raises InvalidRequest
+        not stop the rest. Without ``execute`` nothing changes and the result says what would. Raises InvalidRequest
         for an empty set, UnknownTopicOrPartition, GroupIdNotFound.
         """
         return self._force(at, offsets, "release", execute)

@@ -97,7 +97,7 @@ class LogBatch:
 
 @dataclass(frozen=True, slots=True)
 class AcquiredRange:
-    """Consecutive offsets of one answer that were delivered equally often, both ends inclusive."""
+    """Consecutive offsets of one fetch that were delivered equally often, both ends inclusive."""
 
     first: int
     last: int

@@ -2,7 +2,7 @@
 
 The window of records (``window``) with those who hold them: what a lapsed lock, a closed session or a cancelled
 run does (R-LT, R-RL), renewals (R-RN), and what outcomes mean to its circuit breaker. How records are acquired and
-answered is in ``acquiring``, ``fan_out`` and ``acknowledging``.
+acknowledged is in ``acquiring``, ``fan_out`` and ``acknowledging``.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ class InMemorySharePartition(InFlightWindow):
 
     def count_in_circuit(
         self,
-        answered: Collection[int],
+        acknowledged: Collection[int],
         failed: Collection[int],
         returning: Collection[int],
         policy: Policy,
         now: float,
     ) -> float | None:
-        """What outcomes mean to the circuit breaker, before they take effect; answers before when what comes back
+        """What outcomes mean to the circuit breaker, before they take effect; return before when what comes back
         is not to be delivered. A record that comes back from a probe has its delivery back already."""
-        if policy.breaker is None or not answered:
+        if policy.breaker is None or not acknowledged:
             return None
         if self.circuit is None:
             self.circuit = CircuitBreaker()
         for offset in self.circuit.refunds(returning):
             self.records[offset].delivery_count -= 1
-        return self.circuit.counts(policy.breaker, answered, failed, now)
+        return self.circuit.counts(policy.breaker, acknowledged, failed, now)
 
-    # Deliveries that end without an answer
+    # Deliveries that end without an acknowledgement
 
     def settle(self, now: float, policy: Policy) -> tuple[int, int]:
         """What the lapsed locks leave behind, the oldest lapse first (R-LT); return how many leases and records."""

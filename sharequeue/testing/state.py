@@ -2,7 +2,7 @@
 
 The same methods, over share groups in memory, with a clock that a test moves: hand one in where a pipeline or
 a dead-letter writer expects a ``State``. Batch members' redelivery, as there: ``fan_out``. The rules are in the
-other modules; this one turns their answers into the values of ``sharequeue.values``.
+other modules; this one turns what they return into the values of ``sharequeue.values``.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ class InMemoryState:
             (first, last, kind) for kind, offsets in outcomes.items() for first, last in offsets.runs()
         )
         at = lease.share_partition
-        repeated = self.groups.answered(at, lease.member_id, request_id)
+        repeated = self.groups.acknowledged_before(at, lease.member_id, request_id)
         if outputs and not repeated:
             self.outputs.check(lease, OffsetSet.union(outcomes.values()), [made.sink for made in outputs])
         try:
-            answer = self.groups.acknowledge(
+            result = self.groups.acknowledge(
                 at,
                 lease.member_id,
                 [AcknowledgementBatch.of(first, last, kind) for first, last, kind in runs],
@@ -123,7 +123,7 @@ class InMemoryState:
                     lease.lease_id, at.topic, at.partition, made.location, made.records, self.now()
                 )
                 self.outputs.rows.append((at.group_id, made.sink, row))
-        return answer
+        return result
 
     def renew(self, lease: Lease) -> datetime:
         """Renew the lock of what the lease still holds, for a full lock duration; return the new expiry."""

@@ -75,13 +75,13 @@ class InMemoryOutputs:
         found = [row for group, name, row in self.rows if (group, name) == (group_id, sink)]
         return sorted(found, key=lambda row: row.lease_id)
 
-    def check(self, lease: Lease, answered: OffsetSet, sinks: Sequence[str]) -> None:
+    def check(self, lease: Lease, acknowledged: OffsetSet, sinks: Sequence[str]) -> None:
         """Raise InvalidRecordState where a lease may have no output, InvalidRequest where it has one of that sink."""
         held = self.groups.held(lease)
-        if not held or answered - held:
+        if not held or acknowledged - held:
             raise InvalidRecordState(
-                "an output needs a lease that is held, and every offset answered with it held under that lease: its "
-                "lock lapsed, it was answered already, or another member holds it"
+                "an output needs a lease that is held, and every offset acknowledged with it held under that lease: "
+                "its lock lapsed, it was acknowledged already, or another member holds it"
             )
         counted = {sink for _, sink, row in self.rows if row.lease_id == lease.lease_id}
         for sink in sinks:

@@ -116,8 +116,8 @@ class Comparison:
         if circuit.state == "probing":
             runs = OffsetSet.of(*((o, o + 1) for o in circuit.probe)).runs()
             probing = (frozenset(runs), circuit.probe_records, circuit.probe_failed)
-        answered, failed = round(circuit.answered, 6), round(circuit.failed, 6)
-        return circuit.state, answered, failed, circuit.retry_at, circuit.reason, probing
+        acknowledged, failed = round(circuit.acknowledged, 6), round(circuit.failed, 6)
+        return circuit.state, acknowledged, failed, circuit.retry_at, circuit.reason, probing
 
     def compare_at_leisure(self) -> None:
         """What takes longer: the invariants of both, and how many records have ended how."""

@@ -124,14 +124,14 @@ def delay_summary(
 def swept_locks(
     context: dg.AssetExecutionContext, settings: SettingsResource, queue: StateResource, spark: SparkResource
 ) -> dg.MaterializeResult[None]:
-    """Locks that had lapsed, settled; and the files of leases that ended without an answer, removed."""
+    """Locks that had lapsed, settled; and the files of leases that ended without an acknowledgement, removed."""
     from pipelines.flights.pipeline import flight_delays
     from sharequeue.spark.sweeping import sweep_outputs
 
     swept = queue.state.sweep()
     orphans = sweep_outputs(spark.session(NAME), settings.load(), queue.state, flight_delays)
     for path in orphans:
-        context.log.info(f"removed {path}: its lease ended without an answer")
+        context.log.info(f"removed {path}: its lease ended without an acknowledgement")
     return dg.MaterializeResult(
         metadata={
             "swept_leases": swept.leases,
