@@ -144,6 +144,11 @@ class Answers(Books):
                 lost = record is not None and record.state == "lost" and record.token == a["p_token"]
                 did["output"] += lost and kind == ACCEPT
                 below = offset < partition.spso or (record is not None and record.maybe_done)
+                # This very call may have found the other holder's last lock lapsed, and SPSO passed the record then;
+                # whether it might, `_spso` judges.
+                passed = row["spso"] is not None and offset < row["spso"]
+                if passed and record is not None and record.state == "held":
+                    below = below or self._may_have_lapsed_out(record)
                 if not below:
                     self._fault(f"{offset} was answered and is not held under {a['p_token']}", at, offset)
                 continue
