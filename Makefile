@@ -13,8 +13,8 @@ READY := $(VENV)/.ready
 # What builds the documentation stands apart: nothing else needs it.
 DOCS := $(VENV)/docs
 PYTEST_ARGS ?=
-# Three at a time on two cores, a file of tests whole: much of a run is waiting for servers to start or to be killed.
-PYTEST_WORKERS ?= 3
+# Two at a time, a file of tests whole. Three are no faster on two cores.
+PYTEST_WORKERS ?= 2
 
 .PHONY: help demo test test/deep up down status ui reset doctor check format bench docs
 

@@ -205,6 +205,8 @@ class Actor:
         joined = heartbeat(
             self.database, HeartbeatRequest(group, self.member, 0, subscribed_topic_names=TOPICS)
         )
+        if joined.error_code:
+            return
         order = self.database.rows(
             sa.text(
                 "select topic, partition from sharequeue.share_partitions where group_id = :g"
@@ -221,8 +223,7 @@ class Actor:
                 if lease is not None:
                     taken.append(lease)
         self.leases = [*self.leases, *taken][-20:]
-        if joined.error_code == 0:
-            heartbeat(self.database, HeartbeatRequest(group, self.member, -1))
+        heartbeat(self.database, HeartbeatRequest(group, self.member, -1))
 
     def renew(self) -> None:
         if self.leases:
