@@ -182,7 +182,7 @@ def housekeeping(database: Database, stop: threading.Event) -> None:
 def measure(
     url: str, phases: list[tuple[str, int]], share_partitions: int, seconds_apart: float
 ) -> list[Minute]:
-    """Runs the phases, each so many minutes long; gives what every minute saw."""
+    """Runs the phases, each so many minutes long; return what every minute saw."""
     minutes: list[Minute] = []
     stop = threading.Event()
     with Database(url) as database:

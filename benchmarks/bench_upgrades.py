@@ -47,7 +47,7 @@ def work(url: str, partition: int, stop: Event, longest: Any, calls: Any) -> Non
 
 @contextmanager
 def workers(url: str) -> Any:
-    """Workers at work; gives their longest calls and their numbers of calls."""
+    """Workers at work; return their longest calls and their numbers of calls."""
     longest, calls = multiprocessing.Array("d", WORKERS), multiprocessing.Array("q", WORKERS)
     stop = multiprocessing.Event()
     running = [

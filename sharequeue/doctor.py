@@ -125,7 +125,7 @@ def _schema(database: Database) -> Finding:
 def _login(database: Database) -> Finding:
     """ACLs see the role that is logged in: it must be the caller's own.
 
-    A pool that forces one user on all logs in as somebody else than the address says; nothing else can tell.
+    A pool that forces one user on all logs in as somebody else than the user in the address; nothing else shows it.
     """
     asked = database.engine.url.username
     found = database.rows(
@@ -139,7 +139,7 @@ def _login(database: Database) -> Finding:
         return Finding(
             "login",
             FAILURE,
-            f"the address says {asked}, Postgres sees {found['login']}: a pool forces one user on all, and to ACLs "
+            f"the address names {asked}, Postgres sees {found['login']}: a pool forces one user on all, and to ACLs "
             "and the audit trail everybody is the same",
             "let the pool log in as each caller (PgBouncer: no user= for the database, auth_file or auth_query)",
         )
@@ -164,13 +164,13 @@ def _service(settings: Settings) -> Finding:
     remedy = "run `sharequeue up`, or start `sharequeue serve` and set SHAREQUEUE_SERVICE_URL"
     try:
         where = settings.service_url
-        answer = httpx.get(f"{where}/health", timeout=5)
+        response = httpx.get(f"{where}/health", timeout=5)
     except SettingMissing as error:
         return Finding("service", FAILURE, str(error))
     except httpx.HTTPError as error:
         return Finding("service", FAILURE, f"{where} does not answer ({error})", remedy)
-    if not answer.is_success:
-        return Finding("service", FAILURE, f"{where}/health answers {answer.status_code}", remedy)
+    if not response.is_success:
+        return Finding("service", FAILURE, f"{where}/health returns status {response.status_code}", remedy)
     return Finding("service", OK, f"healthy at {where}")
 
 

@@ -1,6 +1,6 @@
 """Which of Kafka's errors happened?
 
-One class per error of the Kafka protocol that this project answers with, under Kafka's name and number
+One class per error of the Kafka protocol that this project returns, under Kafka's name and number
 (Kafka's ``org.apache.kafka.common.protocol.Errors``), so that an error means the same in SQL, in Python, over
 HTTP and on screen. A class's docstring is its message until a more exact one is given: what happened, what
 was expected, what to do. Who raises an error, and when, is left to the operations.
@@ -75,7 +75,7 @@ class NotLeaderOrFollower(ShareError):
 
 
 class RequestTimedOut(ShareError):
-    """No answer came in the time allowed. The operation may still have happened; repeat it with the same
+    """No response came in the time allowed. The operation may still have happened; repeat it with the same
     request id, or look before repeating."""
 
     code = 7
@@ -215,7 +215,7 @@ class FencedLeaderEpoch(ShareError):
 
 
 class OffsetNotAvailable(ShareError):
-    """No offset answers the reset policy yet: with `by_duration` there is no record young enough. The
+    """No offset fits the reset policy yet: with `by_duration` there is no record young enough. The
     share-partition starts when one arrives; or set `share.auto.offset.reset` to earliest or latest."""
 
     code = 78
@@ -239,7 +239,7 @@ class UnknownTopicId(ShareError):
 
 
 class InconsistentClusterId(ShareError):
-    """The state is of another Kafka cluster than the one that answers. Check the addresses of both."""
+    """The state belongs to another Kafka cluster than the one at this address. Check the addresses of both."""
 
     code = 104
     name = "INCONSISTENT_CLUSTER_ID"

@@ -8,7 +8,7 @@ __all__ = ["ExtraMissing", "require"]
 
 
 class ExtraMissing(ImportError):
-    """A part of the library needs packages that are not installed; the message says which extra brings them."""
+    """A part of the library needs packages that are not installed; the message names the extra that installs them."""
 
 
 def require(extra: str, *modules: str) -> None:
@@ -24,5 +24,5 @@ def require(extra: str, *modules: str) -> None:
 def _found(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ValueError:  # somebody has put None in its place
+    except ValueError:  # somebody has put None into sys.modules
         return False

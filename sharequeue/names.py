@@ -36,7 +36,7 @@ def too_long(what: str, name: str) -> str | None:
     """What is wrong with the length of a group id or client id; None when nothing is."""
     if len(name) <= LONGEST_NAME:
         return None
-    return f"The {what} has {len(name)} characters: give {LONGEST_NAME} at most."
+    return f"The {what} has {len(name)} characters; at most {LONGEST_NAME} are allowed."
 
 
 def shown(name: str) -> str:

@@ -64,7 +64,7 @@ class OffsetSet:
 
     @classmethod
     def from_runs(cls, firsts: Iterable[int], lasts: Iterable[int]) -> Self:
-        """The union of runs given as Kafka gives them: first and last offset, both inclusive."""
+        """Return the union of runs as Kafka writes them: first and last offset, both inclusive."""
         return cls.of(*((int(first), int(last) + 1) for first, last in zip(firsts, lasts, strict=True)))
 
     def runs(self) -> list[tuple[int, int]]:

@@ -1,6 +1,6 @@
 """Where is everything: database, broker, service, jars, output?
 
-One answer for every face of the project (command line, service, Spark, Dagster, tests). An environment
+The same settings for every part of the project (command line, service, Spark, Dagster, tests). An environment
 variable wins over `<home>/stack.json`, which `sharequeue up` writes for the stack it started, which wins over
 the default. What a share group may be configured to do is not here but in `configs.py`. Only librdkafka's
 names are used for Kafka's client security; `kafka_clients.py` translates them for Java.
@@ -190,7 +190,7 @@ class Settings:
         return cls(values)
 
     def replace(self, **changes: Any) -> Self:
-        """Give a copy with these fields changed."""
+        """Return a copy with these fields changed."""
         kept = {"home", "spark_master", "jars", "output", "output_shared", "ivy_settings", "kafka"}
         return type(self)({**self._values, **{name: getattr(self, name) for name in kept}, **changes})
 
@@ -235,7 +235,7 @@ class Settings:
         return self.home / "output" if _URI.match(self.output) else Path(self.output)
 
     def knows(self, name: str) -> bool:
-        """Tell whether the address called `name` is set, without raising."""
+        """Return whether the address called `name` is set, without raising."""
         return bool(self._values[name])
 
     def _address(self, name: str, variable: str, what: str) -> str:
@@ -267,7 +267,7 @@ def _location(output: str) -> str:
 
 
 def _sibling_database(database_url: str) -> str:
-    """Give the URL of the database `dagster` on the same server."""
+    """Return the URL of the database `dagster` on the same server."""
     if not database_url:
         return ""
     return urlunsplit(urlsplit(database_url)._replace(path="/dagster"))

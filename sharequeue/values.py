@@ -1,4 +1,4 @@
-"""What is a lease, and what are the other values that share-partition state is told in?
+"""What is a lease, and what are the other values of share-partition state?
 
 Frozen values only: what an operation takes and returns, and the figures that people ask for. Each mirrors a
 term of KIP-932 (share-partition, acquisition lock, delivery count), KIP-1191 (dead letters) or KIP-1226
@@ -40,7 +40,7 @@ class SharePartition:
 
 @dataclass(frozen=True, slots=True)
 class LogSeen:
-    """What the broker said of one log: offsets, the two ends exclusive."""
+    """The offsets of one log as the broker returned them, the two ends exclusive."""
 
     share_partition: SharePartition
     topic_id: str
@@ -158,7 +158,7 @@ class AcknowledgedAndAcquired:
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopic:
-    """What a group had of a topic that the broker says is gone, since ``gone_since``."""
+    """What a group had of a topic that is gone from the broker since ``gone_since``."""
 
     topic: str
     topic_id: str
@@ -185,7 +185,7 @@ class ForcedRun:
 
 @dataclass(frozen=True, slots=True)
 class ResetRow:
-    """What a reset did, or would do, to one share-partition; ``error`` says why not.
+    """What a reset did, or would do, to one share-partition; ``error`` is the reason why not.
 
     ``before`` is None where it was not initialised, ``state_epoch`` None in a dry run.
     """
@@ -259,7 +259,8 @@ class HeldDeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRun:
-    """Dead letters whose batch is closed: written to the DLQ topic, or dropped where the group says so."""
+    """Dead letters whose batch is closed: written to the DLQ topic, or dropped where the group's config asks for
+    that."""
 
     share_partition: SharePartition
     sequence: int
@@ -274,12 +275,11 @@ class ArchivedRun:
 class SharePartitionStatus:
     """Every figure of a share-partition (KIP-1226), in offsets and records, as of now.
 
-    ``log_start``, ``log_end`` and ``last_stable_offset`` are what the broker said at ``observed_at``.
-    ``waiting`` are those of the available ones that wait for their time, the first of them until ``waiting_until``;
-    ``fault`` says why lag is not what the formula gives. ``oldest_offset`` is the lowest that is neither acknowledged
-    nor archived, None where there is none; since when it is in its state is known while it is acquired, or archiving
-    in an open batch.
-    ``paused_reason`` is a person's word, or the circuit breaker's.
+    ``log_start``, ``log_end`` and ``last_stable_offset`` are what the broker returned at ``observed_at``. ``waiting``
+    are those of the available ones that wait for their time, the first of them until ``waiting_until``; ``fault`` is
+    the reason why lag is not that of the formula. ``oldest_offset`` is the lowest that is neither acknowledged nor
+    archived, None where there is none; since when it is in its state is known while it is acquired, or archiving in
+    an open batch. ``paused_reason`` is a person's word, or the circuit breaker's.
 
     ``accepted``, ``rejected``, ``exhausted`` and ``gap`` are all records that ever ended, each in one of them;
     ``lost_records`` are apart. Of the rejected and exhausted, ``no_dlq`` ended while no dead-letter topic was set,

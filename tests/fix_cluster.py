@@ -50,7 +50,7 @@ class Cluster:
         table: str | None = None,
         unshared: str | None = None,
     ) -> Path:
-        """Have the driver run a job, into files or a table of Postgres; gives the folder of its signals (see
+        """Have the driver run a job, into files or a table of Postgres; return the folder of its signals (see
         `tests.cluster_driver.Stop`).
         """
         signals = Path(tempfile.mkdtemp(dir=self.folder, prefix="signals-"))
@@ -71,7 +71,7 @@ class Cluster:
         return signals
 
     def end(self) -> dict[str, Any]:
-        """Wait for the job's end; gives what it reported: figures, or what it raised as `error`."""
+        """Wait for the job's end; return what it reported: figures, or what it raised as `error`."""
         driver = self.driver()
         assert driver.stdout is not None
         answer = driver.stdout.readline()

@@ -42,7 +42,7 @@ class DemoProcess:
     lines: list[str] = field(default_factory=list)
 
     def follow(self, on_line: Callable[[str], None] = lambda line: None) -> int:
-        """Read what it prints until it ends; gives the exit code."""
+        """Read what it prints until it ends; return the exit code."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line.rstrip("\n"))
@@ -79,7 +79,7 @@ class DemoStack:
         )
 
     def run(self, *arguments: str) -> str:
-        """Run a demo to its end, which must be a good one; gives what it printed."""
+        """Run a demo to its end, which must be a good one; return what it printed."""
         demo = self.start(*arguments)
         assert demo.follow() == 0, demo.text
         return demo.text
@@ -172,7 +172,7 @@ def dead_letter_records(settings: Settings) -> list[DeadLetter]:
 
 
 def assert_drained(demo: DemoStack) -> Fate:
-    """Every record of the topic is where its content says, once, and nothing is in flight; gives the fates."""
+    """Every record of the topic is where its content says, once, and nothing is in flight; return the fates."""
     settings = demo.settings
     fate = fate_of(settings)
     with demo.database() as database:

@@ -31,7 +31,7 @@ Calls = Mapping[str, Mapping[str, Any]]
 
 
 def prepare(database: Database) -> Calls:
-    """Make the state; gives the calls by the functions' names. ``p_…`` that have a default are left out where the
+    """Make the state; return the calls by the functions' names. ``p_…`` that have a default are left out where the
     default is what most callers want."""
     state = State(database)
     for group in ("g", "empty"):

@@ -183,7 +183,7 @@ def open_instance(settings: Settings) -> Iterator[dg.DagsterInstance]:
 
 @contextmanager
 def sole_demo(home: Home, say: Callable[[str], None]) -> Iterator[int]:
-    """Holds the demo's lock of this home, waiting for it if need be; gives the descriptor a run inherits."""
+    """Holds the demo's lock of this home, waiting for it if need be; return the descriptor a run inherits."""
     home.create()
     descriptor = os.open(home.job_lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import click
 
-from sharequeue.cli.output import home_option, output_option, print_rows, say
+from sharequeue.cli.output import home_option, output_option, print_line, print_rows
 from sharequeue.database import Database
 from sharequeue.groups.acls import OPERATIONS, PATTERN_TYPES, Acl, AclFilter, Acls
 from sharequeue.settings import Settings
@@ -20,7 +20,8 @@ _BY_KAFKAS_SPELLING = {spelt: name for name, spelt in OPERATIONS.items()}
 
 @click.group()
 def acls() -> None:
-    """Access control on groups: a denial wins; a group without ACLs is open unless the authorizer says otherwise."""
+    """Access control on groups. A denial wins. A group without ACLs is open unless the authorizer is set
+    otherwise."""
 
 
 def _resource(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,7 +61,7 @@ def list_acls(home: Path | None, output: str, **chosen: Any) -> None:
 
 @acls.command()
 @_resource
-@click.option("--dry-run", is_flag=True, help="Only say what would be added.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be added.")
 def add(home: Path | None, output: str, dry_run: bool, **chosen: Any) -> None:
     """Add ACLs: every principal × operation × group that is named."""
     filters = [each for each in _filters(**chosen) if each.permission is not None and each.resource_name]
@@ -83,13 +84,15 @@ def add(home: Path | None, output: str, dry_run: bool, **chosen: Any) -> None:
         else:
             added = [acl for acl in wanted if held.add(acl)]
     if output == "text":
-        say(f"{len(added)} {'would be ' if dry_run else ''}added, {len(wanted) - len(added)} there before")
+        print_line(
+            f"{len(added)} {'would be ' if dry_run else ''}added, {len(wanted) - len(added)} there before"
+        )
     _print(wanted, output)
 
 
 @acls.command()
 @_resource
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 def remove(home: Path | None, output: str, dry_run: bool, **chosen: Any) -> None:
     """Remove the ACLs that match everything named; something must be."""
     filters = _filters(**chosen)
@@ -98,7 +101,7 @@ def remove(home: Path | None, output: str, dry_run: bool, **chosen: Any) -> None
     with Database.open(Settings.load(home)) as database:
         gone = {acl for each in filters for acl in Acls(database).remove(each, dry_run=dry_run)}
     if output == "text":
-        say(f"{'would remove' if dry_run else 'removed'} {len(gone)}")
+        print_line(f"{'would remove' if dry_run else 'removed'} {len(gone)}")
     _print(sorted(gone), output)
 
 
@@ -109,7 +112,7 @@ def authorizer(home: Path | None, allow: bool) -> None:
     """Open (true) or close (false) the groups that no ACL covers."""
     with Database.open(Settings.load(home)) as database:
         before = Acls(database).allow_everyone_if_no_acl_found(allow)
-    say(f"allow.everyone.if.no.acl.found={str(allow).lower()} (was {str(before).lower()})")
+    print_line(f"allow.everyone.if.no.acl.found={str(allow).lower()} (was {str(before).lower()})")
 
 
 def _filters(

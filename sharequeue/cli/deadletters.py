@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from sharequeue.cli.offsets import execute_option
-from sharequeue.cli.output import home_option, output_option, print_rows, say, say_aside
+from sharequeue.cli.output import home_option, output_option, print_line, print_rows, print_to_stderr
 from sharequeue.database import Database
 from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
 from sharequeue.deadletters.writer import DeadLetterWriter
@@ -24,7 +24,7 @@ from sharequeue.groups.known import group_names, require_group
 from sharequeue.kafka.topics import Topics
 from sharequeue.offsets import OffsetSet
 from sharequeue.redrive.redrive import MAX_REDRIVES, Redrive
-from sharequeue.redrive.selection import LettersSeen, RedriveRefused, Selection, parse_header, parse_places
+from sharequeue.redrive.selection import LettersSeen, RedriveRefused, Selection, parse_header, parse_offsets
 from sharequeue.settings import Settings
 from sharequeue.state import State
 
@@ -33,7 +33,7 @@ def _offsets(
     context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
 ) -> dict[int, OffsetSet]:
     try:
-        return parse_places(given)
+        return parse_offsets(given)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 
@@ -58,7 +58,7 @@ _CHOICES = (
         multiple=True,
         callback=_offsets,
         metavar="P:FIRST-LAST",
-        help="Only at this place; repeatable.",
+        help="Only at these offsets of the dead-letter topic; repeatable.",
     ),
 )
 
@@ -158,9 +158,9 @@ def show(home: Path | None, output: str, topic: str, partition: int, offset: int
 
 
 def _error(letter: DeadLetter) -> str | None:
-    """What its handler said, on one line."""
-    said = [part for part in (letter.exception_class, letter.exception_message) if part]
-    return " ".join(": ".join(said).split()) or None
+    """Return the handler's error, on one line."""
+    parts = [part for part in (letter.exception_class, letter.exception_message) if part]
+    return " ".join(": ".join(parts).split()) or None
 
 
 def _text(content: bytes | None) -> str | None:
@@ -172,7 +172,7 @@ def _text(content: bytes | None) -> str | None:
 @output_option
 @_choosing
 @click.option("--to", "target", help="Send to this topic; to each record's source without it.")
-@click.option("--only-group", help="Runs of every other share group pass over the records.")
+@click.option("--only-group", help="Runs of every other share group skip the records.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records a second at most.")
 @click.option(
     "--max-redrives", default=MAX_REDRIVES, show_default=True, type=click.IntRange(1), help="The loop guard."
@@ -190,7 +190,7 @@ def redrive(
     execute: bool,
     topic: str,
 ) -> None:
-    """Put dead letters of TOPIC back to work, each once. Only says what it would do unless told to execute."""
+    """Put dead letters of TOPIC back to work, each once. Without --execute it only shows what it would do."""
     settings = Settings.load(home)
     with Database.open(settings) as database:
         try:
@@ -205,7 +205,7 @@ def redrive(
                 max_redrives=max_redrives,
             )
             if execute:
-                report = work.run(say if output == "text" else say_aside)
+                report = work.run(print_line if output == "text" else print_to_stderr)
                 row = {"sent": report.sent, "resumed": report.resumed, "gone": report.gone}
                 print_rows(("SENT", "RESUMED", "GONE"), [row], output)
                 return
@@ -218,10 +218,10 @@ def redrive(
     ]
     print_rows(("TARGET", "LETTERS", "OTHER-GROUPS"), rows, output)
     for name, groups in plan.other_groups.items():
-        say_aside(f"warning: {', '.join(groups)} will get what goes to {name} too; see --only-group")
+        print_to_stderr(f"warning: {', '.join(groups)} will get what goes to {name} too; see --only-group")
     if output == "text":
-        say(f"{plan.sent_before} sent before, {plan.looping} held by the loop guard (--max-redrives)")
-        say("a dry run: nothing was sent; --execute sends")
+        print_line(f"{plan.sent_before} sent before, {plan.looping} held by the loop guard (--max-redrives)")
+        print_line("a dry run: nothing was sent; --execute sends")
 
 
 @dlq.command()
@@ -230,7 +230,7 @@ def redrive(
 @click.option("--group", required=True, help="The share group whose dead letters are to be written.")
 @execute_option
 def drain(home: Path | None, output: str, group: str, execute: bool) -> None:
-    """Write the dead letters of a group that wait, each exactly once. Only says what waits unless told to execute."""
+    """Write the waiting dead letters of a group, each exactly once. Without --execute it only shows what waits."""
     settings = Settings.load(home)
     with Database.open(settings) as database:
         require_group(database, group)
@@ -249,10 +249,10 @@ def drain(home: Path | None, output: str, group: str, execute: bool) -> None:
             ]
             print_rows(("TOPIC", "PARTITION", "WAITING", "DEAD-LETTER-TOPIC", "REMARK"), waiting, output)
             if output == "text":
-                say("a dry run: nothing was written; --execute writes")
+                print_line("a dry run: nothing was written; --execute writes")
             return
         report = DeadLetterWriter(settings, state, group, configs).drain(
-            say if output == "text" else say_aside
+            print_line if output == "text" else print_to_stderr
         )
     held = {each.share_partition: each for each in report.held}
     done = {each.share_partition: each for each in report.partitions}

@@ -12,7 +12,7 @@ import click
 import sqlalchemy as sa
 
 from sharequeue.cli.offsets import execute_option, parse_topics
-from sharequeue.cli.output import home_option, output_option, print_rows, say
+from sharequeue.cli.output import home_option, output_option, print_line, print_rows
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound, NonEmptyGroup
 from sharequeue.groups.known import require_group
@@ -117,7 +117,7 @@ def _pause(home: Path | None, group: str, topics: Sequence[str], reason: str | N
         for topic, partitions in parse_topics(topics).items():
             for partition in (None,) if partitions is None else partitions:
                 state.administration.pause(group, reason, topic, partition)
-    say(f"{'resumed' if reason is None else 'paused'} {group}{''.join(f' {each}' for each in topics)}")
+    print_line(f"{'resumed' if reason is None else 'paused'} {group}{''.join(f' {each}' for each in topics)}")
 
 
 @groups.command()

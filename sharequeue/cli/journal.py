@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from sharequeue.cli.output import home_option, output_option, print_rows, say
+from sharequeue.cli.output import home_option, output_option, print_line, print_rows
 from sharequeue.database import Database
 from sharequeue.errors import UnknownTopicOrPartition
 from sharequeue.groups.known import require_group
@@ -103,9 +103,9 @@ def verify(home: Path | None, output: str, group: str | None) -> None:
         click.echo(json.dumps(differences, indent=2))
     else:
         for difference in differences:
-            say(difference)
+            print_line(difference)
         if not differences:
-            say("replay gives the present state")
+            print_line("replay gives the present state")
     if differences:
         raise click.exceptions.Exit(1)
 
@@ -130,12 +130,12 @@ def keep(home: Path | None, retention_days: float, updates: int) -> None:
     """Do one round of what the coordinator does by itself: snapshots, partitions, rollups, dropping."""
     with Database.open(Settings.load(home)) as database:
         kept = Journal(database).keep(retention=timedelta(days=retention_days), updates_per_snapshot=updates)
-    say(f"snapshots taken: {kept.snapshots}")
+    print_line(f"snapshots taken: {kept.snapshots}")
     for what, which in (("made", kept.made), ("rolled up", kept.rolled_up), ("dropped", kept.dropped)):
         for day in which:
-            say(f"{what} {day}")
+            print_line(f"{what} {day}")
     if kept.waiting:
-        say(f"waiting: {kept.waiting}")
+        print_line(f"waiting: {kept.waiting}")
 
 
 COMMANDS = (journal,)

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from sharequeue.cli.output import home_option, output_option, print_rows, say_aside
+from sharequeue.cli.output import home_option, output_option, print_rows, print_to_stderr
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound, InvalidRequest, UnknownTopicOrPartition
 from sharequeue.groups.config_keys import reset_duration
@@ -42,7 +42,7 @@ def parse_topics(given: Sequence[str]) -> dict[str, tuple[int, ...] | None]:
 
 
 def execute_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--execute/--dry-run`; the latter is what happens unless told."""
+    """Add `--execute/--dry-run`; a dry run is the default."""
     return click.option(
         "--execute/--dry-run", default=False, help="Do it; without, only show what would be done."
     )(command)
@@ -83,7 +83,7 @@ def reset(
     """
     chosen = [name for name, value in ways.items() if value not in (None, False)]
     if len(chosen) != 1:
-        raise click.UsageError("say with exactly one --to-…, --by-… or --from-… option where to begin")
+        raise click.UsageError("give exactly one --to-…, --by-… or --from-… option")
     (way,) = chosen
     if sum((bool(topics), all_topics)) != 1 and way not in ("from_file", "from_consumer_group"):
         raise click.UsageError("name topics with --topic, or take --all-topics")
@@ -101,7 +101,7 @@ def reset(
                 raise UnknownTopicOrPartition(f"Group {group} has no offsets yet: name topics with --topic.")
         start = _start(OffsetResets(broker, wanted), way, ways[way], stored)
         for warning in start.warnings:
-            say_aside(f"warning: {warning}")
+            print_to_stderr(f"warning: {warning}")
         rows = state.administration.reset_offsets(group, start.offsets, start.topic_ids, execute=execute)
     if export:
         for row in rows:

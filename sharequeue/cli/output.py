@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["home_option", "output_option", "print_rows", "say"]
+__all__ = ["home_option", "output_option", "print_line", "print_rows", "print_to_stderr"]
 
 Wrapped = TypeVar("Wrapped", bound=Callable[..., Any])
 
@@ -41,13 +41,13 @@ def home_option(wrapped: Wrapped) -> Wrapped:
     )(wrapped)
 
 
-def say(line: str) -> None:
-    """Tell progress: on stdout, at once."""
+def print_line(line: str) -> None:
+    """Print a line of progress on stdout, at once."""
     click.echo(line)
 
 
-def say_aside(line: str) -> None:
-    """Tell progress on stderr, where stdout carries JSON."""
+def print_to_stderr(line: str) -> None:
+    """Print a line of progress on stderr, where stdout carries JSON."""
     click.echo(line, err=True)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sharequeue.cli.output import home_option, output_option, say
+from sharequeue.cli.output import home_option, output_option, print_line
 from sharequeue.names import nearest
 from sharequeue.settings import Settings
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sharequeue.spark import Pipeline, RunReport
 
 TRIED = 100
-"""Records that `--dry-run` reads unless it is told otherwise."""
+"""Records that `--dry-run` reads by default."""
 
 
 @click.command()
@@ -36,7 +36,7 @@ TRIED = 100
 @click.option(
     "--max-bytes",
     type=click.IntRange(0),
-    help="Bytes leased in a round; if not given, as the job or its group says.",
+    help="Bytes leased in a round; by default as set for the job or its group.",
 )
 @click.option("--max-seconds", type=click.FloatRange(0), help="No round begins after so many seconds.")
 @click.option(
@@ -82,7 +82,7 @@ def run(
     try:
         if tried is not None:
             trial = found.try_on(tried, settings)
-            say(str(trial) if output == "text" else json.dumps(asdict(trial), indent=2))
+            print_line(str(trial) if output == "text" else json.dumps(asdict(trial), indent=2))
             return
         report = found.run(
             settings,
@@ -102,7 +102,7 @@ def run(
         SparkNotReady,
     ) as error:
         raise click.ClickException(f"{type(error).__name__}: {error}") from error
-    say(str(report) if output == "text" else json.dumps(_plain(report), indent=2))
+    print_line(str(report) if output == "text" else json.dumps(_plain(report), indent=2))
 
 
 def _job(named: str) -> Pipeline:

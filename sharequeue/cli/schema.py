@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from sharequeue.cli.output import home_option, output_option, say
+from sharequeue.cli.output import home_option, output_option, print_line
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate as apply_migrations
 from sharequeue.database.schema_dump import DumpFailed, print_schema
@@ -19,7 +19,7 @@ from sharequeue.state import State
 @click.command()
 @home_option
 @output_option
-@click.option("--dry-run", is_flag=True, help="Only say what would be applied.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be applied.")
 @click.option(
     "--roles", is_flag=True, help="Make the missing roles, hand the schema to the owner, grant the rest."
 )
@@ -48,12 +48,12 @@ def migrate(home: Path | None, output: str, dry_run: bool, roles: bool, show: bo
         click.echo(json.dumps(names, indent=2))
         return
     for name in names:
-        say(f"{'would apply' if dry_run else 'applied'} {name}")
+        print_line(f"{'would apply' if dry_run else 'applied'} {name}")
     if not names:
-        say("the schema is up to date")
+        print_line("the schema is up to date")
     if roles:
         for purpose, name in settings.roles._asdict().items():
-            say(f"{'would grant' if dry_run else 'granted'} {purpose} to {name}")
+            print_line(f"{'would grant' if dry_run else 'granted'} {purpose} to {name}")
 
 
 @click.command()
@@ -70,9 +70,9 @@ def verify(home: Path | None, output: str, group: str | None) -> None:
         click.echo(json.dumps(violations, indent=2))
     else:
         for violation in violations:
-            say(violation)
+            print_line(violation)
         if not violations:
-            say("every invariant holds")
+            print_line("every invariant holds")
     if violations:
         raise click.exceptions.Exit(1)
 

@@ -30,7 +30,7 @@ def serve(home: Path | None, host: str, port: int, allow_unauthenticated: bool) 
     if not is_loopback(host) and not allow_unauthenticated:
         raise click.ClickException(
             f"The service has no authentication: whoever reaches {host}:{port} could join and see every group. "
-            "Listen on 127.0.0.1; or put it where only your own programs reach it, and say --allow-unauthenticated."
+            "Listen on 127.0.0.1; or make sure that only your own programs reach it, and add --allow-unauthenticated."
         )
     run(Settings.load(home), host, port)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from sharequeue.cli.output import home_option, output_option, print_rows, say, say_aside
+from sharequeue.cli.output import home_option, output_option, print_line, print_rows, print_to_stderr
 from sharequeue.local import dagster_ui, stack
 from sharequeue.local.home import Home
 from sharequeue.local.preflight import StackError
@@ -26,7 +26,7 @@ def up(home: Path | None, output: str, ui: bool, no_service: bool) -> None:
     What an environment variable points to (SHAREQUEUE_DATABASE_URL, SHAREQUEUE_BOOTSTRAP_SERVERS,
     SHAREQUEUE_SERVICE_URL) is used and not started. Harmless when everything runs.
     """
-    progress = say if output == "text" else say_aside
+    progress = print_line if output == "text" else print_to_stderr
     info = stack.up(home, progress, service=not no_service)
     found = {
         name: value
@@ -44,42 +44,42 @@ def up(home: Path | None, output: str, ui: bool, no_service: bool) -> None:
 @home_option
 def down(home: Path | None) -> None:
     """Stop the embedded stack. The data stay; nobody else's process is touched."""
-    if not stack.down(home, say):
-        say("nothing was running")
+    if not stack.down(home, print_line):
+        print_line("nothing was running")
 
 
 @click.command()
 @home_option
 @output_option
 def status(home: Path | None, output: str) -> None:
-    """Say of each component whether it runs, and where. Exit code 1 when one has died."""
+    """Show for each component whether it runs, and where. Exit code 1 when one has died."""
     found = stack.status(home)
     if output == "text":
-        say(f"data folder  {Settings.load(home).home}")
+        print_line(f"data folder  {Settings.load(home).home}")
     print_rows(("NAME", "STATE", "PID", "ADDRESS", "LOG"), [asdict(each) for each in found], output)
     if any(each.state == "died" for each in found):
-        raise StackError("A component has died; its log says why, and `sharequeue up` starts it again.")
+        raise StackError("A component has died. Its log has the reason; `sharequeue up` starts it again.")
 
 
 @click.command()
 @home_option
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 def reset(home: Path | None, yes: bool, dry_run: bool) -> None:
     """Stop the embedded stack and remove its data: topics, state, history, outputs; not the jars."""
-    place = Home.at(Settings.load(home).home)
-    owned = place.owned() if place.exists else []
+    data_folder = Home.at(Settings.load(home).home)
+    owned = data_folder.owned() if data_folder.exists else []
     if not owned:
-        say(f"nothing to remove in {place.path}")
+        print_line(f"nothing to remove in {data_folder.path}")
         return
     listed = ", ".join(path.name for path in owned)
     if dry_run:
-        say(f"would stop the stack and remove from {place.path}: {listed}")
+        print_line(f"would stop the stack and remove from {data_folder.path}: {listed}")
         return
-    if not yes and not click.confirm(f"Stop the stack and remove from {place.path}: {listed}?"):
+    if not yes and not click.confirm(f"Stop the stack and remove from {data_folder.path}: {listed}?"):
         raise click.ClickException("Nothing was removed.")
-    removed = stack.reset(home, say)
-    say(f"removed from {place.path}: {', '.join(path.name for path in removed)}")
+    removed = stack.reset(home, print_line)
+    print_line(f"removed from {data_folder.path}: {', '.join(path.name for path in removed)}")
 
 
 COMMANDS = (up, down, status, reset)

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from sharequeue.cli.offsets import execute_option, parse_offsets, parse_topics
-from sharequeue.cli.output import home_option, output_option, print_rows, say
+from sharequeue.cli.output import home_option, output_option, print_line, print_rows
 from sharequeue.database import Database
 from sharequeue.groups.config_keys import reset_duration
 from sharequeue.groups.known import require_group
@@ -133,9 +133,9 @@ def extend_locks(home: Path | None, amount: str, execute: bool) -> None:
     longer = reset_duration(f"by_duration:{amount}") or timedelta()
     with Database.open(Settings.load(home)) as database:
         if not execute:
-            say(f"would extend every lock by {longer}")
+            print_line(f"would extend every lock by {longer}")
             return
-        say(f"extended {State(database).administration.extend_locks(longer)} locks by {longer}")
+        print_line(f"extended {State(database).administration.extend_locks(longer)} locks by {longer}")
 
 
 @state.command("raise-epochs")
@@ -146,19 +146,19 @@ def raise_epochs(home: Path | None, execute: bool) -> None:
     with Database.open(Settings.load(home)) as database:
         held = State(database)
         if not execute:
-            say(f"would raise the state epochs of {len(held.figures.describe())} share-partitions")
+            print_line(f"would raise the state epochs of {len(held.figures.describe())} share-partitions")
             return
-        say(f"raised the state epochs of {held.administration.raise_state_epochs()} share-partitions")
+        print_line(f"raised the state epochs of {held.administration.raise_state_epochs()} share-partitions")
 
 
 @state.command("remove-deleted-topics")
 @home_option
 @click.option(
-    "--gone-for", default="PT15M", show_default=True, help="How long the broker must have said so: ISO-8601."
+    "--gone-for", default="PT15M", show_default=True, help="How long the topic must have been gone: ISO-8601."
 )
 @execute_option
 def remove_deleted_topics(home: Path | None, gone_for: str, execute: bool) -> None:
-    """Remove what groups have of topics that the broker has said are gone, now and for so long.
+    """Remove what groups have of topics that are gone from the broker, now and for so long.
 
     The service asks the broker, and does the same by itself after `deleted.topics.retention.ms`.
     """
@@ -166,12 +166,12 @@ def remove_deleted_topics(home: Path | None, gone_for: str, execute: bool) -> No
     with Database.open(Settings.load(home)) as database:
         found = State(database).administration.remove_deleted_topics(span, execute=execute)
     for each in found:
-        say(
+        print_line(
             f"{'removed' if execute else 'would remove'} {each.share_partitions} share-partitions of group "
             f"{each.group_id}: topic {each.topic} (id {each.topic_id}) is gone since {each.gone_since}"
         )
     if not found:
-        say(f"the broker says of no topic that it is gone for {span}")
+        print_line(f"no topic has been gone from the broker for {span}")
 
 
 def _shown(offsets: OffsetSet, most: int = 8) -> str:

@@ -2,7 +2,7 @@
 
 On its dead letters the Great Expectations suite, one check per expectation, and the reconciliation with
 Postgres, all from one reading of the topic (read_committed). On its SPSO-and-lag report the invariants of the
-state itself. They never block: a run reports and checks in the end, and the checks say what is wrong with all
+state itself. They never block: a run reports and checks in the end, and the checks show what is wrong with all
 of it.
 """
 
@@ -52,10 +52,10 @@ def dead_letter_checks(
         context: dg.AssetCheckExecutionContext, settings: SettingsResource, queue: StateResource
     ) -> Iterator[dg.AssetCheckResult]:
         configs = GroupConfigs.load(queue.database, group_id)
-        place, topic = settings.load(), configs.dead_letter_topic
-        with Topics(place) as topics:
+        loaded, topic = settings.load(), configs.dead_letter_topic
+        with Topics(loaded) as topics:
             info = topics.describe([topic]).get(topic) if topic else None
-        letters = [] if info is None else list(read_dead_letters(place, topic))
+        letters = [] if info is None else list(read_dead_letters(loaded, topic))
         context.log.info(f"read {len(letters)} dead letters from {topic or 'no topic'}")
         frame = dead_letters.frame(letters, 1 if info is None else info.partitions)
         today = dead_letters.expectations(group_id, configs.delivery_count_limit)
@@ -68,16 +68,16 @@ def dead_letter_checks(
 
 
 def _none_held(asset: dg.AssetKey, state: State, group_id: str) -> dg.AssetCheckResult:
-    """Whether anything waits for its topic, and why: what the last drain said stays until a batch is written."""
+    """Whether anything waits for its topic, and why: the reason of the last drain stays until a batch is written."""
     waiting = sum(status.archiving for status in state.figures.describe(group_id))
     reasons = sorted({held.reason for held in state.dead_letters.held(group_id)})
-    told = "; ".join(reasons) or "no drain has been at them yet"
+    why = "; ".join(reasons) or "no drain has been at them yet"
     return dg.AssetCheckResult(
         passed=waiting == 0,
         check_name=NONE_HELD,
         asset_key=asset,
         severity=dg.AssetCheckSeverity.WARN,
-        description=f"{waiting:,} wait: {told}" if waiting else "every dead letter is written",
+        description=f"{waiting:,} wait: {why}" if waiting else "every dead letter is written",
         metadata={"held_records": waiting},
     )
 

@@ -43,8 +43,8 @@ def bars(counts: Mapping[str, Mapping[int, int]], *, title: str, across: str) ->
     axes = figure.subplots()
     positions = sorted({x for heights in counts.values() for x in heights})
     width = 0.8 / max(1, len(counts))
-    for place, (name, heights) in enumerate(sorted(counts.items())):
-        at = [x + (place - (len(counts) - 1) / 2) * width for x in positions]
+    for number, (name, heights) in enumerate(sorted(counts.items())):
+        at = [x + (number - (len(counts) - 1) / 2) * width for x in positions]
         drawn = axes.bar(at, [heights.get(x, 0) for x in positions], width=width, label=name)
         axes.bar_label(
             drawn, labels=[f"{heights[x]:,}" if heights.get(x) else "" for x in positions], fontsize=7

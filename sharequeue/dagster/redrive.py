@@ -1,9 +1,9 @@
 """How are dead letters put back to work from Dagster?
 
 An asset of its own, in no job that runs by itself: somebody who has removed the cause launches it with a config that
-says which letters. Without `execute` it only says what it would do. `sharequeue.redrive` does the rest, with
-the same guarantees as on the command line: each letter once, whoever else redrives at the same time and
-whatever run is killed.
+chooses the letters. Without `execute` it only shows what it would do. `sharequeue.redrive` does the rest, with the
+same guarantees as on the command line: each letter is sent once, even if others redrive at the same time or a run is
+killed.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from pydantic import Field
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.redrive.redrive import MAX_REDRIVES, Redrive, RedrivePlan, RedriveReport
-from sharequeue.redrive.selection import RedriveRefused, Selection, parse_header, parse_places
+from sharequeue.redrive.selection import RedriveRefused, Selection, parse_header, parse_offsets
 
 
 class Redriving(dg.Config):
-    """Which letters, where to, and whether at all. What is left out does not matter."""
+    """Which letters, where to, and whether they are sent. A condition that is left out holds for all letters."""
 
     execute: bool = Field(
-        default=False, description="Send them; without this the run only says what it would do."
+        default=False, description="Send them; without this the run only shows what it would do."
     )
     cause: str | None = Field(default=None, description="Only letters of this cause: rejected or exceeded.")
     since: str | None = Field(default=None, description="Only letters written from then on (ISO 8601; UTC).")
@@ -32,17 +32,17 @@ class Redriving(dg.Config):
     source_partition: int | None = Field(default=None, ge=0, description="Only records of this partition.")
     header: str | None = Field(default=None, description="Only with this header: NAME=VALUE.")
     offsets: list[str] = Field(
-        default=[], description="Only at these places in the dead-letter topic: PARTITION:FIRST-LAST."
+        default=[], description="Only at these offsets of the dead-letter topic: PARTITION:FIRST-LAST."
     )
     target: str | None = Field(
         default=None, description="The topic to send to; without it each record's source."
     )
     only_group: bool = Field(
-        default=False, description="For this group alone: runs of other share groups pass over the records."
+        default=False, description="For this group alone: runs of other share groups skip the records."
     )
     rate: float | None = Field(default=None, gt=0, description="Records a second at most.")
     max_redrives: int = Field(
-        default=MAX_REDRIVES, ge=1, description="Records put back so often already stay where they are."
+        default=MAX_REDRIVES, ge=1, description="Records put back so often already are not put back again."
     )
 
     def selection(self, group_id: str) -> Selection:
@@ -58,7 +58,7 @@ class Redriving(dg.Config):
                 source_topic=self.source_topic,
                 source_partition=self.source_partition,
                 header=parse_header(self.header) if self.header is not None else None,
-                offsets=parse_places(self.offsets),
+                offsets=parse_offsets(self.offsets),
             )
         except ValueError as error:
             raise dg.Failure(f"the redrive's config cannot be read: {error}", allow_retries=False) from error
@@ -74,7 +74,7 @@ def redrive_asset(group_id: str, name: str, tags: Mapping[str, str]) -> dg.Asset
         settings: SettingsResource,
         queue: StateResource,
     ) -> dg.MaterializeResult[None]:
-        """Dead letters put back to work, each once; a dry run unless the config says `execute`."""
+        """Dead letters put back to work, each once; a dry run unless `execute` is set in the config."""
         topic = GroupConfigs.load(queue.database, group_id).dead_letter_topic
         if not topic:
             raise dg.Failure(f"group {group_id} has no dead-letter topic", allow_retries=False)

@@ -2,7 +2,7 @@
 
 The numbers that Dagster plots over time (flat keys, one unit each, the same at every materialization), a
 table and a picture. The figures are those of ``State.figures``, the picture of lag is drawn from the history in
-Postgres; nothing is computed here that SQL already says.
+Postgres; nothing is computed here that SQL already computes.
 """
 
 from collections import defaultdict
@@ -154,7 +154,7 @@ def histogram(counts: Sequence[DeliveryCount]) -> dict[str, dict[int, int]]:
 
 
 def table(rows: Sequence[object], columns: Mapping[str, str]) -> dg.TableMetadataValue:
-    """The named attributes of each row; ``columns`` gives their types in Dagster's words."""
+    """The named attributes of each row; ``columns`` has their types under Dagster's names."""
     return dg.MetadataValue.table(
         records=[dg.TableRecord({name: _cell(getattr(row, name)) for name in columns}) for row in rows],
         schema=dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in columns.items()]),

@@ -98,7 +98,7 @@ def _pending(connection: sa.Connection) -> list[Migration]:
 
 
 _CHECKED = sa.text(
-    # As `create function` does it, which was told not to.
+    # As `create function` checks it, for which the check was switched off.
     "select case lanname when 'sql' then pg_catalog.fmgr_sql_validator(p.oid)"
     " else pg_catalog.plpgsql_validator(p.oid) end"
     " from pg_proc p join pg_language l on l.oid = p.prolang"

@@ -1,7 +1,7 @@
 """How do we reach Postgres?
 
 Connections, transactions, one retry rule for lost replies. Nothing here outlives a transaction on the server's
-side, so that PgBouncer may give every transaction another server connection: no startup options, no session
+side, so that PgBouncer may use another server connection for every transaction: no startup options, no session
 settings, no prepared statements; isolation level, time zone and timeouts are set by each transaction for
 itself. How the schema gets there is `migrations`' matter; what the calls mean is in ``sharequeue.state`` and its
 neighbours.
@@ -48,8 +48,8 @@ class Database:
     ``options``; a connection that has been idle is tested before it is handed out, so that a
     restarted server costs one retry, not an error.
 
-    A statement that asks for what the schema does not have raises SchemaOutdated, which says which of the two is
-    older. A refusal that a function raises comes as the error of Kafka's name from ``sharequeue.errors``.
+    A statement that asks for what the schema does not have raises SchemaOutdated, whose message names which of the
+    two is older. A refusal that a function raises comes as the error of Kafka's name from ``sharequeue.errors``.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Database:
         # the session each time it is given back.
         with self._explained(), self.engine.connect() as connection:
             driver: Any = connection.connection.dbapi_connection
-            # Leaving autocommit with a level of its own would cost a round trip; the preamble says it here.
+            # Leaving autocommit with a level of its own would cost a round trip; the preamble sets it here.
             driver.isolation_level = None
             driver.autocommit = True
             try:

@@ -3,8 +3,8 @@
 Tables, types, constraints, indexes and triggers are whole; functions and views are their signatures: what they do
 is in ``sql/functions``.
 ``sql/schema.sql`` is printed by ``sharequeue migrate --print-schema`` and held against the migrations by a test.
-pg_dump writes it, so it says what Postgres has, not what the files meant; what differs from one server to the next
-(versions, owners, grants, partitions by time) is left out, so that the same files give the same bytes.
+pg_dump writes it, so it shows what Postgres has, not what the files meant; what differs from one server to the next
+(versions, owners, grants, partitions by time) is left out, so that the same files make the same bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HEAD = """\
 -- functions/. Owners and grants are not shown: roles are settings (functions/99_permissions.sql). Partitions by
 -- time are made as time passes.
 """
-# Lines that tell the version, the session or a random key of the dump.
+# Lines with the version, the session or a random key of the dump.
 _LEFT_OUT = re.compile(
     r"^(-- Dumped |-- PostgreSQL database dump|SET |SELECT pg_catalog\.set_config|\\(un)?restrict |--$)"
 )
@@ -38,7 +38,7 @@ _BODY = re.compile(r"\n    (AS|RETURN) .*\Z", re.DOTALL)
 
 
 class DumpFailed(Exception):
-    """pg_dump is not there or has failed; the message says what to do."""
+    """pg_dump is not there or has failed; the message has what to do."""
 
 
 def print_schema(database: Database) -> str:

@@ -34,7 +34,7 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """What tells one text of the file from another."""
+        """The checksum of the file's text."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
@@ -65,8 +65,8 @@ def migrations() -> list[Migration]:
 
 
 def schema_mismatch(connection: sa.Connection) -> str | None:
-    """Says, for a caller whose statement failed, how the database's schema differs from this code's; None where it
-    does not, or nobody can tell.
+    """Return how the database's schema differs from this code's, for a caller whose statement failed; None where it
+    does not differ, or that is not known.
 
     Asks ``sharequeue.schema_version``, which every role may; before there was one, the table behind it.
     """
@@ -102,8 +102,8 @@ def schema_mismatch(connection: sa.Connection) -> str | None:
 
 def schema_digest(files: list[Migration]) -> str:
     """One fingerprint of all files, as ``sharequeue.schema_version`` computes it from what was applied."""
-    told = ",".join(f"{f.name} {f.checksum}" for f in sorted(files, key=lambda f: f.name))
-    return hashlib.sha256(told.encode()).hexdigest()
+    listed = ",".join(f"{f.name} {f.checksum}" for f in sorted(files, key=lambda f: f.name))
+    return hashlib.sha256(listed.encode()).hexdigest()
 
 
 def applied(connection: sa.Connection) -> Mapping[str, str]:

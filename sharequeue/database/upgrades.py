@@ -96,7 +96,7 @@ class Upgrade:
         """Apply a file. Of a repeatable one, triggers and views that are there in just that form are left alone."""
         if not repeatable:
             self.lock()
-        # What waits for a row gives way as well.
+        # A statement that waits for a row is cancelled as well.
         self.connection.exec_driver_sql(f"set local lock_timeout = {_WAIT_MS}")
         done = 0
         for found in _TRIGGER_OR_VIEW.finditer(text) if repeatable else ():
@@ -109,7 +109,7 @@ class Upgrade:
         self._execute(text[done:])
 
     def _is_there(self, found: re.Match[str]) -> bool:
-        """Whether a trigger or view is in the database as the statement says: made under another name, both are asked
+        """Whether a trigger or view is in the database as in the statement: made under another name, both are asked
         for what they are."""
         view, trigger, table = found["view"], found["trigger"], found["table"]
         if view is not None:

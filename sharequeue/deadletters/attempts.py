@@ -1,11 +1,10 @@
 """Why did the handler give a record up, and who tried it when?
 
-What Kafka's dead letters do not tell, as headers of ours: class and message of the handler's exception, when the
+Our headers contain what Kafka's dead letters do not have: class and message of the handler's exception, when the
 record was first and last tried, by which run and member. Who tried it is in Postgres, one row per failed lease
-(``sql/functions/40_dead_letters/attempts.sql``). What was wrong stays where the run wrote it anyway, in the Parquet
-files of its exceptions sink, which the acknowledgement named as an output of its lease: so acknowledging costs
-nothing more, and only a record that dies is looked up. Where the files cannot be read, a letter goes without; it
-is not held for that.
+(``sql/functions/40_dead_letters/attempts.sql``). The error is in the Parquet files of the run's exceptions sink,
+which the acknowledgement named as an output of its lease: so acknowledging costs nothing more, and only the error of
+a record that was given up is looked up. If the files cannot be read, the letter is written without the error.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ _CLASS = re.compile(r"((?:\w+\.)*_*[A-Z]\w*)(?:: (.*))?", re.DOTALL)
 
 _log = logging.getLogger(__name__)
 
-Tell = Callable[[int], Headers]
-"""What is told of an offset."""
+HeadersOf = Callable[[int], Headers]
+"""The headers that explain an offset."""
 
 
 def nothing(offset: int) -> Headers:
-    """Told where no attempt is known."""
+    """Return no headers: no attempt is known."""
     return ()
 
 
@@ -58,13 +57,14 @@ def exception_headers(error: str) -> Headers:
 
 
 class Explanations:
-    """Tells of the records of one share-partition's batches, reading each file of errors once in a row of batches."""
+    """Explains the records of one share-partition's batches. Each file of errors is read once for batches in a
+    row."""
 
     def __init__(self) -> None:
         self._tables: dict[str, pa.Table | None] = {}
 
-    def of(self, attempts: Sequence[Attempt]) -> Tell:
-        """What is told of each offset of a batch with these attempts, which are in their order."""
+    def of(self, attempts: Sequence[Attempt]) -> HeadersOf:
+        """Return a function from an offset of a batch with these attempts, in their order, to its headers."""
         if not attempts:
             return nothing
         first: dict[int, int] = {}
@@ -81,7 +81,7 @@ class Explanations:
         errors = [self._errors(attempt) for attempt in attempts]
         made: dict[tuple[int, int, Headers], Headers] = {}
 
-        def tell(offset: int) -> Headers:
+        def explain(offset: int) -> Headers:
             number = last.get(offset)
             if number is None:
                 return ()
@@ -92,10 +92,10 @@ class Explanations:
                 headers = made[what] = (*what[2], *attempt_headers(attempts[what[0]], attempts[number]))
             return headers
 
-        return tell
+        return explain
 
     def _errors(self, attempt: Attempt) -> dict[int, Headers]:
-        """What the handler said, by offset; made into headers once per text."""
+        """Return the handler's errors by offset, as headers, which are made once per text."""
         if attempt.exceptions is None:
             return {}
         if attempt.exceptions not in self._tables:
@@ -135,20 +135,18 @@ def read_errors(location: str) -> pa.Table | None:
     import pyarrow.dataset as ds
 
     try:
-        filesystem, path = _place(location)
+        filesystem, path = _filesystem_of(location)
         files = ds.dataset(path, format="parquet", filesystem=filesystem)
         if not {"offset", "error"} <= set(files.schema.names):
             return None
         table = files.to_table(columns=["offset", "error"])
         return table.cast(pa.schema([("offset", pa.int64()), ("error", pa.string())]))
     except (OSError, pa.ArrowException, ValueError) as error:
-        _log.warning(
-            "dead letters go without what their handler said: %s cannot be read: %s", location, error
-        )
+        _log.warning("dead letters go without the handler's error: %s cannot be read: %s", location, error)
         return None
 
 
-def _place(location: str) -> tuple[fs.FileSystem, str]:
+def _filesystem_of(location: str) -> tuple[fs.FileSystem, str]:
     from pyarrow import fs
 
     if "://" in location or location.startswith("file:"):
@@ -163,6 +161,6 @@ def _milliseconds(attempt: Attempt) -> bytes:
 
 
 def without_explanation(headers: Iterable[Header]) -> list[Header]:
-    """A letter's headers without what is told here, for a topic that takes no record so large."""
-    told = (EXCEPTION_CLASS, EXCEPTION_MESSAGE, FIRST_ATTEMPT, LAST_ATTEMPT, RUN, MEMBER)
-    return [header for header in headers if header[0] not in told]
+    """Return a letter's headers without those of this module, for a topic that takes no record so large."""
+    explaining = (EXCEPTION_CLASS, EXCEPTION_MESSAGE, FIRST_ATTEMPT, LAST_ATTEMPT, RUN, MEMBER)
+    return [header for header in headers if header[0] not in explaining]

@@ -41,7 +41,7 @@ from sharequeue.state import State
 from sharequeue.values import DeadLetterBatch, SharePartition
 
 PRODUCED_STEP = 1_000
-"""After so many letters the step `producing` is told; in a smaller batch, after its half."""
+"""The step `producing` is called after so many letters; in a smaller batch, after its half."""
 
 LARGEST_LETTER_BYTES = 8_192
 """More than a letter without a copy can take; only a topic that takes less has to be measured against."""
@@ -94,7 +94,7 @@ class BatchWriter:
         self._on_step = on_step
 
     def write(self) -> Iterator[BatchDone]:
-        """Every batch that waits, one after the other, each told when it is closed.
+        """Write every batch that waits, one after the other; yield each when it is closed.
 
         Raises `Fenced` when another writer took over, `CannotWrite` when the broker does not let it; the batch that
         was at work is then still open, and nothing of it is visible unless all of it is.
@@ -119,8 +119,8 @@ class BatchWriter:
                 if absent:
                     if self._copying and source_id == batch.topic_id and originals is None:
                         originals = open_clients.enter_context(Originals(self._settings, self._source.topic))
-                    tell = explanations.of(self._state.dead_letters.attempts(self._source, batch.sequence))
-                    writing = LetterWriting(batch, tell)
+                    explain = explanations.of(self._state.dead_letters.attempts(self._source, batch.sequence))
+                    writing = LetterWriting(batch, explain)
                     placed = marker if source_id is not None else None
                     if self._copying or self._topic.max_message_bytes < LARGEST_LETTER_BYTES:
                         copies = self._copies(
@@ -142,7 +142,7 @@ class BatchWriter:
         self._on_step(step, self._source)
 
     def _source_topic_id(self) -> str | None:
-        """The source topic's id now; None when the partition is gone, and with it the place of the marker."""
+        """The source topic's id now; None when the partition is gone, and with it the marker."""
         topic = self._source.topic
         try:
             info = Topics(self._settings).describe([topic]).get(topic)
@@ -260,7 +260,7 @@ class BatchWriter:
 def _fitting(
     writing: LetterWriting, letter: Letter, copy: RecordCopy, limit: int
 ) -> tuple[RecordCopy, list[Header]]:
-    """A letter that the topic takes: without the record's content, and if need be without what is told of it."""
+    """A letter that the topic takes: without the record's content, and if need be without what explains it."""
     copy = without_content(copy) if copy.headers else copy
     headers = writing.headers(letter, copy.headers)
     if record_bytes(copy.key, copy.value, headers) > limit:
@@ -269,7 +269,7 @@ def _fitting(
 
 
 def _told_every(absent: OffsetSet) -> int:
-    """After how many letters the step `producing` is told."""
+    """After how many letters the step `producing` is called."""
     return max(1, min(PRODUCED_STEP, absent.count // 2))
 
 

@@ -40,7 +40,7 @@ BATCH_RECORDS = 5_000
 AT_ONCE = 4
 """Turns at a time."""
 LEASE_SECONDS = 60.0
-"""How long a drainer that was stopped keeps the others from its share-partition. Longer than an answer may take."""
+"""How long a drainer that was stopped keeps the others from its share-partition. Longer than a call may take."""
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 120.0
 """Between two tries of what cannot be written, doubled each time."""
@@ -57,7 +57,7 @@ class DeadLetterDrainer:
         self._lock = threading.Lock()
         self._at_work: set[SharePartition] = set()
         self._pauses: dict[SharePartition, tuple[float, float]] = {}  # (not before, the pause then)
-        self._told: dict[SharePartition, str] = {}
+        self._logged: dict[SharePartition, str] = {}
         self._stop = threading.Event()
 
     def run(self, stop: threading.Event, reporting: Callable[[Callable[[], None]], None]) -> None:
@@ -119,7 +119,7 @@ class DeadLetterDrainer:
             on_step=on_step,
             only=leases,
             stop=done,
-            # Whoever takes over was told to drain now; we have time.
+            # Whoever takes over was asked to drain now; we have time.
             takeovers=0,
             try_again_seconds=0,
         )
@@ -144,11 +144,11 @@ class DeadLetterDrainer:
         for sources in turns.values():
             pool.submit(self._turn, sources)
 
-    def _tell(self, held: Iterable[Held]) -> None:
+    def _log_held(self, held: Iterable[Held]) -> None:
         for each in held:
             source = each.share_partition
-            if self._told.get(source) != each.reason:
-                self._told[source] = each.reason
+            if self._logged.get(source) != each.reason:
+                self._logged[source] = each.reason
                 _log.warning(
                     "%d dead letters of %s, group %s, are held: %s",
                     each.records,
@@ -165,7 +165,7 @@ class DeadLetterDrainer:
                 if report is not None:
                     failed = {held.share_partition for held in report.held}
                     failed |= {each.share_partition for each in report.partitions if each.takeovers}
-                    self._tell(report.held)
+                    self._log_held(report.held)
         except Exception as error:
             # Whatever it was, it is these share-partitions' matter, and what was open is resumed.
             failed = set(sources)
@@ -183,4 +183,4 @@ class DeadLetterDrainer:
                         self._pauses[source] = (time.monotonic() + pause, pause)
                     else:
                         self._pauses.pop(source, None)
-                        self._told.pop(source, None)
+                        self._logged.pop(source, None)

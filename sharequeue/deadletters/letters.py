@@ -1,6 +1,6 @@
-"""What does a dead letter say, and how is it read back?
+"""What does a dead letter contain, and how is it read back?
 
-A dead letter is a Kafka record whose headers tell where the record it stands for lies and why it was given
+A dead letter is a Kafka record whose headers name where the record it stands for lies and why it was given
 up. First come Kafka 4.4's own six, in Kafka's order and to the byte (KIP-1191; Kafka's
 `ShareGroupDLQRecord`), then ours under the prefix ``sharequeue.``. Which topic takes it is
 `deadletters.topic`'s question, that it gets there exactly once `deadletters`'. Reading is always
@@ -41,7 +41,7 @@ KAFKA_HEADERS = (TOPIC, PARTITION, OFFSET, GROUP, DELIVERY_COUNT, MESSAGE)
 SEQUENCE = "sharequeue.dead.letter.sequence"
 """The number of the batch that wrote the letter, per group and source partition."""
 BATCH = "sharequeue.dead.letter.batch"
-"""The identity of that batch: tells the letters of one attempt at it from those of any other batch."""
+"""The identity of that batch: the same for all letters of one attempt at it, and no other batch has it."""
 EXCEPTION_CLASS = "sharequeue.exception.class"
 EXCEPTION_MESSAGE = "sharequeue.exception.message"
 ORIGINAL_TIMESTAMP = "sharequeue.original.timestamp"
@@ -145,7 +145,7 @@ class DeadLetter:
 
     @property
     def exception_message(self) -> str | None:
-        """What its handler said of it at the last attempt."""
+        """The message of what its handler raised at the last attempt."""
         return self.header(EXCEPTION_MESSAGE)
 
     def header(self, name: str) -> str | None:
@@ -190,7 +190,7 @@ def batch_identity(batch: DeadLetterBatch) -> str:
 class LetterWriting:
     """Makes the headers of one batch's letters; what they have in common is made once."""
 
-    def __init__(self, batch: DeadLetterBatch, tell: Callable[[int], Headers] | None = None) -> None:
+    def __init__(self, batch: DeadLetterBatch, explain: Callable[[int], Headers] | None = None) -> None:
         self.batch = batch
         source = batch.share_partition
         self._topic: Header = (TOPIC, source.topic.encode())
@@ -208,10 +208,10 @@ class LetterWriting:
             )
             for run in batch.letters
         }
-        self._tell = tell or (lambda offset: ())
+        self._explain = explain or (lambda offset: ())
 
     def headers(self, letter: Letter, ours: Iterable[Header] = ()) -> list[Header]:
-        """A letter's headers: Kafka's six, the batch's sequence and identity, what is told of it, then `ours`."""
+        """A letter's headers: Kafka's six, the batch's sequence and identity, what explains it, then `ours`."""
         offset, delivery_count, cause = letter
         return [
             self._topic,
@@ -219,7 +219,7 @@ class LetterWriting:
             (OFFSET, b"%d" % offset),
             self._group,
             *self._causes[delivery_count, cause],
-            *self._tell(offset),
+            *self._explain(offset),
             *ours,
         ]
 
@@ -229,14 +229,14 @@ class LetterWriting:
         One dict for all, good until the next is asked for, in which only the offset changes where the rest is as
         before: with `produce`, which takes from a dict what it sends, half the time of a list for each.
         """
-        tell = self._tell
+        explain = self._explain
         for first, end, delivery_count, cause in _alike(self.batch, wanted):
-            told: Headers | None = None
+            before: Headers | None = None
             headers: dict[str, bytes | None] = {}
             for offset in range(first, end):
-                now = tell(offset)
-                if now is not told:
-                    headers, told = dict(self.headers(Letter(offset, delivery_count, cause))), now
+                now = explain(offset)
+                if now is not before:
+                    headers, before = dict(self.headers(Letter(offset, delivery_count, cause))), now
                 headers[OFFSET] = b"%d" % offset
                 yield headers
 

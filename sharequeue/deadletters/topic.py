@@ -1,9 +1,9 @@
 """May this topic take the group's dead letters, and if not, what is to be done?
 
 Kafka's rules for a dead-letter topic (kafka-semantics R-DL-6 and 7; Kafka's `ShareGroupDLQStateManager`): its
-name, its opt-in, its creation. Kafka throws the records away when a rule is broken and only its log tells;
-here the answer is a sentence for whoever looks after the group, and the records are held. What goes into the
-topic is `deadletters.letters`' matter.
+name, its opt-in, its creation. When a rule is broken, Kafka drops the records and writes a line to its log.
+Here the records are held, and the reason is a sentence for the operator of the group. What goes into the topic is in
+`deadletters.letters`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PREFIX = "errors.deadletterqueue.topic.name.prefix"
 
 TIMEOUT_SECONDS = 20.0
 _ERRORS = 3
-"""The client's log level: what it says below passes by itself, or is raised."""
+"""The client's log level: less important messages pass by themselves, or are raised."""
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 _WAIT = "the records wait, the next drain tries again."
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -56,7 +56,7 @@ class CannotWrite(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRules:
-    """What the group's and the service's configuration say about dead letters."""
+    """What the configs of the group and the service set for dead letters."""
 
     group_id: str
     topic: str
@@ -142,8 +142,8 @@ def topic_problem(rules: DeadLetterRules, found: FoundTopic | None) -> str | Non
             )
     elif not rules.opted_in:
         return (
-            f"this broker does not know the topic config `{GROUP_ENABLE}`: say that `{topic}` is meant for dead "
-            f"letters by setting `{OPT_IN}=true` of group `{rules.group_id}`."
+            f"this broker does not know the topic config `{GROUP_ENABLE}`: if `{topic}` is meant for dead "
+            f"letters, set `{OPT_IN}=true` of group `{rules.group_id}`."
         )
     policy = found.configs.get("cleanup.policy", "delete")
     if "compact" in policy.split(","):

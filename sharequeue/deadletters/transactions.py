@@ -1,7 +1,7 @@
 """How does a batch of dead letters reach its topic exactly once, whoever dies when?
 
 Kafka itself promises at least once here. A batch is written in one Kafka transaction together with its marker
-(`sharequeue.kafka.transactions`); after a crash the marker tells whether the batch was written.
+(`sharequeue.kafka.transactions`); after a crash the marker shows whether the batch was written.
 
 The marker: group `sharequeue.dlq.<group>`, topic-partition of the source, offset = sequence number of the batch,
 metadata = the batch's identity, the topic it went to, and how far. It is lost when the broker forgets it

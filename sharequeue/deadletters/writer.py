@@ -1,11 +1,10 @@
 """How do the records that were given up reach the dead-letter topic, each exactly once?
 
-Second phase of KIP-1191: what is ARCHIVING goes to the topic and becomes ARCHIVED once the broker has confirmed it,
-batch by numbered batch, one share-partition after the other. A batch stays open until it is closed, so whoever drains
-next resumes what a dead drain left. Where Kafka drops records whose topic cannot be written, they are held here and
-the report says why and what to do; Kafka's way is the group config `sharequeue.dead.letter.drop.enable`. How a batch
-is written is `deadletters.batches`' matter, which topic may take it `deadletters.topic`'s, what a letter says
-`deadletters.letters`'.
+Second phase of KIP-1191: ARCHIVING records go to the topic and become ARCHIVED once the broker has confirmed them, in
+numbered batches of one share-partition. A batch stays open until it is closed, so the next drain resumes what a dead
+drain left. If the topic cannot be written, Kafka drops the records. Here they are held, and the report has the reason
+and what to do; the group config `sharequeue.dead.letter.drop.enable` does as Kafka. How a batch is written:
+`deadletters.batches`; which topic may take it: `deadletters.topic`; what a letter contains: `deadletters.letters`.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class PartitionReport:
     share_partition: SharePartition
     written: int = 0
     resumed: int = 0
-    """Written by an earlier drain that died before it could say so; only closed by this one."""
+    """Written by an earlier drain that died before it closed the batch; only closed by this one."""
     dropped: int = 0
     batches: int = 0
     takeovers: int = 0
@@ -105,7 +104,7 @@ class DeadLetterReport:
 
     @property
     def dropped(self) -> int:
-        """Records closed without a dead letter, because the group's config says so."""
+        """Records closed without a dead letter, because the group's config asks for that."""
         return sum(partition.dropped for partition in self.partitions)
 
 
@@ -120,10 +119,10 @@ class _Drain:
     stopped: threading.Event
     try_again_seconds: float
     ends_at: float | None = None
-    """When the drain gives up what cannot be written now; None while all goes well."""
+    """When the drain stops trying what cannot be written now; None while all goes well."""
 
-    def say(self, line: str) -> None:
-        """Tell of a batch that is done."""
+    def done(self, line: str) -> None:
+        """Report a batch that is done."""
         self.ends_at = None
         self.progress(line)
 
@@ -145,9 +144,10 @@ class DeadLetterWriter:
     """Writes a share group's dead letters. Several may run at once: the broker lets one at a time.
 
     `batch_records` bounds a batch, and `transaction_bytes` one transaction of copies; `parallel` share-partitions are
-    written at a time, `on_step` is told each step. `only` these share-partitions are drained, all without it; each
-    ends with the batch at which it is once `stop` is set, and is begun again after so many `takeovers` at most. What
-    cannot be written for a reason that passes by itself is tried again for `try_again_seconds`.
+    written at a time. `on_step` is called at each step. `only` names the share-partitions to drain; without it all
+    are drained. Once `stop` is set, each ends with its present batch. A share-partition that another writer took over
+    is begun again, at most `takeovers` times. What cannot be written for a passing reason is tried again for
+    `try_again_seconds`.
     """
 
     def __init__(
@@ -182,9 +182,9 @@ class DeadLetterWriter:
     def drain(self, progress: Progress | None = None) -> DeadLetterReport:
         """Write everything that waits; `progress` gets a line for every batch.
 
-        Records that cannot be written are the report's `held`, not an error, and are told to whoever asks the state
-        (`State.dead_letters.held`). An error of the database is one, and leaves open batches to the next drain.
-        Raises InconsistentClusterId when the broker is of another cluster than the state.
+        Records that cannot be written are no error: they are the report's `held`, and `State.dead_letters.held`
+        returns them. An error of the database is raised, and the next drain resumes the open batches. Raises
+        InconsistentClusterId when the broker is of another cluster than the state.
         """
         started_at = time.monotonic()
         waiting = list(self._waiting())
@@ -225,7 +225,7 @@ class DeadLetterWriter:
 
     def _check_cluster(self) -> None:
         """Raise InconsistentClusterId before anything is written to, or dropped for, another Kafka cluster."""
-        # A broker that is away is told of where its topic is asked for.
+        # A broker that does not answer is reported where its topic is asked for.
         with suppress(BrokerNotAvailable), Topics(self._settings, TIMEOUT_SECONDS) as topics:
             self._state.administration.check_cluster(topics.cluster_id())
 
@@ -263,7 +263,7 @@ class DeadLetterWriter:
         if topic is not None:
             report, problem = self._write(source, topic, drain, report or PartitionReport(source))
             if problem is not None:
-                # This partition's matter, or is the broker or the topic gone for the rest, too?
+                # Does this concern the partition only, or is the broker or the topic gone for the rest, too?
                 drain.topic = self._topic()
         return report, problem
 
@@ -286,7 +286,7 @@ class DeadLetterWriter:
     def _write(
         self, source: SharePartition, topic: DeadLetterTopic, drain: _Drain, report: PartitionReport
     ) -> tuple[PartitionReport, CannotWrite | None]:
-        """Write one share-partition's batches until none waits; give way to another writer while it is alive."""
+        """Write one share-partition's batches until none waits; wait for another writer while it is alive."""
         most_takeovers = report.takeovers + self._takeovers
         writer = BatchWriter(
             self._settings,
@@ -302,23 +302,23 @@ class DeadLetterWriter:
             try:
                 for done in writer.write():
                     report = _with(report, done.written, done.resumed)
-                    drain.say(_line(source, topic, done))
+                    drain.done(_line(source, topic, done))
                     if drain.stopped.is_set():
                         break
                 return report, None
             except Fenced:
                 report = replace(report, takeovers=report.takeovers + 1)
-                if self._takeovers == 0 or not self._give_way(source):
+                if self._takeovers == 0 or not self._wait_for_other(source):
                     return report, None
             except CannotWrite as problem:
                 return report, problem
         reason = (
             f"another writer took {source} over {report.takeovers} times, or its transactions outlive their time: "
-            "drain the group from one place, or in smaller batches."
+            "drain the group with one writer, or in smaller batches."
         )
         return report, CannotWrite(reason, lasting=False)
 
-    def _give_way(self, source: SharePartition) -> bool:
+    def _wait_for_other(self, source: SharePartition) -> bool:
         """Wait while the other writer makes progress; whether anything is left once it has stopped.
 
         Taking over at once would fence it in turn, and the two could go on for ever.
@@ -335,7 +335,7 @@ class DeadLetterWriter:
     def _drop(self, source: SharePartition, drain: _Drain, report: PartitionReport) -> PartitionReport:
         """Close one share-partition's batches without letters, as Kafka does when it cannot write them.
 
-        A batch that an earlier drain wrote is told apart, unless the broker refuses even to say.
+        A batch that an earlier drain wrote counts as resumed, unless the broker does not return the marker.
         """
         marker = None
         # Fences a writer that is at work under a config from before, and aborts what a dead one left.
@@ -347,7 +347,7 @@ class DeadLetterWriter:
             closed = self._state.dead_letters.close(source, batch.sequence, dropped=not written)
             report = _with(report, resumed=closed if written else 0, dropped=0 if written else closed)
             if not written:
-                drain.say(
+                drain.done(
                     f"{source}: {closed} records dropped without a dead letter (batch {batch.sequence})"
                 )
         return report

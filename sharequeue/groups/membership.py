@@ -98,7 +98,7 @@ class Membership:
             return list(self._assignment)
 
     def join(self, timeout: float | None = 30.0, progress: Progress | None = None) -> list[SharePartition]:
-        """Join, and wait until there is something assigned; gives the assignment, empty if `timeout` ended
+        """Join, and wait until there is something assigned; return the assignment, empty if `timeout` ended
         first.
 
         `timeout` in seconds, None waits as long as it takes; `progress` hears what is waited for. Heartbeats

@@ -1,6 +1,6 @@
 """How does a client reach the broker, and prove who it is?
 
-One place turns our settings into what the two client families ask for: librdkafka (confluent-kafka) takes our
+This module turns our settings into what the two client families ask for: librdkafka (confluent-kafka) takes our
 names as they are, the Java client inside Spark's connector takes other names for keys, certificates and
 credentials. Which topics are read or written, and with which guarantees, is the callers' matter.
 """
@@ -33,7 +33,7 @@ _SAME_IN_JAVA = (
 
 
 def client_config(settings: Settings, **overrides: Any) -> dict[str, Any]:
-    """Give a confluent-kafka configuration: address, security, and `overrides`.
+    """Return a confluent-kafka configuration: address, security, and `overrides`.
 
     Overrides are written with underscores (`group_id="x"` is `group.id`). Raises `SettingMissing` without an
     address.
@@ -45,7 +45,7 @@ def client_config(settings: Settings, **overrides: Any) -> dict[str, Any]:
 
 
 def spark_options(settings: Settings) -> dict[str, str]:
-    """Give the options of Spark's Kafka connector: address and security under their Java names, prefixed
+    """Return the options of Spark's Kafka connector: address and security under their Java names, prefixed
     `kafka.`.
 
     Raises `SettingMissing` without an address, and when a security setting has no counterpart in the Java

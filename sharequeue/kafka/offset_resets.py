@@ -148,7 +148,7 @@ def read_offsets(path: Path) -> dict[Partition, int]:
 
 
 def of_file(topics: Topics, path: Path) -> Start:
-    """What a file says, moved into the logs where it lies outside them."""
+    """The offsets of a file; one outside its log becomes the nearest end of the log."""
     offsets = read_offsets(path)
     return OffsetResets(topics, _by_topic(offsets)).to_offsets(offsets)
 

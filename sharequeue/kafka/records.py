@@ -117,7 +117,7 @@ class Originals:
         error = self._ahead[0].error()
         if error is None:
             return self._ahead[0]
-        # The end is told once: a later pass has to ask again.
+        # The client reports the end once: a later pass has to ask again.
         self._partition = None
         if error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)

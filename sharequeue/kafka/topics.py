@@ -1,8 +1,8 @@
-"""What does the broker say about a topic: its id, its partitions, where its logs start and end?
+"""What does the broker know of a topic: its id, its partitions, where its logs start and end?
 
-The only place that asks Kafka for metadata. Every question has a time limit and ends in an answer or in an
+The only module that asks Kafka for metadata. Every question has a time limit and ends in a result or in an
 error of `errors`: `BrokerNotAvailable` when nobody answers, which is kept apart from a topic that is not
-there. What follows from an answer (initialising, moving the SPSO, marking a topic deleted) is decided by the
+there. What follows from a result (initialising, moving the SPSO, marking a topic deleted) is decided by the
 coordinator. Log ends are read as Kafka's share coordinator reads them: the high watermark for lag, the last
 stable offset for read_committed.
 """
@@ -80,12 +80,12 @@ class LogOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicAnswers:
-    """What the broker said of some topics. Those that are in neither do not exist."""
+class TopicsFound:
+    """What the broker returned for some topics. Those that are in neither do not exist."""
 
     known: Mapping[str, TopicInfo]
     refused: Mapping[str, ShareError]
-    """Topics of which the broker, or the rule for names, said something else than whether they are there."""
+    """Topics for which the broker, or the rule for names, returned an error."""
 
 
 class Topics:
@@ -125,21 +125,21 @@ class Topics:
 
     def cluster_id(self) -> str:
         """The id of the cluster that answers. Raises `BrokerNotAvailable`."""
-        described = self._answer(self._admin().describe_cluster(request_timeout=self._timeout))
+        described = self._result(self._admin().describe_cluster(request_timeout=self._timeout))
         return str(described.cluster_id)
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicInfo]:
         """The topics of these names that exist; those that do not are left out.
 
-        Raises `BrokerNotAvailable`, and the error of the first topic of which the broker says nothing.
+        Raises `BrokerNotAvailable`, and the error of the first topic for which the broker returned one.
         """
-        answers = self.ask(names)
-        for error in answers.refused.values():
+        found = self.ask(names)
+        for error in found.refused.values():
             raise error
-        return dict(answers.known)
+        return dict(found.known)
 
-    def ask(self, names: Iterable[str]) -> TopicAnswers:
-        """What the broker says of each of these topics: an error of one says nothing of the others.
+    def ask(self, names: Iterable[str]) -> TopicsFound:
+        """What the broker returns for each of these topics; an error of one does not concern the others.
 
         The broker is not asked about names that can be no topic's. Raises `BrokerNotAvailable` when it says nothing
         of any.
@@ -158,7 +158,7 @@ class Topics:
             futures = self._admin().describe_topics(TopicCollection(wanted), request_timeout=self._timeout)
             for name, future in futures.items():
                 try:
-                    described = self._answer(future)
+                    described = self._result(future)
                 except UnknownTopicOrPartition:
                     continue
                 except BrokerNotAvailable as error:
@@ -169,7 +169,7 @@ class Topics:
                     known[name] = TopicInfo(_uuid_text(described.topic_id), len(described.partitions))
         if silent is not None and all(refused.get(name) is not None for name in wanted):
             raise silent
-        return TopicAnswers(known, refused)
+        return TopicsFound(known, refused)
 
     def names(self) -> list[str]:
         """Return the names of the topics that the caller may see, without the broker's own. Raises
@@ -189,15 +189,13 @@ class Topics:
         """Log start, log end and last stable offset of every partition of a topic.
 
         Partitions without a leader are waited for `patience` seconds (the client's own time limit), then left out.
-        Raises `UnknownTopicOrPartition` without such a topic, `BrokerNotAvailable` without an answer.
+        Raises `UnknownTopicOrPartition` without such a topic, `BrokerNotAvailable` when the broker does not answer.
         """
         info = self.describe([name]).get(name)
         if info is None:
             raise self.missing(name)
-        answered = self._until_led(
-            lambda: self.offsets_of({name: info.partitions}), info.partitions, patience
-        )
-        return {partition: offsets for (_, partition), offsets in answered.items()}
+        found = self._until_led(lambda: self.offsets_of({name: info.partitions}), info.partitions, patience)
+        return {partition: offsets for (_, partition), offsets in found.items()}
 
     def offsets_of(
         self, partitions: Mapping[str, int], refused: dict[str, ShareError] | None = None
@@ -214,7 +212,7 @@ class Topics:
         earliest = self._list(asked, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
         latest = self._list(asked, _LATEST, IsolationLevel.READ_UNCOMMITTED)
         stable = self._list(asked, _LATEST, IsolationLevel.READ_COMMITTED)
-        # All three were sent before the first answer is waited for.
+        # All three were sent before the first result is waited for.
         starts, ends, stables = (self._collect(futures, refused) for futures in (earliest, latest, stable))
         return {
             key: LogOffsets(starts[key], max(ends[key], starts[key]), stables[key])
@@ -225,9 +223,9 @@ class Topics:
     def settle(self, names: Iterable[str]) -> None:
         """Wait until who reads committed records sees all that is in these topics now, 2 s at most.
 
-        A broker answers a commit before it has told the partitions; when it has just started, half a second before.
-        Another writer's open transaction holds readers up too; that is not waited for longer than a moment. Errors as
-        `offsets`.
+        A broker confirms a commit before the partitions have its markers: a moment before, longer when it has just
+        started. Another writer's open transaction holds readers up too; that is not waited for longer than a moment.
+        Errors as `offsets`.
         """
         deadline = time.monotonic() + SETTLE_SECONDS
         # By `offsets`, which waits for partitions without a leader: a broker that has just started has some.
@@ -269,8 +267,8 @@ class Topics:
         futures = self._admin().list_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group_id)], request_timeout=self._timeout
         )
-        answered = self._answer(futures[group_id])
-        return {(p.topic, p.partition): p.offset for p in answered.topic_partitions if p.offset >= 0}
+        found = self._result(futures[group_id])
+        return {(p.topic, p.partition): p.offset for p in found.topic_partitions if p.offset >= 0}
 
     def create(self, name: str, partitions: int = -1, configs: Mapping[str, str] | None = None) -> TopicInfo:
         """Create a topic and wait until the broker shows it; −1 partitions are the broker's default.
@@ -281,7 +279,7 @@ class Topics:
         futures = self._admin().create_topics(
             [topic], operation_timeout=self._timeout, request_timeout=self._timeout
         )
-        self._answer(futures[name])
+        self._result(futures[name])
         info = self._until_shown(name, max(partitions, 1))
         if info is None:
             raise BrokerNotAvailable(f"Topic {name!r} was created, but the broker does not show it yet.")
@@ -292,7 +290,7 @@ class Topics:
         futures = self._admin().create_partitions(
             [NewPartitions(name, total)], operation_timeout=self._timeout, request_timeout=self._timeout
         )
-        self._answer(futures[name])
+        self._result(futures[name])
         self._until_shown(name, total)
 
     def delete(self, name: str) -> None:
@@ -303,7 +301,7 @@ class Topics:
         futures = self._admin().delete_topics(
             [name], operation_timeout=self._timeout, request_timeout=self._timeout
         )
-        self._answer(futures[name])
+        self._result(futures[name])
         self._until_shown(name, 0)
 
     def _until_shown(self, name: str, partitions: int) -> TopicInfo | None:
@@ -325,7 +323,7 @@ class Topics:
         deadline = time.monotonic() + (self._timeout if patience is None else patience)
         while True:
             try:
-                answered = ask()
+                found = ask()
             except ShareError as error:
                 if (
                     isinstance(error, BrokerNotAvailable)
@@ -334,8 +332,8 @@ class Topics:
                 ):
                     raise
             else:
-                if len(answered) == partitions or time.monotonic() > deadline:
-                    return answered
+                if len(found) == partitions or time.monotonic() > deadline:
+                    return found
             time.sleep(0.05)
 
     def _list(
@@ -349,22 +347,22 @@ class Topics:
     def _collect(
         self, futures: Mapping[TopicPartition, Future[Any]], refused: dict[str, ShareError] | None = None
     ) -> dict[tuple[str, int], int]:
-        answered: dict[tuple[str, int], int] = {}
+        found: dict[tuple[str, int], int] = {}
         failure: ShareError | None = None
         for partition, future in futures.items():
             try:
-                answered[partition.topic, partition.partition] = int(self._answer(future).offset)
+                found[partition.topic, partition.partition] = int(self._result(future).offset)
             except ShareError as error:
                 if refused is None or isinstance(error, BrokerNotAvailable):
                     failure = error
                 elif not error.retriable:
                     refused[partition.topic] = error
                 _log.debug("no offset of %s-%d: %s", partition.topic, partition.partition, error)
-        if failure is not None and not answered:
+        if failure is not None and not found:
             raise failure
-        return answered
+        return found
 
-    def _answer(self, future: Future[Any]) -> Any:
+    def _result(self, future: Future[Any]) -> Any:
         try:
             # librdkafka keeps the request's own limit; the longer one here is for a client that is stuck.
             return future.result(self._timeout + 5)

@@ -2,7 +2,7 @@
 
 Kafka's producer alone promises at least once. A batch is sent in one Kafka transaction that also commits the batch's
 number, as an offset of a consumer group that serves for nothing else: the marker. Records and marker become visible
-together or not at all. After a crash the marker tells whether the batch was sent. The order matters: first open the
+together or not at all. After a crash the marker shows whether the batch was sent. The order matters: first open the
 producer (it aborts what a dead or slow one left open, and fences it), then read the state, then the marker.
 """
 

@@ -27,7 +27,7 @@ NAMES = (WEBSERVER, DAEMON)
 
 
 def repository() -> Path:
-    """Give the folder with `workspace.yaml` and `dagster.yaml`: the checkout this package is from."""
+    """Return the folder with `workspace.yaml` and `dagster.yaml`: the checkout this package is from."""
     root = Path(__file__).resolve().parents[2]
     for name in ("workspace.yaml", "dagster.yaml"):
         if not (root / name).is_file():
@@ -36,7 +36,7 @@ def repository() -> Path:
 
 
 def prepare(home: Home) -> Path:
-    """Put the instance settings into the home's `DAGSTER_HOME` and give it."""
+    """Put the instance settings into the home's `DAGSTER_HOME` and return it."""
     home.create()
     wanted = (repository() / "dagster.yaml").read_text()
     target = home.dagster / "dagster.yaml"
@@ -46,7 +46,7 @@ def prepare(home: Home) -> Path:
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """Give the environment in which Dagster, and the runs it launches, find the stack."""
+    """Return the environment in which Dagster, and the runs it launches, find the stack."""
     addresses = {
         "SHAREQUEUE_HOME": str(settings.home),
         "SHAREQUEUE_DAGSTER_URL": settings.dagster_url,
@@ -58,7 +58,7 @@ def environment(settings: Settings) -> dict[str, str]:
 
 
 def start(settings: Settings, progress: Progress) -> str:
-    """Make webserver and daemon run and give the URL; quick when they do already."""
+    """Start webserver and daemon if they do not run, and return the URL."""
     home = Home.at(settings.home)
     with home.lock(progress):
         prepare(home)

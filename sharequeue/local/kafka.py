@@ -75,14 +75,14 @@ logger.server.level=info
 
 
 def find(home: Home) -> tuple[Running, int] | None:
-    """Give the running broker and its port, or None."""
+    """Return the running broker and its port, or None."""
     running = processes.find(home, NAME)
     port = ports.recorded(home).get(NAME)
     return (running, port) if running is not None and port is not None else None
 
 
 def ensure(home: Home, java: Java, jars: Path, progress: Progress) -> int:
-    """Make the broker run and give its port; quick when it does already. The caller holds the home's lock."""
+    """Start the broker if it does not run, and return its port. The caller holds the home's lock."""
     found = find(home)
     if found is not None:
         running, port = found
@@ -112,19 +112,19 @@ def stop(home: Home) -> bool:
 
 def cluster_id(port: int) -> str | None:
     """Ask the broker on this port who it is; None while it does not serve."""
-    if not ports.answers(port):
+    if not ports.accepts(port):
         return None
     quiet = {"log_level": 0, "reconnect.backoff.max.ms": 200, "socket.connection.setup.timeout.ms": 3000}
     client = AdminClient({"bootstrap.servers": f"{ports.LOOPBACK}:{port}", **quiet})
     try:
-        answer = client.list_topics(timeout=3)
+        metadata = client.list_topics(timeout=3)
     except KafkaException:
         return None
-    return str(answer.cluster_id) if answer.brokers else None
+    return str(metadata.cluster_id) if metadata.brokers else None
 
 
 def _formatted(home: Home) -> str | None:
-    """Give the cluster id written in the data folder; None when it was never formatted."""
+    """Return the cluster id written in the data folder; None when it was never formatted."""
     try:
         lines = (home.kafka / "data" / "meta.properties").read_text().splitlines()
     except OSError:
@@ -151,7 +151,7 @@ def _start(home: Home, java: Java, jars: Path, port: int, controller: int) -> No
 
 
 def _format(home: Home, java: Java, jars: Path, port: int, controller: int) -> None:
-    """Format beside the log's place and move it there whole, so that a kill leaves nothing behind."""
+    """Format a folder beside the log, then rename it, so that a kill leaves nothing behind."""
     staged = home.kafka / "formatting"
     shutil.rmtree(staged, ignore_errors=True)
     settings = _write_settings(home.kafka / "formatting.properties", staged, port, controller)

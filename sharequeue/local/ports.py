@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from sharequeue.local.home import Home, Progress, read_json, write_json
 from sharequeue.local.preflight import StackError
 
-__all__ = ["LOOPBACK", "PREFERRED", "answers", "choose", "is_free", "recorded"]
+__all__ = ["LOOPBACK", "PREFERRED", "accepts", "choose", "is_free", "recorded"]
 
 LOOPBACK = "127.0.0.1"
 PREFERRED: Mapping[str, int] = {
@@ -39,7 +39,7 @@ def is_free(port: int) -> bool:
         return True
 
 
-def answers(port: int) -> bool:
+def accepts(port: int) -> bool:
     """Whether somebody accepts connections on this port."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout=1):
@@ -49,7 +49,7 @@ def answers(port: int) -> bool:
 
 
 def recorded(home: Home) -> dict[str, int]:
-    """Give the ports written down at earlier starts."""
+    """Return the ports written down at earlier starts."""
     content = read_json(home.ports_file)
     if not isinstance(content, dict):
         return {}
@@ -57,9 +57,9 @@ def recorded(home: Home) -> dict[str, int]:
 
 
 def choose(home: Home, name: str, progress: Progress) -> int:
-    """Give a free port for `name` and write it down: the recorded one, else the preferred one, else any.
+    """Return a free port for `name` and write it down: the recorded one, else the preferred one, else any.
 
-    The caller holds the home's lock. Says so when the address changes.
+    The caller holds the home's lock. A line of `progress` when the address changes.
     """
     ports = recorded(home)
     before = ports.get(name)

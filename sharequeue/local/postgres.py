@@ -45,19 +45,19 @@ _OPTIONS = {
 
 
 def url(home: Home, database: str, port: int) -> str:
-    """Give the SQLAlchemy URL of one of our databases."""
+    """Return the SQLAlchemy URL of one of our databases."""
     return f"postgresql+psycopg2://{USER}:{_password(home)}@{ports.LOOPBACK}:{port}/{database}"
 
 
 def find(home: Home) -> tuple[Running, int] | None:
-    """Give the running server and its port, or None."""
+    """Return the running server and its port, or None."""
     running = processes.find(home, NAME)
     port = ports.recorded(home).get(NAME)
     return (running, port) if running is not None and port is not None else None
 
 
 def ensure(home: Home, progress: Progress) -> int:
-    """Make Postgres run and give its port; quick when it does already. The caller holds the home's lock."""
+    """Start Postgres if it does not run, and return its port. The caller holds the home's lock."""
     if os.geteuid() == 0:
         os.chown(home.postgres, *_unprivileged(home))
     found = find(home)
@@ -131,7 +131,7 @@ class _Runner:
         raise StackError(
             f"Postgres does not run as root, and user `nobody` cannot reach {home.postgres} or {binaries}: "
             "run as an ordinary user, or put the project and SHAREQUEUE_HOME where everyone may pass "
-            "(/opt, /srv or /tmp, say)."
+            "(for example /opt, /srv or /tmp)."
         )
 
     def _reaches(self, home: Home, binaries: Path) -> bool:
@@ -158,7 +158,7 @@ class _Runner:
 
 
 def _unprivileged(home: Home) -> tuple[int, int]:
-    """Give uid and gid that root runs Postgres as: the cluster's owner, or `nobody` for a new one."""
+    """Return the uid and gid that root runs Postgres as: the cluster's owner, or `nobody` for a new one."""
     data = home.postgres / "data"
     if data.exists() and data.stat().st_uid != 0:
         return data.stat().st_uid, data.stat().st_gid
@@ -206,7 +206,7 @@ def _password(home: Home) -> str:
 
 
 def _initialise(home: Home, binaries: Path, runner: _Runner) -> None:
-    """Make the cluster beside its place and move it there whole, so that a killed initdb leaves nothing
+    """Make the cluster in a folder beside, then rename that folder, so that a killed initdb leaves nothing
     behind.
     """
     for leftover in home.postgres.glob("making-*"):
@@ -229,7 +229,7 @@ def _initialise(home: Home, binaries: Path, runner: _Runner) -> None:
     if made.returncode:
         shutil.rmtree(staged, ignore_errors=True)
         raise StackError(f"initdb failed in {home.postgres}:\n{made.stdout[-1000:]}{made.stderr[-1000:]}")
-    # The password first: a cluster in its place always has one that opens it.
+    # The password first: a cluster under its final name always has one that opens it.
     write_private(home.postgres / "password", password)
     (staged / "data").rename(home.postgres / "data")
     shutil.rmtree(staged)
@@ -305,7 +305,7 @@ def _clear_leftovers(home: Home) -> None:
 
 
 def _at_work_in(data: Path) -> list[psutil.Process]:
-    """Give the Postgres processes whose folder is this cluster: no other cluster's can be among them."""
+    """Return the Postgres processes whose folder is this cluster: no other cluster's can be among them."""
     found = []
     for process in psutil.process_iter():
         try:

@@ -1,7 +1,7 @@
 """Can this machine run the stack at all: Python, Java, room on the disk?
 
 Asked before anything is changed, by `make` even before there is an environment, so this module imports the
-standard library only and also runs as a plain script. What the running servers say is `doctor.py`'s question.
+standard library only and also runs as a plain script. Whether the servers run and fit is `doctor.py`'s question.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Java:
     major: int
 
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Give `base` (default: this process's environment) with `JAVA_HOME` pointing here.
+        """Return `base` (default: this process's environment) with `JAVA_HOME` pointing here.
 
         Java takes the encoding of file names from the locale: under `C` it reads others than ASCII's wrongly.
         """
@@ -105,7 +105,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
 def _inspect(executable: Path) -> Java | None:
     try:
         # macOS has a /usr/bin/java that only says that there is none; it exits non-zero.
-        answer = subprocess.run(
+        printed = subprocess.run(
             [str(executable), "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
@@ -114,7 +114,7 @@ def _inspect(executable: Path) -> Java | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    text = answer.stderr + answer.stdout
+    text = printed.stderr + printed.stdout
     version = parse_java_version(text)
     home = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE)
     if version is None:
@@ -124,7 +124,7 @@ def _inspect(executable: Path) -> Java | None:
 
 
 def check_python(version: tuple[int, int] | None = None) -> str:
-    """Give this Python's version, or raise `StackError` when it is not 3.11 to 3.13."""
+    """Return this Python's version, or raise `StackError` when it is not 3.11 to 3.13."""
     running = version or (sys.version_info[0], sys.version_info[1])
     if not PYTHON_MINORS[0] <= running <= PYTHON_MINORS[1]:
         raise StackError(
@@ -135,7 +135,7 @@ def check_python(version: tuple[int, int] | None = None) -> str:
 
 
 def check_disk(folder: Path, needed: int) -> int:
-    """Give the free bytes where `folder` is or will be, or raise `StackError` when they are fewer than
+    """Return the free bytes where `folder` is or will be, or raise `StackError` when they are fewer than
     `needed`.
     """
     existing = folder.absolute()

@@ -91,7 +91,7 @@ def identity(pid: int) -> str | None:
 
 
 def find(home: Home, name: str) -> Running | None:
-    """Give the running component called `name`, or None; a record that has gone stale names nobody."""
+    """Return the running component called `name`, or None; a record that has gone stale names nobody."""
     record = read_json(home.run / f"{name}.json")
     if isinstance(record, dict) and isinstance(record.get("pid"), int):
         running = Running(name, record["pid"], str(record.get("identity")), _log(home, name))
@@ -193,7 +193,7 @@ def lost_its_port(log: Path) -> bool:
 
 
 def log_tail(log: Path, lines: int = 15) -> str:
-    """Give the last lines of the log's last start, and where the rest is."""
+    """Return the last lines of the log's last start, and where the rest is."""
     shown = "\n".join(f"  | {line}" for line in _last_start(log)[-lines:]) or "  | (it wrote nothing)"
     return f"{shown}\nThe whole log: {log}"
 

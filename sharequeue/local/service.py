@@ -24,14 +24,14 @@ _ATTEMPTS = 3
 
 
 def find(home: Home) -> tuple[Running, int] | None:
-    """Give the running service and its port, or None."""
+    """Return the running service and its port, or None."""
     running = processes.find(home, NAME)
     port = ports.recorded(home).get(NAME)
     return (running, port) if running is not None and port is not None else None
 
 
 def ensure(home: Home, addresses: dict[str, str], progress: Progress) -> int:
-    """Make the service run against `addresses` and give its port; quick when it does already.
+    """Start the service against `addresses` if it does not run, and return its port.
 
     The caller holds the home's lock. A service started with other addresses is started anew.
     """
@@ -77,7 +77,7 @@ def stop(home: Home) -> bool:
 
 
 def healthy(port: int) -> bool:
-    """Whether the service says that it lives."""
+    """Whether the service's `/health` succeeds."""
     try:
         return httpx.get(f"http://{ports.LOOPBACK}:{port}/health", timeout=2, trust_env=False).is_success
     except httpx.HTTPError:

@@ -1,8 +1,8 @@
 """The whole embedded stack: up, down, status, reset.
 
-`up` makes everything run that is not somebody else's (an address in the environment means: that one is), and
-is quick when all of it runs already. It can be killed at any point and run again. `down` ends only what it
-started. How each component works is in the module of its name.
+`up` starts what does not run. A server whose address is in the environment is somebody else's: `up` uses it and does
+not start it. `up` can be killed at any point and run again. `down` stops only what `up` started. How each component
+works is in the module of its name.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def up(
     service: bool = True,
     environment: Mapping[str, str] | None = None,
 ) -> StackInfo:
-    """Make the stack run and say where it is.
+    """Start what does not run of the stack, and return its addresses.
 
     `home` defaults to the settings' data folder. `service=False` leaves the coordinator service out.
     `environment` (default: this process's) may point at servers of your own, which are then used and not
@@ -69,88 +69,88 @@ def up(
     """
     given = os.environ if environment is None else environment
     settings = Settings.load(home)
-    place = Home.at(settings.home)
+    data_folder = Home.at(settings.home)
     _examine(settings, given)
     java = find_java(given)
-    progress(f"data folder  {place.path} (kept by `make down`, emptied by `make reset`)")
-    own_jars = Path(given.get("SHAREQUEUE_JARS") or place.path / "jars").expanduser().absolute()
-    with place.lock(progress):
-        place.create()
+    progress(f"data folder  {data_folder.path} (kept by `make down`, emptied by `make reset`)")
+    own_jars = Path(given.get("SHAREQUEUE_JARS") or data_folder.path / "jars").expanduser().absolute()
+    with data_folder.lock(progress):
+        data_folder.create()
         ivy_settings = given.get("SHAREQUEUE_IVY_SETTINGS")
         jars.ensure(own_jars, java, Path(ivy_settings).absolute() if ivy_settings else None, progress)
         with ThreadPoolExecutor(max_workers=2) as pool:
-            database = pool.submit(_database, place, given, progress)
-            broker = pool.submit(_broker, place, given, java, own_jars, progress)
+            database = pool.submit(_database, data_folder, given, progress)
+            broker = pool.submit(_broker, data_folder, given, java, own_jars, progress)
         _raise_all(database, broker)
         database_url, dagster_url = database.result()
         info = StackInfo(
-            home=place.path,
+            home=data_folder.path,
             database_url=database_url,
             dagster_url=dagster_url,
             bootstrap_servers=broker.result(),
             service_url=given.get("SHAREQUEUE_SERVICE_URL") or None,
             jars=own_jars,
-            created_at=_created_at(place),
+            created_at=_created_at(data_folder),
         )
         _migrate(info, progress)
         if service and info.service_url is None:
-            info = _serve(place, info, progress)
-        _write(place, info)
+            info = _serve(data_folder, info, progress)
+        _write(data_folder, info)
     return info
 
 
 def down(home: Path | str | None = None, progress: Progress = print) -> list[str]:
-    """Stop what runs of this home's stack, and give the names; no other process is ever touched."""
-    place = Home.at(Settings.load(home).home)
-    if not place.exists:
+    """Stop what runs of this home's stack, and return the names; no other process is ever touched."""
+    data_folder = Home.at(Settings.load(home).home)
+    if not data_folder.exists:
         return []
-    with place.lock(progress):
-        stopped = [name for name in reversed(dagster_ui.NAMES) if dagster_ui.stop(place, name)]
+    with data_folder.lock(progress):
+        stopped = [name for name in reversed(dagster_ui.NAMES) if dagster_ui.stop(data_folder, name)]
         # The service first, so that it does not complain about servers that leave.
-        stopped += [service.NAME] if service.stop(place) else []
+        stopped += [service.NAME] if service.stop(data_folder) else []
         with ThreadPoolExecutor(max_workers=2) as pool:
             ends = {
-                kafka.NAME: pool.submit(kafka.stop, place),
-                postgres.NAME: pool.submit(postgres.stop, place),
+                kafka.NAME: pool.submit(kafka.stop, data_folder),
+                postgres.NAME: pool.submit(postgres.stop, data_folder),
             }
         stopped += [name for name, end in ends.items() if end.result()]
         for name in COMPONENTS:
-            processes.forget(place, name)  # records of what died earlier
+            processes.forget(data_folder, name)  # records of what died earlier
     for name in stopped:
         progress(f"{name:<17} stopped")
     return stopped
 
 
 def status(home: Path | str | None = None) -> list[ComponentStatus]:
-    """Say of each component whether it runs, and where."""
-    place = Home.at(Settings.load(home).home)
-    chosen = ports.recorded(place)
+    """Return for each component whether it runs, and where."""
+    data_folder = Home.at(Settings.load(home).home)
+    chosen = ports.recorded(data_folder)
     found = []
     for name in COMPONENTS:
-        recorded = (place.run / f"{name}.json").exists()
-        running = processes.find(place, name) if place.exists else None
+        recorded = (data_folder.run / f"{name}.json").exists()
+        running = processes.find(data_folder, name) if data_folder.exists else None
         port = chosen.get(name)
         address = f"{ports.LOOPBACK}:{port}" if running is not None and port is not None else None
         state = "running" if running is not None else "died" if recorded else "stopped"
-        log = place.logs / f"{name}.log"
+        log = data_folder.logs / f"{name}.log"
         found.append(ComponentStatus(name, state, running.pid if running is not None else None, address, log))
     return found
 
 
 def reset(home: Path | str | None = None, progress: Progress = print) -> list[Path]:
-    """Stop the stack and remove its data; the jars stay, they cost a download. Gives what was removed.
+    """Stop the stack and remove its data; return what was removed. The jars stay: they cost a download.
 
     Raises `StackError` while a run works on that data.
     """
-    place = Home.at(Settings.load(home).home)
-    if place.at_work:
-        raise StackError(f"A run is at work on {place.path}: end its demo with Ctrl-C, then reset.")
-    down(place.path, progress)
-    if not place.exists:
+    data_folder = Home.at(Settings.load(home).home)
+    if data_folder.at_work:
+        raise StackError(f"A run is at work on {data_folder.path}: end its demo with Ctrl-C, then reset.")
+    down(data_folder.path, progress)
+    if not data_folder.exists:
         return []
-    with place.lock(progress):
-        removed = place.owned()
-        place.erase()
+    with data_folder.lock(progress):
+        removed = data_folder.owned()
+        data_folder.erase()
     return removed
 
 
@@ -163,7 +163,7 @@ def _examine(settings: Settings, given: Mapping[str, str]) -> None:
 
 
 def _database(home: Home, given: Mapping[str, str], progress: Progress) -> tuple[str, str]:
-    """Give the URLs of our database and Dagster's."""
+    """Return the URLs of our database and Dagster's."""
     if given.get("SHAREQUEUE_DATABASE_URL"):
         theirs = Settings.load(home.path, database_url=given["SHAREQUEUE_DATABASE_URL"], dagster_url=None)
         progress("postgres     yours (SHAREQUEUE_DATABASE_URL)")
@@ -175,7 +175,7 @@ def _database(home: Home, given: Mapping[str, str], progress: Progress) -> tuple
 
 
 def _broker(home: Home, given: Mapping[str, str], java: Java, jars: Path, progress: Progress) -> str:
-    """Give the broker's address."""
+    """Return the broker's address."""
     if given.get("SHAREQUEUE_BOOTSTRAP_SERVERS"):
         progress(
             f"kafka        yours, {given['SHAREQUEUE_BOOTSTRAP_SERVERS']} (SHAREQUEUE_BOOTSTRAP_SERVERS)"
@@ -187,7 +187,7 @@ def _broker(home: Home, given: Mapping[str, str], java: Java, jars: Path, progre
 
 
 def _raise_all(*futures: Future[Any]) -> None:
-    """Raise what went wrong; two failures are told together."""
+    """Raise what went wrong; two failures become one error."""
     errors = [error for error in (future.exception() for future in futures) if error is not None]
     if len(errors) > 1 and all(isinstance(error, StackError) for error in errors):
         raise StackError("\n".join(str(error) for error in errors))
@@ -196,7 +196,7 @@ def _raise_all(*futures: Future[Any]) -> None:
 
 
 def _migrate(info: StackInfo, progress: Progress) -> None:
-    """Bring the schema up to date; whoever is no member of its owner's role must find it so."""
+    """Bring the schema up to date. A login that is not a member of its owner's role cannot: it must be up to date."""
     database = Database(info.database_url)
     try:
         with database.transaction() as connection:
@@ -222,7 +222,7 @@ def _serve(home: Home, info: StackInfo, progress: Progress) -> StackInfo:
 
 
 def _created_at(home: Home) -> str:
-    """Give the moment the stack was first started, kept over restarts."""
+    """Return the moment the stack was first started, kept over restarts."""
     before = read_json(home.stack_file)
     kept = before.get("created_at") if isinstance(before, dict) else None
     return str(kept or datetime.now(UTC).isoformat(timespec="seconds"))

@@ -1,10 +1,10 @@
 """How do dead letters get back to work, each once, whoever dies when?
 
-As dead letters get into their topic, the other way round: a numbered batch of letters is durable in Postgres before
-anything is sent, the records go to their topic in one Kafka transaction with the batch's marker
-(`sharequeue.kafka.transactions`), and the batch is closed once the broker has confirmed it. Whoever comes after a
-crash first ends the open transaction, then asks whether the batch was sent, then goes on. Postgres remembers every
-letter that was sent, so that no other redrive, later or at the same time, sends it again. Which letters, and what the
+The same three steps by which dead letters get into their topic. A numbered batch of letters is stored in Postgres
+before anything is sent. One Kafka transaction sends the records to their topic, with the marker of the batch
+(`sharequeue.kafka.transactions`). The batch is closed once the broker has confirmed it. After a crash the next
+redrive first ends the open transaction, then asks whether the batch was sent, then goes on. Postgres remembers every
+letter that was sent, so no other redrive, later or at the same time, sends it again. Which letters, and what the
 records look like, is in `redrive.selection`.
 """
 
@@ -48,7 +48,7 @@ from sharequeue.state import State
 
 BATCH_RECORDS = 500
 MAX_REDRIVES = 3
-"""A record that was put back so often stays where it is: what fails a fourth time needs a person."""
+"""A record that was put back so often is not put back again: what fails a fourth time needs a person."""
 
 Step = Literal["initialised", "opened", "produced", "marked", "committed", "closed"]
 
@@ -82,7 +82,7 @@ class RedriveReport:
     redrive_id: uuid.UUID
     sent: int = 0
     resumed: int = 0
-    """Sent by an earlier redrive that died before it could say so; only closed by this one."""
+    """Sent by an earlier redrive that died before it closed the batch; only closed by this one."""
     gone: int = 0
     """Neither copied into the letter nor in the source topic any more: there is nothing to send."""
     seconds: float = 0.0
@@ -100,7 +100,7 @@ class Redrive:
     """Puts letters of one dead-letter topic back into the topics they came from, or into `target`.
 
     `only_group` is the one share group that is to get the records: they carry its name in a header, and runs of other
-    groups pass over them. `rate` is records a second at most, `max_redrives` the loop guard; `on_step` is told each
+    groups skip them. `rate` is records a second at most, `max_redrives` the loop guard. `on_step` is called at each
     step. Raises `UnknownTopicOrPartition` when there is no such dead-letter topic.
     """
 
@@ -193,7 +193,7 @@ class Redrive:
         return {}
 
     def run(self, progress: Callable[[str], None] = lambda line: None) -> RedriveReport:
-        """Send what the plan says; `progress` gets a line for every batch.
+        """Send the letters of the plan; `progress` gets a line for every batch.
 
         Raises RedriveRefused when another redrive of a partition takes over, or the broker refuses; what was sent
         until then is known, and a further redrive goes on behind it.
@@ -330,5 +330,5 @@ class Redrive:
 
 
 def _is_copy(letter: DeadLetter) -> bool:
-    """Whether the letter holds the record: ours say so by the original's timestamp, a broker's by having content."""
+    """Whether the letter holds the record: ours then have the original's timestamp, a broker's have content."""
     return letter.value is not None or letter.header(ORIGINAL_TIMESTAMP) is not None

@@ -1,7 +1,7 @@
 """Which dead letters are put back, and what does a record look like that comes from one?
 
-A selection says yes or no to a letter, and a letter gives the record that it stood for, with its own headers
-and a count of how often it was put back, by which a loop is found out. Sending them, each once, is `redrive`'s.
+A selection takes a letter or not. A letter becomes the record that it stands for, with the record's own headers and a
+count of how often it was put back, by which a loop is found. `redrive` sends them, each once.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ REDRIVE_FROM = "sharequeue.redrive.from"
 REDRIVE_GROUP = "sharequeue.redrive.group"
 """The one share group that the record was put back for; readers of other groups pass over it."""
 
-_PLACE = re.compile(r"(\d+):(\d+)(?:-(\d+))?")
+_OFFSETS = re.compile(r"(\d+):(\d+)(?:-(\d+))?")
 _OURS = ("__dlq.", "sharequeue.")
 
 
 class RedriveRefused(Exception):
-    """The redrive cannot go on; the message says why and what to do. What was sent is sent, and known."""
+    """The redrive cannot go on; the message has the reason and what to do. What was sent is recorded and is not sent
+    again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Letters to put back. What is None, or empty, does not matter; everything else must be so.
+    """Letters to put back: those for which every condition holds. A condition that is None, or empty, holds for all.
 
     `since` and `until` are about when the letter was written, `header` about any header of the letter or of the
-    record it stands for, `offsets` about the letter's own place, by partition.
+    record it stands for, `offsets` about the letter's own offset, by partition.
     """
 
     cause: str | None = None
@@ -65,8 +66,8 @@ class Selection:
         )
 
     def __str__(self) -> str:
-        """What is asked for, in words, for the audit."""
-        said = {
+        """Return what is asked for, in words, for the audit."""
+        conditions = {
             "cause": self.cause,
             "since": self.since and self.since.isoformat(),
             "until": self.until and self.until.isoformat(),
@@ -79,7 +80,8 @@ class Selection:
             ),
         }
         return (
-            ", ".join(f"{name} {value}" for name, value in said.items() if value not in (None, "")) or "all"
+            ", ".join(f"{name} {value}" for name, value in conditions.items() if value not in (None, ""))
+            or "all"
         )
 
 
@@ -104,7 +106,7 @@ class LettersSeen:
     ) -> None:
         """Raise RedriveRefused for a group or topic that no letter names and nobody else knows.
 
-        All letters must have been read. `all_groups` gives the share groups that there are.
+        All letters must have been read. `all_groups` returns the share groups that there are.
         """
         group, source = selection.group, selection.source_topic
         if group is not None and group not in self.groups:
@@ -122,11 +124,12 @@ class LettersSeen:
             )
 
 
-def parse_places(texts: Iterable[str]) -> dict[int, OffsetSet]:
-    """Places in a dead-letter topic, each `PARTITION:OFFSET` or `PARTITION:FIRST-LAST`. Raises ValueError."""
+def parse_offsets(texts: Iterable[str]) -> dict[int, OffsetSet]:
+    """Return the offsets of a dead-letter topic that are meant, each text `PARTITION:OFFSET` or
+    `PARTITION:FIRST-LAST`. Raises ValueError."""
     found: dict[int, OffsetSet] = {}
     for text in texts:
-        given = _PLACE.fullmatch(text)
+        given = _OFFSETS.fullmatch(text)
         first, last = (int(given[2]), int(given[3] or given[2])) if given else (1, 0)
         if given is None or last < first:
             raise ValueError(f"{text!r}: expected PARTITION:OFFSET or PARTITION:FIRST-LAST")
@@ -154,7 +157,7 @@ def redrive_count(headers: Headers) -> int:
 
 
 def original_headers(letter: DeadLetter) -> Headers:
-    """The headers that the record had, as its copy in the letter tells."""
+    """Return the headers that the record had, from its copy in the letter."""
     return tuple(
         (name.removeprefix(ORIGINAL_HEADER), value)
         for name, value in letter.headers

@@ -1,8 +1,8 @@
-"""What does the service answer over HTTP?
+"""Which requests does the service serve over HTTP?
 
 ShareGroupHeartbeat as JSON, the groups to look at, and what an operator asks of any service: is it alive, is
-it ready, what are its figures. A heartbeat is always answered with status 200 and Kafka's error number in the
-body, as Kafka answers: an HTTP error means that it was not the service that spoke. Calls to the database are
+it ready, what are its figures. The response to a heartbeat always has status 200 and Kafka's error number in the
+body, as in Kafka: an HTTP error means that the response is not the service's. Calls to the database are
 synchronous and run in threads, as many at once as the pool has connections. Rules are in `groups`, what
 happens by itself in `coordinator`.
 """
@@ -64,7 +64,7 @@ _DATABASE_TIMEOUT_S = 3.0
 _TURNS = 2
 """Heartbeats of one group at a time: they wait for each other in the database anyway, each holding a thread."""
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class Service:
@@ -86,28 +86,27 @@ class Service:
         self._turns: WeakValueDictionary[str, anyio.Semaphore] = WeakValueDictionary()
 
     def turn_of(self, group_id: str) -> anyio.Semaphore:
-        """Who may heartbeat for a group now: one that is held by somebody must not take every thread."""
+        """The semaphore of a group: heartbeats that wait for a locked group must not take every thread."""
         turns = self._turns.get(group_id)
         if turns is None:
             turns = self._turns[group_id] = anyio.Semaphore(_TURNS)
         return turns
 
-    async def in_thread(self, work: Callable[[], Answer]) -> Answer:
+    async def in_thread(self, work: Callable[[], Result]) -> Result:
         """Run a synchronous call without holding up the others."""
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(POOL_SIZE)
         return await run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
-        """A heartbeat, and what it sets off: new topics are looked up, so that they are initialised at
-        once."""
+        """Process a heartbeat. Topics that are new are looked up, so that they are initialised at once."""
         try:
             if request.subscribed_topic_names:
                 self._look_up(request.subscribed_topic_names)
             response = heartbeat(self.database, request, self.configs)
         except SQLAlchemyError as error:
             reason = str(error).splitlines()[0]
-            _log.warning("heartbeat of %s cannot be answered: %s", request.member_id, reason)
+            _log.warning("heartbeat of %s failed: %s", request.member_id, reason)
             return refusal(CoordinatorNotAvailable())
         if response.assignment == () or request.subscribed_topic_names:
             self.coordinator.wake()
@@ -133,7 +132,7 @@ class Service:
 
 
 def refusal(error: ShareError) -> HeartbeatResponse:
-    """An error as the answer to a heartbeat."""
+    """An error as the response to a heartbeat."""
     return HeartbeatResponse(error_code=error.code, error_message=error.message)
 
 
@@ -142,7 +141,7 @@ def create_app(
 ) -> Starlette:
     """The service as an ASGI application; with `coordinate`, its coordinator runs from start-up to shutdown.
 
-    Starts without the database and the broker: it says in `/ready` what is missing, and works once it is
+    Starts without the database and the broker: `/ready` names what is missing, and the service works once it is
     there. Raises `SettingMissing` without their addresses, `InvalidConfig` for a wrong `group.share.*`.
     """
     service = Service(settings, configs)
@@ -189,7 +188,7 @@ def _route(
         except ShareError as error:
             return _error(error, 404 if error.name in ("GROUP_ID_NOT_FOUND", "INVALID_GROUP_ID") else 400)
         except SQLAlchemyError as error:
-            _log.warning("%s cannot be answered: %s", request.url.path, str(error).splitlines()[0])
+            _log.warning("%s failed: %s", request.url.path, str(error).splitlines()[0])
             return _error(CoordinatorNotAvailable(), 503)
 
     return endpoint
@@ -245,7 +244,7 @@ async def _health(service: Service, request: Request) -> Response:
 
 
 async def _ready(service: Service, request: Request) -> Response:
-    """Whether members may be sent here: while heartbeats succeed. What else is wrong is told as degraded."""
+    """Whether members may be sent here: while heartbeats succeed. Whatever else is wrong is reported as degraded."""
     found: dict[str, str] = {}
 
     async def ask(name: str, probe: Callable[[], str], timeout: float) -> None:
@@ -261,7 +260,7 @@ async def _ready(service: Service, request: Request) -> Response:
     )
     database = found.get("database") or f"the database does not answer within {_DATABASE_TIMEOUT_S:.0f} s."
     ready = database == "ok"
-    answer: dict[str, object] = {
+    body: dict[str, object] = {
         "ready": ready,
         "degraded": broker != "ok"
         or bool(coordinator.faults or coordinator.watcher.faults or coordinator.groups.stuck),
@@ -272,9 +271,9 @@ async def _ready(service: Service, request: Request) -> Response:
         "stuck_groups": dict(coordinator.groups.stuck),
     }
     if ready:
-        # Told, but no reason to send members elsewhere: any other replica has the same topic to write.
-        answer["held_dead_letters"] = await service.in_thread(lambda: _held(service))
-    return JSONResponse(answer, 200 if ready else 503)
+        # Reported, but no reason to send members elsewhere: any other replica has the same topic to write.
+        body["held_dead_letters"] = await service.in_thread(lambda: _held(service))
+    return JSONResponse(body, 200 if ready else 503)
 
 
 def _database_state(service: Service) -> str:

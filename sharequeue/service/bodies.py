@@ -1,4 +1,4 @@
-"""How do requests and answers look as JSON?
+"""How do requests and responses look as JSON?
 
 Kafka's messages in snake case (kafka-semantics 2.19), checked where they enter: what is wrong with a body
 becomes one sentence under INVALID_REQUEST. The meaning of the fields is `groups`'. Ours beside Kafka's:
@@ -64,7 +64,7 @@ def heartbeat_request(body: bytes, client_host: str) -> HeartbeatRequest:
 
 
 def heartbeat_response(response: HeartbeatResponse) -> dict[str, Any]:
-    """ShareGroupHeartbeat's answer."""
+    """The response to a ShareGroupHeartbeat."""
     return {
         "throttle_time_ms": 0,
         "error_code": response.error_code,

@@ -5,8 +5,8 @@ start offset (kafka-semantics 2.12), logs grow and are cut, topics are deleted o
 follow. Kafka does this in the group coordinator, the share-partition leader and the share coordinator. Each
 step may be repeated and done by several coordinators at once: every decision is one transaction over locked
 rows, and only the watch is done by one at a time, which holds a lease for it. Each group is a step of its own, and
-each topic: what cannot be done for one is told, tried again, and holds up no other. How an operation works is
-`groups`' and `state`'s matter.
+each topic: what fails for one is logged and tried again, and does not stop the others. How an operation works is in
+`groups` and `state`.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Coordinator:
     """Everything that must happen by itself, for all groups of a database.
 
     `interval` is the time between two rounds of expiry and sweep, `watch_interval` between two looks at the
-    broker, in seconds. `now` gives Unix time in seconds, by which `by_duration` counts back. With the settings of the
-    broker as `dead_letters` they are written by itself.
+    broker, in seconds. `now` returns Unix time in seconds, by which `by_duration` counts back. If
+    `dead_letters` has the settings of the broker, the coordinator writes the dead letters.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Coordinator:
         return Step(expired, swept, initialized, observed)
 
     def settle(self, silence: timedelta | None = None) -> tuple[int, int]:
-        """End sessions and locks whose time is over; gives how many of each. Needs no broker.
+        """End sessions and locks that have expired; return how many of each. Needs no broker.
 
         With `silence`: once longer than that has passed in here, this process or the database was stopped meanwhile;
         then nothing more is ended, for nobody could be heard.
@@ -142,7 +142,7 @@ class Coordinator:
         return expired, swept.leases
 
     def watch(self) -> tuple[int, int]:
-        """Look at the broker's topics; gives how many share-partitions were initialised and observed.
+        """Look at the broker's topics; return how many share-partitions were initialised and observed.
 
         Does nothing while another coordinator watches, and nothing more once another one has taken over. Raises
         `BrokerNotAvailable`.

@@ -27,7 +27,8 @@ class GroupSteps:
 
     @contextmanager
     def step(self, group_id: str) -> Iterator[None]:
-        """What is done for one group. Raises what is everybody's matter: nobody answers, or we were overtaken."""
+        """Do what is due for one group. Raises what concerns all groups: the database does not answer, or another
+        replica has taken over."""
         try:
             yield
         except NotCoordinator:
@@ -35,7 +36,7 @@ class GroupSteps:
         except ShareError as error:
             self._note(group_id, error.message)
         except DBAPIError as error:
-            # Without an error's number it was not the database that answered.
+            # Without an SQLSTATE the error is not the database's.
             if not getattr(error.orig, "pgcode", None):
                 raise
             self._note(group_id, str(error.orig).splitlines()[0])

@@ -32,14 +32,14 @@ def is_loopback(host: str) -> bool:
 
 
 class AllowedHosts:
-    """Answers 400 to a request for a host that is not one of `hosts`; the port does not matter, `*` allows all."""
+    """Refuses requests for a host that is not one of `hosts` (status 400). Ports do not matter; `*` allows all."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
         self._app = app
         self._hosts = {host.strip("[]").lower() for host in (*LOOPBACK_HOSTS, *hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, or whatever else the server has to say."""
+        """Handle one request, or another ASGI message."""
         if scope["type"] != "http" or ANY in self._hosts:
             await self._app(scope, receive, send)
             return
@@ -50,8 +50,8 @@ class AllowedHosts:
         error = InvalidRequest(
             f"This service is not called {shown(host)}. Name it in SHAREQUEUE_SERVICE_ALLOWED_HOSTS, if it is."
         )
-        answer = JSONResponse({"error_code": error.code, "error_message": error.message}, 400)
-        await answer(scope, receive, send)
+        response = JSONResponse({"error_code": error.code, "error_message": error.message}, 400)
+        await response(scope, receive, send)
 
 
 def host_name(header: str) -> str:

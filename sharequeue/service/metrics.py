@@ -1,7 +1,7 @@
 """Which figures does the service show to Prometheus?
 
 Read from the database when they are asked for, so that every replica shows the same. Kafka's metrics carry
-the names that the JMX exporter gives them (kafka-semantics 2.18, 2.19); ours begin with `sharequeue_`. What
+the names that they have in the JMX exporter (kafka-semantics 2.18, 2.19); ours begin with `sharequeue_`. What
 one process counts itself (heartbeats by error) is in the same registry.
 """
 
@@ -83,7 +83,7 @@ def _held_metric(held: list[HeldDeadLetters]) -> Metric:
     """One series for each share-partition whose dead letters cannot be written; none is as it should be."""
     family = GaugeMetricFamily(
         "sharequeue_share_partition_held_dead_letters",
-        "Dead letters whose topic cannot be written; /ready says why.",
+        "Dead letters whose topic cannot be written; /ready has the reason.",
         labels=_PARTITION_LABELS,
     )
     for each in held:

@@ -1,10 +1,9 @@
-"""What does the broker say of the groups' topics, and what follows from it?
+"""Which topics does the broker have, where do their logs start and end, and what follows for the groups?
 
-One turn of the watch, done by one replica at a time: the topics are asked for, what the broker said is written down,
-share-partitions get their start offset (kafka-semantics 2.12), and where logs start and end becomes known. It holds a
-lease for its turn and no lock: each writing is a short transaction that is refused once another replica has taken
-over. What the broker says of one topic, or cannot be done for one group, holds up no other. When a turn is due is the
-`coordinator`'s matter.
+One replica at a time has a turn. It asks the broker for the topics of all groups, records what the broker returned,
+initialises share-partitions (kafka-semantics 2.12), and records the ends of the logs. The replica holds a lease for
+its turn and no lock: each write is a short transaction, which is refused once another replica has taken over. An
+error of one topic or one group does not stop the others. `coordinator` decides when a turn is due.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from sharequeue.errors import NotCoordinator, OffsetNotAvailable, ShareError, ex
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
 from sharequeue.groups.heartbeats import refresh_group
 from sharequeue.groups.service_leases import ServiceLease
-from sharequeue.kafka.topics import LogOffsets, TopicAnswers, TopicInfo, Topics
+from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics, TopicsFound
 from sharequeue.names import listed
 from sharequeue.service.group_steps import GroupSteps
 from sharequeue.service.watched_topics import (
@@ -47,7 +46,7 @@ _MADE_ANEW = (
 
 
 class Watch:
-    """The watch of one replica. `now` gives Unix time in seconds, by which `by_duration` counts back."""
+    """The watch of one replica. `now` returns Unix time in seconds, by which `by_duration` counts back."""
 
     def __init__(
         self,
@@ -68,10 +67,10 @@ class Watch:
         """Why a group's topic has share-partitions without a start offset, by (group, topic)."""
         self._retry_at: dict[tuple[str, str], float] = {}
         self.faults: dict[str, str] = {}
-        """What the broker, or the rule for names, has against a topic that some group needs."""
+        """The error that the broker, or the rule for names, has for a topic that some group needs."""
 
     def look(self) -> tuple[int, int]:
-        """One turn; gives how many share-partitions were initialised and observed.
+        """One turn; return how many share-partitions were initialised and observed.
 
         Does nothing while another replica has its turn, and nothing more once another one has taken over. Raises
         `BrokerNotAvailable`.
@@ -87,29 +86,29 @@ class Watch:
             self._lease.end()
 
     def _look(self) -> tuple[int, int]:
-        # Each time: what answers at this address may be another cluster since, and knows none of the topics.
+        # At every turn: the address may lead to another cluster since, which has none of the topics.
         cluster_id = self._topics.cluster_id()
         State(self._database).administration.check_cluster(cluster_id)
         names = watched_names(self._database)
-        answers = self._topics.ask(names)
-        told = set(names) - set(answers.refused)
-        present = {name: info.topic_id for name, info in answers.known.items()}
+        found = self._topics.ask(names)
+        seen = set(names) - set(found.refused)
+        present = {name: info.topic_id for name, info in found.known.items()}
         with self._lease.fenced() as database:
-            record_topics(database, answers.known, told)
-            State(database).administration.note_topics({name: present.get(name) for name in sorted(told)})
+            record_topics(database, found.known, seen)
+            State(database).administration.note_topics({name: present.get(name) for name in sorted(seen)})
         self._remove_deleted()
         initialized = 0
         for group_id in grown_groups(self._database):
             with self._groups.step(group_id), self._lease.fenced() as database:
                 initialized += start_grown(database, group_id)
-        initialized += self._initialize(answers)
-        refused = dict(answers.refused)
-        observed = self._observe(answers.known, refused)
-        self._tell_faults(refused)
+        initialized += self._initialize(found)
+        refused = dict(found.refused)
+        observed = self._observe(found.known, refused)
+        self._log_faults(refused)
         return initialized, observed
 
     def _remove_deleted(self) -> None:
-        """What groups have of topics that have been gone for long enough, each group in a step of its own."""
+        """Remove the state of topics that have been gone for long enough, each group in a step of its own."""
         retention = self._configs.deleted_topics_retention
         due = State(self._database).administration.remove_deleted_topics(retention, execute=False)
         for group_id in sorted({each.group_id for each in due}):
@@ -123,34 +122,34 @@ class Watch:
                     )
 
     def _still_watching(self) -> None:
-        """Hold on to the watch before the broker is asked again."""
+        """Renew the lease of the watch before the broker is asked again."""
         if not self._lease.take():
             raise NotCoordinator
 
-    def _tell_faults(self, refused: Mapping[str, ShareError]) -> None:
-        told = {topic: f"{error.name}: {error.message}" for topic, error in refused.items()}
+    def _log_faults(self, refused: Mapping[str, ShareError]) -> None:
+        faults = {topic: f"{error.name}: {error.message}" for topic, error in refused.items()}
         by_reason: dict[str, list[str]] = {}
-        for topic, reason in told.items():
+        for topic, reason in faults.items():
             if self.faults.get(topic) != reason:
                 by_reason.setdefault(reason, []).append(topic)
         for reason, topics in by_reason.items():
             _log.warning("nothing is known of topic %s: %s", listed(topics), reason)
-        self.faults = told
+        self.faults = faults
 
-    def _initialize(self, answers: TopicAnswers) -> int:
+    def _initialize(self, found: TopicsFound) -> int:
         initialized = 0
         waiting: dict[tuple[str, str], str] = {}
         for group in watched_groups(self._database):
             with self._groups.step(group.group_id):
                 for topic in group.subscribed:
-                    started, reason = self._initialize_topic(group, topic, answers)
+                    started, reason = self._initialize_topic(group, topic, found)
                     initialized += started
                     if reason:
                         waiting[group.group_id, topic] = reason
-        self._tell_waiting(waiting)
+        self._log_waiting(waiting)
         return initialized
 
-    def _tell_waiting(self, waiting: dict[tuple[str, str], str]) -> None:
+    def _log_waiting(self, waiting: dict[tuple[str, str], str]) -> None:
         # One line for each reason: a subscription may name thousands of topics that are not there.
         news: dict[tuple[str, str], list[str]] = {}
         for (group_id, topic), reason in waiting.items():
@@ -161,12 +160,12 @@ class Watch:
         self.waiting = waiting
 
     def _initialize_topic(
-        self, group: WatchedGroup, topic: str, answers: TopicAnswers
+        self, group: WatchedGroup, topic: str, found: TopicsFound
     ) -> tuple[int, str | None]:
-        """Start what can be started of a topic; gives how many share-partitions, and why the rest waits."""
-        if topic in answers.refused:
-            return 0, answers.refused[topic].message
-        info = answers.known.get(topic)
+        """Start what can be started of a topic; return how many share-partitions, and why the rest waits."""
+        if topic in found.refused:
+            return 0, found.refused[topic].message
+        info = found.known.get(topic)
         if info is None and topic in group.topic_ids:
             return 0, f"The topic was deleted. {_MADE_ANEW}"
         if info is None:
@@ -183,7 +182,7 @@ class Watch:
         try:
             starts = self._start_offsets(group.group_id, topic)
         except ShareError as error:
-            # The broker has just said that it knows the topic: what it does not say now is this topic's matter.
+            # The broker has just returned the topic: an error now concerns this topic only.
             return 0, error.message
         started = 0
         with self._lease.fenced() as database:
@@ -230,7 +229,7 @@ class Watch:
         for group in groups:
             seen: list[LogSeen] = []
             for topic, partitions in group.initialized.items():
-                # What the topic that is there now does not have is told too, or it would be leased for ever.
+                # Partitions of an earlier topic of this name are observed as empty, or they would be leased for ever.
                 another = topic in known and known[topic].topic_id != group.topic_ids[topic]
                 for partition in sorted(partitions):
                     log = _NO_LOG if another else logs.get((topic, partition))

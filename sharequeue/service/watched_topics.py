@@ -1,7 +1,7 @@
 """Which topics do the groups need, and what was last known of them?
 
 The coordinator's memory of the broker, in the tables `topics` and `share_partitions`: the names worth asking
-for, what each group has of them already, and the recording of an answer. A topic that is gone stays on record
+for, what each group has of them already, and how the result is recorded. A topic that is gone stays on record
 with 0 partitions. Partitions that a topic has grown by start at 0 in every group that knows it, whatever the
 reset policy (kafka-semantics R-OR-3): which they are is written down in the same transaction in which the growth
 is recorded, and each group starts them in a step of its own before anything else of it starts. What has no start
@@ -80,7 +80,7 @@ def watched_groups(database: Database) -> list[WatchedGroup]:
 
 
 def record_topics(database: Database, known: Mapping[str, TopicInfo], asked: Iterable[str]) -> None:
-    """Write down what the broker said: `known` are those of the topics `asked` for that it has.
+    """Record what the broker returned: `known` are those of the topics `asked` for that it has.
 
     Where a topic has grown, `start_grown` is to be called for the groups that know it.
     """
@@ -111,7 +111,7 @@ def grown_groups(database: Database) -> list[str]:
 
 
 def start_grown(database: Database, group_id: str) -> int:
-    """Start a group's new partitions at 0; gives how many there were. Locks the group's row."""
+    """Start a group's new partitions at 0; return how many there were. Locks the group's row."""
     with database.transaction() as connection:
         connection.execute(
             text("select from sharequeue.share_groups where group_id = :group_id for no key update"),

@@ -63,16 +63,16 @@ class Pipeline(ShareGroupJob):
 
         Raises what `run_rounds` raises, SettingMissing, SparkNotReady, and the errors of joining.
         """
-        with self._opened(settings, spark, state) as (place, session, queue), ExitStack() as stack:
-            topics = stack.enter_context(Topics(place))
+        with self._opened(settings, spark, state) as (loaded, session, queue), ExitStack() as stack:
+            topics = stack.enter_context(Topics(loaded))
             member = membership
             if member is None:
-                joined = stack.enter_context(Membership(place.service_url, self.group, self.topics))
+                joined = stack.enter_context(Membership(loaded.service_url, self.group, self.topics))
                 joined.join()
                 member = joined
             told = stack.enter_context(shown_progress(progress))
             return run_rounds(
-                place,
+                loaded,
                 self,
                 membership=member,
                 state=queue,
@@ -100,8 +100,8 @@ class Pipeline(ShareGroupJob):
         Where there are none to lease, the last records of the topics take their place, and `remark` says so. Raises
         ValueError for less than one record, HandlerError, what the handler raises, SettingMissing and SparkNotReady.
         """
-        with self._opened(settings, spark, state) as (place, session, queue), Topics(place) as topics:
-            return try_on(self, records, place, queue, topics, session)
+        with self._opened(settings, spark, state) as (loaded, session, queue), Topics(loaded) as topics:
+            return try_on(self, records, loaded, queue, topics, session)
 
     def output(
         self,
@@ -134,19 +134,19 @@ class Pipeline(ShareGroupJob):
         With `dry_run` nothing is removed. Raises SinkTaken when the sink is another group's, SettingMissing and
         SparkNotReady.
         """
-        with self._opened(settings, spark, state) as (place, session, queue):
-            return sweep_outputs(session, place, queue, self, dry_run=dry_run)
+        with self._opened(settings, spark, state) as (loaded, session, queue):
+            return sweep_outputs(session, loaded, queue, self, dry_run=dry_run)
 
     @contextmanager
     def _opened(
         self, settings: Settings | None, spark: SparkSession | None, state: State | None
     ) -> Iterator[tuple[Settings, SparkSession, State]]:
         """Give what is needed, made where it is not given; the database is closed at the end."""
-        place = settings or Settings.load()
+        loaded = settings or Settings.load()
         with ExitStack() as stack:
             # Before Spark starts, which takes seconds: what is missing here is said at once.
-            queue = state or State(stack.enter_context(Database.open(place)))
-            yield place, spark or spark_session(place, f"pipeline of {self.group}"), queue
+            queue = state or State(stack.enter_context(Database.open(loaded)))
+            yield loaded, spark or spark_session(loaded, f"pipeline of {self.group}"), queue
 
 
 def pipeline(

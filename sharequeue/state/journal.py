@@ -222,15 +222,15 @@ class Journal:
         if snapshot is None:
             fitting = (s.journal_id for s in self.snapshots(at) if until is None or s.journal_id <= until)
             snapshot = next(fitting, None)
-        place = {"id": self._id(at), "snapshot": snapshot, "until": until}
+        names = {"id": self._id(at), "snapshot": snapshot, "until": until}
         with self._database.transaction() as connection:
             connection.execute(sa.text("set transaction isolation level repeatable read, read only"))
-            head = connection.execute(_REPLAYED_SHARE_PARTITION, place).mappings().one_or_none()
+            head = connection.execute(_REPLAYED_SHARE_PARTITION, names).mappings().one_or_none()
             if head is None:
                 return None
-            batches = connection.execute(_REPLAYED_BATCHES, place).mappings().all()
-            leases = connection.execute(_REPLAYED_LEASES, place).mappings().all()
-            outcomes = connection.execute(_REPLAYED_OUTCOMES, place).mappings().all()
+            batches = connection.execute(_REPLAYED_BATCHES, names).mappings().all()
+            leases = connection.execute(_REPLAYED_LEASES, names).mappings().all()
+            outcomes = connection.execute(_REPLAYED_OUTCOMES, names).mappings().all()
         return Replay(
             **head,
             batches=tuple(_batch(row) for row in batches),

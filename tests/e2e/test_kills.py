@@ -36,7 +36,7 @@ SMALL = ("--records", str(FLIGHTS), "--rounds", "30")
 
 
 def until_leased(stack: DemoStack, demo: DemoProcess, records: int = 1, after: int = 0) -> int:
-    """Wait until runs hold so many records under leases later than `after`; gives the number of the last lease."""
+    """Wait until runs hold so many records under leases later than `after`; return the number of the last lease."""
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         assert demo.process.poll() is None, demo.text

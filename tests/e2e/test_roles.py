@@ -75,7 +75,7 @@ class Roles:
 
 
 def sharequeue(demo: DemoStack, *arguments: str, **environment: str) -> str:
-    """Run a command; gives what it printed on its standard output."""
+    """Run a command; return what it printed on its standard output."""
     command = [sys.executable, "-m", "sharequeue.cli", *arguments, "--home", str(demo.home)]
     ended = subprocess.run(
         command,

@@ -57,16 +57,16 @@ def accepted_flights(
     from sharequeue.spark.output.folders import sink_root
     from sharequeue.spark.run import run_rounds
 
-    place = settings.load()
+    loaded = settings.load()
     configure(queue.database)
-    member = Membership(place.service_url, GROUP, [TOPIC], client_id=CLIENT_ID_PREFIX + context.run_id)
-    with member, Topics(place) as topics:
+    member = Membership(loaded.service_url, GROUP, [TOPIC], client_id=CLIENT_ID_PREFIX + context.run_id)
+    with member, Topics(loaded) as topics:
         session = spark.session(f"{NAME} {context.run_id[:8]}")
         member.join(progress=context.log.info)
         assigned = ", ".join(str(share_partition) for share_partition in member.assignment)
         context.log.info(f"member {member.member_id} works on {assigned or 'nothing yet'}")
         report = run_rounds(
-            place,
+            loaded,
             flight_delays,
             membership=member,
             state=queue.state,
@@ -86,7 +86,7 @@ def accepted_flights(
             "dagster/row_count": sum(
                 row.records for row in queue.state.outputs.counted(GROUP, flight_delays.sink)
             ),
-            "path": dg.MetadataValue.path(sink_root(place, flight_delays.sink)),
+            "path": dg.MetadataValue.path(sink_root(loaded, flight_delays.sink)),
             "member": member.member_id,
             **reports.run(report),
         }

@@ -1,8 +1,8 @@
 """How does one Great Expectations suite become Dagster asset checks?
 
 One ``AssetCheckSpec`` per expectation, known without importing Great Expectations (3 s, and Dagster loads
-definitions often); one validation of one pandas batch answers them all. Severity belongs to the expectation:
-``critical`` ends as ERROR, ``warning`` as WARN. What is expected of which asset is said by the modules beside
+definitions often); one validation of one pandas batch checks them all. Severity belongs to the expectation:
+``critical`` ends as ERROR, ``warning`` as WARN. What is expected of which asset is in the modules beside
 this one.
 """
 
@@ -20,7 +20,7 @@ Arguments = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One expectation: the check's name, what it says to a reader, and the core expectation with its
+    """One expectation: the check's name, its description for a reader, and the core expectation with its
     arguments.
 
     ``kind`` is the class's name in ``great_expectations.expectations``. ``only_if`` is a ``(column, value)``
@@ -37,7 +37,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the validation said of one expectation; ``unexpected`` holds examples, at most twenty."""
+    """The result of one expectation; ``unexpected`` holds examples, at most twenty."""
 
     expectation: Expectation
     passed: bool

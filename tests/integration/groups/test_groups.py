@@ -56,7 +56,7 @@ def initialize(queue: Database, topic: str = "t", partitions: int = 4, topic_id:
 
 
 def settle(queue: Database, *members: str) -> dict[str, list[int]]:
-    """Heartbeat every member until nothing moves; gives what each is assigned."""
+    """Heartbeat every member until nothing moves; return what each is assigned."""
     for _ in range(3):
         for member in members:
             beat(queue, member, beat(queue, member, 0, ["t"]).member_epoch)

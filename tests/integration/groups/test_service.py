@@ -46,7 +46,7 @@ def here(settings: Settings, private_database: Database) -> Settings:
 
 @contextmanager
 def serving(settings: Settings, port: int = 0) -> Iterator[str]:
-    """Run the service as a real server in a thread; gives its URL."""
+    """Run the service as a real server in a thread; return its URL."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))

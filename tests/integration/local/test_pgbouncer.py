@@ -184,6 +184,6 @@ def test_doctor_refuses_a_pool_that_forces_one_user_on_all(
         assert login(pooler.url)[0] == OK
         level, text = login(pooler.url.set(username="ann"))
         assert level == FAILURE
-        assert "the address says ann, Postgres sees sharequeue: a pool forces one user on all" in text
+        assert "the address names ann, Postgres sees sharequeue: a pool forces one user on all" in text
     finally:
         pooler.close()

@@ -230,7 +230,7 @@ def test_the_command_removes_what_is_left_of_deleted_topics(
         assert result.exit_code == 0, result.output
         return result.output
 
-    assert removing() == "the broker says of no topic that it is gone for 0:15:00\n"
+    assert removing() == "no topic has been gone from the broker for 0:15:00\n"
     state.administration.note_topics({"t": None})
     assert "of no topic" in removing("--execute")
     assert removing("--gone-for", "PT0S").startswith(
