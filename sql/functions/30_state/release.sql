@@ -15,15 +15,19 @@ begin
         sharequeue_internal.check_present('whether the run was cancelled', p_cancelled),
         sharequeue_internal.check_present('whether deliveries are given back', p_refund);
     for v_id in
-        -- Not exists: that was made a hash of all leases of all groups.
+        -- Looked for without a lock, in one snapshot, which has a lease folded or as a row of its own. A row that changed while
+        -- its lock was waited for would be judged anew, but its leases by the old snapshot: a lease that unfolded meanwhile was
+        -- in neither place, and stayed with a member that had given back all it held. Not exists: that was made a hash of all
+        -- leases of all groups.
         select share_partition_id from sharequeue.share_partitions
         where group_id = p_group_id and next_expiry is not null and ((
             select true from sharequeue.leases l where l.share_partition_id = share_partitions.share_partition_id
                 and l.member_id = p_member_id and (p_token is null or l.token = p_token) limit 1)
             or (folded_member_id = p_member_id and (p_token is null or folded_token = p_token)))
         order by share_partition_id
-        for no key update
     loop
+        perform from sharequeue.share_partitions where share_partition_id = v_id for no key update;
+        continue when not found;
         v_released := v_released + sharequeue_internal.release_of(v_id, p_member_id, p_token, p_cancelled, p_refund);
     end loop;
     return v_released;

@@ -20,6 +20,7 @@ from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.state import State
 from sharequeue.state.rows import Redelivery
 from sharequeue.values import AcknowledgeType, Lease, SharePartition
+from tests.waiting import wait_until
 
 WORKERS, RECORDS, LIMIT = 8, 6000, 10
 ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
@@ -258,4 +259,29 @@ def test_a_fetch_that_finds_its_row_changed_joins_no_queue(private_database: Dat
             queued.rollback()
     assert answer.refusal is None
     assert answer.lease is not None
+    assert state.figures.verify() == []
+
+
+def test_release_finds_a_lease_whose_share_partition_changes_under_its_eyes(private_database: Database) -> None:
+    """Whoever gives back all it holds waits for a call in progress, and finds its lease in whichever table that call
+    leaves it: folded into its share-partition's row before, a row of its own afterwards."""
+    begin(private_database, 1000, {})
+    state = State(private_database)
+    lease = state.acquire(AT, "mine", None, 10, redelivery="kafka")
+    assert lease is not None
+    lease = state.fetches.acknowledge_and_acquire(
+        lease, {ACCEPT: lease.offsets}, 10, redelivery="kafka"
+    ).lease
+    assert lease is not None
+    assert private_database.rows(sa.text("select from sharequeue.share_partitions where folded_lease_id is not null"))
+    waiting = sa.text("select from pg_stat_activity where wait_event_type = 'Lock' and state = 'active'")
+    with ThreadPoolExecutor(1) as pool, private_database.engine.connect() as changing:
+        changing.execute(sa.text("select sharequeue.acquire('g', 't', 0, 1, 'other', null, 10)"))
+        released = pool.submit(state.release, "g", "mine")
+        try:
+            wait_until(lambda: bool(private_database.rows(waiting)))
+        finally:
+            changing.commit()
+        assert released.result(timeout=20) == 10
+    assert {each.member_id for each in state.figures.leases("g")} == {"other"}
     assert state.figures.verify() == []
