@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from sharequeue.errors import InvalidConfig, ShareError, TopicAlreadyExists
+from sharequeue.errors import InvalidConfig, ShareError, TopicAlreadyExists, UnknownServerError
 from sharequeue.groups.config_keys import environment_name
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
 from sharequeue.kafka.clients import client_config
@@ -236,8 +236,13 @@ def create_dead_letter_topic(topics: Topics, name: str, partitions: int = -1) ->
 
 
 def refusal(error: KafkaException, what_to_do: str) -> CannotWrite:
-    """A broker's refusal as a reason to hold records: silence passes, everything else needs somebody to act."""
+    """A broker's refusal as a reason to hold records.
+
+    Silence passes, and so does an error without a name. Everything else needs somebody to act.
+    """
     cause: Any = error.args[0]
+    if cause.code() == KafkaError.UNKNOWN:
+        return _nameless(cause.str())
     if is_passing(cause):
         return CannotWrite(f"the broker does not answer ({cause.str()}): {_WAIT}", lasting=False)
     return CannotWrite(f"the broker refuses ({cause.str()}): {what_to_do}.", lasting=True)
@@ -245,6 +250,15 @@ def refusal(error: KafkaException, what_to_do: str) -> CannotWrite:
 
 def unanswered(error: ShareError, what_to_do: str) -> CannotWrite:
     """The same for an error by Kafka's name."""
+    if isinstance(error, UnknownServerError):
+        return _nameless(error.message)
     if error.retriable:
         return CannotWrite(f"{error.message} {_WAIT.capitalize()}", lasting=False)
     return CannotWrite(f"the broker refuses ({error}): {what_to_do}.", lasting=True)
+
+
+def _nameless(said: str) -> CannotWrite:
+    # No permission is missing, and no record may be dropped for it.
+    return CannotWrite(
+        f"the broker met an error it has no name for ({said}), see the broker's log: {_WAIT}", lasting=False
+    )

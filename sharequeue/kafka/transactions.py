@@ -51,6 +51,9 @@ _PASSING = frozenset(
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.NETWORK_EXCEPTION,
         KafkaError.BROKER_NOT_AVAILABLE,
+        # The broker met an error that it has no name for. One is known: a commit between another producer's fence
+        # and the abort that follows it. The broker's log says `Preparing transaction state transition` then.
+        KafkaError.UNKNOWN,
     }
 )
 

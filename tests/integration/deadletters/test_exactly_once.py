@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from sharequeue.database import Database
@@ -14,6 +15,7 @@ from sharequeue.deadletters.batches import Step
 from sharequeue.deadletters.topic import CannotWrite, DeadLetterRules, DeadLetterTopic, TopicKeeper
 from sharequeue.deadletters.transactions import marker_group
 from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.kafka import transactions
 from sharequeue.kafka.clients import client_config
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
@@ -126,6 +128,38 @@ def test_a_writer_takes_over_from_one_that_stands_still(given_up: Make) -> None:
     first_done.set()
     second.join(60)
     assert (reports["first"].written, reports["second"].written) == (100, 0)
+    case.assert_each_exactly_once()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_commit_that_the_broker_has_no_name_for_is_tried_again(
+    given_up: Make, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """A broker answers so while another writer's fence is on its way. Whether the commit was made, the marker tells;
+    nothing is held, nothing is dropped although the group drops what cannot be written, and each letter is one."""
+    case = given_up()
+    case.configure(
+        errors_deadletterqueue_topic_name=case.dead_letter_topic, sharequeue_dead_letter_drop_enable="true"
+    )
+    case.produce(30)
+    case.reject()
+    commit = Producer.commit_transaction
+    met: list[bool] = []
+
+    class Nameless(Producer):
+        def commit_transaction(self, *arguments: float) -> None:
+            if met or late:
+                commit(self, *arguments)
+            if not met:
+                met.append(True)
+                raise KafkaException(KafkaError(KafkaError.UNKNOWN, "EndTxn commit failed"))
+
+    monkeypatch.setattr(transactions, "Producer", Nameless)
+    said: list[str] = []
+    report = case.writer(batch_records=10).drain(said.append)
+    assert report.held == ()
+    assert (report.written, report.resumed, report.dropped) == ((20, 10, 0) if late else (30, 0, 0))
+    assert any("tried again for up to 30 s: the broker met an error" in line for line in said)
     case.assert_each_exactly_once()
 
 

@@ -262,7 +262,9 @@ def test_a_fetch_that_finds_its_row_changed_joins_no_queue(private_database: Dat
     assert state.figures.verify() == []
 
 
-def test_release_finds_a_lease_whose_share_partition_changes_under_its_eyes(private_database: Database) -> None:
+def test_release_finds_a_lease_whose_share_partition_changes_under_its_eyes(
+    private_database: Database,
+) -> None:
     """Whoever gives back all it holds waits for a call in progress, and finds its lease in whichever table that call
     leaves it: folded into its share-partition's row before, a row of its own afterwards."""
     begin(private_database, 1000, {})
@@ -273,7 +275,9 @@ def test_release_finds_a_lease_whose_share_partition_changes_under_its_eyes(priv
         lease, {ACCEPT: lease.offsets}, 10, redelivery="kafka"
     ).lease
     assert lease is not None
-    assert private_database.rows(sa.text("select from sharequeue.share_partitions where folded_lease_id is not null"))
+    assert private_database.rows(
+        sa.text("select from sharequeue.share_partitions where folded_lease_id is not null")
+    )
     waiting = sa.text("select from pg_stat_activity where wait_event_type = 'Lock' and state = 'active'")
     with ThreadPoolExecutor(1) as pool, private_database.engine.connect() as changing:
         changing.execute(sa.text("select sharequeue.acquire('g', 't', 0, 1, 'other', null, 10)"))

@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from sharequeue.deadletters.topic import (
+    CannotWrite,
     DeadLetterRules,
     DeadLetterTopic,
     FoundTopic,
     name_problem,
+    refusal,
     topic_problem,
+    unanswered,
 )
 from sharequeue.deadletters.transactions import Marker, transactional_id
+from sharequeue.errors import TopicAuthorizationFailed, UnknownServerError
 from sharequeue.values import SharePartition
 
 RULES = DeadLetterRules("g", "dlq.g")
@@ -99,3 +103,32 @@ def test_a_marker_that_somebody_else_wrote_is_of_no_batch() -> None:
 def test_the_transactional_id_names_group_and_source() -> None:
     """One producer at a time per group and share-partition."""
     assert transactional_id(SharePartition("g", "t", 4)) == "sharequeue.dlq.g.t.4"
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        refusal(KafkaException(KafkaError(KafkaError.UNKNOWN, "EndTxn commit failed")), "grant WRITE"),
+        unanswered(UnknownServerError("EndTxn commit failed"), "grant WRITE"),
+    ],
+)
+def test_an_error_without_a_name_is_no_missing_permission(problem: CannotWrite) -> None:
+    """It passes: it is tried again, drops no record, and leads to the broker's log."""
+    assert not problem.lasting
+    assert problem.reason == (
+        "the broker met an error it has no name for (EndTxn commit failed), see the broker's log: "
+        "the records wait, the next drain tries again."
+    )
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        refusal(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)), "grant WRITE"),
+        unanswered(TopicAuthorizationFailed(), "grant WRITE"),
+    ],
+)
+def test_a_missing_permission_needs_somebody_to_act(problem: CannotWrite) -> None:
+    """It lasts, and what to grant is named."""
+    assert problem.lasting
+    assert problem.reason.endswith("grant WRITE.")
