@@ -1,5 +1,8 @@
 """How the fuzzer's clients send their calls: plainly, in transactions left open, cut off, killed, taken back.
 
+At once, a call is cut off or killed at any moment of it. In turn, one call runs at a time, and is cut off or killed
+before or after its commit, so that the same seed does the same every time.
+
 Each call writes a row into a table of the fuzzer in its own transaction, with a number drawn while the call holds
 its locks. So it is known of every call, a killed one too, whether it counts, what it answered, and in which order.
 """
@@ -35,6 +38,8 @@ class Shared:
     """What the clients know of each other."""
 
     partitions: list[At]
+    in_turn: bool = False
+    """Whether one call runs at a time, and real time decides nothing."""
     calls: dict[int, Call] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     tally: Counter[str] = field(default_factory=Counter)
@@ -48,6 +53,11 @@ class Shared:
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     ticks: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def second(self) -> int:
+        """A second of the clients: in turn so long that locks lapse only where the clock is moved."""
+        return 120 if self.in_turn else 1
 
 
 def connect(url: str) -> Any:
@@ -155,7 +165,8 @@ class Client:
     def _left_open(self, call: Call, source: str | None) -> Any:
         self._run("begin")
         answer = self.plainly(call, source)
-        time.sleep(self.roll.random() * 0.03)
+        if not self.shared.in_turn:
+            time.sleep(self.roll.random() * 0.03)
         self._run("commit")
         return answer
 
@@ -171,6 +182,8 @@ class Client:
         return answer
 
     def _too_slow(self, call: Call, source: str | None) -> Any:
+        if self.shared.in_turn:
+            return self._cut_off_in_turn(call, source)
         self._run(f"set statement_timeout = {self.roll.randint(1, 12)}")
         answer = None
         try:
@@ -185,7 +198,34 @@ class Client:
                 continue
         return answer or self.plainly(self.number(call.operation, call.args), source)
 
+    def _cut_off_in_turn(self, call: Call, source: str | None) -> Any:
+        """What came after the call in its transaction took too long, so the call is undone; it is asked for again."""
+        self._run("begin")
+        self.plainly(call, source)
+        try:
+            self._run("set local statement_timeout = 1; select pg_sleep(60)")
+        except psycopg2.Error as error:
+            self._met(call, error, CUT_OFF)
+        self._run("rollback")
+        return self.plainly(self.number(call.operation, call.args), source)
+
+    def _killed_in_turn(self, call: Call, source: str | None) -> Any:
+        """Killed before its commit or after it, and asked for again by a client that does not know which."""
+        self._run("begin")
+        self.plainly(call, source)
+        if self.roll.random() < 0.5:
+            self._run("commit")
+        killer = connect(self.url)
+        with killer.cursor() as cursor:
+            cursor.execute("select pg_terminate_backend(%s, 20000)", (self.connection.info.backend_pid,))
+        killer.close()
+        self.connection.close()
+        self.connection = connect(self.url)
+        return self.plainly(self.number(call.operation, call.args), source)
+
     def _killed(self, call: Call, source: str | None) -> Any:
+        if self.shared.in_turn:
+            return self._killed_in_turn(call, source)
         pid = self.connection.info.backend_pid
         killer = connect(self.url)
         pause = self.roll.random() * 0.012

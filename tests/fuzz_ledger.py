@@ -17,6 +17,9 @@ from typing import Any
 
 from tests.fuzz_records import GIVEN_UP, At, Call, Partition, Record, Settings
 
+KEPT_SECONDS = 3600
+"""How long the answer to a request id is kept at least; the next sweep forgets it."""
+
 
 class Books:
     """Records, time and SPSO; workers' calls are in `fuzz_answers`, operators' in `fuzz_operators`."""
@@ -26,7 +29,8 @@ class Books:
         self.settings: dict[str, Settings] = defaultdict(Settings)
         self.faults: list[str] = []
         self.tally: Counter[str] = Counter()
-        self.first_answers: dict[tuple[Any, ...], Any] = {}
+        self.first_answers: dict[tuple[Any, ...], tuple[Any, float, int]] = {}
+        """With when that was, and in which phase."""
         self.outputs: dict[int, tuple[At, int]] = {}
         self.tokens: set[str] = set()
         self.fetched: set[str] = set()
@@ -87,11 +91,13 @@ class Books:
                 row.get("error_code") == 30 or row.get("acknowledge_error_code") == 30 for row in call.answer
             ):
                 return True
-            first = self.first_answers[key]
+            first, at, phase = self.first_answers[key]
             if first == call.answer or partition is None:
                 return True
             # The next fetch has answered its lease: so its answer had come, and is kept no longer.
-            if not (call.operation == "acknowledge_and_acquire" and first[0]["token"] in self.fetched):
+            told = call.operation == "acknowledge_and_acquire" and first[0]["token"] in self.fetched
+            forgotten = max(self._phase_high[phase:]) - at > KEPT_SECONDS
+            if not told and not forgotten:
                 self._fault(f"a repeated call was answered {call.answer}, at first {first}")
                 return True
         refused = all(
@@ -99,7 +105,7 @@ class Books:
             for row in call.answer
         )
         if partition is not None and not refused:
-            self.first_answers[key] = call.answer
+            self.first_answers[key] = (call.answer, call.at, len(self._phase_high) - 1)
         return False
 
     # Faults.

@@ -1,8 +1,13 @@
-"""One run of the fuzzer: phases of many clients at once, a look at the ledger between two, and all of it drained."""
+"""One run of the fuzzer: phases of many clients, a look at the ledger between two, and all of it drained.
+
+At once, until a moment, it finds rare things, and seldom the same twice. In turn, for so many phases, one seed makes
+the same calls every time, with the same answers but for ids and times.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,7 +15,7 @@ from sharequeue.database import Database
 from tests.fuzz_clients import SETUP, Shared, connect
 from tests.fuzz_operators import Ledger
 from tests.fuzz_records import At, Call, seconds
-from tests.fuzz_steps import Worker, array
+from tests.fuzz_steps import LOCK_DURATION, Worker, array
 
 GROUPS, TOPICS, PARTITIONS = ("g0", "g1"), ("t0", "t1"), (0, 1)
 CLIENTS, STEPS = 8, 25
@@ -19,10 +24,12 @@ CLIENTS, STEPS = 8, 25
 class Run:
     """A seed, and what came of it."""
 
-    def __init__(self, database: Database, seed: int, clients: int = CLIENTS) -> None:
+    def __init__(
+        self, database: Database, seed: int, *, in_turn: bool = False, clients: int = CLIENTS
+    ) -> None:
         url = database.engine.url.render_as_string(hide_password=False)
         self.seed, self.ledger = seed, Ledger()
-        self.shared = Shared([(g, t, p) for g in GROUPS for t in TOPICS for p in PARTITIONS])
+        self.shared = Shared([(g, t, p) for g in GROUPS for t in TOPICS for p in PARTITIONS], in_turn)
         self.connection = connect(url)
         self._rows(SETUP + "select 1")
         self.workers = [Worker(url, self.shared, seed * 1000 + n) for n in range(clients)]
@@ -37,9 +44,31 @@ class Run:
             cursor.execute(statement, args or None)
             return list(cursor.fetchall())
 
-    def run(self, until: float) -> list[str]:
-        """Phases until `until` by the monotonic clock, then the end. Gives what was wrong."""
+    def at_once(self, until: float) -> list[str]:
+        """Phases of all clients at once until `until` by the monotonic clock. Gives what was wrong."""
+        with ThreadPoolExecutor(len(self.workers)) as pool:
+
+            def phase() -> None:
+                for done in [pool.submit(self._steps, w) for w in self.workers]:
+                    done.result()
+
+            return self._phases(phase, lambda: time.monotonic() < until)
+
+    def in_turn(self, phases: int) -> list[str]:
+        """So many phases, in each of which the clients take turns, step by step. Gives what was wrong."""
+
+        def phase() -> None:
+            for _ in range(STEPS):
+                for worker in self.workers:
+                    worker.step()
+
+        return self._phases(phase, lambda: self.shared.phase < phases)
+
+    def _phases(self, phase: Callable[[], None], goes_on: Callable[[], bool]) -> list[str]:
         first = self.workers[0]
+        if self.shared.in_turn:
+            for group in GROUPS:
+                self._config(group, LOCK_DURATION, str(30_000 * self.shared.second))
         self._settings()
         for at in self.shared.partitions:
             self.shared.logs[at] = (0, 40)
@@ -50,24 +79,24 @@ class Run:
             for group in GROUPS:
                 self._config(group, "errors.deadletterqueue.topic.name", "dlq.letters")
         self._check()
-        with ThreadPoolExecutor(len(self.workers)) as pool:
-            while not self.faults() and time.monotonic() < until:
-                self.shared.phase += 1
-                for done in [pool.submit(self._steps, w) for w in self.workers]:
-                    done.result()
-                self._check()
-                if first.roll.random() < 0.1:
-                    back = first.roll.choice([1, 10, 60])
-                    self._rows(
-                        "update sharequeue.clock_offset set amount = amount - %s * interval '1 second' returning 1",
-                        back,
-                    )
+        while not self.faults() and goes_on():
+            self.shared.phase += 1
+            phase()
+            self._check()
+            if first.roll.random() < 0.1:
+                self._pass_time(-first.roll.choice([1, 10, 60]))
         if not self.faults():
             self._drain(first)
         for worker in self.workers:
             worker.close()
         self.connection.close()
         return self.faults()
+
+    def _pass_time(self, seconds: int) -> None:
+        self._rows(
+            "update sharequeue.clock_offset set amount = amount + %s * interval '1 second' returning 1",
+            seconds * self.shared.second,
+        )
 
     def faults(self) -> list[str]:
         """What was wrong so far."""
@@ -175,13 +204,11 @@ class Run:
                 self.shared.epochs[at] = epochs[0]
                 self._observe(worker, at)
         epochs = self._rows(
-            "select group_id, topic, partition, state_epoch from sharequeue.share_partition_status"
+            "select group_id, topic, partition, state_epoch from sharequeue.share_partition_status order by 1, 2, 3"
         )
         for _ in range(100):
             self.shared.phase += 1
-            self._rows(
-                "update sharequeue.clock_offset set amount = amount + interval '2 minutes' returning 1"
-            )
+            self._pass_time(120)
             more = 0
             for g, t, p, epoch in epochs:
                 more += self._drain_one(worker, (g, t, p), epoch)

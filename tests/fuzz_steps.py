@@ -11,9 +11,10 @@ from tests.fuzz_clients import Client
 from tests.fuzz_records import ACCEPT, GAP, REJECT, RELEASE, RENEW, At, multirange, offsets_of
 
 MEMBERS = ("m0", "m1", "m2", "m3")
+LOCK_DURATION = "share.record.lock.duration.ms"
 CONFIGS = {
     "share.delivery.count.limit": ("2", "3", "5", "7"),
-    "share.record.lock.duration.ms": ("1000", "5000", "30000"),
+    LOCK_DURATION: ("1000", "5000", "30000"),
     "errors.deadletterqueue.topic.name": ("", "dlq.letters"),
     "share.partition.max.record.locks": ("100", "300", "2000"),
     "share.isolation.level": ("read_committed", "read_uncommitted"),
@@ -88,7 +89,7 @@ class Worker(Client):
             "p_redelivery": self.roll.choice(["kafka", "fan_out"]),
         }
         if self.roll.random() < 0.5:
-            args["p_lock_duration_ms"] = self.roll.choice([1000, 3000, 20000])
+            args["p_lock_duration_ms"] = self.roll.choice([1000, 3000, 20000]) * self.shared.second
         if self.roll.random() < 0.3:
             args["p_mode"] = self.roll.choice(["batch_optimized", "record_limit"])
         if args["p_redelivery"] == "kafka" and self.roll.random() < 0.3:
@@ -164,7 +165,9 @@ class Worker(Client):
         """When released records may come back, at times."""
         if self.roll.random() < 0.9:
             return {}
-        moment = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=self.roll.randint(1, 90))
+        moment = datetime.now(UTC).replace(microsecond=0) + timedelta(
+            seconds=self.roll.randint(1, 90) * self.shared.second
+        )
         return {"p_not_before": moment.isoformat(), "not_before": moment.timestamp()}
 
     def batches(self, asked: list[int], whole: int | None = None) -> dict[str, Any]:
@@ -254,7 +257,7 @@ class Worker(Client):
 
     def forward(self) -> None:
         """Time passes."""
-        more = self.roll.choice([0.3, 1.0, 4.0, 31.0])
+        more = self.roll.choice([0.3, 1.0, 4.0, 31.0]) * self.shared.second
         self.send(
             "clock",
             "update sharequeue.clock_offset set amount = amount + %(more)s * interval '1 second' returning 1",
@@ -323,13 +326,16 @@ class Worker(Client):
     def config(self) -> None:
         """Changes a config of a group."""
         name = self.roll.choice(list(CONFIGS))
+        value = self.roll.choice(CONFIGS[name])
+        if name == LOCK_DURATION:
+            value = str(int(value) * self.shared.second)
         self.send(
             "config",
             "insert into sharequeue.group_configs (group_id, name, value) values (%(group)s, %(name)s, %(value)s)"
             " on conflict (group_id, name) do update set value = excluded.value returning 1",
             group=self.some()[0],
             name=name,
-            value=self.roll.choice(CONFIGS[name]),
+            value=value,
         )
 
     def acl(self) -> None:
@@ -360,7 +366,7 @@ class Worker(Client):
 
     def begin(self, partitions: list[At]) -> None:
         """Make share-partitions where there are none."""
-        for group in {at[0] for at in partitions}:
+        for group in sorted({at[0] for at in partitions}):
             self.send(
                 "make_group",
                 "insert into sharequeue.share_groups (group_id) values (%(group)s)"
@@ -380,7 +386,8 @@ class Worker(Client):
 
     def extend(self) -> None:
         """Longer locks."""
-        self.send("extend_locks", p_amount="2 seconds", seconds=2.0)
+        more = 2.0 * self.shared.second
+        self.send("extend_locks", p_amount=f"{more} seconds", seconds=more)
 
     def look(self) -> None:
         """The invariants hold at any moment."""

@@ -1,9 +1,8 @@
-"""Hostile clients for some seconds (`tests/deep/deep_fuzzer.py` has it for longer)."""
+"""Hostile clients, one call at a time, the same calls in every run (`tests/deep/deep_fuzzer.py` has them at once)."""
 
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 
@@ -11,11 +10,12 @@ from sharequeue.database import Database
 from tests.fuzz_run import Run
 
 SEEDS = [int(os.environ["SHAREQUEUE_TEST_SEED"])] if "SHAREQUEUE_TEST_SEED" in os.environ else [6, 7]
+PHASES = 2
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_answers_under_attack_are_true(private_database: Database, seed: int) -> None:
     """Nothing is leased twice, counted twice or lost, whoever is killed, late, or uses others' tokens and ids."""
-    run = Run(private_database, seed)
-    faults = run.run(time.monotonic() + 5)
+    run = Run(private_database, seed, in_turn=True)
+    faults = run.in_turn(PHASES)
     assert not faults, f"{len(faults)} faults, {run.told()}\n{faults[0]}"
