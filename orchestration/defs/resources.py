@@ -1,18 +1,11 @@
-"""The resources of every definition in this code location."""
+"""The resources of every share group in this code location."""
 
 import dagster as dg
 
-from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
+from sharequeue.dagster import share_group_resources
 
 
 @dg.definitions
 def resources() -> dg.Definitions:
-    """``settings``, ``queue`` (the state in Postgres) and ``spark``."""
-    settings = SettingsResource()
-    return dg.Definitions(
-        resources={
-            "settings": settings,
-            "queue": StateResource(settings=settings),
-            "spark": SparkResource(settings=settings),
-        }
-    )
+    """`settings`, `queue` (the state in Postgres) and `spark`."""
+    return share_group_resources()

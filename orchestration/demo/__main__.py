@@ -14,9 +14,9 @@ from dagster_postgres.utils import DagsterPostgresException
 from rich.console import Console
 from sqlalchemy.exc import DBAPIError
 
-from orchestration.defs.flight_delays.group import GROUP, NAME, TOPIC, configure
 from orchestration.demo import summary
 from orchestration.demo.position import Position, look
+from orchestration.demo.queue import GROUP, NAME, QUEUE, TOPIC
 from orchestration.demo.runs import Launcher, RunOutcome, open_instance, sole_demo
 from orchestration.demo.waiting import Holder, Holders, wait_for_holders
 from sharequeue.database import Database
@@ -30,10 +30,6 @@ from sharequeue.state import State
 
 FLIGHTS = 336_776
 WIDTH_OF_A_LOG = 110
-FIRST_ROUNDS = 5
-"""Rounds of the first run: without a kill, the fifth delivery is the last. After each run that leaves something,
-the next may do twice as many: what a dead run held comes back in parts, one after the other, and every run pays for
-its start."""
 RUNS_WITHOUT_PROGRESS = 3
 """So many runs in a row that fail, or move nothing, end the demo."""
 
@@ -55,7 +51,8 @@ class Wanted:
 
     records: int
     more: int
-    rounds: int
+    seconds: float | None
+    """After which a run begins no round; None as the group's `defs.yaml` says."""
 
 
 class InputNotThere(Exception):
@@ -106,13 +103,12 @@ class Demo:
         produced = f", {new:,} produced in {time.monotonic() - began:.1f} s" if new else ""
         self.say(f"topic        {TOPIC}: {made.total:,} records{produced}")
 
-    def drain(self, holders: Holders, rounds: int) -> tuple[int, float]:
+    def drain(self, holders: Holders, max_seconds: float | None) -> tuple[int, float]:
         """Launch runs until nothing is left; return their number and seconds. Raises NoProgress."""
         launched, seconds, idle = 0, 0.0, 0
         while not (position := self._wait(holders)).done:
             launched += 1
-            outcome = self._run(launched, rounds)
-            rounds *= 2
+            outcome = self._run(launched, max_seconds)
             seconds += outcome.seconds
             moved = bool(outcome.leased) or self._moved(position)
             idle = 0 if outcome.succeeded and moved else idle + 1
@@ -121,7 +117,7 @@ class Demo:
                 raise NoProgress(f"{idle} runs in a row did not get on: {why}. The last log: {outcome.log}")
         return launched, seconds
 
-    def _run(self, number: int, rounds: int) -> RunOutcome:
+    def _run(self, number: int, max_seconds: float | None) -> RunOutcome:
         before = self.look()
         self.say(
             f"run {number}        {before.lag:,} records to do, {before.archiving:,} dead letters to write"
@@ -132,7 +128,7 @@ class Demo:
                 status.update(f"run {number}: {stage}")
                 self._look_after_the_stack()
 
-            outcome = self.launcher.launch(rounds, watch)
+            outcome = self.launcher.launch(max_seconds, watch)
         after = self.look()
         name = outcome.run_id[:8] or "?"
         if outcome.succeeded:
@@ -202,11 +198,11 @@ def run(console: Console, home: Path | None, wanted: Wanted) -> None:
         launcher = Launcher(settings, instance, lock)
         demo = Demo(console, settings, database, topics, launcher)
         demo.produce(wanted)
-        configure(database)
+        QUEUE.configure(database)
         for run_id in launcher.bury():
             say(f"run {run_id[:8]} of an earlier demo was killed")
         to_do = demo.look().lag
-        launched, seconds = demo.drain(Holders(database, instance, GROUP), wanted.rounds)
+        launched, seconds = demo.drain(Holders(database, instance, GROUP), wanted.seconds)
         position = demo.look()
         if launched:
             rate = to_do / seconds
@@ -236,10 +232,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--records", type=int, default=FLIGHTS, help="how many flights the topic should have")
     parser.add_argument("--more", type=int, default=0, help="produce so many flights beyond what is there")
     parser.add_argument(
-        "--rounds", type=int, default=FIRST_ROUNDS, help="how many rounds the first run may do"
+        "--seconds",
+        type=float,
+        help="after so many seconds a run begins no round (default: as defs.yaml says)",
     )
     given = parser.parse_args(arguments)
-    wanted = Wanted(given.records, given.more, given.rounds)
+    wanted = Wanted(given.records, given.more, given.seconds)
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH_OF_A_LOG)

@@ -1,20 +1,18 @@
 """How is a run launched, watched, and buried when it was killed?
 
-A run is ``dagster job execute`` in a process of its own: recorded in the instance, visible in the UI, and
-ended as a whole by a signal. The demo holds a lock on a file, which the run's process inherits: whoever gets
-that lock knows that no run of an earlier demo is alive, whatever was killed, and may call those still marked
-as started dead.
+A run is made as the UI makes one, with the code location it is from, so that it is seen there and can be executed
+again; then it is executed in a process of its own, as Dagster's launcher does, and is ended as a whole by a signal.
+The demo holds a lock on a file, which the run's process inherits: whoever gets that lock knows that no run of an
+earlier demo is alive, whatever was killed, and may call those still marked as started dead.
 """
 
 import fcntl
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,15 +20,31 @@ from pathlib import Path
 
 import dagster as dg
 
-from orchestration.defs.flight_delays.group import NAME, TAGS
+# A run that the UI can execute again names where its code is, and Dagster has no public face for that (1.13).
+from dagster._core.definitions.reconstruct import ReconstructableRepository
+from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
+from dagster._core.origin import JobPythonOrigin
+from dagster._core.remote_origin import (
+    ManagedGrpcPythonEnvCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from dagster._grpc.types import ExecuteRunArgs
+from dagster_shared.serdes import serialize_value
+
+from orchestration.definitions import defs
+from orchestration.demo.queue import NAME, QUEUE
+from sharequeue.dagster.lineage import ACCEPTED
 from sharequeue.dagster.sensors import AT_WORK
 from sharequeue.local import dagster_ui
 from sharequeue.local.home import Home
 from sharequeue.settings import Settings
 
 HOME_TAG = "sharequeue/demo-home"
-LAUNCH_TAG = "sharequeue/demo-launch"
 POLL_SECONDS = 0.25
+_LOCATION = {"module_name": "orchestration.definitions", "location_name": "sharequeue"}
+"""As `workspace.yaml` has it."""
 
 _STAGE = re.compile(r" - (?:\w+ - )?(round \d+: .+|STEP_START - Started execution of step \"\w+\")")
 
@@ -64,25 +78,32 @@ class Launcher:
             self._instance.report_run_failed(run, "The process of this run is gone: it was killed.")
         return [run.run_id for run in dead]
 
-    def launch(self, max_rounds: int, watch: Callable[[str], None]) -> RunOutcome:
+    def launch(self, max_seconds: float | None, watch: Callable[[str], None]) -> RunOutcome:
         """Launch a run and wait for its end; ``watch`` hears its stage, again and again.
 
         An interrupt goes to the run first, which then gives back what it holds.
         """
-        launch_id = uuid.uuid4().hex[:12]
+        run = self._create(max_seconds)
         folder = Home.at(self._settings.home).logs / "runs"
         folder.mkdir(parents=True, exist_ok=True)
-        log = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{launch_id}.log"
-        config = log.with_suffix(".json")
-        config.write_text(json.dumps({"ops": {"accepted_flights": {"config": {"max_rounds": max_rounds}}}}))
+        log = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{run.run_id[:8]}.log"
+        arguments = ExecuteRunArgs(
+            job_origin=_origin(),
+            run_id=run.run_id,
+            instance_ref=self._instance.get_ref(),
+            set_exit_code_on_failure=True,
+        )
         began = time.monotonic()
         with log.open("wb") as output:
             process = subprocess.Popen(
-                self._command(launch_id, config),
+                [sys.executable, "-m", "dagster", "api", "execute_run"],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=dagster_ui.environment(self._settings),
+                env={
+                    **dagster_ui.environment(self._settings),
+                    "DAGSTER_EXECUTE_RUN_ARGS": serialize_value(arguments),
+                },
                 cwd=dagster_ui.repository(),
                 pass_fds=(self._lock,),
                 # Ctrl-C is for the demo, which passes it on once and waits.
@@ -93,7 +114,23 @@ class Launcher:
         except BaseException:
             _end(process)
             raise
-        return self._outcome(launch_id, process.returncode, time.monotonic() - began, log)
+        return self._outcome(run.run_id, process.returncode, time.monotonic() - began, log)
+
+    def _create(self, max_seconds: float | None) -> dg.DagsterRun:
+        """The run as a record of the instance, not begun yet."""
+        bounds = {} if max_seconds is None else {"max_seconds": max_seconds}
+        return self._instance.create_run_for_job(
+            defs().get_repository_def().get_job(NAME),
+            run_config={"ops": {f"{NAME}_accepted": {"config": bounds}}},
+            tags={
+                **QUEUE.run_tags,
+                HOME_TAG: str(self._settings.home),
+                # The demo repeats a failed run itself; a daemon that did so too would only be in its way.
+                "dagster/max_retries": "0",
+            },
+            remote_job_origin=_remote_origin(),
+            job_code_origin=_origin(),
+        )
 
     def checks(self) -> list[dg.AssetCheckEvaluation]:
         """The check results of the latest successful run."""
@@ -108,17 +145,6 @@ class Launcher:
             if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION
         ]
 
-    def _command(self, launch_id: str, config: Path) -> list[str]:
-        tags = {
-            **TAGS,
-            HOME_TAG: str(self._settings.home),
-            LAUNCH_TAG: launch_id,
-            # The demo repeats a failed run itself; a daemon that did so too would only be in its way.
-            "dagster/max_retries": "0",
-        }
-        what = ("-m", "orchestration.definitions", "-j", NAME, "-c", str(config), "--tags", json.dumps(tags))
-        return [sys.executable, "-m", "dagster", "job", "execute", *what]
-
     def _watch(self, process: "subprocess.Popen[bytes]", log: Path, watch: Callable[[str], None]) -> None:
         stage = "starting"
         with log.open(errors="replace") as lines:
@@ -128,13 +154,14 @@ class Launcher:
                 watch(stage)
                 time.sleep(POLL_SECONDS)
 
-    def _outcome(self, launch_id: str, returncode: int, seconds: float, log: Path) -> RunOutcome:
-        runs = self._instance.get_runs(dg.RunsFilter(tags={LAUNCH_TAG: launch_id}), limit=1)
-        if not runs:
-            return RunOutcome(
-                "", False, seconds, None, 0, f"it ended before it began: {_last_line(log)}", log
-            )
-        run = runs[0]
+    def _outcome(self, run_id: str, returncode: int, seconds: float, log: Path) -> RunOutcome:
+        run = self._instance.get_run_by_id(run_id)
+        if run is None:
+            return RunOutcome("", False, seconds, None, 0, "it was deleted while it ran", log)
+        if run.status == dg.DagsterRunStatus.NOT_STARTED:
+            reason = f"it ended before it began: {_last_line(log)}"
+            self._instance.report_run_failed(run, reason)
+            return RunOutcome(run_id, False, seconds, None, 0, reason, log)
         if not run.is_finished:
             self._instance.report_run_failed(run, f"The process of this run ended with {returncode}.")
         succeeded = run.status == dg.DagsterRunStatus.SUCCESS
@@ -146,7 +173,7 @@ class Launcher:
     def _figures(self, run_id: str) -> dict[str, int]:
         for entry in self._instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION):
             made = entry.asset_materialization
-            if made is not None and made.asset_key.path == ["accepted_flights"]:
+            if made is not None and made.asset_key.path[-1] == ACCEPTED:
                 return {
                     name: value.value
                     for name, value in made.metadata.items()
@@ -204,6 +231,25 @@ def stage_of(line: str) -> str | None:
         return None
     stage = found.group(1).strip()
     return stage if stage.startswith("round") else stage.rsplit('"', 2)[1].replace("_", " ")
+
+
+def _origin() -> JobPythonOrigin:
+    """Where the run's process finds the job's code."""
+    repository = ReconstructableRepository.for_module(
+        _LOCATION["module_name"], "defs", str(dagster_ui.repository())
+    )
+    return repository.get_reconstructable_job(NAME).get_python_origin()
+
+
+def _remote_origin() -> RemoteJobOrigin:
+    """Where the UI finds the job: the code location of `workspace.yaml`."""
+    target = LoadableTargetOrigin(
+        executable_path=sys.executable,
+        module_name=_LOCATION["module_name"],
+        working_directory=str(dagster_ui.repository()),
+    )
+    location = ManagedGrpcPythonEnvCodeLocationOrigin(target, _LOCATION["location_name"])
+    return RemoteJobOrigin(RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME), NAME)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -12,8 +12,8 @@ import dagster as dg
 from rich.console import Console
 from rich.table import Table
 
-from orchestration.defs.flight_delays.group import DEAD_LETTER_TOPIC, GROUP, NAME
 from orchestration.demo.position import Position
+from orchestration.demo.queue import DEAD_LETTER_TOPIC, GROUP, NAME
 from sharequeue.dagster.reports import OUTCOMES, histogram
 from sharequeue.settings import Settings
 from sharequeue.values import ArchivedRun, DeliveryCount
@@ -43,7 +43,7 @@ def show_places(console: Console, settings: Settings) -> None:
     console.print(
         "                flights/ (Parquet by lease), flights-exceptions/ (with the reason of each),"
     )
-    console.print("                delay_summary.parquet (per carrier and day)")
+    console.print("                flight_delays/delays.parquet (per carrier and day)")
     console.print("\n[bold]Next[/bold]")
     programs = _programs()
     for command, what in (

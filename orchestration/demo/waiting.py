@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import dagster as dg
 import sqlalchemy as sa
 
-from orchestration.defs.flight_delays.group import CLIENT_ID_PREFIX
 from orchestration.demo.position import Position
+from sharequeue.dagster.assets.accepted import CLIENT_ID_PREFIX
 from sharequeue.database import Database
 from sharequeue.state import State
 from sharequeue.values import LeaseRow

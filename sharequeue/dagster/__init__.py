@@ -1,8 +1,41 @@
-"""What a Dagster code location needs for a share group: assets' reports, checks, sensors, redrives, resources.
+"""A share group in Dagster: assets, checks, a sensor, a schedule and jobs, from a `defs.yaml`.
 
-Needs the extra `dagster`.
+What a code location needs, by what it is for:
+
+- a queue: `ShareGroupComponent` in a `defs.yaml`; or, without YAML, `share_group_defs` of a `ShareGroup`;
+- what its definitions take: the resources `SettingsResource`, `StateResource`, `SparkResource`, which
+  `share_group_resources` gives together;
+- to change a run or the looks of assets: `Processing`, which `ShareGroupComponent.execute` gets, and `AssetData`.
+
+Needs the extra `dagster`. Importing it loads Dagster, and neither Spark nor Great Expectations.
 """
 
 from sharequeue.extras import require
 
 require("dagster", "dagster", "great_expectations", "matplotlib")
+
+from sharequeue.dagster.assets.accepted import Processing
+from sharequeue.dagster.component import ShareGroupComponent
+from sharequeue.dagster.definitions import share_group_defs
+from sharequeue.dagster.lineage import AssetData
+from sharequeue.dagster.names import NameCollision
+from sharequeue.dagster.resources import (
+    SettingsResource,
+    SparkResource,
+    StateResource,
+    share_group_resources,
+)
+from sharequeue.dagster.share_group import ShareGroup
+
+__all__ = [
+    "AssetData",
+    "NameCollision",
+    "Processing",
+    "SettingsResource",
+    "ShareGroup",
+    "ShareGroupComponent",
+    "SparkResource",
+    "StateResource",
+    "share_group_defs",
+    "share_group_resources",
+]

@@ -14,6 +14,7 @@ import dagster as dg
 from sharequeue.dagster.quality import dead_letters, expectations
 from sharequeue.dagster.reports import table
 from sharequeue.dagster.resources import SettingsResource, StateResource
+from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
@@ -30,9 +31,10 @@ _ANY_LIMIT = 1
 
 
 def dead_letter_checks(
-    group_id: str, name: str, asset: dg.AssetKey, after: Sequence[dg.AssetKey]
+    group: ShareGroup, asset: dg.AssetKey, after: Sequence[dg.AssetKey]
 ) -> dg.AssetChecksDefinition:
-    """The checks on the dead letters of ``group_id``, made after the assets ``after`` in a run."""
+    """The checks on the dead letters of `group`, made after the assets `after` in a run."""
+    group_id = group.group
     reconciled = dg.AssetCheckSpec(
         name=RECONCILED,
         asset=asset,
@@ -47,7 +49,7 @@ def dead_letter_checks(
     )
     suite = expectations.check_specs(asset, dead_letters.expectations(group_id, _ANY_LIMIT), after)
 
-    @dg.multi_asset_check(name=name, specs=[*suite, reconciled, none_held])
+    @dg.multi_asset_check(name=f"{group.name}_dead_letter_suite", specs=[*suite, reconciled, none_held])
     def checks(
         context: dg.AssetCheckExecutionContext, settings: SettingsResource, queue: StateResource
     ) -> Iterator[dg.AssetCheckResult]:
@@ -82,11 +84,12 @@ def _none_held(asset: dg.AssetKey, state: State, group_id: str) -> dg.AssetCheck
     )
 
 
-def state_checks(group_id: str, name: str, asset: dg.AssetKey) -> dg.AssetChecksDefinition:
-    """The checks of the state's own invariants, on the asset ``asset``."""
+def state_checks(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinition:
+    """The checks of the state's own invariants, on the asset `asset`."""
+    group_id = group.group
 
     @dg.multi_asset_check(
-        name=name,
+        name=f"{group.name}_state_invariants",
         specs=[
             dg.AssetCheckSpec(
                 STATE_VERIFIED,

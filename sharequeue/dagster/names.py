@@ -11,13 +11,23 @@ import keyword
 import re
 from collections.abc import Iterable
 
+from sharequeue.offsets import OffsetSet
+
 GROUP_TAG = "sharequeue/group"
+MEMBER_TAG = "sharequeue/member"
+LEASES_TAG = "sharequeue/leases"
+"""On a run: its group, the member it was, and the ids of its leases. The group's is on its assets too."""
 
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_]")
 _RESERVED_BY_DAGSTER = frozenset(
     {"context", "conf", "config", "meta", "arg_dict", "dict", "input_arg_dict", "output_arg_dict"}
     | {"int", "str", "float", "bool", "input", "output", "type"}
 )
+
+
+_NOT_ALLOWED_IN_TAGS = re.compile(r"[^A-Za-z0-9_.-]")
+_LONGEST_TAG_VALUE = 63
+_MOST_LEASE_RUNS = 20
 
 
 class NameCollision(ValueError):
@@ -51,3 +61,22 @@ def dagster_names(group_ids: Iterable[str]) -> dict[str, str]:
         if owner != group_id:
             raise NameCollision(dagster_name(group_id), owner, group_id)
     return {group_id: name for name, group_id in taken.items()}
+
+
+def asset_tag_value(group_id: str) -> str:
+    """A group's id as the value of an asset's tag, for which Dagster bounds length and characters.
+
+    A run's tag has no such bounds, and carries the id as it is.
+    """
+    return _NOT_ALLOWED_IN_TAGS.sub("_", group_id)[:_LONGEST_TAG_VALUE]
+
+
+def lease_tag_value(lease_ids: Iterable[int]) -> str:
+    """The ids of a run's leases as a tag: `3-7,9`. Of very many the first ones, and that there are more."""
+    ids = sorted(set(lease_ids))
+    runs = [
+        f"{first}-{last}" if last > first else str(first)
+        for first, last in OffsetSet.from_runs(ids, ids).runs()
+    ]
+    kept = runs[:_MOST_LEASE_RUNS]
+    return ",".join(kept) + (f",… ({len(ids)} leases)" if len(runs) > len(kept) else "")

@@ -14,6 +14,7 @@ import dagster as dg
 from pydantic import Field
 
 from sharequeue.dagster.resources import SettingsResource, StateResource
+from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.redrive.redrive import MAX_REDRIVES, Redrive, RedrivePlan, RedriveReport
 from sharequeue.redrive.selection import RedriveRefused, Selection, parse_header, parse_offsets
@@ -64,17 +65,18 @@ class Redriving(dg.Config):
             raise dg.Failure(f"the redrive's config cannot be read: {error}", allow_retries=False) from error
 
 
-def redrive_asset(group_id: str, name: str, tags: Mapping[str, str]) -> dg.AssetsDefinition:
-    """The asset ``<name>_redriven``: dead letters of ``group_id`` put back, in a Dagster group of its own."""
+def redrive_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefinition:
+    """The asset `redriven`: dead letters of `group` put back."""
+    group_id = group.group
 
-    @dg.asset(name=f"{name}_redriven", group_name=f"{name}_redrive", kinds={"kafka"}, tags=dict(tags))
+    @dg.multi_asset(specs=[spec], name=f"{group.name}_redriven")
     def redriven(
         context: dg.AssetExecutionContext,
         config: Redriving,
         settings: SettingsResource,
         queue: StateResource,
-    ) -> dg.MaterializeResult[None]:
-        """Dead letters put back to work, each once; a dry run unless `execute` is set in the config."""
+    ) -> Any:
+        """Dead letters put back to work, each once; a dry run unless the config says `execute`."""
         topic = GroupConfigs.load(queue.database, group_id).dead_letter_topic
         if not topic:
             raise dg.Failure(f"group {group_id} has no dead-letter topic", allow_retries=False)

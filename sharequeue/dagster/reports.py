@@ -5,7 +5,7 @@ table and a picture. The figures are those of ``State.figures``, the picture of 
 Postgres; nothing is computed here that SQL already computes.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,11 @@ from sharequeue.dagster import plots
 from sharequeue.deadletters.writer import DeadLetterReport
 from sharequeue.state.journal import Day
 from sharequeue.state.reports import SharePartitionReport
-from sharequeue.values import DeliveryCount, SharePartitionStatus
+from sharequeue.values import ArchivedRun, DeliveryCount, SharePartitionStatus
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sharequeue.spark.report import RunReport
 
 Metadata = dict[str, Any]
@@ -88,8 +90,8 @@ def run(report: "RunReport") -> Metadata:
     }
 
 
-def dead_letters(report: DeadLetterReport) -> Metadata:
-    """What a drain wrote and what it had to leave, in records, with the reasons."""
+def dead_letters(report: DeadLetterReport, written: Sequence[ArchivedRun]) -> Metadata:
+    """What was written since the last report, by whomever; what this drain did of it; what is held, and why."""
     held = [
         dg.TableRecord({"share_partition": str(h.share_partition), "records": h.records, "reason": h.reason})
         for h in report.held
@@ -99,13 +101,33 @@ def dead_letters(report: DeadLetterReport) -> Metadata:
         dg.TableColumn("records", "int"),
         dg.TableColumn("reason", "string"),
     ]
+    by_cause: Counter[tuple[str, str, int]] = Counter()
+    for run in written:
+        outcome = "dropped" if run.dropped else run.cause
+        by_cause[run.share_partition.topic, outcome, run.delivery_count] += run.offsets.count
+    causes = [
+        dg.TableRecord({"topic": topic, "cause": cause, "delivery_count": count, "records": records})
+        for (topic, cause, count), records in sorted(by_cause.items())
+    ]
     return {
-        "topic": report.topic,
+        "dead_letter_topic": report.topic or "none",
+        "new_records": sum(run.offsets.count for run in written if not run.dropped),
         "written_records": report.written,
         "resumed_records": report.resumed,
-        "dropped_records": report.dropped,
+        "dropped_records": sum(run.offsets.count for run in written if run.dropped),
         "held_records": sum(h.records for h in report.held),
         "drain_seconds": round(report.seconds, 3),
+        "by_cause": dg.MetadataValue.table(
+            records=causes,
+            schema=dg.TableSchema(
+                columns=[
+                    dg.TableColumn("topic", "string"),
+                    dg.TableColumn("cause", "string"),
+                    dg.TableColumn("delivery_count", "int"),
+                    dg.TableColumn("records", "int"),
+                ]
+            ),
+        ),
         "held": dg.MetadataValue.table(records=held, schema=dg.TableSchema(columns=columns)),
     }
 
@@ -159,6 +181,32 @@ def table(rows: Sequence[object], columns: Mapping[str, str]) -> dg.TableMetadat
         records=[dg.TableRecord({name: _cell(getattr(row, name)) for name in columns}) for row in rows],
         schema=dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in columns.items()]),
     )
+
+
+def preview(frame: "pd.DataFrame", rows: int) -> dg.TableMetadataValue:
+    """The first rows of a small table."""
+    kinds = {"i": "int", "u": "int", "f": "float", "b": "bool"}
+    columns = {str(name): kinds.get(kind.kind, "string") for name, kind in frame.dtypes.items()}
+    return dg.MetadataValue.table(
+        records=[
+            dg.TableRecord(
+                {name: _plain(value, columns[name]) for name, value in zip(columns, row, strict=True)}
+            )
+            for row in frame.head(rows).itertuples(index=False)
+        ],
+        schema=dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in columns.items()]),
+    )
+
+
+def _plain(value: Any, kind: str) -> str | int | float | bool | None:
+    """A cell as JSON has it; numpy's own numbers are none."""
+    if value is None or value != value:
+        return None
+    if kind == "int":
+        return int(value)
+    if kind == "float":
+        return float(value)
+    return bool(value) if kind == "bool" else str(value)
 
 
 def _cell(value: Any) -> Any:

@@ -4,10 +4,11 @@ Each resource opens what it stands for when a run first needs it and closes it w
 seconds to start, so its session is made at the first touch: a run that finds nothing to do never pays for it.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from sharequeue.database import Database
 from sharequeue.settings import Settings
@@ -62,9 +63,15 @@ class StateResource(dg.ConfigurableResource[Any]):
 
 
 class SparkResource(dg.ConfigurableResource[Any]):
-    """One Spark session per run, made at the first touch, stopped at the end of the run."""
+    """One Spark session per run, made at the first touch, stopped at the end of the run.
+
+    `conf` is Spark's own (memory, packages, credentials by `dg.EnvVar`) and wins over ours; `master` is the settings'
+    when None.
+    """
 
     settings: dg.ResourceDependency[SettingsResource]
+    master: str | None = None
+    conf: dict[str, str] = Field(default={}, description="Spark's own configuration.")
     _session: Any = PrivateAttr(default=None)
 
     def session(self, app_name: str) -> "SparkSession":
@@ -72,7 +79,10 @@ class SparkResource(dg.ConfigurableResource[Any]):
         if self._session is None:
             from sharequeue.spark.session import spark_session
 
-            self._session = spark_session(self.settings.load(), app_name)
+            settings = self.settings.load()
+            if self.master is not None:
+                settings = settings.replace(spark_master=self.master)
+            self._session = spark_session(settings, app_name, self.conf)
         session: SparkSession = self._session
         return session
 
@@ -81,3 +91,21 @@ class SparkResource(dg.ConfigurableResource[Any]):
         if self._session is not None:
             self._session.stop()
             self._session = None
+
+
+def share_group_resources(
+    *, home: str | None = None, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> dg.Definitions:
+    """What the definitions of share groups take, for a whole code location; `conf` and `master` are Spark's.
+
+    All steps of a run share one process, and so one Spark session: also when somebody materializes assets in the UI.
+    """
+    settings = SettingsResource(home=home)
+    return dg.Definitions(
+        resources={
+            "settings": settings,
+            "queue": StateResource(settings=settings),
+            "spark": SparkResource(settings=settings, master=master, conf=dict(conf or {})),
+        },
+        executor=dg.in_process_executor,
+    )

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from sharequeue.dagster.names import GROUP_TAG, dagster_name
+from sharequeue.dagster.names import GROUP_TAG
 from sharequeue.dagster.resources import StateResource
+from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.values import SharePartitionStatus
 
-INTERVAL_SECONDS = 30
 PAUSE_AFTER_FAILURE_SECONDS = 300
 
 AT_WORK = [
@@ -28,14 +28,15 @@ AT_WORK = [
 ]
 
 
-def lag_sensor(group_id: str, job_name: str) -> dg.SensorDefinition:
-    """A sensor, stopped until switched on, that keeps ``job_name`` running while ``group_id`` lags."""
+def lag_sensor(group: ShareGroup) -> dg.SensorDefinition:
+    """A sensor that keeps the group's job running while the group lags."""
+    group_id, job_name, given = group.group, group.name, group.automation.sensor
 
     @dg.sensor(
-        name=f"{dagster_name(group_id)}_lag",
+        name=f"{group.name}_lag",
         job_name=job_name,
-        minimum_interval_seconds=INTERVAL_SECONDS,
-        default_status=dg.DefaultSensorStatus.STOPPED,
+        minimum_interval_seconds=given.interval_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING if given.enabled else dg.DefaultSensorStatus.STOPPED,
         description=f"Requests a run of {job_name} while {group_id} has records that nobody holds.",
     )
     def sensor(context: dg.SensorEvaluationContext, queue: StateResource) -> dg.SensorResult | dg.SkipReason:

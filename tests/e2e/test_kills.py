@@ -31,8 +31,7 @@ LONGER_THAN_ANY_LOCK_SECONDS = 60
 FLIGHTS = 900
 """One day of flights and a little more: the cancelled ones stand at the end of their day."""
 SERVERS = ("service", "kafka", "postgres")
-SMALL = ("--records", str(FLIGHTS), "--rounds", "30")
-"""Rounds enough for one run to do it all: what a dead run held comes back in parts, one after the other."""
+SMALL = ("--records", str(FLIGHTS))
 
 
 def until_leased(stack: DemoStack, demo: DemoProcess, records: int = 1, after: int = 0) -> int:

@@ -21,7 +21,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from orchestration.defs.flight_delays.group import NAME, configure
+from orchestration.demo.queue import NAME, QUEUE
 from pipelines.flights.records import produce
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
@@ -126,7 +126,7 @@ def roles(demo_stack: DemoStack) -> Roles:
     )
     produce(demo_stack.settings, limit=FLIGHTS)
     with Database(urls["coordinator"]) as service:
-        configure(service)
+        QUEUE.configure(service)
     started = json.loads(sharequeue(demo_stack, "up", "--ui", "--output", "json", **demo_stack.environment))
     return Roles(demo_stack, urls, started["dagster"])
 

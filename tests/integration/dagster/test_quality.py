@@ -17,6 +17,7 @@ from sharequeue.local.stack import StackInfo
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.values import AcknowledgeType, SharePartition
+from tests.fix_dagster import share_group
 from tests.fix_deadletters import GivenUp
 from tests.fix_stack import MakeTopic
 
@@ -45,8 +46,8 @@ def run_checks(stack: StackInfo, ours: GivenUp) -> RunChecks:
         checks = dg.Definitions(
             assets=[dg.AssetSpec(DEAD_LETTERS), dg.AssetSpec(LAG)],
             asset_checks=[
-                dead_letter_checks(ours.group, "dead_letter_suite", DEAD_LETTERS, after=[]),
-                state_checks(ours.group, "state_invariants", LAG),
+                dead_letter_checks(share_group(ours.group), DEAD_LETTERS, after=[]),
+                state_checks(share_group(ours.group), LAG),
             ],
             jobs=[dg.define_asset_job("checks", selection=dg.AssetSelection.all_asset_checks())],
             resources={"settings": settings, "queue": StateResource(settings=settings)},

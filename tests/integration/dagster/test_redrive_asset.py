@@ -14,10 +14,10 @@ from sharequeue.dagster.redrive import redrive_asset
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.local.stack import StackInfo
 from sharequeue.offsets import OffsetSet
+from tests.fix_dagster import share_group
 from tests.fix_deadletters import GivenUp
 
-NAME = "redrive_test"
-LETTERS = dg.AssetKey("letters")
+LETTERS, REDRIVEN = dg.AssetKey("letters"), dg.AssetKey("redriven")
 Launch = Callable[..., dg.ExecuteInProcessResult]
 
 
@@ -35,11 +35,12 @@ def case(given_up: Callable[..., GivenUp]) -> GivenUp:
 def definitions(stack: StackInfo, case: GivenUp) -> dg.Definitions:
     """Give the asset, and the checks on the letters it takes from, each with its job."""
     settings = SettingsResource(home=str(stack.home))
+    group = share_group(case.group)
     return dg.Definitions(
-        assets=[redrive_asset(case.group, NAME, {}), dg.AssetSpec(LETTERS)],
-        asset_checks=[dead_letter_checks(case.group, "suite", LETTERS, after=[])],
+        assets=[redrive_asset(dg.AssetSpec(REDRIVEN), group), dg.AssetSpec(LETTERS)],
+        asset_checks=[dead_letter_checks(group, LETTERS, after=[])],
         jobs=[
-            dg.define_asset_job("redrive", selection=[f"{NAME}_redriven"]),
+            dg.define_asset_job("redrive", selection=[REDRIVEN]),
             dg.define_asset_job("checks", selection=dg.AssetSelection.all_asset_checks()),
         ],
         resources={"settings": settings, "queue": StateResource(settings=settings)},
@@ -51,16 +52,18 @@ def launch(definitions: dg.Definitions) -> Launch:
     """Give a function that runs the asset in this process, with the config given."""
 
     def run(raise_on_error: bool = True, **config: object) -> dg.ExecuteInProcessResult:
-        return definitions.resolve_job_def("redrive").execute_in_process(
-            run_config={"ops": {f"{NAME}_redriven": {"config": config}}}, raise_on_error=raise_on_error
+        job = definitions.resolve_job_def("redrive")
+        (node,) = job.nodes
+        return job.execute_in_process(
+            run_config={"ops": {node.name: {"config": config}}}, raise_on_error=raise_on_error
         )
 
     return run
 
 
 def figures(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
-    (materialization,) = result.asset_materializations_for_node(f"{NAME}_redriven")
-    return {name: value.value for name, value in materialization.metadata.items()}
+    (made,) = result.get_asset_materialization_events()
+    return {name: value.value for name, value in made.materialization.metadata.items()}
 
 
 def ends(case: GivenUp) -> int:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from orchestration.defs.flight_delays import group as flights
+from orchestration.demo.queue import QUEUE
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
 from sharequeue.deadletters.writer import DeadLetterWriter
@@ -67,7 +67,7 @@ def test_a_job_works_as_worker_and_reader(
     with Database(urls["service"]) as service:
         alter_group_configs(service, group, {"share.auto.offset.reset": "earliest"})
         alter_group_configs(service, group, {"errors.deadletterqueue.topic.name": letters})
-        flights.configure(service)
+        QUEUE.configure(service)
         State(service).initialize(at, topics.describe([topic])[topic].topic_id, 0, 1)
 
     def handler(records: DataFrame) -> DataFrame:
@@ -79,7 +79,7 @@ def test_a_job_works_as_worker_and_reader(
     holder = Holder([at])
     with Database.open(settings) as database:
         state = State(database)
-        assert flights.configure(database).own
+        assert QUEUE.configure(database).own
         report = run_rounds(
             settings, job, membership=holder, state=state, topics=topics, spark=spark, max_records=20
         )

@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from orchestration.definitions import defs
-from orchestration.defs.flight_delays import group
-from sharequeue.groups.configs import validate_group_config
+from orchestration.demo.queue import QUEUE
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -28,17 +27,16 @@ def repository() -> dg.RepositoryDefinition:
 def test_one_job_makes_the_assets_in_the_order_of_the_life_of_a_record(
     repository: dg.RepositoryDefinition,
 ) -> None:
-    """Accept, summarise, sweep, dead-letter, report, check: the job's steps in the order of their execution."""
+    """Accept, dead-letter and summarise, report, check: the job's steps in the order of their execution."""
     steps = repository.get_job("flight_delays").nodes_in_topological_order
     assert [step.name for step in steps] == [
-        "accepted_flights",
-        "delay_summary",
-        "swept_locks",
-        "dead_letters",
-        "spso_and_lag",
-        "delivery_counts",
-        "flight_delays_state_invariants",
+        "flight_delays_accepted",
+        "flight_delays_dead_letters",
+        "flight_delays_delays",
+        "flight_delays_delivery_counts",
+        "flight_delays_spso_and_lag",
         "flight_delays_dead_letter_suite",
+        "flight_delays_state_invariants",
     ]
 
 
@@ -50,7 +48,7 @@ def test_the_job_runs_in_one_process(repository: dg.RepositoryDefinition) -> Non
 def test_automation_is_off_until_switched_on(repository: dg.RepositoryDefinition) -> None:
     """Neither the sensor nor the schedule runs by itself in a fresh instance."""
     assert repository.get_sensor_def("flight_delays_lag").default_status == dg.DefaultSensorStatus.STOPPED
-    schedule = repository.get_schedule_def("flight_delays_nightly")
+    schedule = repository.get_schedule_def("flight_delays_schedule")
     assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
 
 
@@ -112,11 +110,5 @@ def test_the_group_is_the_pipelines() -> None:
     """The names that definitions repeat, so as not to import Spark, are those of the pipeline."""
     from pipelines.flights.pipeline import flight_delays
 
-    assert flight_delays.group == group.GROUP
-    assert flight_delays.topics == (group.TOPIC,)
-
-
-@pytest.mark.parametrize(("name", "value"), group.CONFIGS.items())
-def test_the_groups_configs_are_valid(name: str, value: str) -> None:
-    """Every config of the example group exists and is within the service's bounds."""
-    validate_group_config(name, value)
+    assert flight_delays.group == QUEUE.group
+    assert list(flight_delays.topics) == list(QUEUE.topics)

@@ -63,7 +63,7 @@ def test_held_dead_letters_say_why() -> None:
     report = DeadLetterReport(
         "dlq.g", (PartitionReport(at, written=3),), (Held(at, 7, "no such topic"),), 0.5
     )
-    metadata = reports.dead_letters(report)
+    metadata = reports.dead_letters(report, [])
     assert (metadata["written_records"], metadata["held_records"]) == (3, 7)
     (row,) = metadata["held"].records
     assert row.data["reason"] == "no such topic"

@@ -16,6 +16,7 @@ from sharequeue.dagster.sensors import (
     waiting_records,
 )
 from sharequeue.values import SharePartitionStatus
+from tests.fix_dagster import share_group
 
 GROUP = "flight-delays"
 JOB = "flight_delays"
@@ -63,7 +64,7 @@ class FakeQueue:
 def evaluated(instance: dg.DagsterInstance, *statuses: SharePartitionStatus) -> Iterator[Any]:
     """Give what a tick of the sensor answers."""
     with dg.build_sensor_context(instance=instance, resources={"queue": FakeQueue(*statuses)}) as context:
-        yield lag_sensor(GROUP, JOB)(context)
+        yield lag_sensor(share_group(GROUP))(context)
 
 
 @pytest.fixture

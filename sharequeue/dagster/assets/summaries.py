@@ -1,0 +1,52 @@
+"""An asset for each summary of a pipeline: its partial sums, merged from every lease that counts."""
+
+from typing import Any
+
+import dagster as dg
+
+from sharequeue.dagster import reports
+from sharequeue.dagster.assets.accepted import pipeline_of
+from sharequeue.dagster.files import replace_parquet
+from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
+from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.references import NoSuchObject, Reference
+
+SHOWN_ROWS = 10
+
+
+def summary_asset(spec: dg.AssetSpec, group: ShareGroup, name: str) -> dg.AssetsDefinition:
+    """The asset of one summary: one Parquet file, replaced as a whole."""
+
+    @dg.multi_asset(specs=[spec], name=f"{group.name}_{name}", pool=group.run.pool)
+    def summary(settings: SettingsResource, queue: StateResource, spark: SparkResource) -> Any:
+        from sharequeue.spark.output.manifest import read_manifest, read_output
+
+        job = pipeline_of(group)
+        found = [each for each in job.summaries if each.name == name]
+        if not found:
+            known = ", ".join(each.name for each in job.summaries) or "none"
+            raise dg.Failure(
+                f"summaries: {group.pipeline} has no summary {name!r} (it has: {known})", allow_retries=False
+            )
+        try:
+            merge = Reference.parse(group.summaries[name]).load()
+        except NoSuchObject as error:
+            raise dg.Failure(f"summaries: {name}: {error}", allow_retries=False) from error
+        sink = job.summary_sink(found[0])
+        if not read_manifest(queue.state, group.group, sink):
+            return dg.MaterializeResult(metadata={"dagster/row_count": 0})
+        partials = read_output(spark.session(group.name), queue.state, group.group, sink)
+        merged = merge(partials).toPandas()
+        path = replace_parquet(merged, settings.load().local_output / group.name / f"{name}.parquet")
+        return dg.MaterializeResult(
+            metadata={
+                "dagster/row_count": len(merged),
+                "path": dg.MetadataValue.path(path),
+                "first_rows": reports.preview(merged, SHOWN_ROWS),
+            }
+        )
+
+    return summary
+
+
+__all__ = ["summary_asset"]

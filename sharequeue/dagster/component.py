@@ -1,0 +1,74 @@
+"""A share group as a Dagster component: a `defs.yaml` says which, `share_group_defs` makes its definitions."""
+
+from typing import Annotated
+
+import dagster as dg
+from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
+from pydantic import Field
+
+from sharequeue.dagster.assets.accepted import Processing, process
+from sharequeue.dagster.definitions import share_group_defs
+from sharequeue.dagster.lineage import AssetData
+from sharequeue.dagster.names import dagster_names
+from sharequeue.dagster.share_group import ShareGroup
+
+_translation = TranslationFnResolver[AssetData](
+    lambda data: {"asset": data.name, "group": data.group.group, "topics": list(data.group.topics)}
+)
+
+
+class ShareGroupComponent(ShareGroup, dg.Component):
+    """A share group: its assets, checks, sensor, schedule and jobs, from a `defs.yaml`.
+
+    ```yaml
+    type: sharequeue.dagster.ShareGroupComponent
+    attributes:
+      group: orders
+      topics: [orders]
+      pipeline: my_pipelines.orders:handle
+      configs: {share.auto.offset.reset: earliest, errors.deadletterqueue.topic.name: dlq.orders}
+    ```
+
+    Make a class of your own to change how assets look (`get_asset_spec`) or what a run does (`execute`):
+
+    ```python
+    class AuditedShareGroup(ShareGroupComponent):
+        def execute(self, run):
+            run.context.log.info("begun")
+            return super().execute(run)
+    ```
+    """
+
+    translation: Annotated[TranslationFn[AssetData], _translation] | None = Field(
+        default=None,
+        description="Keys, tags, groups, … of the assets, with `asset`, `group`, `topics` and `spec` in braces.",
+    )
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        """What `dg list components` and Dagster's documentation pages show."""
+        return dg.ComponentTypeSpec(
+            description="A Kafka share group as a batch queue for Spark, with dead letters, checks and reports.",
+            tags=["kafka", "spark", "queue"],
+        )
+
+    def get_asset_spec(self, spec: dg.AssetSpec, data: AssetData) -> dg.AssetSpec:
+        """Return the spec of an asset as it shall be; `spec` is what it would be, `data.name` which one it is."""
+        return spec if self.translation is None else self.translation(spec, data)
+
+    def execute(self, run: Processing) -> "dg.MaterializeResult[None]":
+        """Do the work of the asset `accepted`. `run` has the context, the bounds and the resources."""
+        return process(run)
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return the definitions. Raises NameCollision when another share group would be called the same, ValueError
+        when another `defs.yaml` has this one too.
+        """
+        beside = [each.group for each in context.component_tree.get_all_components(ShareGroupComponent)]
+        dagster_names(beside)
+        if beside.count(self.group) > 1:
+            raise ValueError(f"share group {self.group!r} is defined twice: keep one defs.yaml of it")
+        return share_group_defs(self, execute=self.execute, translate=self.get_asset_spec)
+
+
+__all__ = ["ShareGroupComponent"]

@@ -1,0 +1,88 @@
+"""What does a share group become in Dagster? Assets, checks, a sensor, a schedule and jobs, from one value.
+
+A plain function: `ShareGroupComponent` calls it with what a `defs.yaml` says, and a program that has no YAML calls it
+by itself.
+"""
+
+import dagster as dg
+
+from sharequeue.dagster.assets.accepted import Execute, accepted_asset, process
+from sharequeue.dagster.assets.dead_letters import dead_letters_asset
+from sharequeue.dagster.assets.reports import delivery_counts_asset, spso_and_lag_asset
+from sharequeue.dagster.assets.summaries import summary_asset
+from sharequeue.dagster.checks import dead_letter_checks, state_checks
+from sharequeue.dagster.lineage import (
+    ACCEPTED,
+    DEAD_LETTER_TOPIC,
+    DEAD_LETTERS,
+    DELIVERY_COUNTS,
+    REDRIVEN,
+    SPSO_AND_LAG,
+    Lineage,
+    Translate,
+)
+from sharequeue.dagster.redrive import redrive_asset
+from sharequeue.dagster.sensors import lag_sensor
+from sharequeue.dagster.share_group import Schedule, ShareGroup
+
+
+def share_group_defs(
+    group: ShareGroup, *, execute: Execute = process, translate: Translate = lambda spec, data: spec
+) -> dg.Definitions:
+    """Everything that `group` has in Dagster. It takes the resources `settings`, `queue` and `spark`.
+
+    `execute` does the work of the asset `accepted`; `translate` turns our spec of each asset into the user's.
+    """
+    lineage = Lineage(group, translate)
+    name, reported = group.name, [lineage.key(SPSO_AND_LAG), lineage.key(DELIVERY_COUNTS)]
+    redriven = redrive_asset(lineage[REDRIVEN], group)
+    job = dg.define_asset_job(
+        name,
+        selection=dg.AssetSelection.assets(*lineage.of_a_run),
+        # One process for all of a run: its assets share one JVM, and a kill of the run is a kill of all it does.
+        executor_def=dg.in_process_executor,
+        tags=group.run_tags,
+        description=f"Works through share group {group.group}, then writes dead letters, reports and checks.",
+    )
+    redrive_job = dg.define_asset_job(
+        f"{name}_redrive",
+        selection=dg.AssetSelection.assets(redriven),
+        executor_def=dg.in_process_executor,
+        tags=group.run_tags,
+        description=f"Puts dead letters of share group {group.group} back to work; a dry run unless told to execute.",
+    )
+    schedule = group.automation.schedule
+    return dg.Definitions(
+        assets=[
+            accepted_asset(lineage[ACCEPTED], group, execute),
+            *(summary_asset(lineage[summary], group, summary) for summary in group.summaries),
+            dead_letters_asset(lineage[DEAD_LETTERS], group),
+            lineage[DEAD_LETTER_TOPIC],
+            redriven,
+            spso_and_lag_asset(lineage[SPSO_AND_LAG], group),
+            delivery_counts_asset(lineage[DELIVERY_COUNTS], group),
+        ],
+        asset_checks=[
+            dead_letter_checks(group, asset=lineage.key(DEAD_LETTERS), after=reported),
+            state_checks(group, asset=lineage.key(SPSO_AND_LAG)),
+        ],
+        jobs=[job, redrive_job],
+        sensors=[lag_sensor(group)],
+        schedules=[] if schedule is None else [_schedule(group, schedule)],
+    )
+
+
+def _schedule(group: ShareGroup, given: Schedule) -> dg.ScheduleDefinition:
+    return dg.ScheduleDefinition(
+        name=f"{group.name}_schedule",
+        job_name=group.name,
+        cron_schedule=given.cron,
+        execution_timezone=given.timezone,
+        default_status=dg.DefaultScheduleStatus.RUNNING
+        if given.enabled
+        else dg.DefaultScheduleStatus.STOPPED,
+        description=f"Works through share group {group.group} at set times, whatever the lag.",
+    )
+
+
+__all__ = ["share_group_defs"]

@@ -1,0 +1,152 @@
+"""Which assets does a share group have, and what is made from what?
+
+    kafka/<topic> → accepted → each summary
+                    accepted → dead_letters → dead_letter_topic → redriven
+                    accepted, dead_letters → spso_and_lag, delivery_counts
+
+The source topics are external assets that nobody has to define: Dagster shows what depends on them, and whoever
+fills them may define them under the same key. Every other key begins with the group's prefix, so that two groups
+never meet, even on a shared topic.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from sharequeue.dagster.names import GROUP_TAG, asset_tag_value
+from sharequeue.dagster.share_group import ShareGroup
+
+TOPIC_PREFIX = "kafka"
+"""What the key of an external asset for a topic begins with."""
+
+ACCEPTED, DEAD_LETTERS, DEAD_LETTER_TOPIC, REDRIVEN = (
+    "accepted",
+    "dead_letters",
+    "dead_letter_topic",
+    "redriven",
+)
+SPSO_AND_LAG, DELIVERY_COUNTS = "spso_and_lag", "delivery_counts"
+DEAD_LETTER_TOPIC_CONFIG = "errors.deadletterqueue.topic.name"
+
+
+@dataclass(frozen=True, slots=True)
+class AssetData:
+    """What a translation gets to know of an asset: its name here, and its group."""
+
+    name: str
+    """`accepted`, `dead_letters`, …, or a summary's name."""
+    group: ShareGroup
+
+
+Translate = Callable[[dg.AssetSpec, AssetData], dg.AssetSpec]
+"""From our spec of an asset to the user's: another key, further tags, another group."""
+
+
+class Lineage:
+    """The specs of a share group's assets, translated, with the dependencies between them."""
+
+    def __init__(self, group: ShareGroup, translate: Translate = lambda spec, data: spec) -> None:
+        self.group = group
+        self._translated = {
+            name: translate(_base(group, name, *about), AssetData(name, group))
+            for name, about in _about(group).items()
+        }
+
+    def __getitem__(self, name: str) -> dg.AssetSpec:
+        """The spec of an asset by its name here."""
+        spec = self._translated[name]
+        deps = [self.key(dep) for dep in _DEPS.get(name, (ACCEPTED,))]
+        if name == ACCEPTED:
+            deps = [dg.AssetKey([TOPIC_PREFIX, topic]) for topic in self.group.topics]
+        # What a translation has added stays.
+        return spec.replace_attributes(deps=[*deps, *spec.deps])
+
+    def key(self, name: str) -> dg.AssetKey:
+        """The key of an asset by its name here."""
+        return self._translated[name].key
+
+    @property
+    def of_a_run(self) -> list[dg.AssetKey]:
+        """What a run of the group's job makes."""
+        made = (ACCEPTED, *self.group.summaries, DEAD_LETTERS, SPSO_AND_LAG, DELIVERY_COUNTS)
+        return [self.key(name) for name in made]
+
+
+_DEPS = {
+    DEAD_LETTERS: (ACCEPTED,),
+    DEAD_LETTER_TOPIC: (DEAD_LETTERS,),
+    REDRIVEN: (DEAD_LETTER_TOPIC,),
+    SPSO_AND_LAG: (ACCEPTED, DEAD_LETTERS),
+    DELIVERY_COUNTS: (ACCEPTED, DEAD_LETTERS),
+}
+
+
+def _about(group: ShareGroup) -> dict[str, tuple[str, set[str]]]:
+    """What each asset is, and its kinds."""
+    topics = ", ".join(group.topics)
+    letters = group.configs.get(DEAD_LETTER_TOPIC_CONFIG)
+    return {
+        ACCEPTED: (
+            f"Records of {topics} that share group `{group.group}` has accepted. They count once their "
+            "acknowledgement has committed, each once.",
+            {"kafka", "spark"},
+        ),
+        **{
+            name: (
+                f"The summary `{name}` of what `{group.group}` has accepted, merged from all leases that count.",
+                {"spark", "parquet"},
+            )
+            for name in group.summaries
+        },
+        DEAD_LETTERS: (
+            f"Records that `{group.group}` gave up, rejected or delivered too often, written to the dead-letter "
+            "topic, each exactly once.",
+            {"kafka"},
+        ),
+        DEAD_LETTER_TOPIC: (
+            f"The dead-letter topic{f' `{letters}`' if letters else ''} of `{group.group}`.",
+            {"kafka"},
+        ),
+        REDRIVEN: (
+            f"Dead letters of `{group.group}` put back to work, each once; a dry run unless told to `execute`.",
+            {"kafka"},
+        ),
+        SPSO_AND_LAG: (
+            f"SPSO, lag and what is in flight, for each share-partition of `{group.group}`; kept in Postgres.",
+            {"postgres"},
+        ),
+        DELIVERY_COUNTS: (
+            f"How many records of `{group.group}` ended how, after how many deliveries, since the group began.",
+            {"postgres"},
+        ),
+    }
+
+
+def _base(group: ShareGroup, name: str, description: str, kinds: set[str]) -> dg.AssetSpec:
+    fresh = group.freshness.policy() if group.freshness and name == SPSO_AND_LAG else None
+    return dg.AssetSpec(
+        key=dg.AssetKey([*group.prefix, name]),
+        description=description,
+        group_name=group.name,
+        kinds=kinds,
+        owners=list(group.owners),
+        tags={**group.tags, GROUP_TAG: asset_tag_value(group.group)},
+        freshness_policy=fresh,
+        metadata=_commands(group, name),
+    )
+
+
+def _commands(group: ShareGroup, name: str) -> Mapping[str, Any]:
+    """The group, and the command that shows or does the same from a shell."""
+    topic = group.configs.get(DEAD_LETTER_TOPIC_CONFIG)
+    commands = {
+        ACCEPTED: f"sharequeue run {group.pipeline}",
+        SPSO_AND_LAG: f"sharequeue groups describe {group.group}",
+        DELIVERY_COUNTS: f"sharequeue groups describe {group.group}",
+    }
+    if topic:
+        commands[DEAD_LETTERS] = commands[DEAD_LETTER_TOPIC] = f"sharequeue dlq list {topic}"
+        commands[REDRIVEN] = f"sharequeue dlq redrive {topic}"
+    return {"share_group": group.group, **({"command": commands[name]} if name in commands else {})}

@@ -1,0 +1,113 @@
+"""Objects that a configuration names as text, such as `my_package.my_module:orders`.
+
+What such a text names can be looked for without importing it: loading definitions must not pay for Spark. It is
+imported where it is used.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from sharequeue.names import nearest, shown
+
+__all__ = ["NoSuchObject", "Reference"]
+
+
+class NoSuchObject(ValueError):
+    """A text names no object; the message says what is wrong with it, and what is there instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """An attribute of a module, not imported yet."""
+
+    module: str
+    attribute: str
+
+    @classmethod
+    def parse(cls, text: str) -> Reference:
+        """Read `MODULE:ATTRIBUTE`. Raises NoSuchObject for another form."""
+        module, _, attribute = text.partition(":")
+        if not all(part.isidentifier() for part in (*module.split("."), attribute)):
+            raise NoSuchObject(f"{shown(text)} is not of the form MODULE:NAME, such as my_module:orders")
+        return cls(module, attribute)
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.attribute}"
+
+    def check(self) -> None:
+        """Look for the module's file, and for the name in its text; nothing of it is run.
+
+        Raises NoSuchObject where either is missing. A module without a text of its own, or one that makes its names
+        while it runs (`import *`, `__getattr__`), is taken at its word.
+        """
+        source = self._source()
+        if source is None or source.suffix != ".py":
+            return
+        names, certain = _names(ast.parse(source.read_text(encoding="utf-8"), str(source)))
+        if certain and self.attribute not in names:
+            public = [name for name in names if not name.startswith("_")]
+            raise NoSuchObject(
+                f"module {self.module} has no {self.attribute}. {nearest(self.attribute, public, 'names')}"
+            )
+
+    def load(self) -> Any:
+        """Import the module and return the object. Raises NoSuchObject where either is missing."""
+        try:
+            module = importlib.import_module(self.module)
+        except ModuleNotFoundError as error:
+            if error.name is not None and f"{self.module}.".startswith(f"{error.name}."):
+                raise self._no_module(error.name) from error
+            raise NoSuchObject(f"module {self.module} cannot be imported: {error}") from error
+        try:
+            return getattr(module, self.attribute)
+        except AttributeError as error:
+            raise NoSuchObject(
+                f"module {self.module} has no {self.attribute}. "
+                f"{nearest(self.attribute, [name for name in vars(module) if name[0] != '_'], 'names')}"
+            ) from error
+
+    def _source(self) -> Path | None:
+        """The file of the module. Its packages are not imported either: their `__init__` may need Spark."""
+        path: list[str] | None = None
+        parts = self.module.split(".")
+        for depth in range(1, len(parts) + 1):
+            name = ".".join(parts[:depth])
+            loaded = sys.modules.get(name)
+            spec = getattr(loaded, "__spec__", None) or PathFinder.find_spec(name, path)
+            if spec is None and depth == 1:
+                # Editable installs bring finders of their own.
+                spec = importlib.util.find_spec(name)
+            if spec is None:
+                raise self._no_module(name)
+            path = list(spec.submodule_search_locations or [])
+        return Path(spec.origin) if spec is not None and spec.origin else None
+
+    def _no_module(self, name: str) -> NoSuchObject:
+        return NoSuchObject(f"there is no module {name}, neither in {Path.cwd()} nor among what is installed")
+
+
+def _names(tree: ast.Module) -> tuple[set[str], bool]:
+    """The names that a module's text binds, and whether these must be all."""
+    names: set[str] = set()
+    certain = True
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+                certain &= name != "__getattr__"
+            case ast.Import(names=found) | ast.ImportFrom(names=found):
+                certain &= all(each.name != "*" for each in found)
+                names |= {(each.asname or each.name).partition(".")[0] for each in found}
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case _:
+                pass
+    return names, certain

@@ -1,0 +1,214 @@
+"""What a `defs.yaml` may say: a mistake is refused when it is loaded, with the field and what would be right."""
+
+from __future__ import annotations
+
+import traceback
+from datetime import timedelta
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+from dagster.components.testing import create_defs_folder_sandbox
+
+from sharequeue.dagster import AssetData, NameCollision, ShareGroupComponent, share_group_defs
+from sharequeue.dagster.lineage import Lineage
+from sharequeue.dagster.names import GROUP_TAG, lease_tag_value
+from sharequeue.dagster.share_group import duration
+from tests.fix_dagster import share_group
+
+RESOURCES = """import dagster as dg
+from sharequeue.dagster import share_group_resources
+
+@dg.definitions
+def resources():
+    return share_group_resources()
+"""
+MINIMAL: dict[str, Any] = {
+    "group": "orders",
+    "topics": ["orders"],
+    "pipeline": "pipelines.flights.pipeline:flight_delays",
+}
+
+
+def loaded(*queues: dict[str, Any]) -> dg.Definitions:
+    """The definitions of a project that has these queues, each in a `defs.yaml`."""
+    with create_defs_folder_sandbox() as sandbox:
+        (sandbox.defs_folder_path / "resources.py").write_text(RESOURCES)
+        for at, attributes in enumerate(queues):
+            folder = sandbox.defs_folder_path / f"queue{at}"
+            folder.mkdir()
+            text = {"type": "sharequeue.dagster.ShareGroupComponent", "attributes": attributes}
+            (folder / "defs.yaml").write_text(yaml.safe_dump(text))
+        with sandbox.build_all_defs() as defs:
+            return defs
+
+
+def specs(defs: dg.Definitions) -> dict[str, dg.AssetSpec]:
+    found = {spec.key.to_user_string(): spec for spec in defs.resolve_all_asset_specs()}
+    return {key: spec for key, spec in found.items() if not key.startswith("kafka/")}
+
+
+def refused(*queues: dict[str, Any]) -> str:
+    """Why these queues cannot be loaded: everything that Dagster shows of it."""
+    with pytest.raises(Exception) as raised:  # noqa: PT011 (Dagster wraps it; the text is what is asserted)
+        loaded(*queues)
+    return "".join(traceback.format_exception(raised.value))
+
+
+def test_a_group_topics_and_a_pipeline_are_enough() -> None:
+    """Three lines make the assets, in the lineage of a record, with checks, a sensor and two jobs."""
+    defs = loaded(MINIMAL)
+    found = specs(defs)
+    deps = {key: sorted(dep.asset_key.to_user_string() for dep in spec.deps) for key, spec in found.items()}
+    assert deps == {
+        "orders/accepted": ["kafka/orders"],
+        "orders/dead_letters": ["orders/accepted"],
+        "orders/dead_letter_topic": ["orders/dead_letters"],
+        "orders/redriven": ["orders/dead_letter_topic"],
+        "orders/spso_and_lag": ["orders/accepted", "orders/dead_letters"],
+        "orders/delivery_counts": ["orders/accepted", "orders/dead_letters"],
+    }
+    assert {sensor.name for sensor in defs.sensors or ()} == {"orders_lag"}
+    assert not defs.schedules
+    assert all(
+        spec.description and spec.kinds and spec.metadata["share_group"] == "orders"
+        for spec in found.values()
+    )
+    assert {spec.tags[GROUP_TAG] for spec in found.values()} == {"orders"}
+
+
+def test_two_queues_on_one_topic_stand_side_by_side() -> None:
+    """Nothing of theirs collides, and both depend on the topic's external asset."""
+    found = specs(loaded(MINIMAL, {**MINIMAL, "group": "orders-audit"}))
+    assert len(found) == 12
+    assert [str(dep.asset_key.path) for dep in found["orders_audit/accepted"].deps] == ["['kafka', 'orders']"]
+
+
+def test_groups_that_dagster_could_not_tell_apart_are_refused() -> None:
+    told = refused({**MINIMAL, "group": "a-b"}, {**MINIMAL, "group": "a.b"})
+    assert "the share groups 'a-b' and 'a.b' are both called 'a_b' in Dagster" in told
+
+
+def test_a_group_that_is_defined_twice_is_refused() -> None:
+    assert "share group 'orders' is defined twice: keep one defs.yaml of it" in refused(MINIMAL, MINIMAL)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"group": ""}, "a share group's id is not empty"),
+        ({"group": "g" * 250}, "has 250 characters"),
+        ({"topics": []}, "name at least one topic"),
+        ({"topics": ["a b"]}, "The topic name 'a b' is not legal"),
+        ({"pipeline": "pipelines.flights"}, "not of the form MODULE:NAME"),
+        ({"pipeline": "pipelines.flights.pipeline:flight_delay"}, "Did you mean flight_delays"),
+        ({"pipeline": "pipelines.flight:x"}, "there is no module pipelines.flight"),
+        ({"configs": {"share.delivery.count.limit": 1}}, "share.delivery.count.limit"),
+        ({"configs": {"share.delivery.limit": 5}}, "share.delivery.count.limit"),
+        ({"summaries": {"a-b": "os.path:join"}}, "use letters, digits and underscores"),
+        ({"summaries": {"accepted": "os.path:join"}}, "an asset of every share group has that name"),
+        ({"summaries": {"delays": "pipelines.flights.pipeline:merged_delay"}}, "Did you mean merged_delays"),
+        ({"freshness": {"fail_window": "soon"}}, "'soon' is no duration"),
+        ({"freshness": {"fail_window": "1h", "warn_window": "2h"}}, "warn_window 2h is not shorter"),
+        ({"run": {"max_seconds": 0}}, "max_seconds"),
+        ({"automation": {"sensor": {"interval": 5}}}, "interval"),
+        ({"backfill": {"start": "yesterday"}}, "expected a day, such as 2013-01-01"),
+        ({"pipelines": "x"}, "pipelines"),
+    ],
+)
+def test_a_mistake_is_refused_with_the_field_and_the_fix(given: dict[str, Any], message: str) -> None:
+    assert message in refused({**MINIMAL, **given})
+
+
+def test_translation_gives_keys_tags_and_groups() -> None:
+    """As with dagster-dbt: attributes with templates over `asset`, `group`, `topics` and `spec`."""
+    translation = {"key": "lake/{{ group }}/{{ asset }}", "group_name": "lake", "tags": {"tier": "gold"}}
+    found = specs(loaded({**MINIMAL, "translation": translation}))
+    assert set(found) >= {"lake/orders/accepted", "lake/orders/dead_letters"}
+    (dep,) = found["lake/orders/dead_letters"].deps
+    assert dep.asset_key.to_user_string() == "lake/orders/accepted"
+    assert {spec.group_name for spec in found.values()} == {"lake"}
+    assert found["lake/orders/accepted"].tags["tier"] == "gold"
+    assert found["lake/orders/accepted"].tags[GROUP_TAG] == "orders"
+
+
+def test_prefix_owners_tags_and_freshness_reach_the_assets() -> None:
+    given = {
+        "key_prefix": ["shop", "orders"],
+        "owners": ["team:shop"],
+        "tags": {"tier": "gold"},
+        "freshness": {"fail_window": "2h"},
+    }
+    found = specs(loaded({**MINIMAL, **given}))
+    accepted = found["shop/orders/accepted"]
+    assert accepted.owners == ["team:shop"]
+    assert accepted.tags["tier"] == "gold"
+    assert accepted.freshness_policy is None
+    assert found["shop/orders/spso_and_lag"].freshness_policy == dg.FreshnessPolicy.time_window(
+        fail_window=timedelta(hours=2)
+    )
+
+
+def test_a_component_of_ones_own_changes_the_run_and_the_looks() -> None:
+    """`execute` and `get_asset_spec` are meant to be overridden."""
+
+    class Audited(ShareGroupComponent):
+        def execute(self, run: Any) -> Any:
+            return dg.MaterializeResult(metadata={"audited": True, "group": run.group.group})
+
+        def get_asset_spec(self, spec: dg.AssetSpec, data: AssetData) -> dg.AssetSpec:
+            return spec.replace_attributes(owners=[f"team:{data.name}"])
+
+    component = Audited(**MINIMAL)
+    lineage = Lineage(component, component.get_asset_spec)
+    assert lineage["dead_letters"].owners == ["team:dead_letters"]
+    defs = share_group_defs(component, execute=component.execute, translate=component.get_asset_spec)
+    (accepted, *_) = defs.assets or ()
+    assert isinstance(accepted, dg.AssetsDefinition)
+    resources = {"settings": 1, "queue": 1, "spark": 1}
+    made = dg.materialize([accepted], instance=dg.DagsterInstance.ephemeral(), resources=resources)
+    (event,) = made.get_asset_materialization_events()
+    assert event.materialization.metadata["group"].value == "orders"
+    run = made.dagster_run
+    assert run.run_id
+
+
+def test_the_schedule_and_switches_are_as_given() -> None:
+    automation = {
+        "schedule": {"cron": "0 3 * * *", "timezone": "Europe/Berlin", "enabled": True},
+        "sensor": {"enabled": True, "interval_seconds": 5},
+    }
+    defs = loaded({**MINIMAL, "automation": automation})
+    (schedule,) = defs.schedules or ()
+    assert isinstance(schedule, dg.ScheduleDefinition)
+    assert (schedule.cron_schedule, schedule.execution_timezone) == ("0 3 * * *", "Europe/Berlin")
+    assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
+    lag = next(sensor for sensor in defs.sensors or () if sensor.name == "orders_lag")
+    assert (lag.minimum_interval_seconds, lag.default_status) == (5, dg.DefaultSensorStatus.RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2h", timedelta(hours=2)),
+        ("30m", timedelta(minutes=30)),
+        ("1.5d", timedelta(hours=36)),
+        ("9 s", timedelta(seconds=9)),
+    ],
+)
+def test_durations_are_read(text: str, expected: timedelta) -> None:
+    assert duration(text) == expected
+
+
+def test_leases_become_a_short_tag() -> None:
+    """Ranges, and of very many the first ones."""
+    assert lease_tag_value([3, 4, 5, 9]) == "3-5,9"
+    assert lease_tag_value(range(0, 200, 2)).endswith(",… (100 leases)")
+
+
+def test_names_are_refused_without_a_load_too() -> None:
+    """Python users get the same errors as YAML's."""
+    with pytest.raises(ValueError, match="name at least one topic"):
+        share_group("orders", topics=[])
+    assert issubclass(NameCollision, ValueError)
