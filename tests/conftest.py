@@ -27,6 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith("SHAREQUEUE_") and name not in KEPT]:
         del os.environ[name]
     os.environ.pop("DAGSTER_HOME", None)
+    # A JVM of the tests lives for seconds. What its second compiler does never pays, and is a quarter of all CPU.
+    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
 @pytest.hookimpl(trylast=True)

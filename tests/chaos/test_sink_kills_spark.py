@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import random
 import signal
 import subprocess
 import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -171,42 +168,3 @@ def test_a_driver_killed_after_the_users_writer_writes_again(
         == 2 * RECORDS
     )
     assert sorted(written.values()) == [1] * RECORDS + [2] * RECORDS
-
-
-def random_kills(
-    seeds: Iterable[int],
-    holder: Holder,
-    topic: str,
-    run_job: RunJob,
-    state: State,
-    settings: Settings,
-    folder: Path,
-) -> None:
-    """Kill a driver for each seed, up to 0.3 s after the user's writer was first called; then let one run to its end.
-    What they wrote has each record at least once, and what was acknowledged comes no more."""
-    group = holder.assignment[0].group_id
-    left = 2 * RECORDS
-    for seed in seeds:
-        delay_ms = random.Random(seed).randint(1, 300)  # noqa: S311
-        kill(settings, group, topic, "writing", str(folder), delay_ms)
-        until_lapsed(state, holder)
-        left = sum(status.lag for status in state.figures.describe(group))
-        print(f"seed {seed}: killed {delay_ms} ms after its writer was called, {left} records left")
-
-    def write(rows: DataFrame, lease: Lease) -> None:
-        text = rows.select("partition", "offset").toPandas().to_csv(index=False)
-        (folder / str(lease.lease_id)).write_text(text)
-
-    report = run_job(job_of(group, topic, all_accepted, destination=AtLeastOnce(write)), holder)
-    assert (report.accepted, report.lag) == (left, 0)
-    written = Counter(row for file in folder.glob("[0-9]*") for row in file.read_text().split()[1:])
-    assert sorted(written) == sorted(f"{partition},{n}" for partition in range(2) for n in range(RECORDS))
-    assert state.figures.verify(group) == []
-
-
-def test_a_driver_killed_at_a_random_moment_leaves_nothing_out(
-    filled: str, assigned: Assigned, run_job: RunJob, state: State, output_settings: Settings, tmp_path: Path
-) -> None:
-    """Before its writer, in or after it, in the acknowledgement, or in the next lease's: all records are written."""
-    seed = int(os.environ.get("SHAREQUEUE_TEST_SEED", "7"))
-    random_kills([seed], assigned(filled), filled, run_job, state, output_settings, tmp_path)

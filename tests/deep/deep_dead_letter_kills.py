@@ -13,21 +13,19 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from sharequeue.deadletters.batches import Step
 from sharequeue.settings import Settings
+from tests.chaos.forked_drains import drains
 from tests.fix_deadletters import GivenUp
 from tests.fix_stack import say
 
@@ -38,7 +36,6 @@ KILLS_A_GROUP = 25
 RECORDS = 30
 PARTITIONS = 3
 STEPS: tuple[Step, ...] = get_args(Step)
-REPOSITORY = Path(__file__).parents[2]
 
 
 @dataclass
@@ -55,35 +52,6 @@ class Ledger:
     def left(self) -> int:
         """Kills still to be made."""
         return KILLS - sum(self.killed.values())
-
-
-@contextmanager
-def drains(settings: Settings) -> Iterator[Callable[..., int]]:
-    """Give a function that drains in a process of its own and gives its exit code."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.chaos.drain_dead_letters"],
-        cwd=REPOSITORY,
-        env={**os.environ, "SHAREQUEUE_HOME": str(settings.home)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-
-        def drain(*arguments: object) -> int:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(" ".join(map(str, arguments)) + "\n")
-            process.stdin.flush()
-            return int(process.stdout.readline())
-
-        yield drain
-    finally:
-        process.stdin.close()
-        process.wait(60)
 
 
 def one_group(case: GivenUp, chance: random.Random, drain: Callable[..., int], ledger: Ledger) -> None:
@@ -118,7 +86,7 @@ def test_a_thousand_kills(given_up: Callable[..., GivenUp], settings: Settings, 
 
     def work(number: int) -> None:
         chance = random.Random(SEED * AT_ONCE + number)  # noqa: S311
-        with drains(settings) as drain:
+        with drains(settings.home, subprocess.DEVNULL) as drain:
             while ledger.left() > 0:
                 with making:
                     made = given_up(partitions=PARTITIONS, dlq_partitions=2, copy=chance.random() < 0.5)
@@ -142,3 +110,24 @@ def test_a_thousand_kills(given_up: Callable[..., GivenUp], settings: Settings, 
         " each one letter, none lost, none doubled"
     )
     told.append("killed: " + ", ".join(f"{name} {count}" for name, count in ledger.killed.most_common()))
+
+
+def test_twenty_random_kills(given_up: Callable[..., GivenUp], settings: Settings) -> None:
+    """Twenty drains of one group, each killed at a random step or a random moment after it, by SIGKILL or `os._exit`;
+    records are given up in between."""
+    case = given_up(partitions=3, dlq_partitions=2, copy=True)
+    killed = 0
+    with drains(settings.home) as drain:
+        for seed in range(20):
+            chance = random.Random(seed)  # noqa: S311
+            case.produce(30, partitions=3)
+            case.reject()
+            step, nth, manner = chance.choice(STEPS), chance.randint(1, 4), chance.choice(["exit", "kill"])
+            delay_ms = chance.choice([0, 0, chance.randint(1, 40)])
+            print(f"seed {seed}: {manner} {delay_ms} ms after {step} number {nth}")
+            killed += drain(case.group, chance.choice([4, 10, 100]), step, nth, manner, delay_ms) != 0
+    report = case.writer().drain()
+    print(f"{killed} drains were killed; the last one wrote {report.written}, found {report.resumed}")
+    assert killed >= 10
+    assert sum(case.expected.values()) == 30 * 20
+    case.assert_each_exactly_once()

@@ -26,7 +26,7 @@ def test_a_million_suspects_are_through_in_minutes(
     caplog: pytest.LogCaptureFixture,
     told: list[str],
 ) -> None:
-    """As in the ordinary run, with a hundred times as many."""
+    """As in the ordinary run, which has six hundred."""
     topic = make_topic(2)
     produce(topic, 0, range(SUSPECTS))
     produce(topic, 1, range(16))

@@ -6,14 +6,14 @@ import re
 
 from tests.fix_stack import REPOSITORY
 
-_NAMED = re.compile(r"`(?:(test_\w+\.py))?::(test_\w+)")
+_NAMED = re.compile(r"`(?:((?:test|deep)_\w+\.py))?::(test_\w+)")
 
 
 def test_every_test_that_the_guarantees_name_exists() -> None:
     """A guarantee whose test was renamed or removed is none. `::test_x` alone is of the file named before it."""
     text = (REPOSITORY / "docs" / "explanation" / "semantics.md").read_text()
     found: dict[str, list[str]] = {}
-    for path in (REPOSITORY / "tests").rglob("test_*.py"):
+    for path in (*(REPOSITORY / "tests").rglob("test_*.py"), *(REPOSITORY / "tests").rglob("deep_*.py")):
         found.setdefault(path.name, []).append(path.read_text())
     file, named = "", 0
     for name, test in _NAMED.findall(text):
