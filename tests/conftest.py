@@ -17,6 +17,9 @@ KEPT = (
     *("SHAREQUEUE_TEST_PGBOUNCER", "SHAREQUEUE_TEST_KILLS", "SHAREQUEUE_TEST_SECONDS"),
 )
 
+LONGEST_FIRST = ("e2e", "integration/spark", "chaos", "docs", "integration/local")
+"""Folders whose files take up to a minute and more; all others follow."""
+
 pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]
 # Before any is imported: they import one another, and a module imported already is not rewritten any more.
 pytest.register_assert_rewrite(*pytest_plugins)
@@ -29,6 +32,17 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("DAGSTER_HOME", None)
     # A JVM of the tests lives for seconds. What its second compiler does never pays, and is a quarter of all CPU.
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run what takes longest first, so that two workers end together; within a folder the order stays."""
+    root = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(root).parent.as_posix()
+        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(trylast=True)

@@ -77,6 +77,17 @@ def stack_home() -> Iterator[Path]:
         _end(home)
 
 
+@pytest.fixture(scope="module")
+def module_home() -> Iterator[Path]:
+    """Give one home to tests of a module that each begin with `up`, whatever the one before left of its stack: a
+    stack's first start is the longest."""
+    home = _new_home()
+    try:
+        yield home
+    finally:
+        _end(home)
+
+
 @pytest.fixture(scope="session")
 def stack() -> Iterator[StackInfo]:
     """Give the running stack: Postgres and Kafka; ask for `service` to have the coordinator service too."""

@@ -62,7 +62,8 @@ def leave_a_trace(info: StackInfo) -> None:
         connection.exec_driver_sql("create table if not exists trace (told text)")
         connection.exec_driver_sql("insert into trace values ('here')")
     admin = AdminClient(client_config(Settings.load(info.home)))
-    admin.create_topics([NewTopic("trace", num_partitions=1)])["trace"].result(20)
+    if "trace" not in admin.list_topics(timeout=10).topics:
+        admin.create_topics([NewTopic("trace", num_partitions=1)])["trace"].result(20)
 
 
 def assert_trace(info: StackInfo) -> None:
@@ -71,27 +72,27 @@ def assert_trace(info: StackInfo) -> None:
     assert "trace" in AdminClient(client_config(Settings.load(info.home))).list_topics(timeout=10).topics
 
 
-def test_up_twice_is_harmless_and_down_leaves_no_process_but_the_data(stack_home: Path) -> None:
+def test_up_twice_is_harmless_and_down_leaves_no_process_but_the_data(module_home: Path) -> None:
     """The second `up` leaves the servers alone; after `down` and `up` addresses and data are the same."""
-    first = up(stack_home, quiet, service=False)
-    running = pids(stack_home)
+    first = up(module_home, quiet, service=False)
+    running = pids(module_home)
     leave_a_trace(first)
-    assert up(stack_home, quiet, service=False) == first
-    assert pids(stack_home) == running
-    assert sorted(down(stack_home, quiet)) == ["kafka", "postgres"]
-    assert ours(stack_home) == []
-    assert down(stack_home, quiet) == []
-    again = up(stack_home, quiet, service=False)
+    assert up(module_home, quiet, service=False) == first
+    assert pids(module_home) == running
+    assert sorted(down(module_home, quiet)) == ["kafka", "postgres"]
+    assert ours(module_home) == []
+    assert down(module_home, quiet) == []
+    again = up(module_home, quiet, service=False)
     assert again == first
     assert_trace(again)
 
 
-def test_stack_file_and_password_are_the_owners_alone(stack_home: Path) -> None:
+def test_stack_file_and_password_are_the_owners_alone(module_home: Path) -> None:
     """They hold the database's password."""
-    up(stack_home, quiet, service=False)
+    up(module_home, quiet, service=False)
     for name in ("stack.json", "postgres/password"):
-        assert (stack_home / name).stat().st_mode & 0o077 == 0
-    assert set(read_json(stack_home / "stack.json")) >= {
+        assert (module_home / name).stat().st_mode & 0o077 == 0
+    assert set(read_json(module_home / "stack.json")) >= {
         "database_url",
         "dagster_url",
         "bootstrap_servers",
@@ -119,27 +120,27 @@ def test_a_home_of_any_name_is_its_owners_alone(stack_home: Path) -> None:
             assert path.stat().st_mode & 0o066 == 0, path
 
 
-def test_after_kill_9_of_a_component_it_is_said_and_up_goes_on(stack_home: Path) -> None:
+def test_after_kill_9_of_a_component_it_is_said_and_up_goes_on(module_home: Path) -> None:
     """Broker, Postgres and then both at once are killed; every time the data are whole."""
-    info = up(stack_home, quiet, service=False)
+    info = up(module_home, quiet, service=False)
     leave_a_trace(info)
     for victims in (("kafka",), ("postgres",), SERVERS):
-        for name, pid in pids(stack_home, victims).items():
+        for name, pid in pids(module_home, victims).items():
             assert pid is not None, name
             os.kill(pid, signal.SIGKILL)
-        wait_until(lambda victims=victims: all(pid is None for pid in pids(stack_home, victims).values()))  # type: ignore[misc]
-        assert {each.name for each in status(stack_home) if each.state == "died"} == set(victims)
-        assert up(stack_home, quiet, service=False) == info
+        wait_until(lambda victims=victims: all(pid is None for pid in pids(module_home, victims).values()))  # type: ignore[misc]
+        assert {each.name for each in status(module_home) if each.state == "died"} == set(victims)
+        assert up(module_home, quiet, service=False) == info
         assert_trace(info)
 
 
-def test_an_orphaned_backend_does_not_keep_postgres_down(stack_home: Path) -> None:
+def test_an_orphaned_backend_does_not_keep_postgres_down(module_home: Path) -> None:
     """A backend in the middle of a statement outlives its server; it is ended before the next start."""
-    info = up(stack_home, quiet, service=False)
+    info = up(module_home, quiet, service=False)
     engine = sa.create_engine(info.database_url)
     with ThreadPoolExecutor(max_workers=1) as pool:
         asleep = pool.submit(sleep_in_database, engine)
-        data = stack_home / "postgres" / "data"
+        data = module_home / "postgres" / "data"
         # One transaction would go on seeing the sessions of its beginning.
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             busy = sa.text(
@@ -149,11 +150,11 @@ def test_an_orphaned_backend_does_not_keep_postgres_down(stack_home: Path) -> No
             backend = psutil.Process(connection.scalar(busy))
         # Stopped, it cannot notice that its server is gone.
         backend.suspend()
-        server = pids(stack_home)["postgres"]
+        server = pids(module_home)["postgres"]
         assert server is not None
         os.kill(server, signal.SIGKILL)
-        wait_until(lambda: pids(stack_home)["postgres"] is None)
-        up(stack_home, quiet, service=False)
+        wait_until(lambda: pids(module_home)["postgres"] is None)
+        up(module_home, quiet, service=False)
         assert not backend.is_running()
         asleep.exception(30)
     engine.dispose()
@@ -165,22 +166,22 @@ def sleep_in_database(engine: sa.Engine) -> None:
         connection.execute(sa.text("select pg_sleep(60)"))
 
 
-def test_a_port_taken_while_we_were_down_is_answered_by_another(stack_home: Path) -> None:
+def test_a_port_taken_while_we_were_down_is_answered_by_another(module_home: Path) -> None:
     """It is said, and the stack file names the new address; the data do not mind."""
-    info = up(stack_home, quiet, service=False)
+    info = up(module_home, quiet, service=False)
     leave_a_trace(info)
-    down(stack_home, quiet)
+    down(module_home, quiet)
     said: list[str] = []
     with socket.socket() as kafka, socket.socket() as database:
         for stranger, port in ((kafka, info.bootstrap_servers.rpartition(":")[2]), (database, port_of(info))):
             stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             stranger.bind(("127.0.0.1", int(port)))
             stranger.listen()
-        again = up(stack_home, said.append, service=False)
+        again = up(module_home, said.append, service=False)
     assert again.bootstrap_servers != info.bootstrap_servers
     assert again.database_url != info.database_url
     assert sum("is in use by another program" in line for line in said) == 2
-    assert Settings.load(stack_home).bootstrap_servers == again.bootstrap_servers
+    assert Settings.load(module_home).bootstrap_servers == again.bootstrap_servers
     assert_trace(again)
 
 
@@ -190,20 +191,22 @@ def port_of(info: StackInfo) -> int:
     return port
 
 
-def test_a_component_that_dies_at_start_shows_its_log_and_the_rest_stays(stack_home: Path) -> None:
+def test_a_component_that_dies_at_start_shows_its_log_and_the_rest_stays(module_home: Path) -> None:
     """A damaged data folder: the broker's last words, where the log is, and once mended `up` works."""
-    up(stack_home, quiet, service=False)
-    down(stack_home, quiet)
-    meta = stack_home / "kafka" / "data" / "meta.properties"
+    up(module_home, quiet, service=False)
+    down(module_home, quiet)
+    meta = module_home / "kafka" / "data" / "meta.properties"
     good = meta.read_text()
     meta.write_text(good.replace("node.id=1", "node.id=7"))
-    with pytest.raises(StackError) as raised:
-        up(stack_home, quiet, service=False)
+    try:
+        with pytest.raises(StackError) as raised:
+            up(module_home, quiet, service=False)
+    finally:
+        meta.write_text(good)
     assert "kafka ended while it was starting" in str(raised.value)
     assert "node" in str(raised.value).lower()
-    assert str(stack_home / "logs" / "kafka.log") in str(raised.value)
-    meta.write_text(good)
-    up(stack_home, quiet, service=False)
+    assert str(module_home / "logs" / "kafka.log") in str(raised.value)
+    up(module_home, quiet, service=False)
 
 
 def test_a_killed_initialisation_starts_over(stack_home: Path) -> None:
@@ -257,18 +260,18 @@ def test_two_ups_at_once_start_one_stack(stack_home: Path) -> None:
     assert len([process for process in ours(stack_home) if "kafka.Kafka" in process.cmdline()]) == 1
 
 
-def test_reset_removes_the_data_and_nothing_else(stack_home: Path) -> None:
+def test_reset_removes_the_data_and_nothing_else(module_home: Path) -> None:
     """A file of somebody else in the folder stays, and so do the jars. While a run is at work everything does."""
-    up(stack_home, quiet, service=False)
-    (stack_home / "mine.txt").write_text("keep")
-    with file_lock(Home.at(stack_home).job_lock, lambda: None):
+    up(module_home, quiet, service=False)
+    (module_home / "mine.txt").write_text("keep")
+    with file_lock(Home.at(module_home).job_lock, lambda: None):
         with pytest.raises(StackError, match="A run is at work"):
-            reset(stack_home, quiet)
-        assert None not in pids(stack_home).values()
-    removed = {path.name for path in reset(stack_home, quiet)}
+            reset(module_home, quiet)
+        assert None not in pids(module_home).values()
+    removed = {path.name for path in reset(module_home, quiet)}
     assert {"postgres", "kafka", "stack.json"} <= removed
-    assert (stack_home / "mine.txt").read_text() == "keep"
-    assert ours(stack_home) == []
+    assert (module_home / "mine.txt").read_text() == "keep"
+    assert ours(module_home) == []
 
 
 def test_servers_named_by_the_environment_are_used_and_not_started(
