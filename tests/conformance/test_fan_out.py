@@ -123,7 +123,7 @@ def test_a_shared_last_delivery_that_lapses_is_not_the_end(engine: str) -> None:
 
 
 @on_every_engine
-def test_the_release_of_everything_by_a_failed_run_is_no_answer(engine: str) -> None:
+def test_the_release_of_everything_by_a_failed_run_is_no_acknowledgement(engine: str) -> None:
     """When a worker dies, the driver lives on and releases its lease: the records are suspects all the same."""
     table = batch_table(engine, 16)
     assert table.fetch_size("run", redelivery="fan_out") == 16

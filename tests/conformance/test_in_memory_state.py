@@ -82,7 +82,7 @@ def test_a_lease_from_acquire_to_dead_letter(state: InMemoryState) -> None:
     assert state.figures.verify() == []
 
 
-def test_a_lapsed_lease_is_told_so(state: InMemoryState) -> None:
+def test_a_lapsed_lease_is_refused(state: InMemoryState) -> None:
     """Who holds what until when; after that, neither renewing nor answering is possible."""
     lease = state.acquire(T0, "run", None, 10, lock_duration_ms=15_000)
     assert lease is not None

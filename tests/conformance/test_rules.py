@@ -109,7 +109,7 @@ def test_a_failed_acknowledgement_changes_nothing(engine: str) -> None:
 
 @pytest.mark.rule("R-AK-14")
 @on_every_engine
-def test_a_renewal_outlives_the_request_it_came_in_even_if_answered_later_in_it(engine: str) -> None:
+def test_a_renewal_outlives_the_request_it_came_in_even_if_acknowledged_later_in_it(engine: str) -> None:
     """0 is renewed, then accepted, then the request fails: 0 is held again, until the renewed time (R-AK-14)."""
     table = Table(engine, None, 4)
     table.fetch("m1", 4)
@@ -274,7 +274,7 @@ def test_a_loaded_state_out_of_order_is_refused() -> None:
 
 
 @pytest.mark.rule("R-EP-12")
-def test_a_repeated_request_is_answered_from_the_first_answer() -> None:
+def test_a_repeated_request_returns_the_first_result() -> None:
     """A lost reply costs a retry: the same lease again, and an acknowledgement that happens once."""
     groups = loaded()
     first = groups.acquire(T0, "m1", 5, request_id=UUID(int=1))

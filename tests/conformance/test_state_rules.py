@@ -16,7 +16,7 @@ LIMIT, DLQ = "share.delivery.count.limit", "errors.deadletterqueue.topic.name"
 @pytest.mark.rule("R-AK-4", "R-AK-12", "R-ST-2", "R-DL-1", "R-DL-2", "R-DL-3")
 @on_every_engine
 @pytest.mark.parametrize(("topic", "rejected"), [("", "3-4 x1"), ("dlq.q", "3 d1; 4 x1")])
-def test_every_answer_leads_to_its_state(engine: str, topic: str, rejected: str) -> None:
+def test_every_acknowledgement_leads_to_its_state(engine: str, topic: str, rejected: str) -> None:
     """One type for each offset of a batch: accepted, released, rejected, a gap; the counts stay."""
     table = Table(engine, [(0, 5)], 6, configs={DLQ: topic})
     table.fetch_size("m1")
@@ -144,7 +144,7 @@ def test_an_unknown_type_is_refused_even_below_spso(engine: str) -> None:
 @pytest.mark.rule("R-AK-9", "R-AK-10", "R-AK-11", "R-AK-13")
 @on_every_engine
 @pytest.mark.parametrize("what", ["another's", "released", "answered", "lapsed"])
-def test_what_is_not_held_cannot_be_answered(engine: str, what: str) -> None:
+def test_what_is_not_held_cannot_be_acknowledged(engine: str, what: str) -> None:
     """Whole batches and single offsets alike, whatever else the call names; nothing changes."""
     table = Table(engine, [(0, 4), (5, 9)], 10)
     table.fetch("m1", 5, "batch_optimized")
@@ -302,7 +302,7 @@ def test_aborted_records_cost_budget_and_end(engine: str) -> None:
 
 @pytest.mark.rule("R-IL-4")
 @on_every_engine
-def test_a_marker_is_answered_as_a_gap(engine: str) -> None:
+def test_a_marker_is_acknowledged_as_a_gap(engine: str) -> None:
     """It is no dead letter, though the group has a DLQ."""
     table = Table(engine, [(0, 2), (3, 3)], 4, configs={DLQ: "dlq.q"})
     table.fetch("m1", 10)

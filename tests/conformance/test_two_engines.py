@@ -67,7 +67,7 @@ MET = {
 
 @pytest.mark.slow
 @pytest.mark.rule("R-ST-2", "R-NF-7", "R-AK-15")
-def test_both_engines_answer_alike_whatever_is_asked(private_database: Database) -> None:
+def test_both_engines_agree_whatever_is_asked(private_database: Database) -> None:
     """Ranges, refusals, SPSO, SPEO, counts, pauses, circuits, and every offset's state, count, part, lease, expiry
     and wait are equal after every one of 20,000 steps; every transition is taken, every operation done, every refusal
     and every turn of the circuit breaker met."""

@@ -18,7 +18,7 @@ SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", "0")) or random.SystemRandom()
 
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("number", range(RUNS))
-def test_answers_under_attack_are_true(private_database: Database, number: int, told: list[str]) -> None:
+def test_results_under_attack_are_true(private_database: Database, number: int, told: list[str]) -> None:
     """Nothing is leased twice, counted twice or lost, whoever is killed, late, or uses others' tokens and ids: many
     calls at once, cut off at any moment, with one seed after the other."""
     run = Run(private_database, SEED + number)

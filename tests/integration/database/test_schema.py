@@ -90,7 +90,7 @@ def test_a_dry_run_says_which_files_and_changes_nothing(private_database: Databa
     assert migrate(private_database) == []
 
 
-def test_an_old_program_is_told_that_the_schema_is_newer(private_database: Database) -> None:
+def test_an_old_program_is_refused_by_a_newer_schema(private_database: Database) -> None:
     """A function that a newer release dropped: the caller hears to upgrade, not that a function does not exist."""
     with private_database.transaction() as connection:
         connection.exec_driver_sql(FUTURE.text)
@@ -104,7 +104,7 @@ def test_an_old_program_is_told_that_the_schema_is_newer(private_database: Datab
         migrate(private_database)
 
 
-def test_a_new_program_is_told_that_the_schema_is_older(
+def test_a_new_program_is_refused_by_an_older_schema(
     private_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is not there yet: run migrate. The same where functions alone are of another release, where there is no

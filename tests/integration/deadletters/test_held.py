@@ -49,7 +49,7 @@ def metrics(client: httpx.Client) -> list[str]:
     return [line for line in client.get("/metrics").text.splitlines() if line.startswith(METRIC)]
 
 
-def test_held_dead_letters_are_told_until_they_are_written(
+def test_held_dead_letters_are_shown_until_they_are_written(
     held: GivenUp, client: httpx.Client, settings: Settings
 ) -> None:
     """`State`, `/ready` and the metric name share-partition, records and what to do, from the drain that failed until

@@ -173,7 +173,7 @@ def test_joining_again_changes_no_epoch(queue: Database) -> None:
     assert again.assignment[0].partitions == (0, 1, 2, 3)
 
 
-def test_the_assignment_is_told_when_there_is_news(queue: Database) -> None:
+def test_the_assignment_is_sent_when_there_is_news(queue: Database) -> None:
     """Rule 8: told on joining, on naming topics, and when it moved; otherwise left out."""
     beat(queue, "m1", 0, ["t"])
     initialize(queue)
@@ -182,7 +182,7 @@ def test_the_assignment_is_told_when_there_is_news(queue: Database) -> None:
     assert beat(queue, "m1", 3, ["t"]).assignment
 
 
-def test_the_assignment_is_told_once(queue: Database) -> None:
+def test_the_assignment_is_sent_once(queue: Database) -> None:
     """Rule 8: a new epoch with the same share-partitions is told without them; a changed set, a join or a
     subscription with them."""
     beat(queue, "m1", 0, ["t"])

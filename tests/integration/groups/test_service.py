@@ -137,7 +137,7 @@ def test_only_json_is_taken(client: httpx.Client, kind: str | None) -> None:
     assert json.json()["error_code"] == 0
 
 
-def test_only_our_own_names_are_answered(here: Settings) -> None:
+def test_only_requests_for_our_own_names_are_served(here: Settings) -> None:
     """A request names a host that is ours: the loopback's names and those of the setting, at any port."""
     with (
         serving(here.replace(service_allowed_hosts="queue.example, service")) as url,
@@ -176,7 +176,7 @@ def test_a_probe_while_kafka_is_away(here: Settings) -> None:
         wait_until(lambda: "127.0.0.1:1" in client.get("/ready").json()["broker"])
 
 
-def test_a_topic_that_is_refused_is_told_by_the_probe(
+def test_a_topic_that_is_refused_is_shown_by_the_probe(
     client: httpx.Client, private_database: Database
 ) -> None:
     """What is wrong with one topic leaves the service ready, and is told."""
@@ -224,7 +224,7 @@ def test_nobody_forges_a_line_of_the_log() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "service.example"])  # noqa: S104
-def test_beyond_this_machine_only_when_told(host: str) -> None:
+def test_beyond_this_machine_only_when_allowed(host: str) -> None:
     """`serve` refuses an address that others can reach, unless it is told that nobody is asked who they are."""
     refused = CliRunner().invoke(command, ["serve", "--host", host])
     assert refused.exit_code == 1

@@ -141,7 +141,7 @@ def test_describe_shows_kafkas_columns_and_figures(
         (("no-such-command",), 2, "No such command"),
     ],
 )
-def test_expected_errors_are_told_without_a_traceback(
+def test_expected_errors_are_shown_without_a_traceback(
     stack: StackInfo, arguments: tuple[str, ...], code: int, told: str
 ) -> None:
     """1 when it cannot be done, 2 when the command line is wrong; stdout stays empty."""

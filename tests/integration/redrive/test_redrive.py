@@ -157,7 +157,7 @@ def test_a_record_that_keeps_coming_back_is_held(given_up: Make) -> None:
     assert redrive(case, max_redrives=4).plan().letters == 1
 
 
-def test_an_original_that_is_gone_is_told_and_stays_a_letter(given_up: Make) -> None:
+def test_an_original_that_is_gone_is_reported_and_stays_a_letter(given_up: Make) -> None:
     """Without a copy, and with the source's record deleted, there is nothing to send."""
     case = given_up()
     case.produce(4)
@@ -187,7 +187,9 @@ def test_another_target_and_a_topic_that_is_not_there(given_up: Make, make_topic
     assert put_back(case) == Counter()
 
 
-def test_the_command_shows_first_and_sends_when_told(given_up: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_shows_first_and_sends_with_execute(
+    given_up: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`dlq redrive` is a dry run; with --execute it sends, and the audit says who asked for what."""
     case = given_up(copy=True)
     case.produce(3)

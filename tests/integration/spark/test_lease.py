@@ -52,7 +52,7 @@ def given_back(state: State, group: str, available: int) -> None:
     assert state.figures.verify(group) == []
 
 
-def test_what_was_written_is_what_is_answered(
+def test_what_was_written_is_what_is_acknowledged(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,

@@ -35,7 +35,7 @@ def rows_of(spark: SparkSession, rows: list[tuple[int, str, int]]) -> DataFrame:
 
 
 @pytest.mark.parametrize("how", ["bitmaps", "sorted", "files"])
-def test_any_rows_are_told_as_they_are(
+def test_any_rows_are_returned_as_they_are(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str
 ) -> None:
     """Random offsets at every edge of a bitmap and far out, shuffled, some twice, outcomes taking turns: as plain

@@ -292,7 +292,7 @@ def test_a_sink_that_cannot_do_it_is_refused_before_anything_is_leased(
     assert run_job(job_of(group, topic, simple, destination=same), holder).accepted == 3
 
 
-def test_a_column_without_a_place_is_refused_before_anything_is_written(
+def test_a_column_that_the_table_lacks_is_refused_before_anything_is_written(
     group: str,
     make_topic: MakeTopic,
     produce: Produce,

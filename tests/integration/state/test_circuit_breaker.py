@@ -75,7 +75,7 @@ def test_more_failures_than_the_set_share_stop_leasing(state: State, at: SharePa
     assert state.figures.verify() == []
 
 
-def test_what_is_leased_may_still_be_answered(state: State, at: SharePartition) -> None:
+def test_what_is_leased_may_still_be_acknowledged(state: State, at: SharePartition) -> None:
     """An open circuit stops leasing, not answering; old answers neither close it nor count as its probe."""
     other = take(state, at)
     trip(state, at)
@@ -210,7 +210,7 @@ def test_a_probe_that_nobody_holds_is_given_again(state: State, at: SharePartiti
     assert take(state, at).offsets == probe.offsets
 
 
-def test_the_call_that_answers_and_acquires_heeds_it(state: State, at: SharePartition) -> None:
+def test_the_call_that_acknowledges_and_acquires_heeds_it(state: State, at: SharePartition) -> None:
     """Also the fast path of acknowledge and acquire counts failures and stops: no way leads round the breaker."""
     lease = take(state, at, 10, "kafka")
     done = state.fetches.acknowledge_and_acquire(lease, {RELEASE: lease.offsets}, 10, redelivery="kafka")

@@ -127,7 +127,9 @@ def test_behind_a_pinned_head_a_call_reads_as_much_with_20_batches_in_flight_as_
     assert reads[1] <= reads[0] + 2, reads
 
 
-def test_what_is_answered_behind_a_pinned_head_is_one_row(private_database: Database, state: State) -> None:
+def test_what_is_acknowledged_behind_a_pinned_head_is_one_row(
+    private_database: Database, state: State
+) -> None:
     """Adjacent finished batches merge, answered one by one or all at once: the head, and one row behind it."""
     with private_database.transaction() as connection:
         acquire(connection, 500, "head")

@@ -14,7 +14,7 @@ PHASES = 2
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_answers_under_attack_are_true(private_database: Database, seed: int) -> None:
+def test_results_under_attack_are_true(private_database: Database, seed: int) -> None:
     """Nothing is leased twice, counted twice or lost, whoever is killed, late, or uses others' tokens and ids."""
     run = Run(private_database, seed, in_turn=True)
     faults = run.in_turn(PHASES)

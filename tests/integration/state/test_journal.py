@@ -86,7 +86,7 @@ def test_every_column_of_the_state_is_journalled_or_known_not_to_be(private_data
     assert columns["leases"] - columns["journal"] == {"journalled", "request_id", "fetched"}
 
 
-def test_a_lease_stands_in_the_journal_with_holder_and_expiry_and_an_answer_with_cause_and_not_before(
+def test_the_journal_has_a_lease_with_holder_and_expiry_and_an_acknowledgement_with_cause_and_not_before(
     journal: Journal, private_database: Database
 ) -> None:
     """Acquired batches are journalled as state 1 with their lease; a release with its not-before, a rejection with
@@ -200,7 +200,7 @@ def test_a_worker_that_has_the_share_partition_to_itself_writes_one_row_a_fetch(
         "select sharequeue.extend_locks(interval '1 s')",
     ],
 )
-def test_a_fetch_repeated_after_a_lost_reply_is_answered_as_at_first_whatever_happened_since(
+def test_a_fetch_repeated_after_a_lost_reply_returns_its_first_result_whatever_happened_since(
     journal: Journal, private_database: Database, act: str
 ) -> None:
     """The answer that is kept with the lease outlives it, and replay stays exact through it all."""

@@ -199,7 +199,7 @@ def test_a_refusal_undoes_nothing_of_the_others(state: State, group: str) -> Non
     assert state.figures.verify(group) == []
 
 
-def test_a_repeated_call_gets_the_same_answer(state: State, group: str) -> None:
+def test_a_repeated_call_returns_the_same_result(state: State, group: str) -> None:
     """A lost reply: the same leases again, and nothing is answered twice."""
     at = started(state, group, 3)
     state.many.observe(logs(at))

@@ -144,7 +144,7 @@ def test_a_refund_in_any_case(state: State, at: SharePartition) -> None:
     assert (state.figures.verify(), journal_differs(state)) == ([], [])
 
 
-def test_an_acquire_leaves_out_what_it_is_told(state: State, at: SharePartition) -> None:
+def test_an_acquire_leaves_out_what_it_is_given(state: State, at: SharePartition) -> None:
     """What one caller does not want again is there for the next; fresh records come instead."""
     lease = take(state, at, 10)
     state.acknowledge(lease, {AcknowledgeType.RELEASE: lease.offsets})

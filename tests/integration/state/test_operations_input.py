@@ -234,7 +234,7 @@ def test_batches_through_state(state: State) -> None:
         state.fetches.acknowledge_batches(AT, "m", [AcknowledgementBatch.of(7, 9, ACCEPT)], token=uuid4())
 
 
-def test_answer_and_next_lease_in_one_call(state: State) -> None:
+def test_acknowledgement_and_next_lease_in_one_call(state: State) -> None:
     """One call answers and leases; a refused answer does not stop the lease, and neither raises."""
     lease = state.acquire(AT, "m", None, 10)
     assert lease is not None
@@ -253,7 +253,7 @@ def test_answer_and_next_lease_in_one_call(state: State) -> None:
     assert state.figures.verify() == []
 
 
-def test_a_repeated_call_answers_and_leases_once(state: State) -> None:
+def test_a_repeated_call_acknowledges_and_leases_once(state: State) -> None:
     """The same request id has the same answer and the same lease, on both ways through the function."""
     lease = state.acquire(AT, "m", None, 10)
     assert lease is not None

@@ -145,7 +145,7 @@ def test_every_offset_that_comes_with_an_output_is_held_under_its_lease(state: S
     assert [lease_id for lease_id, _, _ in counted(state)] == [first.lease_id]
 
 
-def test_a_repeated_call_gets_its_first_answer_and_the_output_counts_once(state: State) -> None:
+def test_a_repeated_call_returns_its_first_result_and_the_output_counts_once(state: State) -> None:
     """Also after the lease is gone and its lock would have lapsed."""
     lease, request_id = held(state, "m"), uuid4()
     first = state.acknowledge(lease, {ACCEPT: lease.offsets}, outputs=output(lease), request_id=request_id)

@@ -90,7 +90,7 @@ def test_another_member_that_guesses_an_id_gets_no_token(state: State) -> None:
 
 
 @pytest.mark.parametrize("way", ["folded", "side by side", "ended"])
-def test_a_fetch_is_answered_again_to_its_own_member_only(state: State, way: str) -> None:
+def test_a_repeated_fetch_returns_its_result_to_its_own_member_only(state: State, way: str) -> None:
     """Whether its answer is kept on the share-partition's row, with the lease, or among the requests."""
     lease, request_id = taken(state, AT, "m", uuid4()), uuid4()
     if way != "folded":
@@ -107,7 +107,7 @@ def test_a_fetch_is_answered_again_to_its_own_member_only(state: State, way: str
     assert state.figures.verify() == []
 
 
-def test_a_stored_answer_is_not_for_whom_the_acls_refuse(state: State, private_database: Database) -> None:
+def test_a_stored_result_is_not_for_whom_the_acls_refuse(state: State, private_database: Database) -> None:
     """An ACL that comes after the call is asked before its answer is looked up."""
     ids = [uuid4() for _ in range(3)]
     lease = taken(state, AT, "m", ids[0])

@@ -55,7 +55,7 @@ def test_a_refused_acknowledgement_changes_nothing(state: State, at: SharePartit
     assert state.figures.describe("g") == before
 
 
-def test_a_late_worker_is_told_so_and_changes_nothing(
+def test_a_late_worker_is_refused_and_changes_nothing(
     state: State, at: SharePartition, private_database: Database
 ) -> None:
     """After its lock lapsed a holder can neither renew nor acknowledge, though nobody has swept yet."""
@@ -143,7 +143,7 @@ def test_a_topic_made_anew_under_the_same_name_is_not_leased_from(state: State, 
     assert state.acquire(at, "m1", None, 10) is not None
 
 
-def test_a_repeated_call_has_the_first_answer_even_after_the_lease_ended(
+def test_a_repeated_call_returns_the_first_result_even_after_the_lease_ended(
     state: State, at: SharePartition
 ) -> None:
     """A lost reply costs nothing: acquire and acknowledge repeated under their request ids happen once."""

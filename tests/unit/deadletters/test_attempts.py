@@ -157,7 +157,7 @@ def test_a_location_may_be_a_uri(tmp_path: Path) -> None:
     assert table["error"].to_pylist() == ["KeyError: 1"]
 
 
-def test_what_is_told_can_be_left_out() -> None:
+def test_the_explanation_can_be_left_out() -> None:
     """For a topic that takes no record so large: Kafka's headers and the copy's stay."""
     told = exception_headers("ValueError: x")
     assert without_explanation([(OFFSET, b"1"), *told, ("sharequeue.record.oversized", b"true")]) == [

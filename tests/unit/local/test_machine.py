@@ -80,7 +80,7 @@ def test_without_java_up_changes_nothing(tmp_path: Path) -> None:
     assert not home.exists()
 
 
-def test_a_full_disk_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_with_what_to_do(tmp_path: Path) -> None:
     """The folder need not exist yet."""
     with pytest.raises(StackError, match=r"GB are free.*SHAREQUEUE_HOME"):
         check_disk(tmp_path / "not" / "yet", 2**60)

@@ -29,7 +29,7 @@ def test_a_chosen_port_is_kept_over_restarts(home: Home) -> None:
     assert said == []
 
 
-def test_a_port_in_use_is_answered_by_another_and_told(home: Home) -> None:
+def test_a_port_in_use_is_replaced_by_another_and_shown(home: Home) -> None:
     """Somebody else's server stays where it is."""
     with socket.socket() as other:
         other.bind((ports.LOOPBACK, 0))
