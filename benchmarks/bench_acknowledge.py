@@ -40,7 +40,7 @@ def as_sets(cursor: Any, runs: int, batches: int) -> float:
     topic, token = leased(cursor, runs, batches)
     accept = "{" + ",".join(f"[{at},{at + 1})" for at in range(0, runs, 2)) + "}"
     release = "{" + ",".join(f"[{at},{at + 1})" for at in range(1, runs, 2)) + "}"
-    return _answered(
+    return _acknowledged(
         cursor,
         "select error_code from sharequeue.acknowledge('bench', %s, 0, 1, 'm', null, %s, null, %s, %s, '{}', '{}')",
         (topic, token, accept, release),
@@ -51,7 +51,7 @@ def as_arrays(cursor: Any, runs: int, batches: int) -> float:
     """Seconds of one acknowledgement by arrays."""
     topic, token = leased(cursor, runs, batches)
     offsets, types = _array(range(runs)), _array([1, 2] * (runs // 2))
-    return _answered(
+    return _acknowledged(
         cursor,
         "select error_code from sharequeue.acknowledge_batches('bench', %s, 0, 1, 'm', null, %s, null,"
         " cast(%s as bigint[]), cast(%s as bigint[]), cast(%s as smallint[]))",
@@ -64,7 +64,7 @@ def _array(values: Any) -> str:
     return "{" + ",".join(map(str, values)) + "}"
 
 
-def _answered(cursor: Any, query: str, parameters: tuple[object, ...]) -> float:
+def _acknowledged(cursor: Any, query: str, parameters: tuple[object, ...]) -> float:
     taken = seconds(lambda: cursor.execute(query, parameters))
     assert cursor.fetchone() == (0,)
     return taken

@@ -3,7 +3,7 @@
 All sides in the same Postgres, one connection each, 500 records a batch, every commit flushed. Ours: fencing,
 lapsed locks, request ids, SPSO, in-flight bound, journal, one call and one commit a batch. The peers: the
 prototype in ``benchmarks/bare_fetch.sql``, and two queues with a row per record: that of ``bench_state.py``, which
-forgets a record when it hands it out, and one that keeps it leased until it is answered. Each side as a
+forgets a record when it hands it out, and one that keeps it leased until it is acknowledged. Each side as a
 plain query and, where a session may keep one, as a prepared statement. Sides alternate in short slices, so that
 whatever else the machine does falls on all of them; the first slices warm up, medians are compared. Beside
 the wall clock stands the processor time of the server's process: on a busy machine the one figure that holds still.

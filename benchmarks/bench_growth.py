@@ -1,8 +1,8 @@
 """P6: does an operation cost more as the backlog, the lease or the window grows?
 
 Acquire and acknowledge of one lease, in three questions. The backlog: 500 records leased out of logs of 1,000 to 10⁹.
-The lease: 1 to 10⁷ records in one. The window: 500 records leased and answered while so many other batches are in
-flight behind a pinned head, held by others (they cannot merge), or answered (they can). Goal: flat, ± 15 %.
+The lease: 1 to 10⁷ records in one. The window: 500 records leased and acknowledged while so many other batches are in
+flight behind a pinned head, held by others (they cannot merge), or acknowledged (they can). Goal: flat, ± 15 %.
 
     .venv/bin/python benchmarks/bench_growth.py [--full]
 """
@@ -39,13 +39,13 @@ def pairs(cursor: Any, topic: str, records: int) -> float:
     return seconds(run) / CALLS * 1e6
 
 
-def window(cursor: Any, topic: str, batches: int, *, answered: bool) -> None:
-    """A pinned head and so many batches of 500 behind it: answered, or each held by somebody else."""
+def window(cursor: Any, topic: str, batches: int, *, acknowledged: bool) -> None:
+    """A pinned head and so many batches of 500 behind it: acknowledged, or each held by somebody else."""
     share_partition(cursor, topic, 10**12)
     cursor.execute(ACQUIRE, (topic, "head", 500))
     for _ in range(batches):
-        cursor.execute(ACQUIRE, (topic, "m" if answered else "other", 500))
-        if answered:
+        cursor.execute(ACQUIRE, (topic, "m" if acknowledged else "other", 500))
+        if acknowledged:
             token, first, past = cursor.fetchone()
             cursor.execute(ACCEPT, (topic, token, first, past))
 
@@ -77,11 +77,11 @@ def main() -> None:
             topic = f"lease{exponent}"
             share_partition(cursor, topic, 10**12)
             sides.append(("lease", f"10^{exponent} records", partial(pairs, cursor, topic, 10**exponent)))
-        for answered in (False, True):
+        for acknowledged in (False, True):
             for batches in WINDOWS:
-                topic = f"window{answered}{batches}"
-                window(cursor, topic, batches, answered=answered)
-                kind = "window, answered" if answered else "window, held by others"
+                topic = f"window{acknowledged}{batches}"
+                window(cursor, topic, batches, acknowledged=acknowledged)
+                kind = "window, acknowledged" if acknowledged else "window, held by others"
                 sides.append((kind, f"{batches:,} batches", partial(pairs, cursor, topic, 500)))
                 sides.append((f"describe: {kind}", f"{batches:,} batches", partial(describe, cursor, topic)))
         cursor.execute("vacuum analyze sharequeue.in_flight_batches, sharequeue.leases")

@@ -80,7 +80,7 @@ def bare(settings: Settings, spark: SparkSession, folder: Path) -> float:
 def leased(
     settings: Settings, spark: SparkSession, folder: Path, records: int, stages: dict[str, list[float]]
 ) -> float:
-    """Seconds of the job under leases, each record answered; where they went is put into `stages`."""
+    """Seconds of the job under leases, each record acknowledged; where they went is put into `stages`."""
     holder = group_on(settings, TOPIC)
     group = holder.assignment[0].group_id
     job = replace(flight_delays, group=group, sink=group, summaries=())
@@ -169,7 +169,7 @@ def main() -> None:
                 sides: list[tuple[str, Callable[[], float]]] = [
                     ("Spark's connector, same handler", partial(plain, settings, spark, folder)),
                     (
-                        "leased, every record answered",
+                        "leased, every record acknowledged",
                         partial(leased, settings, spark, folder, given.records, stages),
                     ),
                     ("Spark's connector, parsed only", partial(bare, settings, spark, folder)),

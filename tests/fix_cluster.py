@@ -74,9 +74,9 @@ class Cluster:
         """Wait for the job's end; return what it reported: figures, or what it raised as `error`."""
         driver = self.driver()
         assert driver.stdout is not None
-        answer = driver.stdout.readline()
-        assert answer, f"the driver ended: {(self.folder / 'driver.log').read_text()[-4000:]}"
-        reported: dict[str, Any] = json.loads(answer)
+        line = driver.stdout.readline()
+        assert line, f"the driver ended: {(self.folder / 'driver.log').read_text()[-4000:]}"
+        reported: dict[str, Any] = json.loads(line)
         return reported
 
     def driver(self) -> subprocess.Popen[str]:

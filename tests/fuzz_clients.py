@@ -4,7 +4,7 @@ At once, a call is cut off or killed at any moment of it. In turn, one call runs
 before or after its commit, so that the same seed does the same every time.
 
 Each call writes a row into a table of the fuzzer in its own transaction, with a number drawn while the call holds
-its locks. So it is known of every call, a killed one too, whether it counts, what it answered, and in which order.
+its locks. So it is known of every call, a killed one too, whether it counts, what it returned, and in which order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.fuzz_records import At, Call
 
 SETUP = """
 create sequence public.fuzz_order;
-create table public.fuzz_calls (call integer primary key, seq bigint not null, answer jsonb not null,
+create table public.fuzz_calls (call integer primary key, seq bigint not null, result jsonb not null,
     at timestamptz not null);
 """
 READS = ("verify", "verify_journal")
@@ -90,7 +90,7 @@ class Client:
         self.connection.close()
 
     def send(self, operation: str, source: str | None = None, **args: Any) -> Any:
-        """One call, in a way that is drawn. Gives its answer where it counts, else None."""
+        """Make one call, in a way that is drawn. Return its result where it counts, else None."""
         call = self.number(operation, args)
         if "p_request_id" in args:
             self.shared.recent.append(call)
@@ -121,11 +121,11 @@ class Client:
         weights = [70, 8, 4, 4, 3, 2, 4]
         plain = self.quiet or source is not None or call.operation in READS
         way = self.plainly if plain else self.roll.choices(ways, weights)[0]
-        answer = way(call, source)
+        result = way(call, source)
         for done in self.unfinished:
             done.finished = next(self.shared.ticks)
         self.unfinished.clear()
-        return answer
+        return result
 
     def execute(self, call: Call, source: str | None) -> Any:
         """The statement itself."""
@@ -138,11 +138,11 @@ class Client:
             cursor.execute(  # names of functions only; values go as arguments
                 f"{with_} insert into public.fuzz_calls select {call.number}, nextval('public.fuzz_order'), a,"  # noqa: S608
                 f" sharequeue.clock() from (select coalesce(jsonb_agg(to_jsonb(r)), '[]') as a from {from_} as r)"
-                " as x returning answer",
+                " as x returning result",
                 call.args if source else named,
             )
-            (answer,) = cursor.fetchone()
-        return answer
+            (result,) = cursor.fetchone()
+        return result
 
     def plainly(self, call: Call, source: str | None) -> Any:
         """In a transaction of its own."""
@@ -164,30 +164,30 @@ class Client:
 
     def _left_open(self, call: Call, source: str | None) -> Any:
         self._run("begin")
-        answer = self.plainly(call, source)
+        result = self.plainly(call, source)
         if not self.shared.in_turn:
             time.sleep(self.roll.random() * 0.03)
         self._run("commit")
-        return answer
+        return result
 
     def _taken_back(self, call: Call, source: str | None) -> Any:
         self._run("begin")
         self._run("savepoint before_it")
         self.plainly(call, source)
         self._run("rollback to savepoint before_it")
-        answer = None
+        result = None
         if self.roll.random() < 0.6:
-            answer = self.plainly(self.number(call.operation, call.args), source)
+            result = self.plainly(self.number(call.operation, call.args), source)
         self._run("commit")
-        return answer
+        return result
 
     def _too_slow(self, call: Call, source: str | None) -> Any:
         if self.shared.in_turn:
             return self._cut_off_in_turn(call, source)
         self._run(f"set statement_timeout = {self.roll.randint(1, 12)}")
-        answer = None
+        result = None
         try:
-            answer = self.execute(call, source)
+            result = self.execute(call, source)
         except psycopg2.Error as error:
             self._met(call, error, CUT_OFF)
         while True:
@@ -196,7 +196,7 @@ class Client:
                 break
             except psycopg2.errors.QueryCanceled:
                 continue
-        return answer or self.plainly(self.number(call.operation, call.args), source)
+        return result or self.plainly(self.number(call.operation, call.args), source)
 
     def _cut_off_in_turn(self, call: Call, source: str | None) -> Any:
         """What came after the call in its transaction took too long, so the call is undone; it is asked for again."""
@@ -251,13 +251,13 @@ class Client:
     def _at_another_level(self, call: Call, source: str | None) -> Any:
         self._run(f"begin isolation level {self.roll.choice(['repeatable read', 'serializable'])}")
         try:
-            answer = self.execute(call, source)
+            result = self.execute(call, source)
         except psycopg2.Error as error:
             if error.pgcode != "SQ042":
                 self._met(call, error)
         else:
             if call.operation not in ("add_acl", "remove_acls"):
-                self.shared.faults.append(f"not refused at another level: {call}, {answer}")
+                self.shared.faults.append(f"not refused at another level: {call}, {result}")
         self._run("rollback")
 
     def _as_ann(self, call: Call, source: str | None) -> Any:
@@ -265,6 +265,6 @@ class Client:
             return self.plainly(call, source)
         self._run("begin")
         self._run("select set_config('sharequeue.principal', 'User:ann', true)")
-        answer = self.plainly(call, source)
+        result = self.plainly(call, source)
         self._run("commit")
-        return answer
+        return result

@@ -29,7 +29,7 @@ class Books:
         self.settings: dict[str, Settings] = defaultdict(Settings)
         self.faults: list[str] = []
         self.tally: Counter[str] = Counter()
-        self.first_answers: dict[tuple[Any, ...], tuple[Any, float, int]] = {}
+        self.first_results: dict[tuple[Any, ...], tuple[Any, float, int]] = {}
         """With when that was, and in which phase."""
         self.outputs: dict[int, tuple[At, int]] = {}
         self.tokens: set[str] = set()
@@ -86,26 +86,26 @@ class Books:
             return False
         key = (call.share_partition, call.operation, call.args["p_member_id"], request)
         partition = self.partitions.get(call.share_partition) if call.share_partition else None
-        if key in self.first_answers:
+        if key in self.first_results:
             if any(
-                row.get("error_code") == 30 or row.get("acknowledge_error_code") == 30 for row in call.answer
+                row.get("error_code") == 30 or row.get("acknowledge_error_code") == 30 for row in call.result
             ):
                 return True
-            first, at, phase = self.first_answers[key]
-            if first == call.answer or partition is None:
+            first, at, phase = self.first_results[key]
+            if first == call.result or partition is None:
                 return True
             # The next fetch has answered its lease: so its answer had come, and is kept no longer.
             told = call.operation == "acknowledge_and_acquire" and first[0]["token"] in self.fetched
             forgotten = max(self._phase_high[phase:]) - at > KEPT_SECONDS
             if not told and not forgotten:
-                self._fault(f"a repeated call was answered {call.answer}, at first {first}")
+                self._fault(f"a repeated call was answered {call.result}, at first {first}")
                 return True
         refused = all(
             (row.get("error_code") or not row.get("offsets", "-")) and row.get("acknowledge_error_code", 1)
-            for row in call.answer
+            for row in call.result
         )
         if partition is not None and not refused:
-            self.first_answers[key] = (call.answer, call.at, len(self._phase_high) - 1)
+            self.first_results[key] = (call.result, call.at, len(self._phase_high) - 1)
         return False
 
     # Faults.
@@ -158,21 +158,21 @@ class Books:
 
     # How a delivery ends.
 
-    def _end(self, record: Record, *, unanswered: bool, what: str) -> None:
+    def _end(self, record: Record, *, unacknowledged: bool, what: str) -> None:
         limits, token = self.settings[record.group].limits_ever, record.token
         record.state, record.token = "avail", ""
         over, certain = max(record.counts) >= min(limits), min(record.counts) >= max(limits)
-        record.suspect = unanswered and record.fan_out
+        record.suspect = unacknowledged and record.fan_out
         if record.suspect and self.left[token] > 1:
             over = certain = False
-        if certain and not (unanswered and record.fan_out):
+        if certain and not (unacknowledged and record.fan_out):
             self._give_up(record, "exhausted", self.settings[record.group].dlq_ever)
         elif over:
             record.maybe_over = True
         self._note(record, what)
 
     def _lapse(self, record: Record) -> None:
-        self._end(record, unanswered=True, what="the lock lapsed")
+        self._end(record, unacknowledged=True, what="the lock lapsed")
 
     def _give_up(self, record: Record, state: str, dlq: set[bool]) -> None:
         record.state, record.token, record.maybe_over = state, "", False
@@ -232,7 +232,7 @@ class Books:
             self.partitions[at].log_end, self.partitions[at].stable = old.log_end, old.stable
 
     def _initialize(self, call: Call) -> None:
-        if call.answer == [True]:
+        if call.result == [True]:
             at = call.share_partition
             assert at
             if at in self.partitions:
@@ -252,15 +252,15 @@ class Books:
     def _forget(self, which: Callable[[At], bool]) -> None:
         for at in [a for a in self.partitions if which(a)]:
             del self.partitions[at]
-            self.first_answers = {k: v for k, v in self.first_answers.items() if k[0] != at}
+            self.first_results = {k: v for k, v in self.first_results.items() if k[0] != at}
             self.outputs = {lease: v for lease, v in self.outputs.items() if v[0] != at}
 
     def _observe(self, call: Call) -> None:
         at = call.share_partition
         partition = self.partitions.get(at) if at else None
-        if partition is None or at is None or call.answer[0] is None:
+        if partition is None or at is None or call.result[0] is None:
             return
-        partition.status = call.answer[0]
+        partition.status = call.result[0]
         a = call.args
         if a["p_topic_id"] != partition.topic_id:
             if partition.status == "active":

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.fuzz_answers import Answers
+from tests.fuzz_acknowledgements import Acknowledgements
 from tests.fuzz_records import GIVEN_UP, At, Call, Partition, Record, multirange, offsets_of, seconds
 
 
-class Ledger(Answers):
+class Ledger(Acknowledgements):
     """The whole ledger."""
 
     def _nothing(self, call: Call) -> None:
-        """An operation whose answer says nothing of a record."""
+        """An operation whose result concerns no record."""
 
     _make_group = _sweep = _pause = _config = _clock = _add_acl = _remove_acls = _nothing
     _raise_state_epochs = _take_snapshots = _hold_dead_letters = _nothing
 
     def _verify(self, call: Call) -> None:
-        if call.answer:
-            self._fault(f"verify: {call.answer}")
+        if call.result:
+            self._fault(f"verify: {call.result}")
 
     _verify_journal = _verify
 
     def _renew(self, call: Call) -> None:
         at, a = call.share_partition, call.args
         assert at
-        row = call.answer[0]
+        row = call.result[0]
         partition = self._touch(at, refused=bool(row["error_code"]))
         if row["error_code"] or partition is None:
             return
@@ -60,15 +60,15 @@ class Ledger(Answers):
                     if a["p_cancelled"] or a["p_refund"]:
                         record.counts |= {max(c - 1, 0) for c in record.counts}
                     self._note(record, "perhaps given back")
-        answered = call.answer[0]
-        if not least <= answered <= most:
-            self._fault(f"released {answered}, not {least} to {most}")
+        acknowledged = call.result[0]
+        if not least <= acknowledged <= most:
+            self._fault(f"released {acknowledged}, not {least} to {most}")
 
     def _released(self, record: Record, a: dict[str, Any]) -> None:
         lapsed = self._high(record) >= record.low
         counts, limits = set(record.counts), self.settings[record.group].limits_ever
         if not (a["p_cancelled"] or a["p_refund"]):
-            self._end(record, unanswered=True, what="given back")
+            self._end(record, unacknowledged=True, what="given back")
             return
         least = {max(c - 1, 0) for c in counts}
         record.counts = least | (counts if lapsed or not a["p_refund"] else set())
@@ -92,7 +92,7 @@ class Ledger(Answers):
         partition = self._touch(at)
         if not a["p_execute"]:
             return
-        for row in call.answer:
+        for row in call.result:
             if row["error_code"] or row["act"] in ("refuse", "none"):
                 self._refused_by_hand(at, row)
                 continue
@@ -127,19 +127,19 @@ class Ledger(Answers):
         at = call.share_partition
         assert at
         partition = self._touch(at)
-        if not call.answer:
+        if not call.result:
             return
         if partition is None:
             self._fault("letters of what is not there")
             return
-        sequence = call.answer[0]["sequence"]
-        opened = {o for row in call.answer for o in offsets_of(row["offsets"])}
+        sequence = call.result[0]["sequence"]
+        opened = {o for row in call.result for o in offsets_of(row["offsets"])}
         if partition.open_letters is not None:
             if partition.open_letters != (sequence, opened):
                 self._fault(f"opened {sequence} {opened}, before {partition.open_letters}", at)
             return
         partition.open_letters = (sequence, opened)
-        for row in call.answer:
+        for row in call.result:
             for offset in offsets_of(row["offsets"]):
                 record = partition.records.get(offset)
                 if record is None or not self._may_be_letter(record):
@@ -165,16 +165,16 @@ class Ledger(Answers):
         assert at
         partition = self._touch(at)
         if partition is None or partition.open_letters is None:
-            if call.answer[0]:
+            if call.result[0]:
                 self._fault("closed what was not open", at)
             return
         sequence, opened = partition.open_letters
         if call.args["p_sequence"] != sequence:
-            if call.answer[0]:
+            if call.result[0]:
                 self._fault(f"closed {call.args['p_sequence']}, open is {sequence}", at)
             return
-        if call.answer[0] > len(opened):
-            self._fault(f"closed {call.answer[0]} of {len(opened)}", at)
+        if call.result[0] > len(opened):
+            self._fault(f"closed {call.result[0]} of {len(opened)}", at)
         for offset in opened:
             record = partition.records[offset]
             record.letter = "closed"

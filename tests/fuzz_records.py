@@ -31,7 +31,7 @@ def seconds(moment: str | datetime) -> float:
 
 @dataclass(slots=True)
 class Call:
-    """One call: who asked what, when, and what was answered."""
+    """One call: who asked what, when, and what was returned."""
 
     number: int
     operation: str
@@ -39,7 +39,7 @@ class Call:
     started: int
     phase: int
     seq: int = 0
-    answer: Any = None
+    result: Any = None
     at: float = 0.0
     finished: float = float("inf")
     """When it had committed, in ticks as `started`; a call that began later has seen it."""
@@ -67,7 +67,7 @@ class Record:
     granted: float = 0
     fan_out: bool = False
     suspect: bool = False
-    """A delivery under `fan_out` ended without an answer."""
+    """A delivery under `fan_out` ended without an acknowledgement."""
     maybe_over: bool = False
     """Its deliveries may be used up; nobody has said so yet."""
     letter: str = "no"

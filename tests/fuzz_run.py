@@ -157,11 +157,11 @@ class Run:
     def _check(self) -> None:
         """Everybody is done: the calls go into the ledger, and the ledger is held against what is there."""
         calls = []
-        for number, seq, answer, at in self._rows(
-            "delete from public.fuzz_calls returning call, seq, answer, at"
+        for number, seq, returned, at in self._rows(
+            "delete from public.fuzz_calls returning call, seq, result, at"
         ):
             call = self.shared.calls[number]
-            call.seq, call.answer, call.at = seq, answer, seconds(at)
+            call.seq, call.result, call.at = seq, returned, seconds(at)
             calls.append(call)
         self.shared.calls.clear()
         self.log += sorted(calls, key=lambda c: c.seq)

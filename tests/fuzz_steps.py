@@ -32,8 +32,9 @@ class Worker(Client):
     def step(self) -> None:
         """One step."""
         steps: list[tuple[float, Callable[[], Any]]] = [
-            (24, self.acquire), (22, self.answer), (14, self.answer_and_take), (2, self.steady), (4, self.renew),
-            (4, self.give_back), (3, self.sweep), (6, self.repeat), (8, self.observe), (7, self.letters),
+            (24, self.acquire), (22, self.acknowledge), (14, self.acknowledge_and_acquire), (2, self.steady),
+            (4, self.renew), (4, self.give_back), (3, self.sweep), (6, self.repeat), (8, self.observe),
+            (7, self.letters),
             (2, self.force), (1, self.pause), (1.5 * self.configs, self.config), (0.7, self.acl), (2.5, self.forward),
             (0.5, self.reset), (0.3, self.forget), (0.3, self.extend), (1.5, self.look),
         ]  # fmt: skip
@@ -130,7 +131,7 @@ class Worker(Client):
             "p_request_id": self.uuid(),
         }
 
-    def answer(self) -> None:
+    def acknowledge(self) -> None:
         """Acknowledge a lease: by sets or by batches, with an output at times."""
         lease = self.some_lease()
         if lease is None:
@@ -193,7 +194,7 @@ class Worker(Client):
             "p_types": array(types),
         }
 
-    def answer_and_take(self, lease: dict[str, Any] | None = None, whole: int | None = None) -> Any:
+    def acknowledge_and_acquire(self, lease: dict[str, Any] | None = None, whole: int | None = None) -> Any:
         """Acknowledge a lease and take the next, in one call."""
         lease = lease or self.some_lease()
         if lease is None:
@@ -217,7 +218,7 @@ class Worker(Client):
         for _ in range(self.roll.randint(2, 8)):
             if lease is None:
                 return
-            lease = self.answer_and_take(lease, ACCEPT)
+            lease = self.acknowledge_and_acquire(lease, ACCEPT)
 
     def renew(self) -> None:
         """Renew a lock."""

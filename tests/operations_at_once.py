@@ -1,6 +1,6 @@
 """All operations at once, from several connections on a few share-partitions: nobody may meet a deadlock.
 
-Each connection draws its steps from a seed of its own. Refusals are answers; a deadlock (40P01) is a failure, also
+Each connection draws its steps from a seed of its own. Refusals are results; a deadlock (40P01) is a failure, also
 where somebody repeats the call that met it: the database counts them.
 """
 
@@ -171,11 +171,11 @@ class Actor:
         if lease := self.held():
             kind = self.roll.choice((ACCEPT, ACCEPT, ACCEPT, RELEASE, REJECT))
             mode: AcquireMode = self.roll.choice(MODES)
-            answer = self.state.fetches.acknowledge_and_acquire(
+            returned = self.state.fetches.acknowledge_and_acquire(
                 lease, {kind: lease.offsets}, 10, mode=mode, redelivery="kafka"
             )
-            if answer.lease is not None:
-                self.leases.append(answer.lease)
+            if returned.lease is not None:
+                self.leases.append(returned.lease)
 
     def many(self) -> None:
         """All share-partitions of a group in any order, a call for each operation."""
@@ -350,11 +350,11 @@ class Actor:
     def group(self) -> None:
         group, act = self.drawn_group, self.roll.random()
         if act < 0.5:
-            answer = heartbeat(
+            returned = heartbeat(
                 self.database, HeartbeatRequest(group, self.member, 0, subscribed_topic_names=TOPICS)
             )
-            if answer.error_code == 0:
-                heartbeat(self.database, HeartbeatRequest(group, self.member, answer.member_epoch))
+            if returned.error_code == 0:
+                heartbeat(self.database, HeartbeatRequest(group, self.member, returned.member_epoch))
             heartbeat(self.database, HeartbeatRequest(group, self.member, -1))
         elif act < 0.7:
             heartbeat(self.database, HeartbeatRequest(group, self.member, 0, subscribed_topic_names=TOPICS))

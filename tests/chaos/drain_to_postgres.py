@@ -93,11 +93,11 @@ def drain(
     sink.fits(COLUMNS)
     on_step("start")
     while (lease := state.acquire(SharePartition(group, topic, 0), "drain", None, lease_records)) is not None:
-        answered, rows = _handled(lease)
+        acknowledged, rows = _handled(lease)
         copier = sink.copier([lease.lease_id])
         receipts = [row for batch in copier(_batches(lease, rows)) for row in batch.to_pylist()]
         sink.take((row["attempt"], row["lease_id"], row["rows"]) for row in receipts)
-        sink.acknowledge(Accepted(lease, None, len(rows)), answered, ())
+        sink.acknowledge(Accepted(lease, None, len(rows)), acknowledged, ())
 
 
 def job_of(

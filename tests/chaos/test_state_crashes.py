@@ -164,8 +164,8 @@ def test_killed_while_it_waits_for_the_row_lock(private_database: Database, kind
         with pytest.raises(OperationalError):
             waiting.result()
         assert state_of(private_database) == before
-        answer = perform(engine, call)
-        assert perform(engine, call) == answer
+        returned = perform(engine, call)
+        assert perform(engine, call) == returned
     finish(state)
 
 
@@ -197,8 +197,8 @@ def test_killed_inside_the_call(private_database: Database, kind: str, table: st
         with pytest.raises(OperationalError):
             inside.result()
         assert state_of(private_database) == before
-        answer = perform(engine, call)
-        assert perform(engine, call) == answer
+        returned = perform(engine, call)
+        assert perform(engine, call) == returned
     finish(state)
 
 
@@ -224,9 +224,9 @@ def test_cut_in_the_middle_of_a_reply(private_database: Database, kind: str, mar
         wait_for(lambda: not in_a_transaction(private_database))
         happened = state_of(private_database) != before
         assert happened == (marker == "COMMIT")
-        answer = perform(engine, call)
+        returned = perform(engine, call)
         after_it = state_of(private_database)
-        assert perform(engine, call) == answer
+        assert perform(engine, call) == returned
         assert state_of(private_database) == after_it != before
     finish(state)
 
@@ -261,10 +261,10 @@ def test_killed_after_its_commit_and_before_the_reply(private_database: Database
             assert lease.offsets == OffsetSet.of((expected, expected + 5))
             assert not proxy.armed
             proxy.arm("sharequeue.acknowledge(", turn % 3)
-            answer = state.acknowledge(lease, {ACCEPT: lease.offsets})
+            returned = state.acknowledge(lease, {ACCEPT: lease.offsets})
             expected += 5
-            assert (answer.accepted, answer.spso) == (5, expected)
-            told["accepted"] += answer.accepted
+            assert (returned.accepted, returned.spso) == (5, expected)
+            told["accepted"] += returned.accepted
         assert proxy.cuts == 16
         counts = {row.outcome: row.records for row in state.figures.delivery_counts("g")}
         assert counts == dict(told)
@@ -288,7 +288,7 @@ class Client:
         while True:
             lease = self.ask(partial(self.acquire, request_id=uuid4()))
             if lease is not None:
-                self.answer(lease)
+                self.acknowledge(lease)
             elif self.ask(lambda state: state.figures.describe("g")[0].lag):
                 self.ask(lambda state: state.sweep())
             else:
@@ -300,7 +300,7 @@ class Client:
         """The same lease, however often it is asked for under one id."""
         return state.acquire(AT, self.member, None, 40, redelivery="kafka", request_id=request_id)
 
-    def answer(self, lease: Lease) -> None:
+    def acknowledge(self, lease: Lease) -> None:
         """Every seventeenth offset is rejected; what was confirmed goes into the books."""
         offsets = list(lease.offsets.iter_offsets())
         good = [offset for offset in offsets if offset % 17]
@@ -310,8 +310,8 @@ class Client:
             for kind, chosen in ((ACCEPT, good), (REJECT, bad))
         }
         request = uuid4()
-        answer = self.ask(lambda state: state.acknowledge(lease, sets, request_id=request))
-        assert (answer.accepted, answer.rejected) == (len(good), len(bad))
+        returned = self.ask(lambda state: state.acknowledge(lease, sets, request_id=request))
+        assert (returned.accepted, returned.rejected) == (len(good), len(bad))
         self.accepted += good
         self.rejected += bad
 

@@ -1,1 +1,1 @@
-"""What a real broker answered, and what the specifications draw, replayed on every engine of the project."""
+"""What a real broker returned, and what the specifications draw, replayed on every engine of the project."""

@@ -32,7 +32,7 @@ from sharequeue.state import State
 from sharequeue.values import SharePartition
 from tests.conformance.engines import LogEnds
 from tests.conformance.postgres_engine import PostgresEngine
-from tests.conformance.replay import Answer, Replay
+from tests.conformance.replay import Replay, Result
 from tests.conformance.scenario import Scenario, Step
 
 WAIT_SECONDS = 30.0
@@ -127,23 +127,23 @@ class BrokerReplay(Replay):
         super()._do_delete_topic(step)
         self.topics.delete(step.do["topic"])
 
-    def answer(self, step: Step) -> Answer | None:
-        """Dead letters and their topic are answered here, too; they are written as soon as there are any."""
+    def carry_out(self, step: Step) -> Result | None:
+        """Dead letters and their topic are done here, too; they are written as soon as there are any."""
         if step.op == "dlq":
             return self._dead_letters(step)
         if step.op == "describeTopic":
             return self._topic_made(step)
-        answer = super().answer(step)
+        returned = super().carry_out(step)
         if step.op in ("ack", "expire"):
             self._write()
-        return answer
+        return returned
 
     def _write(self) -> None:
         self.engine.sweep()
         configs = GroupConfigs.load(self.database, "g")
         DeadLetterWriter(self.settings, State(self.database), "g", configs, service=self.service).drain()
 
-    def _dead_letters(self, step: Step) -> Answer:
+    def _dead_letters(self, step: Step) -> Result:
         self._write()
         recorded = [
             {name: value for name, value in record.items() if name != "offset"}
@@ -174,7 +174,7 @@ class BrokerReplay(Replay):
             "timestampIsWriteTime": self.began - 1 <= written <= time.time() + 1,
         }
 
-    def _topic_made(self, step: Step) -> Answer:
+    def _topic_made(self, step: Step) -> Result:
         """What the writer made: the broker's default number of partitions, and exactly two configs."""
         topic = step.do["topic"]
         admin = AdminClient(client_config(self.settings))
@@ -199,8 +199,8 @@ class BrokerReplay(Replay):
         return str(self.scenario.groups["g"]["errors.deadletterqueue.topic.name"])
 
 
-def _judged(broker: Any, ours: Any) -> Answer:
-    return Answer(broker, ours, frozenset() if broker == ours else None)
+def _judged(broker: Any, ours: Any) -> Result:
+    return Result(broker, ours, frozenset() if broker == ours else None)
 
 
 def _content(template: str | None, number: int) -> bytes | None:

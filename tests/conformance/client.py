@@ -20,14 +20,14 @@ ACCEPT, GAP = AcknowledgeType.ACCEPT, AcknowledgeType.GAP
 
 @dataclass(slots=True)
 class Client:
-    """One ordinary client of partition 0 of topic ``t``: what its last poll returned, what it will answer."""
+    """One ordinary client of partition 0 of topic ``t``: what its last poll returned, what it will acknowledge."""
 
     member_id: str
     explicit: bool
     record_limit: bool
     max_records: int
     held: list[int] = field(default_factory=list)
-    answers: dict[int, AcknowledgeType] = field(default_factory=dict)
+    results: dict[int, AcknowledgeType] = field(default_factory=dict)
 
 
 def carry_out(stage: Stage, step: Step) -> None:
@@ -44,9 +44,9 @@ def carry_out(stage: Stage, step: Step) -> None:
         _send(stage, client)
         _poll(stage, client, got)
     elif step.op == "cack":
-        for (_, offset, kind), answer in zip(do["acks"], got["acks"], strict=True):
-            if answer == "NONE":
-                client.answers[offset] = AcknowledgeType[kind.upper()]
+        for (_, offset, kind), result in zip(do["acks"], got["acks"], strict=True):
+            if result == "NONE":
+                client.results[offset] = AcknowledgeType[kind.upper()]
     elif step.op == "ccommit":
         _send(stage, client)
     elif step.op == "cclose":
@@ -64,11 +64,11 @@ def _poll(stage: Stage, client: Client, got: dict[str, Any]) -> None:
     acquired = stage.engine.acquire(at, client.member_id, fetch)
     client.held = list(acquired.offsets.iter_offsets())
     data = stage.logs["t", 0].data
-    client.answers = {} if client.explicit else {o: ACCEPT if o in data else GAP for o in client.held}
+    client.results = {} if client.explicit else {o: ACCEPT if o in data else GAP for o in client.held}
 
 
 def _send(stage: Stage, client: Client) -> None:
-    if client.answers:
-        runs = [AcknowledgementBatch.of(o, o, kind) for o, kind in sorted(client.answers.items())]
+    if client.results:
+        runs = [AcknowledgementBatch.of(o, o, kind) for o, kind in sorted(client.results.items())]
         stage.engine.acknowledge(SharePartition("g", "t", 0), client.member_id, runs, None, True)
-    client.answers, client.held = {}, []
+    client.results, client.held = {}, []

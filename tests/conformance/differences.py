@@ -1,8 +1,8 @@
-"""Which recorded steps does this project answer otherwise than the broker, on purpose, and why?
+"""In which recorded steps does this project differ from the broker, on purpose, and why?
 
-``differences.json`` holds every such step with our answer and the line of the table of intended differences it
-falls under. ``python -m tests.conformance.differences`` writes the answers anew; a line that cannot be told
-from the two answers stays as it was, or null, which the tests refuse.
+``differences.json`` holds every such step with our result and the line of the table of intended differences it
+falls under. ``python -m tests.conformance.differences`` writes the results anew; a line that does not follow
+from the two results stays as it was, or null, which the tests refuse.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FILE = Path(__file__).parent / "differences.json"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One step: the lines it falls under, and our answer."""
+    """One step: the lines it falls under, and our result."""
 
     lines: frozenset[int]
     ours: Any
@@ -43,13 +43,13 @@ def write() -> None:
     lines, known = load()
     entries = []
     for name, scenario in SCENARIOS.items():
-        for number, (_, answer) in enumerate(Replay(scenario, ENGINES["in memory"]()).run()):
-            if answer is None or answer.lines == frozenset():
+        for number, (_, result) in enumerate(Replay(scenario, ENGINES["in memory"]()).run()):
+            if result is None or result.lines == frozenset():
                 continue
             before = known.get((name, number))
-            told = answer.lines if answer.lines is not None else before.lines if before else None
+            told = result.lines if result.lines is not None else before.lines if before else None
             entry = {"scenario": name, "step": number, "lines": sorted(told) if told else None}
-            entries.append(json.dumps({**entry, "ours": answer.ours}, separators=(",", ":")))
+            entries.append(json.dumps({**entry, "ours": result.ours}, separators=(",", ":")))
     head = json.dumps(lines, indent=1, ensure_ascii=False)
     FILE.write_text(f'{{"lines":{head},\n"steps":[\n' + ",\n".join(entries) + "\n]}\n", encoding="utf-8")
 

@@ -80,7 +80,7 @@ class Table:
         ranges = self.fetch(member, most, "batch_optimized", redelivery)
         return sum(int(last) - int(first) + 1 for first, last in (r.split()[0].split("-") for r in ranges))
 
-    def answer(self, member: str, kind: AcknowledgeType, *runs: tuple[int, int]) -> None:
+    def acknowledge(self, member: str, kind: AcknowledgeType, *runs: tuple[int, int]) -> None:
         """One type for some runs, both ends inclusive."""
         batches = [AcknowledgementBatch.of(first, last, kind) for first, last in runs]
         self.engine.acknowledge(T0, member, batches, None, True)

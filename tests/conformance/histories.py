@@ -74,8 +74,8 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.history.leases)
     @rule(roll=rolls)
-    def answer_lease(self, roll: int) -> None:
-        self.step("answer_lease", roll)
+    def acknowledge_lease(self, roll: int) -> None:
+        self.step("acknowledge_lease", roll)
 
     @precondition(lambda self: self.history.leases)
     @rule(roll=rolls)

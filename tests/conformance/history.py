@@ -1,7 +1,7 @@
 """What is a random history of both engines, and what is each of its calls made of?
 
 Two groups, of two share-partitions and of one, with the same three members, in `sharequeue.testing` and in the SQL
-functions at once. Here are how a call is made on both, its answers compared as they come, and where its details are
+functions at once. Here are how a call is made on both, its results compared as they come, and where its details are
 drawn from. The operations are in ``two_engines`` and ``operator_steps``, the comparison of states in ``comparison``.
 """
 
@@ -84,7 +84,7 @@ class History:
     def both(
         self, call: str, memory: Callable[[], object], sql: Callable[[], object], *about: object
     ) -> object:
-        """What both answer, a refusal by its name; different answers end the history."""
+        """What both return, a refusal by its name; different results end the history."""
         self.tally.calls[call] += 1
         self.last = [*self.last[-4:], (call, about)]
         expected, got = said(memory), said(sql)
@@ -111,12 +111,12 @@ class History:
         def call() -> Any:
             return self.both(name, memory, sql, *about)
 
-        answer = call()
-        refused = isinstance(answer, str) or answer == () or (answer[1:] == ((),) and answer[0] is not None)
+        result = call()
+        refused = isinstance(result, str) or result == () or (result[1:] == ((),) and result[0] is not None)
         if not refused:
-            if self.random.random() < 0.15 and call() != answer:
-                raise Different(f"{name}, repeated at once, has another answer than {answer}")
-            self.sent = [*self.sent[-4:], (call, answer)]
+            if self.random.random() < 0.15 and call() != result:
+                raise Different(f"{name}, repeated at once, has another result than {result}")
+            self.sent = [*self.sent[-4:], (call, result)]
 
     def acquired(
         self,
@@ -259,7 +259,7 @@ class History:
 
 
 def said(call: Callable[[], object]) -> object:
-    """What a call answers, a refusal by its name."""
+    """What a call returns, a refusal by its name."""
     try:
         return call()
     except ShareError as error:

@@ -1,7 +1,7 @@
 """What is in a topic's log, as far as share groups can tell?
 
 One partition's log as a scenario makes it: batches, which offsets still hold a record, transactions, where it
-starts and ends. No broker is needed for it: the recorded answers of `produce` are the offsets.
+starts and ends. No broker is needed for it: the recorded results of `produce` are the offsets.
 """
 
 from __future__ import annotations

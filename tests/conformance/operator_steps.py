@@ -1,4 +1,4 @@
-"""What may be done to what is held without answering it, on both engines at once?
+"""What may be done to what is held without acknowledging it, on both engines at once?
 
 Runs that end or are cancelled give everything back; a person pauses, resumes, moves records by hand, extends locks,
 fences everybody. Some of it is asked wrongly on purpose.
@@ -26,7 +26,8 @@ class OperatorSteps:
         self.memory, self.sql = history.memory, history.sql
 
     def release(self) -> None:
-        """All that a member holds, or one lease, goes back without an answer; the run was cancelled, or not."""
+        """All that a member holds, or one lease, goes back without an acknowledgement; the run was cancelled, or
+        not."""
         lease = self.history.lease(None) if self.random.random() < 0.5 else None
         group = lease.at.group_id if lease else self.history.at().group_id
         member = lease.member if lease else self.history.member()

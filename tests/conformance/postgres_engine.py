@@ -1,4 +1,4 @@
-"""How does the engine in Postgres answer what the conformance suite asks?
+"""How does the engine in Postgres do what the conformance suite asks?
 
 The adapter of the SQL functions, called as any SQL client would: no tokens, no member epochs, Kafka's arrays of
 batches. A group, a member or a topic that the functions do not know of is the adapter's to know.
@@ -146,11 +146,11 @@ class PostgresEngine(PostgresFetches):
             raise NonEmptyGroup
         self._group(group_id)
         self.known.add(group_id)
-        answers: dict[tuple[str, int], ShareError | None] = {}
+        results: dict[tuple[str, int], ShareError | None] = {}
         for (topic, partition), offset in offsets.items():
             at = SharePartition(group_id, topic, partition)
             if not 0 <= partition < topics.get(topic, 0):
-                answers[topic, partition] = UnknownTopicOrPartition()
+                results[topic, partition] = UnknownTopicOrPartition()
                 continue
             self._run(
                 "select sharequeue.alter_offsets(:group, :topic, :partition, :topic_id, :offset, :epoch)",
@@ -161,8 +161,8 @@ class PostgresEngine(PostgresFetches):
                 offset=offset,
                 epoch=state_epoch,
             )
-            answers[topic, partition] = None
-        return answers
+            results[topic, partition] = None
+        return results
 
     def delete_offsets(self, group_id: str, topics: Sequence[str]) -> Mapping[str, ShareError | None]:
         if group_id not in self.known:

@@ -1,8 +1,8 @@
-"""What does an engine answer to a recorded scenario, step by step?
+"""What does an engine return in a recorded scenario, step by step?
 
-The engine goes through all steps with its own state, whatever it answered before; nothing is taken over from
+The engine goes through all steps with its own state, whatever it returned before; nothing is taken over from
 the broker but what an engine is given anyway: the offsets of the log, state epochs, and the order of partitions
-within a fetch. `compare` judges the answers.
+within a fetch. `compare` judges the results.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ TYPES = {"gap": 0, "accept": 1, "release": 2, "reject": 3, "renew": 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A step's two answers in the same words, and the lines that explain why they differ: empty when equal,
-    None when nothing in the answers themselves says why."""
+class Result:
+    """A step's two results in the same words, and the lines that explain why they differ: empty when equal,
+    None when nothing in the results themselves explains it."""
 
     broker: Any
     ours: Any
@@ -35,26 +35,26 @@ class Answer:
 class Replay(Stage):
     """One scenario on one engine."""
 
-    def run(self) -> list[tuple[Step, Answer | None]]:
-        """Every step in order, with its answers where it is the engine's to answer."""
-        done: list[tuple[Step, Answer | None]] = []
+    def run(self) -> list[tuple[Step, Result | None]]:
+        """Every step in order, with its results if it is a step of the engine."""
+        done: list[tuple[Step, Result | None]] = []
         for index, step in enumerate(self.scenario.steps):
             self.index = index
             for at in self._initialized():
                 self.engine.observe(at, self._ends(at))
-            done.append((step, self.answer(step)))
+            done.append((step, self.carry_out(step)))
         return done
 
-    def answer(self, step: Step) -> Answer | None:
-        """Carry a step out; its answers where it is the engine's to answer."""
+    def carry_out(self, step: Step) -> Result | None:
+        """Carry a step out; return its results if it is a step of the engine."""
         name = re.sub("([A-Z])", r"_\1", step.op).lower()
         act = getattr(self, f"_{step.room}_{name}", None) or getattr(self, f"_do_{name}", None)
-        answer: Answer | None = act(step) if act is not None else None
+        result: Result | None = act(step) if act is not None else None
         if step.room == "client":
             client.carry_out(self, step)
-        return answer if step.room == ENGINE else None
+        return result if step.room == ENGINE else None
 
-    def _engine_poll(self, step: Step) -> Answer:
+    def _engine_poll(self, step: Step) -> Result:
         do, got, member = step.do, step.got, step.do["member"]
         group_id = self._group(step)
         acks = self._acks(group_id, do.get("acks", []))
@@ -131,14 +131,14 @@ class Replay(Stage):
             if offset not in self.logs[topic, partition].data
         ]
 
-    def _engine_ack(self, step: Step) -> Answer:
+    def _engine_ack(self, step: Step) -> Result:
         do, got = step.do, step.got
         acks = self._acks(self._group(step), do["acks"])
-        answers = {
+        results = {
             str(at): self._acknowledge(do["member"], at, runs, do.get("renew", True))
             for at, runs in acks.items()
         }
-        ours: dict[str, Any] = {"error": "NONE", "partitions": answers}
+        ours: dict[str, Any] = {"error": "NONE", "partitions": results}
         broker = {"error": got["error"], "partitions": got.get("partitions", {})}
         if "acquisitionLockTimeoutMs" in got:
             broker["acquisitionLockTimeoutMs"] = got["acquisitionLockTimeoutMs"]
@@ -146,26 +146,26 @@ class Replay(Stage):
             self.locked_at = self.now
         return _judged(broker, ours)
 
-    def _engine_release_all(self, step: Step) -> Answer:
+    def _engine_release_all(self, step: Step) -> Result:
         member = step.do["member"]
         held = self.polled.get(member, [])
-        answers: dict[str, str] = {}
+        results: dict[str, str] = {}
         for at in dict.fromkeys(name for name, _, _ in held):
             runs = [AcknowledgementBatch.of(f, last, TYPES["release"]) for n, f, last in held if n == at]
-            answers[str(at)] = self._acknowledge(member, at, runs, True)
-        ours: dict[str, Any] = {"error": "NONE", "partitions": answers}
+            results[str(at)] = self._acknowledge(member, at, runs, True)
+        ours: dict[str, Any] = {"error": "NONE", "partitions": results}
         if not held:
             ours = {"error": "NOTHING_HELD"}
         return _judged({name: step.got[name] for name in ours if name in step.got}, ours)
 
-    def _engine_close(self, step: Step) -> Answer:
+    def _engine_close(self, step: Step) -> Result:
         member, group_id = step.do["member"], self._group(step)
         acks = self._acks(group_id, step.do.get("acks", []))
-        answers = {str(at): self._acknowledge(member, at, runs, True) for at, runs in acks.items()}
+        results = {str(at): self._acknowledge(member, at, runs, True) for at, runs in acks.items()}
         self.engine.release_member(group_id, member, self.session.pop(member, []))
         self.engine.leave(group_id, member)
         self.epochs = {key: epoch for key, epoch in self.epochs.items() if key[0] != member}
-        return _judged(step.got["session"]["partitions"], answers)
+        return _judged(step.got["session"]["partitions"], results)
 
     def _acknowledge(
         self, member: str, at: SharePartition, runs: Sequence[AcknowledgementBatch], renew: bool
@@ -188,7 +188,7 @@ class Replay(Stage):
             found.setdefault(SharePartition(group_id, topic, partition), []).append(run)
         return found
 
-    def _engine_state(self, step: Step) -> Answer:
+    def _engine_state(self, step: Step) -> Result:
         self.engine.sweep()
         broker, ours, lines = {}, {}, set[int]()
         explained = True
@@ -199,17 +199,17 @@ class Replay(Stage):
             why = explain_state(broker[name], ours[name], self.logs[at.topic, at.partition].aborted)
             explained &= why is not None
             lines |= why or set()
-        return Answer(broker, ours, frozenset(lines) if explained else None)
+        return Result(broker, ours, frozenset(lines) if explained else None)
 
-    def _engine_state_log(self, step: Step) -> Answer:
+    def _engine_state_log(self, step: Step) -> Result:
         self.engine.sweep()
         at = SharePartition(step.do.get("group", "g"), step.do.get("topic", "t"), step.do.get("partition", 0))
         broker = fold(step.got["log"]) or {"startOffset": -1, "deliveryCompleteCount": -1, "batches": []}
         ours = state_of(self._view(at))
         why = explain_state(broker, ours, self.logs[at.topic, at.partition].aborted)
-        return Answer(broker, ours, None if why is None else frozenset(why))
+        return Result(broker, ours, None if why is None else frozenset(why))
 
-    def _engine_describe_offsets(self, step: Step) -> Answer:
+    def _engine_describe_offsets(self, step: Step) -> Result:
         self.engine.sweep()
         decorated = step.op == "describeOffsets"
         told = step.got.get("partitions", {})
@@ -226,25 +226,25 @@ class Replay(Stage):
             why = explain_offsets(broker[name], ours[name], decorated=decorated)
             explained &= why is not None
             lines |= why or set()
-        return Answer(broker, ours, frozenset(lines) if explained else None)
+        return Result(broker, ours, frozenset(lines) if explained else None)
 
     _engine_wire_offsets = _engine_describe_offsets
 
-    def _engine_alter_offsets(self, step: Step) -> Answer:
+    def _engine_alter_offsets(self, step: Step) -> Result:
         group_id = step.do.get("group", "g")
         offsets = {(topic, partition): offset for topic, partition, offset in step.do["offsets"]}
         epoch = max(self._epoch(SharePartition(group_id, t, p), default=1) for t, p in offsets)
         return _judged(step.got["partitions"], self._alter(group_id, offsets, epoch))
 
-    def _engine_delete_offsets(self, step: Step) -> Answer:
+    def _engine_delete_offsets(self, step: Step) -> Result:
         try:
-            answers = self.engine.delete_offsets(step.do.get("group", "g"), step.do["topics"])
-            ours = {topic: "NONE" if error is None else error.name for topic, error in answers.items()}
+            results = self.engine.delete_offsets(step.do.get("group", "g"), step.do["topics"])
+            ours = {topic: "NONE" if error is None else error.name for topic, error in results.items()}
         except ShareError as error:
             ours = dict.fromkeys(step.do["topics"], error.name)
         return _judged({topic: told["error"] for topic, told in step.got["topics"].items()}, ours)
 
-    def _engine_delete_group(self, step: Step) -> Answer:
+    def _engine_delete_group(self, step: Step) -> Result:
         error = "NONE"
         try:
             self.engine.delete_group(step.do.get("group", "g"))
@@ -252,8 +252,8 @@ class Replay(Stage):
             error = refusal.name
         return _judged(step.got["error"], error)
 
-    def _engine_describe_group(self, step: Step) -> Answer:
-        """Whether the group exists and is empty; epochs and assignments are the coordinator's to answer."""
+    def _engine_describe_group(self, step: Step) -> Result:
+        """Whether the group exists and is empty; epochs and assignments are the coordinator's."""
         try:
             members = self.engine.members(step.do.get("group", "g"))
         except GroupIdNotFound as error:
@@ -264,8 +264,8 @@ class Replay(Stage):
 _STATE = ("startOffset", "deliveryCompleteCount", "stateEpoch", "batches")
 
 
-def _judged(broker: Any, ours: Any) -> Answer:
-    return Answer(broker, ours, frozenset() if broker == ours else None)
+def _judged(broker: Any, ours: Any) -> Result:
+    return Result(broker, ours, frozenset() if broker == ours else None)
 
 
 def _offsets(runs: Sequence[list[Any]]) -> list[list[Any]]:

@@ -47,7 +47,7 @@ _SESSION_ERRORS = ("SHARE_SESSION_NOT_FOUND", "INVALID_SHARE_SESSION_EPOCH", "SH
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What was done, and what the broker answered."""
+    """What was done, and what the broker returned."""
 
     do: dict[str, Any]
     got: dict[str, Any]

@@ -171,7 +171,7 @@ class SqlSide:
         self.connection.close()
 
     def rows(self, prepared: str, *values: object) -> list[tuple[Any, ...]]:
-        """What a prepared statement answers. Raises Kafka's errors that functions raise, by their number."""
+        """What a prepared statement returns. Raises Kafka's errors that functions raise, by their number."""
         marks = f" ({', '.join(['%s'] * len(values))})" if values else ""
         try:
             self.cursor.execute(f"execute {prepared}{marks}", values)  # a name from the table above

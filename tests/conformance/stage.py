@@ -164,10 +164,10 @@ class Stage:
     def _alter(self, group_id: str, offsets: dict[tuple[str, int], int], epoch: int) -> dict[str, str]:
         self.resets.setdefault(group_id, DEFAULT_RESET)
         try:
-            answers = self.engine.alter_offsets(group_id, offsets, epoch, self.partitions)
+            results = self.engine.alter_offsets(group_id, offsets, epoch, self.partitions)
         except ShareError as error:
             return {f"{topic}-{partition}": error.name for topic, partition in offsets}
-        return {f"{t}-{p}": "NONE" if error is None else error.name for (t, p), error in answers.items()}
+        return {f"{t}-{p}": "NONE" if error is None else error.name for (t, p), error in results.items()}
 
     def fetch_of(
         self, at: SharePartition, max_records: int, mode: AcquireMode, batch_size: int | None = None

@@ -15,7 +15,7 @@ from sharequeue.deadletters.topic import TopicKeeper
 from sharequeue.settings import Settings
 from tests.conformance.broker_stage import BrokerReplay
 from tests.conformance.postgres_engine import PostgresEngine
-from tests.conformance.replay import Answer
+from tests.conformance.replay import Result
 from tests.conformance.scenario import ENGINE, SCENARIOS, Step
 from tests.conformance.test_traces import DIFFERENCES, judge
 
@@ -26,23 +26,23 @@ MARKER = ("s160_dlq_markers_and_missing_offsets", 7)
 """Line 25: a marker that is rejected by its offset is a letter without a value; the broker copies its raw bytes."""
 
 
-def told(answer: Answer) -> str:
-    """Both answers, to compare by eye."""
-    return f"\n  broker {json.dumps(answer.broker)}\n  ours   {json.dumps(answer.ours)}"
+def told(result: Result) -> str:
+    """Both results, to compare by eye."""
+    return f"\n  broker {json.dumps(result.broker)}\n  ours   {json.dumps(result.ours)}"
 
 
-def problem_of(name: str, number: int, step: Step, answer: Answer) -> tuple[str | None, str]:
-    """What is wrong with an answer, and what it counts as."""
+def problem_of(name: str, number: int, step: Step, result: Result) -> tuple[str | None, str]:
+    """What is wrong with a result, and what it counts as."""
     if step.room == ENGINE:
-        problem = judge(name, number, answer)
-        return problem, "equal" if answer.lines == frozenset() else "listed"
+        problem = judge(name, number, result)
+        return problem, "equal" if result.lines == frozenset() else "listed"
     if (name, number) != MARKER:
-        equal = answer.broker == answer.ours
-        return None if equal else f"{name} step {number}: other dead letters{told(answer)}", "equal"
-    expected = json.loads(json.dumps(answer.broker))
+        equal = result.broker == result.ours
+        return None if equal else f"{name} step {number}: other dead letters{told(result)}", "equal"
+    expected = json.loads(json.dumps(result.broker))
     expected["records"][2] |= {"key": None, "value": None}
-    equal = answer.ours == expected
-    return None if equal else f"{name} step {number}: the marker's letter{told(answer)}", "listed"
+    equal = result.ours == expected
+    return None if equal else f"{name} step {number}: the marker's letter{told(result)}", "listed"
 
 
 @pytest.mark.rule("R-DL-2", "R-DL-5", "R-DL-6", "R-DL-7", "R-DL-8")
@@ -61,11 +61,11 @@ def test_the_recorded_dead_letters_are_ours(
     counts = conformance_counts.setdefault(WRITER, Counter())
     wrong = []
     with BrokerReplay(SCENARIOS[name], settings, PostgresEngine.shared) as replay:
-        for number, (step, answer) in enumerate(replay.run()):
+        for number, (step, result) in enumerate(replay.run()):
             counts[f"room {step.room}"] += 1
-            if answer is None:
+            if result is None:
                 continue
-            problem, kind = problem_of(name, number, step, answer)
+            problem, kind = problem_of(name, number, step, result)
             counts["unexplained" if problem else kind] += 1
             if step.op in ("dlq", "describeTopic"):
                 counts["dead-letter steps"] += 1

@@ -53,7 +53,7 @@ def test_only_the_record_that_kills_is_exhausted(engine: str) -> None:
         if any(first <= 40 <= last for first, last in ends):
             table.engine.release_member("g", "run", None)
         else:
-            table.answer("run", ACCEPT, *((first, last) for first, last in ends))
+            table.acknowledge("run", ACCEPT, *((first, last) for first, last in ends))
     assert table.row() == (40, 64, "40 d5; 41 k5; 42-43 k4; 44-63 k2")
 
 
@@ -64,7 +64,7 @@ def test_a_delivery_after_the_limit_was_lowered_counts(engine: str, redelivery: 
     table = batch_table(engine, 2)
     for _ in range(2):
         table.fetch_size("run", redelivery="fan_out")
-        table.answer("run", RELEASE, (0, 1))
+        table.acknowledge("run", RELEASE, (0, 1))
     table.engine.configure("g", {"share.delivery.count.limit": 2})
     assert table.fetch_size("run", redelivery=redelivery) > 0
     assert "A3" in table.row()[2]
@@ -77,7 +77,7 @@ def test_nothing_past_the_last_stable_offset_comes_again(engine: str, redelivery
     it, and take it for a gap."""
     table = batch_table(engine, 10)
     table.fetch_size("run", redelivery="fan_out")
-    table.answer("run", RELEASE, (0, 9))
+    table.acknowledge("run", RELEASE, (0, 9))
     table.engine.configure("g", {"share.isolation.level": "read_committed"})
     table.engine.observe(T0, LogEnds(0, 10, 4))
     assert table.fetch_size("run", redelivery=redelivery) == 4
@@ -96,14 +96,14 @@ def test_suspects_come_without_fresh_records(engine: str) -> None:
 
 @on_every_engine
 def test_released_records_come_back_together(engine: str) -> None:
-    """An answer is no suspicion: released records come together with fresh ones, up to the last delivery."""
+    """An acknowledgement is no suspicion: released records come together with fresh ones, up to the last delivery."""
     table = batch_table(engine, 100)
     for count in range(1, LIMIT + 1):
         assert f"0-9 x{count}" in table.fetch("run", 10, "record_limit", "fan_out")
         if count < LIMIT:
-            table.answer("run", RELEASE, (0, 9))
-    table.answer("run", ACCEPT, (5, 9))
-    table.answer("run", RELEASE, (0, 4))
+            table.acknowledge("run", RELEASE, (0, 9))
+    table.acknowledge("run", ACCEPT, (5, 9))
+    table.acknowledge("run", RELEASE, (0, 4))
     assert table.row()[0] == 10  # released after the last delivery: given up
 
 
@@ -114,7 +114,7 @@ def test_a_shared_last_delivery_that_lapses_is_not_the_end(engine: str) -> None:
     for _ in range(LIMIT):
         table.fetch("run", 10, "record_limit", "fan_out")
         if table.view().offsets[0].delivery_count < LIMIT:
-            table.answer("run", RELEASE, (0, 2))
+            table.acknowledge("run", RELEASE, (0, 2))
     table.engine.advance(31)
     for offset in range(3):
         assert table.fetch("run", 10, "record_limit", "fan_out") == [f"{offset}-{offset} x{LIMIT}"]
@@ -137,7 +137,7 @@ def test_redelivery_goes_on_when_the_window_is_full(engine: str) -> None:
     table = batch_table(engine, 300, {"share.partition.max.record.locks": 100})
     assert table.fetch("run", 1000, "record_limit", "fan_out") == ["0-99 x1"]
     assert table.fetch("run", 1000, "record_limit", "fan_out") == []
-    table.answer("run", RELEASE, (50, 59))
+    table.acknowledge("run", RELEASE, (50, 59))
     assert table.fetch("run", 1000, "record_limit", "fan_out") == ["50-59 x2"]
 
 
@@ -151,7 +151,7 @@ def test_a_shared_last_delivery_comes_once_more_also_where_a_broker_would_acquir
     for count in range(1, limit + 1):
         table.fetch("run", 10, "record_limit", "fan_out")
         if count < limit:
-            table.answer("run", RELEASE, (0, 2))
+            table.acknowledge("run", RELEASE, (0, 2))
     table.engine.advance(31)
     for offset in range(3):
         assert table.fetch("run", 10, "record_limit") == [f"{offset}-{offset} x{limit}"]

@@ -44,7 +44,8 @@ def test_it_has_every_method_of_state(state: InMemoryState) -> None:
 
 
 def test_a_lease_from_acquire_to_dead_letter(state: InMemoryState) -> None:
-    """Answers by set, outputs that count with the acknowledgement, two-phase dead letters, and the figures."""
+    """Acknowledgements by set, outputs that count with the acknowledgement, two-phase dead letters, and the
+    figures."""
     lease = state.acquire(T0, "run", None, 10)
     assert lease is not None
     assert lease.offsets == OffsetSet.of((0, 10))
@@ -83,7 +84,7 @@ def test_a_lease_from_acquire_to_dead_letter(state: InMemoryState) -> None:
 
 
 def test_a_lapsed_lease_is_refused(state: InMemoryState) -> None:
-    """Who holds what until when; after that, neither renewing nor answering is possible."""
+    """Who holds what until when; after that, neither renewing nor acknowledging is possible."""
     lease = state.acquire(T0, "run", None, 10, lock_duration_ms=15_000)
     assert lease is not None
     (row,) = state.figures.leases("g")

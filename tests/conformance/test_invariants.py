@@ -28,7 +28,7 @@ ACTIONS = st.one_of(
 
 
 def act(groups: InMemoryShareGroups, log: list[LogBatch], action: tuple[object, ...]) -> None:
-    """One operation; a refusal is an answer too."""
+    """One operation; a refusal is a result too."""
     match action:
         case ("acquire", str(member), int(most), ("batch_optimized" | "record_limit") as mode, bool(known)):
             batches = log if known else None

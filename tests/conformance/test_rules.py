@@ -37,7 +37,7 @@ def test_without_boundaries_an_acquire_is_cut_exactly(engine: str) -> None:
     """Fresh and redelivered records alike, and the in-flight bound as well."""
     table = Table(engine, None, 100, configs={"share.partition.max.record.locks": 20})
     assert table.fetch("m1", 7, "batch_optimized") == ["0-6 x1"]
-    table.answer("m1", RELEASE, (0, 6))
+    table.acknowledge("m1", RELEASE, (0, 6))
     assert table.fetch("m1", 3, "batch_optimized") == ["0-2 x2"]
     assert table.fetch("m1", 500, "batch_optimized") == ["3-6 x2", "7-15 x1"]
     assert table.fetch("m1", 500, "batch_optimized") == ["16-19 x1"]
@@ -62,7 +62,7 @@ def test_runs_of_one_cached_batch_are_joined_and_those_of_two_are_not(engine: st
     table = Table(engine, [(0, 4), (5, 9)], 10)
     table.fetch("m1", 5, "batch_optimized")
     table.fetch("m1", 5, "batch_optimized")
-    table.answer("m1", RELEASE, (3, 3), (4, 4), (5, 5), (6, 6))
+    table.acknowledge("m1", RELEASE, (3, 3), (4, 4), (5, 5), (6, 6))
     assert table.fetch("m1", 500, "batch_optimized") == ["3-4 x2", "5-6 x2"]
 
 
@@ -72,7 +72,7 @@ def test_a_hole_in_the_log_archives_what_was_available_there(engine: str) -> Non
     """The log gives 6-9 when asked for 2: 2 to 5 are compacted away (R-AQ-3)."""
     table = Table(engine, [(0, 9)], 10)
     table.fetch("m1", 500)
-    table.answer("m1", RELEASE, (2, 9))
+    table.acknowledge("m1", RELEASE, (2, 9))
     table.log = [LogBatch(6, 9)]
     assert table.fetch("m1", 500) == ["6-9 x2"]
     assert table.row() == (0, 10, "0-1 A1; 2-5 x1; 6-9 A2")
@@ -103,7 +103,7 @@ def test_a_failed_acknowledgement_changes_nothing(engine: str) -> None:
     with pytest.raises(InvalidRecordState):
         table.engine.acknowledge(T0, "m1", runs, None, True)
     assert table.row() == before
-    table.answer("m1", ACCEPT, (0, 4))
+    table.acknowledge("m1", ACCEPT, (0, 4))
     assert table.row() == (5, 5, "")
 
 
@@ -154,11 +154,11 @@ def test_what_lies_below_spso_is_done_with_for_anyone(engine: str) -> None:
     """Acknowledging it again succeeds, whoever asks (R-AK-6); an empty window above it knows nothing (R-AK-7)."""
     table = Table(engine, None, 10)
     table.fetch("m1", 5)
-    table.answer("m1", ACCEPT, (0, 4))
-    table.answer("m2", REJECT, (0, 4))
+    table.acknowledge("m1", ACCEPT, (0, 4))
+    table.acknowledge("m2", REJECT, (0, 4))
     assert table.row() == (5, 5, "")
     with pytest.raises(InvalidRecordState):
-        table.answer("m1", ACCEPT, (5, 6))
+        table.acknowledge("m1", ACCEPT, (5, 6))
 
 
 @pytest.mark.rule("R-EP-3", "R-EP-5")
@@ -186,10 +186,10 @@ def test_a_deleted_group_is_not_found_by_its_holders(engine: str) -> None:
     table.engine.leave("g", "m1")
     table.engine.delete_offsets("g", ["t"])
     with pytest.raises(UnknownTopicOrPartition):
-        table.answer("m1", ACCEPT, (0, 4))
+        table.acknowledge("m1", ACCEPT, (0, 4))
     table.engine.delete_group("g")
     with pytest.raises(GroupIdNotFound):
-        table.answer("m1", ACCEPT, (0, 4))
+        table.acknowledge("m1", ACCEPT, (0, 4))
 
 
 @pytest.mark.rule("R-EP-2")
@@ -222,14 +222,14 @@ def test_held_records_below_the_log_start_hold_nothing_up(engine: str) -> None:
     table = Table(engine, None, 10)
     table.fetch("m1", 4)
     table.fetch("m2", 3)
-    table.answer("m2", RELEASE, (4, 4))
+    table.acknowledge("m2", RELEASE, (4, 4))
     fetch = FetchOf(0, log_start=6)
     assert table.engine.acquire(T0, "m2", fetch).ranges == ()
     got = table.engine.acquire(T0, "m2", FetchOf(2, log=[LogBatch(6, 9)], log_start=6, mode="record_limit"))
     assert [(run.first, run.last) for run in got.ranges] == [(7, 8)]
     view = table.view()
     assert (view.spso, drawn(view), sorted(view.overtaken)) == (6, "6-8 A1; 9 a0", [0, 1, 2, 3, 5])
-    table.answer("m2", ACCEPT, (6, 8))
+    table.acknowledge("m2", ACCEPT, (6, 8))
     assert table.row() == (9, 10, "9 a0")
     table.engine.advance(31)
     assert table.view().overtaken == {}
@@ -285,7 +285,7 @@ def test_a_repeated_request_returns_the_first_result() -> None:
 
 
 def test_a_lease_fences_its_holder() -> None:
-    """Under another lease of the same member nothing can be answered; what lapsed cannot be renewed."""
+    """Under another lease of the same member nothing can be acknowledged; what lapsed cannot be renewed."""
     groups = loaded()
     first, second = groups.acquire(T0, "m1", 5), groups.acquire(T0, "m1", 5)
     with pytest.raises(InvalidRecordState):

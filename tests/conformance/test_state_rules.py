@@ -34,7 +34,7 @@ def test_a_lowered_limit_delivers_once_more(engine: str) -> None:
     table = Table(engine, [(0, 1)], 2, configs={LIMIT: 5})
     for _ in range(3):
         table.fetch_size("m1")
-        table.answer("m1", RELEASE, (0, 1))
+        table.acknowledge("m1", RELEASE, (0, 1))
     table.engine.configure("g", {LIMIT: 2})
     assert table.fetch_size("m1") > 0
     table.engine.advance(31)
@@ -61,7 +61,7 @@ def test_redeliverable_records_come_before_fresh_ones(engine: str) -> None:
     assert table.view().next_fetch_offset == 0
     assert table.fetch("m1", 4) == ["0-3 x1"]
     assert table.view().next_fetch_offset == 4
-    table.answer("m1", RELEASE, (1, 1), (3, 3))
+    table.acknowledge("m1", RELEASE, (1, 1), (3, 3))
     assert table.view().next_fetch_offset == 1
     assert table.fetch("m2", 4) == ["1-1 x2", "3-3 x2", "4-5 x1"]
     assert table.view().next_fetch_offset == 6
@@ -70,15 +70,15 @@ def test_redeliverable_records_come_before_fresh_ones(engine: str) -> None:
 @pytest.mark.rule("R-NF-5", "R-NF-6", "R-AQ-2")
 @on_every_engine
 def test_the_window_is_a_span_and_a_full_one_still_redelivers(engine: str) -> None:
-    """Answered records behind a held head count; at the bound only what is inside comes again."""
+    """Acknowledged records behind a held head count; at the bound only what is inside comes again."""
     table = Table(engine, None, 100, configs={"share.partition.max.record.locks": 10})
     assert table.fetch("m1", 50) == ["0-9 x1"]
-    table.answer("m1", ACCEPT, (1, 8))
+    table.acknowledge("m1", ACCEPT, (1, 8))
     assert table.view().in_flight == 10
     assert table.fetch("m1", 50) == []
-    table.answer("m1", RELEASE, (9, 9))
+    table.acknowledge("m1", RELEASE, (9, 9))
     assert table.fetch("m1", 50) == ["9-9 x2"]
-    table.answer("m1", ACCEPT, (0, 0))
+    table.acknowledge("m1", ACCEPT, (0, 0))
     assert table.fetch("m1", 50) == ["10-18 x1"]
 
 
@@ -133,7 +133,7 @@ def test_an_unknown_type_is_refused_even_below_spso(engine: str) -> None:
     """Before anything is looked up; and a member has a name."""
     table = Table(engine, None, 10)
     table.fetch("m1", 5)
-    table.answer("m1", ACCEPT, (0, 4))
+    table.acknowledge("m1", ACCEPT, (0, 4))
     with pytest.raises(InvalidRequest):
         table.engine.acknowledge(T0, "m1", [AcknowledgementBatch(0, 4, (7,))], None, True)
     for member in ("", "m" * 37):
@@ -143,35 +143,36 @@ def test_an_unknown_type_is_refused_even_below_spso(engine: str) -> None:
 
 @pytest.mark.rule("R-AK-9", "R-AK-10", "R-AK-11", "R-AK-13")
 @on_every_engine
-@pytest.mark.parametrize("what", ["another's", "released", "answered", "lapsed"])
+@pytest.mark.parametrize("what", ["another's", "released", "acknowledged", "lapsed"])
 def test_what_is_not_held_cannot_be_acknowledged(engine: str, what: str) -> None:
     """Whole batches and single offsets alike, whatever else the call names; nothing changes."""
     table = Table(engine, [(0, 4), (5, 9)], 10)
     table.fetch("m1", 5, "batch_optimized")
     table.fetch("m2", 5, "batch_optimized")
     if what == "released":
-        table.answer("m2", RELEASE, (5, 9))
-    elif what == "answered":
-        table.answer("m2", ACCEPT, (5, 9))
+        table.acknowledge("m2", RELEASE, (5, 9))
+    elif what == "acknowledged":
+        table.acknowledge("m2", ACCEPT, (5, 9))
     elif what == "lapsed":
         table.engine.advance(31)
     before = table.row()
     for run in ((5, 9), (6, 6), (5, 7)):
         with pytest.raises(InvalidRecordState):
-            table.answer("m1" if what == "another's" else "m2", ACCEPT, run)
+            table.acknowledge("m1" if what == "another's" else "m2", ACCEPT, run)
     assert table.row() == before
 
 
 @pytest.mark.rule("R-AK-16", "R-AK-17", "R-EP-1", "R-SO-1", "R-SO-2", "R-SO-5")
 @on_every_engine
 def test_spso_waits_for_the_head_and_then_passes_all_that_is_done(engine: str) -> None:
-    """What is answered behind the head counts as complete at once; the head's answer moves SPSO into the batch."""
+    """What is acknowledged behind the head counts as complete at once; the head's acknowledgement moves SPSO into the
+    batch."""
     table = Table(engine, [(0, 9)], 10)
     table.fetch_size("m1")
-    table.answer("m1", ACCEPT, (1, 5))
+    table.acknowledge("m1", ACCEPT, (1, 5))
     view = table.view()
     assert (view.spso, view.delivery_complete_count) == (0, 5)
-    table.answer("m1", ACCEPT, (0, 0), (7, 7))
+    table.acknowledge("m1", ACCEPT, (0, 0), (7, 7))
     view = table.view()
     assert (view.spso, view.delivery_complete_count, drawn(view)) == (6, 1, "6 A1; 7 k1; 8-9 A1")
 
@@ -183,9 +184,9 @@ def test_spso_jumps_holes_and_empties_the_window(engine: str) -> None:
     table = Table(engine, [(0, 4), (8, 9)], 10)
     assert table.fetch("m1", 5, "batch_optimized") == ["0-4 x1"]
     assert table.fetch("m1", 5, "batch_optimized") == ["8-9 x1"]
-    table.answer("m1", ACCEPT, (0, 4))
+    table.acknowledge("m1", ACCEPT, (0, 4))
     assert table.view().spso == 8
-    table.answer("m1", ACCEPT, (8, 9))
+    table.acknowledge("m1", ACCEPT, (8, 9))
     view = table.view()
     assert (view.spso, view.speo, view.in_flight, view.delivery_complete_count) == (10, 10, 0, 0)
 
@@ -197,12 +198,12 @@ def test_a_renewal_starts_the_lock_anew(engine: str) -> None:
     table = Table(engine, None, 4)
     table.fetch("m1", 4)
     table.engine.advance(20)
-    table.answer("m1", RENEW, (1, 2))
+    table.acknowledge("m1", RENEW, (1, 2))
     table.engine.advance(20)
     assert table.row() == (0, 4, "0 a1; 1-2 A1; 3 a1")
     table.engine.configure("g", {"share.renew.acknowledge.enable": "false"})
     with pytest.raises(InvalidRecordState):
-        table.answer("m1", RENEW, (1, 2))
+        table.acknowledge("m1", RENEW, (1, 2))
 
 
 @pytest.mark.rule("R-AK-14")
@@ -214,7 +215,7 @@ def test_only_runs_before_the_failing_one_stay_renewed(engine: str) -> None:
     table.fetch("m2", 2)
     table.engine.advance(20)
     with pytest.raises(InvalidRecordState):
-        table.answer("m1", RENEW, (0, 0), (2, 4))
+        table.acknowledge("m1", RENEW, (0, 0), (2, 4))
     table.engine.advance(15)
     assert table.row() == (0, 6, "0 A1; 1-5 a1")
 
@@ -229,9 +230,9 @@ def test_a_lapse_gives_back_and_at_the_limit_gives_up(engine: str, topic: str, e
     table.engine.advance(31)
     assert table.row() == (0, 4, "0-3 a1")
     table.fetch_size("m1")
-    table.answer("m1", RENEW, (0, 0))
+    table.acknowledge("m1", RENEW, (0, 0))
     table.engine.advance(20)
-    table.answer("m1", RENEW, (0, 0))
+    table.acknowledge("m1", RENEW, (0, 0))
     table.engine.advance(20)
     assert table.row() == (0, 4, f"0 A2; 1-3 {ends}")
     table.engine.advance(31)
@@ -266,7 +267,7 @@ def test_the_log_start_takes_what_is_available(engine: str) -> None:
     table.engine.acquire(T0, "m1", FetchOf(0, log_start=8))
     assert table.row() == (8, 8, "")
     table.fetch("m1", 4)
-    table.answer("m1", RELEASE, (8, 9))
+    table.acknowledge("m1", RELEASE, (8, 9))
     table.engine.acquire(T0, "m1", FetchOf(0, log_start=10))
     view = table.view()
     assert (view.spso, drawn(view), view.lost_records) == (10, "10-11 A1", 3 + 2)
@@ -287,7 +288,7 @@ def test_the_isolation_level_counts_from_the_next_fetch(engine: str) -> None:
 @pytest.mark.rule("R-IL-3", "R-AQ-16", "R-DL-2")
 @on_every_engine
 def test_aborted_records_cost_budget_and_end(engine: str) -> None:
-    """Archived, no dead letters, cut out of the answer; under read_uncommitted they are records like others."""
+    """Archived, no dead letters, cut out of the response; under read_uncommitted they are records like others."""
     configs = {"share.isolation.level": "read_committed", DLQ: "dlq.q"}
     table = Table(engine, None, 10, configs=configs)
     log, aborted = [LogBatch(0, 2), LogBatch(3, 5), LogBatch(6, 9)], OffsetSet.of((3, 6))
@@ -306,7 +307,7 @@ def test_a_marker_is_acknowledged_as_a_gap(engine: str) -> None:
     """It is no dead letter, though the group has a DLQ."""
     table = Table(engine, [(0, 2), (3, 3)], 4, configs={DLQ: "dlq.q"})
     table.fetch("m1", 10)
-    table.answer("m1", GAP, (3, 3))
+    table.acknowledge("m1", GAP, (3, 3))
     assert table.row() == (0, 4, "0-2 A1; 3 x1")
     assert table.view().offsets[3].state is RecordState.ARCHIVED
 

@@ -16,7 +16,7 @@ def sizes(engine: str, limit: int, records: int, fetches: int) -> list[int]:
         ends = [tuple(map(int, run.split()[0].split("-"))) for run in runs]
         got.append(sum(last - first + 1 for first, last in ends))
         if ends:
-            table.answer("m1", RELEASE, *((first, last) for first, last in ends))
+            table.acknowledge("m1", RELEASE, *((first, last) for first, last in ends))
     return got
 
 
@@ -48,12 +48,12 @@ def test_mixed_counts_may_pass_the_cap(engine: str) -> None:
     table = Table(engine, [(0, 7)], 8, configs={"share.delivery.count.limit": 10})
     for _ in range(2):
         table.fetch_size("m1")
-        table.answer("m1", RELEASE, (0, 7))
+        table.acknowledge("m1", RELEASE, (0, 7))
     table.fetch_size("m1")
     for _ in range(4):
-        table.answer("m1", RELEASE, (6, 7))
+        table.acknowledge("m1", RELEASE, (6, 7))
         assert table.fetch_size("m1") == 2
-    table.answer("m1", RELEASE, (0, 7))
+    table.acknowledge("m1", RELEASE, (0, 7))
     assert table.fetch("m1", 500, "batch_optimized") == ["0-5 x4", "6-7 x8"]
 
 
@@ -65,8 +65,8 @@ def test_a_fetch_stops_before_a_throttled_batch(engine: str) -> None:
     assert table.fetch("m1", 4, "batch_optimized") == ["0-3 x1"]
     for count in (1, 2, 3):
         assert table.fetch("m1", 4, "batch_optimized") == [f"4-7 x{count}"]
-        table.answer("m1", RELEASE, (4, 7))
-    table.answer("m1", RELEASE, (0, 3))
+        table.acknowledge("m1", RELEASE, (4, 7))
+    table.acknowledge("m1", RELEASE, (0, 3))
     assert table.fetch("m1", 500, "batch_optimized") == ["0-3 x2"]
     assert table.fetch("m1", 500, "batch_optimized") == ["4-5 x4"]
     assert table.fetch("m1", 500, "batch_optimized") == ["6-7 x4"]
@@ -81,7 +81,7 @@ def test_a_release_after_the_last_delivery_ends_the_record(engine: str) -> None:
         table = Table(engine, [(0, 1)], 2, configs=configs)
         for _ in range(2):
             table.fetch_size("m1")
-            table.answer("m1", RELEASE, (1, 1))
+            table.acknowledge("m1", RELEASE, (1, 1))
         assert table.row() == (0, 2, f"0 A1; 1 {drawing}")
         table.engine.write_dead_letters(T0)
         assert table.row() == (0, 2, "0 A1; 1 x2")

@@ -9,27 +9,27 @@ import pytest
 
 from tests.conformance.differences import load
 from tests.conformance.engines import ENGINES
-from tests.conformance.replay import Answer, Replay
+from tests.conformance.replay import Replay, Result
 from tests.conformance.scenario import ENGINE, SCENARIOS
 
 LINES, DIFFERENCES = load()
 
 
-def judge(name: str, number: int, answer: Answer) -> str | None:
-    """What is wrong with the answer to a step; None when it equals the broker's, or differs as listed."""
+def judge(name: str, number: int, result: Result) -> str | None:
+    """What is wrong with the result of a step; None when it equals the broker's, or differs as listed."""
     listed = DIFFERENCES.get((name, number))
     where = f"{name} step {number}: "
-    if answer.lines == frozenset():
+    if result.lines == frozenset():
         return where + "listed as a difference, but equal" if listed else None
-    told = f"\n  broker {json.dumps(answer.broker)}\n  ours   {json.dumps(answer.ours)}"
+    told = f"\n  broker {json.dumps(result.broker)}\n  ours   {json.dumps(result.ours)}"
     if listed is None:
         return where + "a difference that is not listed" + told
-    if answer.ours != listed.ours:
-        return where + "not the answer that is listed" + told
+    if result.ours != listed.ours:
+        return where + "not the result that is listed" + told
     if not listed.lines or not listed.lines <= LINES.keys():
         return where + "no line of the table explains it" + told
-    if answer.lines is not None and answer.lines != listed.lines:
-        return where + f"listed under {sorted(listed.lines)}, but falls under {sorted(answer.lines)}" + told
+    if result.lines is not None and result.lines != listed.lines:
+        return where + f"listed under {sorted(listed.lines)}, but falls under {sorted(result.lines)}" + told
     return None
 
 
@@ -43,11 +43,11 @@ def test_a_recorded_scenario_step_by_step(
     replay = Replay(SCENARIOS[name], ENGINES[engine]())
     counts = conformance_counts.setdefault(engine, Counter())
     wrong = []
-    for number, (step, answer) in enumerate(replay.run()):
+    for number, (step, result) in enumerate(replay.run()):
         counts[f"room {step.room}"] += 1
-        if answer is None:
+        if result is None:
             continue
-        problem = judge(name, number, answer)
+        problem = judge(name, number, result)
         listed = DIFFERENCES.get((name, number))
         counts["unexplained" if problem else "listed" if listed else "equal"] += 1
         counts.update(f"line {line}" for line in (listed.lines if listed else ()))

@@ -27,7 +27,7 @@ DIAGRAM = {
 OPERATIONS = {
     "acquire",
     "acknowledge",
-    "answer a lease",
+    "acknowledge a lease",
     "acknowledge and fetch",
     "work",
     "renew",

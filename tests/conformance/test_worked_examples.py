@@ -15,13 +15,13 @@ def in_flight_records(engine: str) -> Table:
     """KIP-932's drawing of in-flight records, reached by operations: a boundary ends at 8."""
     table = Table(engine, [(0, 1), (2, 8), (9, 10)], 11)
     assert table.fetch("m1", 2) == ["0-1 x1"]
-    table.answer("m1", REJECT, (0, 1))
+    table.acknowledge("m1", REJECT, (0, 1))
     assert table.fetch("m1", 5) == ["2-6 x1"]
-    table.answer("m1", RELEASE, (3, 3))
+    table.acknowledge("m1", RELEASE, (3, 3))
     assert table.fetch("m1", 1) == ["3-3 x2"]
-    table.answer("m1", RELEASE, (3, 3))
-    table.answer("m1", ACCEPT, (5, 5))
-    table.answer("m1", REJECT, (6, 6))
+    table.acknowledge("m1", RELEASE, (3, 3))
+    table.acknowledge("m1", ACCEPT, (5, 5))
+    table.acknowledge("m1", REJECT, (6, 6))
     return table
 
 
@@ -50,19 +50,19 @@ def test_lag_goes_by_log_end_under_read_committed_too(engine: str) -> None:
     table = Table(engine, [(0, 4), (5, 10)], 11, configs={"share.isolation.level": "read_committed"})
     table.grow(11, last_stable=5)
     assert table.fetch("m1", 100) == ["0-4 x1"]
-    table.answer("m1", ACCEPT, (0, 4))
+    table.acknowledge("m1", ACCEPT, (0, 4))
     assert table.view().lag == 6
 
 
 @pytest.mark.rule("R-EP-2", "R-IL-4")
 @on_every_engine
 def test_markers_count_as_lag_until_they_are_acknowledged_as_gaps(engine: str) -> None:
-    """A control record beyond the window is lag, and inside it until it was answered."""
+    """A control record beyond the window is lag, and inside it until it was acknowledged."""
     table = Table(engine, [(0, 1), (2, 2), (3, 4)], 5)
     assert table.view().lag == 5
     table.fetch("m1", 100)
     assert table.view().lag == 5
-    table.answer("m1", GAP, (2, 2))
+    table.acknowledge("m1", GAP, (2, 2))
     assert table.view().lag == 4
 
 
@@ -75,7 +75,7 @@ def test_three_consumers_of_kip_932(engine: str, log: list[tuple[int, int]] | No
     assert table.row() == (100, 100, "")
     assert table.fetch("c1", 10) == ["100-109 x1"]
     assert table.row() == (100, 110, "100-109 A1")
-    table.answer("c1", ACCEPT, (100, 109))
+    table.acknowledge("c1", ACCEPT, (100, 109))
     assert table.row() == (110, 110, "")
     assert table.fetch("c1", 3) == ["110-112 x1"]
     table.engine.advance(1)
@@ -83,21 +83,21 @@ def test_three_consumers_of_kip_932(engine: str, log: list[tuple[int, int]] | No
     table.engine.advance(1)
     assert table.fetch("c3", 1) == ["119-119 x1"]
     assert table.row() == (110, 120, "110-119 A1")
-    table.answer("c1", RELEASE, (110, 110))
+    table.acknowledge("c1", RELEASE, (110, 110))
     assert table.row() == (110, 120, "110 a1; 111-119 A1")
-    table.answer("c3", ACCEPT, (119, 119))
+    table.acknowledge("c3", ACCEPT, (119, 119))
     assert table.row() == (110, 120, "110 a1; 111-118 A1; 119 k1")
     assert table.fetch("c1", 2) == ["110-110 x2", "120-120 x1"]
     assert table.row() == (110, 121, "110 A2; 111-118 A1; 119 k1; 120 A1")
     table.engine.advance(28)  # 30 seconds after the first fetch of step 3, 29 after the second
     assert table.row() == (110, 121, "110 A2; 111-112 a1; 113-118 A1; 119 k1; 120 A1")
-    table.answer("c2", ACCEPT, (113, 118))
+    table.acknowledge("c2", ACCEPT, (113, 118))
     assert table.row() == (110, 121, "110 A2; 111-112 a1; 113-119 k1; 120 A1")
     assert table.fetch("c3", 2) == ["111-112 x2"]
     assert table.row() == (110, 121, "110-112 A2; 113-119 k1; 120 A1")
-    table.answer("c1", ACCEPT, (110, 110))
+    table.acknowledge("c1", ACCEPT, (110, 110))
     assert table.row() == (111, 121, "111-112 A2; 113-119 k1; 120 A1")
-    table.answer("c3", ACCEPT, (111, 112))
+    table.acknowledge("c3", ACCEPT, (111, 112))
     assert table.row() == (120, 121, "120 A1")
 
 
@@ -120,11 +120,11 @@ def test_the_throttle_of_kafkas_own_tests_at_limit_7(engine: str) -> None:
     table = Table(engine, [(15, 34)], 35, start=15, configs={"share.delivery.count.limit": 7})
     for _ in range(4):
         assert table.fetch_size("m1") == 20
-        table.answer("m1", RELEASE, (15, 34))
+        table.acknowledge("m1", RELEASE, (15, 34))
     expected = ["15-24 x5", "15-19 x6", "15-15 x7", "16-16 x7", "17-17 x7", "18-18 x7", "19-19 x7"]
-    for answer in [*expected, "20-24 x6"]:
-        assert table.fetch("m1", 500, "batch_optimized") == [answer]
-        if answer not in ("15-15 x7", "16-16 x7", "17-17 x7", "18-18 x7", "19-19 x7"):
+    for result in [*expected, "20-24 x6"]:
+        assert table.fetch("m1", 500, "batch_optimized") == [result]
+        if result not in ("15-15 x7", "16-16 x7", "17-17 x7", "18-18 x7", "19-19 x7"):
             table.engine.advance(31)
     # 20-24 lapsed at count 6: they are alone now, and 25-34 have count 4 still.
     for offset in range(20, 25):
@@ -139,7 +139,7 @@ def test_the_throttle_of_kafkas_own_tests_while_all_is_held(engine: str) -> None
     table = Table(engine, [(15, 34)], 35, start=15, configs={"share.delivery.count.limit": 7})
     for _ in range(4):
         table.fetch_size("m1")
-        table.answer("m1", RELEASE, (15, 34))
+        table.acknowledge("m1", RELEASE, (15, 34))
     for _ in range(2):
         table.fetch_size("m1")
         table.engine.advance(31)
@@ -180,12 +180,12 @@ def test_the_cache_strip(engine: str) -> None:
     table = Table(engine, [(100, 119), (120, 129), (130, 139), (140, 149)], 150, start=100)
     assert table.fetch("m1", 20, "batch_optimized") == ["100-119 x1"]
     assert table.fetch("m1", 10, "batch_optimized") == ["120-129 x1"]
-    table.answer("m1", RELEASE, (120, 129))
+    table.acknowledge("m1", RELEASE, (120, 129))
     assert table.fetch("m1", 10, "batch_optimized") == ["120-129 x2"]
     assert table.fetch("m2", 10, "batch_optimized") == ["130-139 x1"]
-    table.answer("m2", RELEASE, (131, 131))
+    table.acknowledge("m2", RELEASE, (131, 131))
     assert table.row() == (100, 140, "100-119 A1; 120-129 A2; 130 A1; 131 a1; 132-139 A1")
-    table.answer("m1", ACCEPT, (100, 119))
+    table.acknowledge("m1", ACCEPT, (100, 119))
     view = table.view()
     assert drawn(view) == "120-129 A2; 130 A1; 131 a1; 132-139 A1"
     assert (view.spso, view.speo, view.delivery_complete_count, view.next_fetch_offset) == (120, 140, 0, 131)

@@ -1,7 +1,7 @@
 """What may be done to a share-partition, on both engines at once?
 
 Every operation there is, in both redelivery modes: each method draws one call, makes it on `sharequeue.testing` and
-on the SQL functions, and compares the answers. Which method comes next is chosen by ``histories``; what a person may
+on the SQL functions, and compares the results. Which method comes next is chosen by ``histories``; what a person may
 do is in ``operator_steps``, the comparison of states in ``comparison``.
 """
 
@@ -128,8 +128,8 @@ class MemberSteps:
 
         self.history.send("acknowledge", memory, sql, at, member, epoch, batches, lease, wait)
 
-    def answer_lease(self) -> None:
-        """A lease answered by sets of offsets, as a Spark run does."""
+    def acknowledge_lease(self) -> None:
+        """A lease acknowledged by sets of offsets, as a Spark run does."""
         lease = self.history.lease(None)
         if lease is None:
             return
@@ -137,12 +137,12 @@ class MemberSteps:
         offsets = list(lease.lease.offsets.iter_offsets())
         if self.random.random() < 0.1:
             offsets.append(offsets[-1] + self.random.randint(1, 30))
-        answers = self.random.choices(range(5), (6, 4, 1, 1, 2), k=len(offsets))
+        results = self.random.choices(range(5), (6, 4, 1, 1, 2), k=len(offsets))
         if self.random.random() < 0.4:
-            answers = [answers[0]] * len(offsets)
-        by_kind: dict[int, list[int]] = {1: [], 2: [], 3: [], 0: [], 9: []}  # 9: not answered yet
-        for offset, answer in zip(offsets, answers, strict=True):
-            by_kind[(1, 2, 3, 0, 9)[answer]].append(offset)
+            results = [results[0]] * len(offsets)
+        by_kind: dict[int, list[int]] = {1: [], 2: [], 3: [], 0: [], 9: []}  # 9: not acknowledged yet
+        for offset, result in zip(offsets, results, strict=True):
+            by_kind[(1, 2, 3, 0, 9)[result]].append(offset)
         del by_kind[9]
         sets = {kind: OffsetSet.of(*((o, o + 1) for o in chosen)) for kind, chosen in by_kind.items()}
         runs = sorted((f, last, kind) for kind, chosen in sets.items() for f, last in chosen.runs())
@@ -165,10 +165,10 @@ class MemberSteps:
             return refusal(*error(rows[0])) or tuple(rows[0][name] for name in DID)
 
         def by_state() -> object:
-            answer = said(memory)  # sets cannot be malformed: past what was acquired is not held
-            return "INVALID_RECORD_STATE" if answer == "INVALID_REQUEST" else answer
+            result = said(memory)  # sets cannot be malformed: past what was acquired is not held
+            return "INVALID_RECORD_STATE" if result == "INVALID_REQUEST" else result
 
-        self.history.send("answer a lease", by_state, sql, at, runs, wait)
+        self.history.send("acknowledge a lease", by_state, sql, at, runs, wait)
 
     def fetch(self) -> None:
         """An acknowledgement that rides on the next acquire."""
@@ -241,10 +241,10 @@ class MemberSteps:
     def retry(self) -> None:
         """A call whose reply was lost is made again, with its request id, whatever has happened since."""
         if self.history.sent:
-            call, answer = self.random.choice(self.history.sent)
+            call, result = self.random.choice(self.history.sent)
             again = call()
-            if again != answer:
-                raise Different(f"a repeated call answers {again}, not {answer} as at first")
+            if again != result:
+                raise Different(f"a repeated call returns {again}, not {result} as at first")
 
     def renew(self) -> None:
         """A lease kept, by its holder or by one who is none."""
@@ -343,7 +343,7 @@ class MemberSteps:
             self.memory.delete_offsets(at.group_id, ["t"])
             self.sql.rows("forget", at.group_id, "t")
             self.tally.calls["delete offsets"] += 1
-            self.history.sent = []  # what was answered goes with its share-partition
+            self.history.sent = []  # what was returned goes with its share-partition
         if what > 0.75:
             for gone in self.history.names:
                 if gone not in self.history.there() and self.random.random() < 0.7:
@@ -352,8 +352,8 @@ class MemberSteps:
                     self.history.observe(gone)
 
 
-def _did(answer: Acknowledged) -> tuple[int, ...]:
-    return tuple(getattr(answer, name) for name in DID)
+def _did(result: Acknowledged) -> tuple[int, ...]:
+    return tuple(getattr(result, name) for name in DID)
 
 
 def _sql_runs(

@@ -135,7 +135,7 @@ HISTORY_EDITS = (
         "and false then greatest(1, ceil(p.suspects",
     ),
     Edit(
-        "a repeated request has its first answer",
+        "a repeated request returns its first result",
         "remember",
         "if p_request_key is not null then",
         "if false then",
@@ -253,7 +253,7 @@ RULE_EDITS = {
         "greatest(2, p_limit / 2)",
     ),
     "R-AK": Edit(
-        "only the holder may answer",
+        "only the holder may acknowledge",
         "leases_between",
         "member_id = p_member_id and (p_token is null or token = p_token)",
         "p_token is null or token = p_token",

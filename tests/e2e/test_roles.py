@@ -64,9 +64,9 @@ class Roles:
     def ask(self, query: str, **variables: Any) -> Any:
         """Ask Dagster's webserver, as its page does."""
         body = {"query": query, "variables": variables}
-        answer = httpx.post(f"{self.dagster}/graphql", json=body, timeout=60, trust_env=False).json()
-        assert "errors" not in answer, answer
-        (found,) = answer["data"].values()
+        result = httpx.post(f"{self.dagster}/graphql", json=body, timeout=60, trust_env=False).json()
+        assert "errors" not in result, result
+        (found,) = result["data"].values()
         return found
 
     def status(self, run: str) -> str:

@@ -136,7 +136,7 @@ def test_a_worker_touches_no_table_no_helper_and_no_clock(logins: Logins, group:
 
 
 def test_a_reader_sees_the_views_and_nothing_else(logins: Logins, group: str, topic: str) -> None:
-    """Each view answers a reader; every function that changes something is closed to it."""
+    """A reader may read each view; every function that changes something is closed to it."""
     at = _start(logins, group, topic)
     assert State(logins.worker).acquire(at, "member", None, 10) is not None
     views = _names(

@@ -188,14 +188,14 @@ def test_only_a_trusted_role_speaks_for_others(cluster: Cluster, group: str, top
     cluster.allow(f"User:{cluster.ann_name}", "READ", group)
     call = sa.text("select error_code from sharequeue.acquire(:group, :topic, 0, 1, 'member', null, 1)")
     named = {"group": group, "topic": topic}
-    for who, principal, answer in (
+    for who, principal, result in (
         (cluster.service, f"User:{cluster.bob_name}", 30),
         (cluster.service, f"User:{cluster.ann_name}", 0),
         (cluster.bob, f"User:{cluster.ann_name}", 30),
         (cluster.ann, f"User:{cluster.bob_name}", 0),
     ):
         with on_behalf_of(who, principal) as connection:
-            assert connection.scalar(call, named) == answer
+            assert connection.scalar(call, named) == result
     assert _may(cluster.service, at)
     told = sa.text("select sharequeue.principal() as principal")
     assert cluster.service.rows(told)[0]["principal"] == f"User:{cluster.service.engine.url.username}"

@@ -39,8 +39,8 @@ def join(database: Database, group: str, *topics: str) -> None:
     alter_group_configs(
         database, group, {"share.auto.offset.reset": "earliest", "share.assignment.interval.ms": 0}
     )
-    answer = heartbeat(database, HeartbeatRequest(group, "m1", 0, subscribed_topic_names=topics))
-    assert answer.error_code == 0
+    result = heartbeat(database, HeartbeatRequest(group, "m1", 0, subscribed_topic_names=topics))
+    assert result.error_code == 0
 
 
 def starts(database: Database, group: str) -> dict[int, int]:
@@ -96,10 +96,10 @@ class Refusing:
         return getattr(self._admin, name)
 
     def describe_topics(self, *arguments: Any, **named: Any) -> Any:
-        answers = self._admin.describe_topics(*arguments, **named)
+        results = self._admin.describe_topics(*arguments, **named)
         refused: Future[Any] = Future()
         refused.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
-        return {topic: refused if topic == self._topic else answers[topic] for topic in answers}
+        return {topic: refused if topic == self._topic else results[topic] for topic in results}
 
 
 def test_a_refused_topic_stops_nobody(

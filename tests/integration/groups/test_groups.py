@@ -121,7 +121,7 @@ def test_an_unknown_member(queue: Database, epoch: int) -> None:
 
 
 def test_epochs_too_high_and_too_low(queue: Database) -> None:
-    """Rows 11 and 12: the epoch must be the known one or the one before (a lost answer); all else is
+    """Rows 11 and 12: the epoch must be the known one or the one before (a lost response); all else is
     fenced."""
     beat(queue, "m1", 0, ["t"])
     initialize(queue)
@@ -203,9 +203,9 @@ def test_the_assignment_is_sent_once(queue: Database) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a\nb", "ä", "a/b", "x" * 250])
 def test_a_name_that_is_no_topics(queue: Database, name: str) -> None:
     """A name that can be no topic's is INVALID_TOPIC_EXCEPTION, by Kafka's rule alone, and nobody has joined."""
-    answer = heartbeat(queue, replace(JOIN, subscribed_topic_names=("t", name)))
-    assert answer.error_code == 17
-    assert "not legal" in (answer.error_message or "")
+    result = heartbeat(queue, replace(JOIN, subscribed_topic_names=("t", name)))
+    assert result.error_code == 17
+    assert "not legal" in (result.error_message or "")
     assert describe_group(queue, "g").members == ()
 
 
@@ -218,9 +218,9 @@ def test_names_have_an_end(queue: Database, field: str) -> None:
         return replace(JOIN, **changes)
 
     assert heartbeat(queue, named(249)).error_code == 0
-    answer = heartbeat(queue, named(250))
-    assert answer.error_code == INVALID_REQUEST
-    assert "250 characters" in (answer.error_message or "")
+    result = heartbeat(queue, named(250))
+    assert result.error_code == INVALID_REQUEST
+    assert "250 characters" in (result.error_message or "")
 
 
 def test_a_held_group_answers_soon(queue: Database) -> None:
@@ -229,9 +229,9 @@ def test_a_held_group_answers_soon(queue: Database) -> None:
     with queue.transaction() as connection:
         connection.execute(text("select from sharequeue.share_groups where group_id = 'g' for update"))
         began = time.monotonic()
-        answer = beat(queue, "m1", 2)
-    assert answer.error_code == CoordinatorNotAvailable.code
-    assert "held by a transaction" in (answer.error_message or "")
+        result = beat(queue, "m1", 2)
+    assert result.error_code == CoordinatorNotAvailable.code
+    assert "held by a transaction" in (result.error_message or "")
     assert time.monotonic() - began < 10
 
 
@@ -370,8 +370,8 @@ def test_many_members_join_at_once(queue: Database) -> None:
     initialize(queue)
     names = [f"m{i}" for i in range(8)]
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda name: beat(queue, name, 0, ["t"]), names))
-    assert {answer.error_code for answer in answers} == {0}
+        results = list(pool.map(lambda name: beat(queue, name, 0, ["t"]), names))
+    assert {result.error_code for result in results} == {0}
     settled = settle(queue, *names)
     assert sorted(p for partitions in settled.values() for p in partitions) == [0, 0, 1, 1, 2, 2, 3, 3]
     group = describe_group(queue, "g")

@@ -133,7 +133,7 @@ def test_a_service_that_stopped_before_it_assigned(queue: Database) -> None:
 def test_members_that_keep_coming_hold_nobody_up(
     queue: Database, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A heartbeat whose assignments come too late each time is answered with the assignment there is."""
+    """A heartbeat whose assignments come too late each time returns the assignment there is."""
     epoch = beat(queue, "m1", 0, "t").member_epoch
     others = iter(range(100))
     write = write_assignment
@@ -143,10 +143,10 @@ def test_members_that_keep_coming_hold_nobody_up(
         write(database, group_id, due)
 
     monkeypatch.setattr(heartbeats, "write_assignment", too_late)
-    answer = beat(queue, "m2", 0, "t")
-    assert (answer.error_code, answer.member_epoch, answer.assignment) == (0, epoch, ())
+    result = beat(queue, "m2", 0, "t")
+    assert (result.error_code, result.member_epoch, result.assignment) == (0, epoch, ())
     assert len(describe_group(queue, "g").members) == 5
     monkeypatch.undo()
-    again = beat(queue, "m2", answer.member_epoch)
+    again = beat(queue, "m2", result.member_epoch)
     assert again.member_epoch == epoch + 4
     assert again.assignment

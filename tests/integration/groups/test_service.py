@@ -90,15 +90,15 @@ def test_a_heartbeat_as_json(client: httpx.Client, make_topic: MakeTopic) -> Non
         "session_timeout_ms": 45000,
         "assignment": {"topic_partitions": []},
     }
-    answers: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
 
     def assigned() -> bool:
-        answers.append(client.post(PATH, json={**body, "member_epoch": 2}).json())
-        return bool(answers[-1]["assignment"]["topic_partitions"])
+        results.append(client.post(PATH, json={**body, "member_epoch": 2}).json())
+        return bool(results[-1]["assignment"]["topic_partitions"])
 
     wait_until(assigned, 5)
-    [given] = answers[-1]["assignment"]["topic_partitions"]
-    assert (given["topic_name"], given["partitions"], answers[-1]["member_epoch"]) == (topic, [0, 1], 3)
+    [given] = results[-1]["assignment"]["topic_partitions"]
+    assert (given["topic_name"], given["partitions"], results[-1]["member_epoch"]) == (topic, [0, 1], 3)
     assert len(given["topic_id"]) == 22
 
 
@@ -118,7 +118,7 @@ def test_a_heartbeat_as_json(client: httpx.Client, make_topic: MakeTopic) -> Non
     ],
 )
 def test_a_malformed_body(client: httpx.Client, body: bytes, says: str) -> None:
-    """What is wrong with a body is INVALID_REQUEST in an ordinary answer, with the field's name."""
+    """What is wrong with a body is INVALID_REQUEST in an ordinary response, with the field's name."""
     reply = client.post(PATH, content=body, headers={"Content-Type": "application/json"})
     assert (reply.status_code, reply.json()["error_code"]) == (200, 42)
     assert says in reply.json()["error_message"]
@@ -191,7 +191,7 @@ def test_a_topic_that_is_refused_is_shown_by_the_probe(
 def test_a_held_group_leaves_the_others_their_threads(
     client: httpx.Client, private_database: Database
 ) -> None:
-    """However many members ask for a group that somebody's transaction holds, another group's are answered."""
+    """However many members ask for a group that somebody's transaction holds, another group's are served."""
     join = {"group_id": "held", "member_epoch": 0, "subscribed_topic_names": ["t"]}
     assert client.post(PATH, json={**join, "member_id": "m"}).json()["error_code"] == 0
     with private_database.transaction() as connection, ThreadPoolExecutor(20) as pool:
@@ -384,7 +384,7 @@ def test_a_member_outlives_a_restart_of_the_service(
 
 @pytest.mark.usefixtures("quick")
 def test_a_service_that_stays_away_ends_the_membership(here: Settings, make_topic: MakeTopic) -> None:
-    """After a session's length without an answer the member counts itself out; leaving then is quiet and
+    """After a session's length without a response the member counts itself out; leaving then is quiet and
     quick."""
     with serving(here) as url:
         member = Membership(url, "g", [make_topic()], request_timeout=1)

@@ -1,4 +1,4 @@
-"""The command: answers on stdout, one line of error on stderr, exit codes that can be relied on."""
+"""The command: results on stdout, one line of error on stderr, exit codes that can be relied on."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def test_doctor_says_what_to_do_when_nothing_runs(module_home: Path) -> None:
 def test_a_home_with_a_comma_is_refused(tmp_path: Path) -> None:
     """Kafka would take it for two folders, and Spark for two jars: named before anything is made."""
     home = tmp_path / "one,two"
-    answer = sharequeue("up", home=home)
-    assert answer.returncode == 1
-    assert f"{home} has a comma in its path" in answer.stderr
+    result = sharequeue("up", home=home)
+    assert result.returncode == 1
+    assert f"{home} has a comma in its path" in result.stderr
     assert not home.exists()
 
 
@@ -103,9 +103,9 @@ def test_migrate_says_first_and_does_then(stack: StackInfo, private_database: Da
     url = private_database.engine.url.render_as_string(hide_password=False)
 
     def migrate(*options: str) -> list[str]:
-        answer = sharequeue("migrate", *options, home=stack.home, SHAREQUEUE_DATABASE_URL=url)
-        assert answer.returncode == 0, answer.stderr
-        return answer.stdout.splitlines()
+        result = sharequeue("migrate", *options, home=stack.home, SHAREQUEUE_DATABASE_URL=url)
+        assert result.returncode == 0, result.stderr
+        return result.stdout.splitlines()
 
     would = migrate("--dry-run")
     assert would
@@ -145,26 +145,26 @@ def test_expected_errors_are_shown_without_a_traceback(
     stack: StackInfo, arguments: tuple[str, ...], code: int, told: str
 ) -> None:
     """1 when it cannot be done, 2 when the command line is wrong; stdout stays empty."""
-    answer = sharequeue(*arguments, home=stack.home)
-    assert (answer.returncode, answer.stdout) == (code, "")
-    assert told in answer.stderr
-    assert "Traceback" not in answer.stderr
+    result = sharequeue(*arguments, home=stack.home)
+    assert (result.returncode, result.stdout) == (code, "")
+    assert told in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_a_command_without_addresses_says_what_to_set(tmp_path: Path) -> None:
     """No stack, no environment."""
-    answer = sharequeue("groups", "list", home=tmp_path)
-    assert answer.returncode == 1
-    assert "set SHAREQUEUE_DATABASE_URL, or run `sharequeue up`" in answer.stderr
+    result = sharequeue("groups", "list", home=tmp_path)
+    assert result.returncode == 1
+    assert "set SHAREQUEUE_DATABASE_URL, or run `sharequeue up`" in result.stderr
 
 
 def test_a_database_that_is_gone_is_one_line(stack: StackInfo) -> None:
     """A refused connection is no traceback."""
     url = "postgresql://u:p@127.0.0.1:1/x"
-    answer = sharequeue("groups", "list", home=stack.home, SHAREQUEUE_DATABASE_URL=url)
-    assert answer.returncode == 1
-    assert answer.stderr.startswith("Error: The database does not answer")
-    assert answer.stderr.count("\n") == 1
+    result = sharequeue("groups", "list", home=stack.home, SHAREQUEUE_DATABASE_URL=url)
+    assert result.returncode == 1
+    assert result.stderr.startswith("Error: The database does not answer")
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.slow

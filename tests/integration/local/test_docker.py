@@ -322,8 +322,8 @@ def test_the_webserver_loads_the_code_location(containers: Containers) -> None:
     url = f"http://127.0.0.1:{containers.port('dagster-webserver-1', 3000)}"
     assert "dagster_webserver_version" in httpx.get(f"{url}/server_info", trust_env=False).json()
     query = "{workspaceOrError{...on Workspace{locationEntries{name locationOrLoadError{__typename}}}}}"
-    answer = httpx.post(f"{url}/graphql", json={"query": query}, timeout=30, trust_env=False).json()
-    [entry] = answer["data"]["workspaceOrError"]["locationEntries"]
+    result = httpx.post(f"{url}/graphql", json={"query": query}, timeout=30, trust_env=False).json()
+    [entry] = result["data"]["workspaceOrError"]["locationEntries"]
     assert entry == {"name": "sharequeue", "locationOrLoadError": {"__typename": "RepositoryLocation"}}
 
 

@@ -98,14 +98,14 @@ def test_a_pipeline_and_a_block_work_in_it(
             membership=holder,
             max_records=records,
         ) as leased:
-            answers = leased.records.withColumn("outcome", fn.lit("accept"))
+            all_returned = leased.records.withColumn("outcome", fn.lit("accept"))
             if records == 100:
                 late = fn.expr("timestamp_ltz'2100-01-01 00:00:00'")
-                answers = answers.withColumns({"outcome": fn.lit("release"), "not_before": late})
-            answers.write.mode("append").parquet(folder)
-            answered = leased.acknowledge(folder)
-        assert answered.accepted + answered.released == answered.leased > 0
-        assert answered.dropped == 0
+                all_returned = all_returned.withColumns({"outcome": fn.lit("release"), "not_before": late})
+            all_returned.write.mode("append").parquet(folder)
+            acknowledged = leased.acknowledge(folder)
+        assert acknowledged.accepted + acknowledged.released == acknowledged.leased > 0
+        assert acknowledged.dropped == 0
     assert state.figures.describe(group)[0].waiting == 5
     assert state.figures.verify(group) == []
     assert unchanged(foreign)

@@ -77,20 +77,20 @@ def test_what_was_written_is_what_is_acknowledged(
         later = fn.when(fn.col("outcome") == "release", fn.expr("current_timestamp() + interval 1 hour"))
         kept = kept.withColumn("not_before", later)
         kept.select("topic", "partition", "offset", "outcome", "not_before").write.json(f"{tmp_path}/json")
-        answered = leased.acknowledge(spark.read.json(f"{tmp_path}/json"))
+        done = leased.acknowledge(spark.read.json(f"{tmp_path}/json"))
         with pytest.raises(HandlerError, match="already"):
             leased.acknowledge(f"{tmp_path}/json")
-    assert (answered.leased, answered.accepted, answered.rejected, answered.dropped) == (7, 3, 1, 1)
+    assert (done.leased, done.accepted, done.rejected, done.dropped) == (7, 3, 1, 1)
     # One by its outcome, one by an outcome that is none, one that was left out.
-    assert (answered.released, answered.gaps, answered.lost, answered.exhausted) == (3, 0, 0, 0)
-    assert answered.lag == 3  # a group without a dead-letter topic is done with what it rejects
+    assert (done.released, done.gaps, done.lost, done.exhausted) == (3, 0, 0, 0)
+    assert done.lag == 3  # a group without a dead-letter topic is done with what it rejects
 
     folder = tmp_path / "parquet"
     for _ in range(2):
         with leasing([topic], membership=holder, max_records=2, **mean) as leased:
             by_value(leased.records).write.mode("append").parquet(str(folder))
-            answered = leased.acknowledge(folder)
-        assert answered.leased == answered.released == 2
+            done = leased.acknowledge(folder)
+        assert done.leased == done.released == 2
     rows = spark.read.parquet(str(folder)).select("partition", "offset", "delivery_count").collect()
     # Twice more, and not what is to wait an hour.
     assert sorted(map(tuple, rows)) == [(0, 4, 2), (0, 4, 3), (1, 1, 2), (1, 1, 3)]
@@ -259,8 +259,8 @@ def test_retention_that_overtakes_a_lease_is_counted(
         admin, at = AdminClient(client_config(settings)), TopicPartition(topic, 0, 8)
         admin.delete_records([at])[at].result(30)
         by_value(leased.records).write.parquet(f"{tmp_path}/out")
-        answered = leased.acknowledge(f"{tmp_path}/out")
-    assert (answered.accepted, answered.lost, answered.gaps, answered.dropped) == (12, 8, 0, 0)
+        done = leased.acknowledge(f"{tmp_path}/out")
+    assert (done.accepted, done.lost, done.gaps, done.dropped) == (12, 8, 0, 0)
     (status,) = state.figures.describe(group)
     assert (status.spso, status.lag, status.leases) == (20, 0, 0)
 

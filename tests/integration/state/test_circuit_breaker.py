@@ -76,7 +76,8 @@ def test_more_failures_than_the_set_share_stop_leasing(state: State, at: SharePa
 
 
 def test_what_is_leased_may_still_be_acknowledged(state: State, at: SharePartition) -> None:
-    """An open circuit stops leasing, not answering; old answers neither close it nor count as its probe."""
+    """An open circuit stops leasing, not acknowledging; old acknowledgements neither close it nor count as its
+    probe."""
     other = take(state, at)
     trip(state, at)
     assert state.acknowledge(other, {ACCEPT: other.offsets}).accepted == 10

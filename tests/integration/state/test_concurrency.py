@@ -53,7 +53,7 @@ class Ledger:
             for offset in offsets.iter_offsets():
                 del self.holder[offset]
 
-    def answered(self, outcomes: dict[AcknowledgeType, OffsetSet]) -> None:
+    def acknowledged(self, outcomes: dict[AcknowledgeType, OffsetSet]) -> None:
         """The engine has confirmed them."""
         with self.lock:
             for kind, offsets in outcomes.items():
@@ -84,7 +84,7 @@ class Worker:
     def run(self) -> None:
         """Lease, then one of the things that workers do; gives up only when the log is done."""
         actions: Sequence[Callable[[Lease], None]] = (
-            *(self.answer,) * 6,
+            *(self.acknowledge,) * 6,
             self.in_parts,
             self.renewed,
             self.given_back,
@@ -103,7 +103,7 @@ class Worker:
         finally:
             self.database.close()
 
-    def answer(self, lease: Lease) -> None:
+    def acknowledge(self, lease: Lease) -> None:
         """All of it in one call."""
         self._acknowledge(lease, outcomes_of(lease, self.roll))
 
@@ -130,14 +130,14 @@ class Worker:
         )  # done with already, for anyone (R-AK-6)
 
     def renewed(self, lease: Lease) -> None:
-        """Kept a while longer, then answered."""
+        """Kept a while longer, then acknowledged."""
         assert self.state.renew(lease) >= lease.expires_at
-        self.answer(lease)
+        self.acknowledge(lease)
 
     def given_back(self, lease: Lease) -> None:
-        """A run that failed: released whole and unanswered, while its records have deliveries left."""
+        """A run that failed: released whole and not acknowledged, while its records have deliveries left."""
         if any(delivery.delivery_count >= LIMIT - 2 for delivery in lease.deliveries):
-            self.answer(lease)
+            self.acknowledge(lease)
             return
         self.ledger.letting_go(lease.offsets)
         assert self.state.release_lease(lease) == len(lease.offsets)
@@ -146,7 +146,7 @@ class Worker:
         for offsets in outcomes.values():
             self.ledger.letting_go(offsets)
         self.state.acknowledge(lease, outcomes)
-        self.ledger.answered(outcomes)
+        self.ledger.acknowledged(outcomes)
 
 
 def begin(database: Database, records: int, configs: dict[str, int]) -> None:
@@ -254,11 +254,11 @@ def test_a_fetch_that_finds_its_row_changed_joins_no_queue(private_database: Dat
         queued.execute(sa.text("select pg_advisory_xact_lock(-1, hashtext('g/t/0'))"))
         changing.commit()
         try:
-            answer = fetch.result(timeout=20)
+            returned = fetch.result(timeout=20)
         finally:
             queued.rollback()
-    assert answer.refusal is None
-    assert answer.lease is not None
+    assert returned.refusal is None
+    assert returned.lease is not None
     assert state.figures.verify() == []
 
 

@@ -130,7 +130,7 @@ def test_behind_a_pinned_head_a_call_reads_as_much_with_20_batches_in_flight_as_
 def test_what_is_acknowledged_behind_a_pinned_head_is_one_row(
     private_database: Database, state: State
 ) -> None:
-    """Adjacent finished batches merge, answered one by one or all at once: the head, and one row behind it."""
+    """Adjacent finished batches merge, acknowledged one by one or all at once: the head, and one row behind it."""
     with private_database.transaction() as connection:
         acquire(connection, 500, "head")
         held = [acquire(connection, 500) for _ in range(40)]
@@ -162,7 +162,7 @@ def test_an_acknowledgement_writes_by_batches_not_by_runs(private_database: Data
                 lasts=[first + runs // 20 - 1 for first in firsts],
             )
         with touching(private_database) as (connection, touched):
-            answer = call(
+            result = call(
                 connection,
                 "select error_code, accepted, released from sharequeue.acknowledge_batches('g', 't', :partition, 1,"
                 " 'm', null, null, null, cast(:offsets as bigint[]), cast(:offsets as bigint[]),"
@@ -171,8 +171,8 @@ def test_an_acknowledgement_writes_by_batches_not_by_runs(private_database: Data
                 offsets=list(range(runs)),
                 types=[1, 2] * (runs // 2),
             )
-            assert answer is not None
-            assert dict(answer) == {"error_code": 0, "accepted": runs // 2, "released": runs // 2}
+            assert result is not None
+            assert dict(result) == {"error_code": 0, "accepted": runs // 2, "released": runs // 2}
         written.append(touched.written)
     # A batch's row goes, two come; and the lease goes.
     assert written == [20 * 3 + 1] * 2

@@ -152,7 +152,7 @@ MEANT: Mapping[str, Meant] = {
         ("zero", "2^31-1", "2^62", "2^63-2", "2^63-1"),
         "at most the log's end counts",
     ),
-    "force.p_offsets": (("the last offsets", "wide"), "each part is answered with what it is"),
+    "force.p_offsets": (("the last offsets", "wide"), "each part is returned with what it is"),
     "*.p_wanted": (("empty", "the last offsets", "wide"), "letters that are not there are not sent"),
     "trim_redrive.p_offsets": (("empty", "the last offsets", "wide"), "what is left of the batch"),
     "pause.p_partition": (("null",), "the whole topic"),
@@ -265,7 +265,7 @@ def test_every_argument_of_every_granted_function(private_database: Database, ca
 
 @pytest.mark.parametrize("redelivery", ["fan_out", "kafka"])
 def test_the_last_offsets_there_are(private_database: Database, calls: Calls, redelivery: Any) -> None:
-    """A log that ends at 2⁶³ − 1 is leased, answered, released and leased again to its end, however much is asked
+    """A log that ends at 2⁶³ − 1 is leased, acknowledged, released and leased again to its end, however much is asked
     for."""
     state, at = State(private_database), SharePartition("g", "t", 2)
     first = MAX_OFFSET - 9

@@ -39,8 +39,8 @@ def engine(request: pytest.FixtureRequest) -> Iterator[tuple[State | InMemorySta
     yield State(database), lambda name, value: alter_group_configs(database, "g", {name: value})
 
 
-def answer(state: State | InMemoryState, count: int, **given: tuple[int, int]) -> None:
-    """Lease so many records, and answer runs of them by the kind's name."""
+def lease_and_acknowledge(state: State | InMemoryState, count: int, **given: tuple[int, int]) -> None:
+    """Lease so many records, and acknowledge runs of them by the kind's name."""
     lease = state.acquire(AT, "m", None, count)
     assert lease is not None
     assert lease.offsets.count == count
@@ -58,9 +58,9 @@ def ended(status: SharePartitionStatus) -> int:
 
 
 def test_they_add_up(engine: tuple[State | InMemoryState, Configure]) -> None:
-    """A mixed history: answers of every kind, moves by hand, a dead-letter topic set later, letters written and
-    dropped, an unanswered last delivery, retention. At every step what ended, and what was lost, is all that SPSO has
-    passed and all that is complete past it."""
+    """A mixed history: acknowledgements of every type, moves by hand, a dead-letter topic set later, letters written
+    and dropped, a last delivery that is not acknowledged, retention. At every step what ended, and what was lost, is
+    all that SPSO has passed and all that is complete past it."""
     state, configure = engine
     configure("share.delivery.count.limit", "2")
     configure("sharequeue.retry.backoff.ms", "0")
@@ -79,21 +79,21 @@ def test_they_add_up(engine: tuple[State | InMemoryState, Configure]) -> None:
         return status
 
     check(accepted=0, rejected=0, exhausted=0, gap=0, no_dlq=0, dropped_letters=0)
-    answer(state, 10, ACCEPT=(0, 5), REJECT=(5, 7), GAP=(7, 8), RELEASE=(8, 10))
-    answer(state, 2, RELEASE=(8, 10))
+    lease_and_acknowledge(state, 10, ACCEPT=(0, 5), REJECT=(5, 7), GAP=(7, 8), RELEASE=(8, 10))
+    lease_and_acknowledge(state, 2, RELEASE=(8, 10))
     check(accepted=5, rejected=2, exhausted=2, gap=1, no_dlq=4)
-    answer(state, 10, RELEASE=(10, 20))
+    lease_and_acknowledge(state, 10, RELEASE=(10, 20))
     state.administration.force_dead_letter(AT, OffsetSet.of((10, 11)), execute=True)
     check(rejected=3, no_dlq=5)
 
     configure("errors.deadletterqueue.topic.name", "dlq.t")
-    answer(state, 9, ACCEPT=(11, 15), REJECT=(15, 17), RELEASE=(17, 19), GAP=(19, 20))
+    lease_and_acknowledge(state, 9, ACCEPT=(11, 15), REJECT=(15, 17), RELEASE=(17, 19), GAP=(19, 20))
     check(accepted=9, gap=2, archiving=4, rejected=3, exhausted=2)
     close(state, 2)
     check(rejected=5, exhausted=2, archiving=2)
     close(state, 2, dropped=True)
     check(rejected=5, exhausted=4, no_dlq=5, dropped_letters=2)
-    answer(state, 10, RELEASE=(20, 30))
+    lease_and_acknowledge(state, 10, RELEASE=(20, 30))
     state.administration.force_dead_letter(AT, OffsetSet.of((20, 21)), execute=True)
     close(state, 1)
     check(rejected=6, exhausted=4, no_dlq=5)
@@ -106,7 +106,7 @@ def test_they_add_up(engine: tuple[State | InMemoryState, Configure]) -> None:
     close(state, 1)
     check(exhausted=5)
     configure("errors.deadletterqueue.topic.name", "")
-    answer(state, 4, REJECT=(26, 28), ACCEPT=(28, 30))
+    lease_and_acknowledge(state, 4, REJECT=(26, 28), ACCEPT=(28, 30))
     check(accepted=11, rejected=8, exhausted=5, gap=2, no_dlq=7, dropped_letters=2, lost_records=4, spso=30)
 
 
@@ -117,11 +117,11 @@ def test_who_resets_keeps_what_has_been(private_database: Database) -> None:
     alter_group_configs(private_database, "g", {"errors.deadletterqueue.topic.name": "dlq.t"})
     state.initialize(AT, "id", 0, 1)
     state.observe(AT, "id", 0, 100, 100)
-    answer(state, 4, REJECT=(0, 4))
+    lease_and_acknowledge(state, 4, REJECT=(0, 4))
     close(state, 2)
     assert state.dead_letters.open(AT, 2) is not None
     state.administration.alter_offsets(AT, "id", 0)
-    answer(state, 4, REJECT=(0, 4))
+    lease_and_acknowledge(state, 4, REJECT=(0, 4))
     close(state, 4)
     (status,) = state.figures.describe("g")
     assert (status.rejected, status.no_dlq, status.dropped_letters) == (6, 0, 0)
@@ -134,7 +134,7 @@ def test_an_upgrade_counts_what_was_before(private_database: Database) -> None:
     alter_group_configs(private_database, "g", {"errors.deadletterqueue.topic.name": "dlq.t"})
     state.initialize(AT, "id", 0, 1)
     state.observe(AT, "id", 0, 100, 100)
-    answer(state, 9, REJECT=(0, 9))
+    lease_and_acknowledge(state, 9, REJECT=(0, 9))
     for dropped in (False, True, False):
         close(state, 2, dropped=dropped)
     assert state.dead_letters.open(AT, 2) is not None

@@ -82,7 +82,7 @@ def test_every_column_of_the_state_is_journalled_or_known_not_to_be(private_data
     assert columns["share_partitions"] - columns["journal"] == observations | folded
     assert names <= columns["journal"]
     assert columns["in_flight_batches"] - columns["journal"] == {"journalled"}
-    # What a lost reply is answered with is no state.
+    # What a repeated call returns is no state.
     assert columns["leases"] - columns["journal"] == {"journalled", "request_id", "fetched"}
 
 
@@ -203,7 +203,7 @@ def test_a_worker_that_has_the_share_partition_to_itself_writes_one_row_a_fetch(
 def test_a_fetch_repeated_after_a_lost_reply_returns_its_first_result_whatever_happened_since(
     journal: Journal, private_database: Database, act: str
 ) -> None:
-    """The answer that is kept with the lease outlives it, and replay stays exact through it all."""
+    """The result that is kept with the lease outlives it, and replay stays exact through it all."""
     request_id = str(uuid4())
     before = fetch(private_database, fetch(private_database))
     first = fetch(private_database, before, request_id)
@@ -229,15 +229,15 @@ def test_the_lapse_of_a_fetched_lease_is_a_fact_of_the_clock(
 
 
 def test_a_sweep_leaves_a_folded_share_partition_folded(journal: Journal, private_database: Database) -> None:
-    """Its next expiry, which fetches leave behind, is put right, and no row is written of batch, lease or answer: ten
+    """Its next expiry, which fetches leave behind, is put right, and no row is written of batch, lease or result: ten
     thousand share-partitions at work left three megabytes a minute."""
     held = fetch(private_database, fetch(private_database))
     with private_database.transaction() as connection:
         connection.exec_driver_sql(
             "update sharequeue.share_partitions set next_expiry = sharequeue.clock() - interval '1 second'"
         )
-    answers = "select request_key from sharequeue.requests"
-    before = private_database.rows(sa.text(answers))
+    results = "select request_key from sharequeue.requests"
+    before = private_database.rows(sa.text(results))
     assert State(private_database).sweep().records == 0
     (row,) = private_database.rows(
         sa.text(
@@ -247,7 +247,7 @@ def test_a_sweep_leaves_a_folded_share_partition_folded(journal: Journal, privat
         )
     )
     assert (str(row["folded_token"]), row["later"], row["rows"]) == (str(held["token"]), True, 0)
-    assert private_database.rows(sa.text(answers)) == before
+    assert private_database.rows(sa.text(results)) == before
     assert fetch(private_database, held)["acknowledge_error_code"] == 0
     assert journal.verify("g") == []
 
@@ -304,10 +304,10 @@ def test_old_days_are_dropped_once_nothing_leans_on_them_and_their_figures_stay(
     for _ in range(4):
         held = fetch(private_database, held)
     state.release("g", "m1")
-    for answer in (AcknowledgeType.REJECT, AcknowledgeType.ACCEPT):
+    for result in (AcknowledgeType.REJECT, AcknowledgeType.ACCEPT):
         lease = state.acquire(AT, "m1", None, 100)
         assert lease is not None
-        state.acknowledge(lease, {answer: lease.offsets})
+        state.acknowledge(lease, {result: lease.offsets})
     batch = state.dead_letters.open(AT, 1000)
     assert batch is not None
     state.dead_letters.close(AT, batch.sequence)

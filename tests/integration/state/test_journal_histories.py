@@ -110,13 +110,13 @@ class Histories(RuleBasedStateMachine):
         lease = self.leases[data.draw(st.integers(0, len(self.leases) - 1))]
         outcomes: dict[AcknowledgeType, list[tuple[int, int]]] = {}
         for offset in lease.offsets.iter_offsets():
-            answer = data.draw(st.sampled_from((*OUTCOMES, AcknowledgeType.RELEASE, None)))
-            if answer is not None:
-                outcomes.setdefault(answer, []).append((offset, offset + 1))
+            result = data.draw(st.sampled_from((*OUTCOMES, AcknowledgeType.RELEASE, None)))
+            if result is not None:
+                outcomes.setdefault(result, []).append((offset, offset + 1))
         try:
             self.state.acknowledge(
                 lease,
-                {answer: OffsetSet.of(*pairs) for answer, pairs in outcomes.items()},
+                {result: OffsetSet.of(*pairs) for result, pairs in outcomes.items()},
                 not_before=self.state.now() + timedelta(seconds=5) if wait else None,
             )
         except ShareError:
@@ -126,10 +126,10 @@ class Histories(RuleBasedStateMachine):
         member=members,
         most=st.integers(1, 20),
         again=st.booleans(),
-        answer=st.sampled_from([1, 1, 1, 2, 3]),
+        result=st.sampled_from([1, 1, 1, 2, 3]),
         redelivery=st.sampled_from(["kafka", "fan_out"]),
     )
-    def fetch(self, member: str, most: int, again: bool, answer: int, redelivery: str) -> None:
+    def fetch(self, member: str, most: int, again: bool, result: int, redelivery: str) -> None:
         token, first, last = self.held.pop(member, (None, None, None))
         call = {
             "group_id": self.at.group_id,
@@ -138,7 +138,7 @@ class Histories(RuleBasedStateMachine):
             "request_id": str(uuid4()),
             "firsts": [first] if token else [],
             "lasts": [last] if token else [],
-            "types": [answer] if token else [],
+            "types": [result] if token else [],
             "most": most,
             "redelivery": redelivery,
         }

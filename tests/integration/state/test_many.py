@@ -86,9 +86,9 @@ def test_a_thousand_share_partitions_take_a_few_round_trips(
             keeper._renew_due()
         assert 5 <= len(renewed) <= 10  # its own thread may have come first, or too
         keeper.check()
-        answers = [LeaseAcknowledgement(lease, {ACCEPT: lease.offsets}) for lease in leases[:200]]
+        acknowledgements = [LeaseAcknowledgement(lease, {ACCEPT: lease.offsets}) for lease in leases[:200]]
         with statements(database, "acknowledge_many") as acknowledged:
-            assert all(isinstance(each, Acknowledged) for each in state.many.acknowledge(answers))
+            assert all(isinstance(each, Acknowledged) for each in state.many.acknowledge(acknowledgements))
         assert len(acknowledged) == 1
     assert state.figures.leases(group) == []
     assert sum(status.available for status in state.figures.describe(group)) == (PARTITIONS - 200) * 100
@@ -176,7 +176,7 @@ def test_the_budget_is_shared_in_the_order_given(state: State, group: str) -> No
 
 
 def test_a_refusal_undoes_nothing_of_the_others(state: State, group: str) -> None:
-    """Of three leases one was given back: the other two are renewed and answered, with their outputs."""
+    """Of three leases one was given back: the other two are renewed and acknowledged, with their outputs."""
     at = [*started(state, group, 3), SharePartition(group, "nowhere", 0)]
     state.many.observe(logs(at[:3]))
     acquired = state.many.acquire(at, "m", None, 400)
@@ -184,8 +184,8 @@ def test_a_refusal_undoes_nothing_of_the_others(state: State, group: str) -> Non
     assert [type(error) for error in acquired.refusals.values()] == [UnknownTopicOrPartition]
     assert state.many.release(acquired.leases[1:2]) == 100
     renewed = state.many.renew(acquired.leases)
-    assert [isinstance(answer, datetime) for answer in renewed] == [True, False, True]
-    answers = state.many.acknowledge(
+    assert [isinstance(result, datetime) for result in renewed] == [True, False, True]
+    results = state.many.acknowledge(
         [
             LeaseAcknowledgement(
                 lease, {ACCEPT: lease.offsets}, [LeaseOutput("sink", f"f{lease.lease_id}", 100)]
@@ -193,23 +193,23 @@ def test_a_refusal_undoes_nothing_of_the_others(state: State, group: str) -> Non
             for lease in acquired.leases
         ]
     )
-    assert [type(answer) for answer in answers] == [Acknowledged, InvalidRecordState, Acknowledged]
+    assert [type(result) for result in results] == [Acknowledged, InvalidRecordState, Acknowledged]
     counted = {row.lease_id for row in state.outputs.counted(group, "sink")}
     assert counted == {acquired.leases[0].lease_id, acquired.leases[2].lease_id}
     assert state.figures.verify(group) == []
 
 
 def test_a_repeated_call_returns_the_same_result(state: State, group: str) -> None:
-    """A lost reply: the same leases again, and nothing is answered twice."""
+    """A lost reply: the same leases again, and nothing is acknowledged twice."""
     at = started(state, group, 3)
     state.many.observe(logs(at))
     request = uuid4()
     leases = state.many.acquire(at, "m", None, 250, request_id=request).leases
     assert state.many.acquire(at, "m", None, 250, request_id=request).leases == leases
     request = uuid4()
-    answers = [LeaseAcknowledgement(lease, {RELEASE: lease.offsets}) for lease in leases]
-    first = state.many.acknowledge(answers, request_id=request)
-    assert state.many.acknowledge(answers, request_id=request) == first
+    acknowledgements = [LeaseAcknowledgement(lease, {RELEASE: lease.offsets}) for lease in leases]
+    first = state.many.acknowledge(acknowledgements, request_id=request)
+    assert state.many.acknowledge(acknowledgements, request_id=request) == first
     assert len(state.figures.leases(group)) == 0
 
 
@@ -223,8 +223,8 @@ def test_parts_of_suspects_come_side_by_side(state: State, group: str) -> None:
     assert [(part.offsets.count, part.suspects, part.last_attempt) for part in parts] == [
         (1_000, True, False)
     ] * 10
-    answers = [LeaseAcknowledgement(part, {ACCEPT: part.offsets}) for part in parts[1:]]
-    assert all(isinstance(answer, Acknowledged) for answer in state.many.acknowledge(answers))
+    acknowledgements = [LeaseAcknowledgement(part, {ACCEPT: part.offsets}) for part in parts[1:]]
+    assert all(isinstance(result, Acknowledged) for result in state.many.acknowledge(acknowledgements))
     state.many.release(parts[:1])
     again = state.many.acquire([at], "m", None, 100_000, parts=20).leases
     assert [part.offsets.count for part in again] == [100] * 10

@@ -213,7 +213,7 @@ def test_a_forced_release_says_first_what_it_would_do(state: State, at: SharePar
 
 
 def test_a_forced_release_fences_the_holder(state: State, at: SharePartition) -> None:
-    """Offsets taken from a lease are available at once; their holder's answer gets INVALID_RECORD_STATE."""
+    """Offsets taken from a lease are available at once; their holder's acknowledgement gets INVALID_RECORD_STATE."""
     held = prepared(state, at)
     state.administration.force_release(at, OffsetSet.of((0, 1), (10, 15)), execute=True)
     with pytest.raises(InvalidRecordState):
@@ -279,7 +279,7 @@ def test_a_forced_release_after_the_last_delivery(state: State, at: SharePartiti
 
 @pytest.mark.parametrize("where", [(), ("t",), ("t", 0)])
 def test_pause_and_resume(state: State, at: SharePartition, where: tuple[Any, ...]) -> None:
-    """Group, topic or share-partition: nothing is leased, what is leased may be answered, describe says why."""
+    """Group, topic or share-partition: nothing is leased, what is leased may be acknowledged, describe shows why."""
     lease = take(state, at)
     other = SharePartition("g", "t2", 0)
     state.initialize(other, "id2", 0, 1)

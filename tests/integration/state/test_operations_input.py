@@ -151,7 +151,7 @@ def everything(database: Database) -> list[object]:
 def test_a_mistake_is_refused_by_name(
     database: Database, held: Lease, call: str, mistake: dict[str, object], name: str
 ) -> None:
-    """Answered as a row or raised with Kafka's number, never anything else; the state is what it was."""
+    """An error row, or raised with Kafka's number, never anything else; the state is what it was."""
     before = everything(database)
     try:
         row = database.rows(sa.text(call), **{**USUAL[call], **mistake})[0]
@@ -201,7 +201,7 @@ def test_a_million_runs_and_too_many(private_database: Database) -> None:
     assert (done["error_code"], done["accepted"], done["spso"]) == (0, 1_000_000, 1)
 
 
-# The calls that answer in batches, through State ------------------------------------------------------------
+# The calls that acknowledge in batches, through State ------------------------------------------------------------
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ def test_batches_through_state(state: State) -> None:
 
 
 def test_acknowledgement_and_next_lease_in_one_call(state: State) -> None:
-    """One call answers and leases; a refused answer does not stop the lease, and neither raises."""
+    """One call acknowledges and leases; a refused acknowledgement does not stop the lease, and neither raises."""
     lease = state.acquire(AT, "m", None, 10)
     assert lease is not None
     done = state.fetches.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10)

@@ -1,4 +1,4 @@
-"""An output counts once: with the answer of the one who holds the records, or not at all."""
+"""An output counts once: with the acknowledgement of the one who holds the records, or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sharequeue.errors import InvalidRecordState, InvalidRequest
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.spark.outcomes import acknowledging as answering
+from sharequeue.spark.outcomes import acknowledging
 from sharequeue.spark.outcomes.missing import Acknowledgement
 from sharequeue.state import State
 from sharequeue.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, SharePartition
@@ -87,8 +87,8 @@ def bury(state: State, lease: Lease) -> None:
 def test_the_output_of_a_late_holder_does_not_count(
     state: State, lose: Callable[[State, Lease], None]
 ) -> None:
-    """Its lock is lost and SPSO has passed its records: an answer with an output is refused and changes nothing. An
-    answer without one succeeds without a word, as on a broker (R-AK-6)."""
+    """Its lock is lost and SPSO has passed its records: an acknowledgement with an output is refused and changes
+    nothing. One without an output succeeds and does nothing, as on a broker (R-AK-6)."""
     late = held(state, "late")
     lose(state, late)
     before = state.figures.describe("g")[0]
@@ -110,26 +110,26 @@ def test_a_driver_that_is_stopped_in_its_acknowledgement_holds_up_nobody(
 ) -> None:
     """Postgres ends the transaction of one that stands idle with the share-partition in its hand. Woken, it does
     the whole again, once."""
-    monkeypatch.setattr(answering, "STOPPED_MS", 100)
+    monkeypatch.setattr(acknowledging, "STOPPED_MS", 100)
     lease = held(state, "m")
     turns: list[Acknowledged] = []
 
-    def around(connection: sa.Connection, answer: Callable[[], Acknowledged]) -> Acknowledged:
-        answered = answer()
-        turns.append(answered)
+    def around(connection: sa.Connection, result: Callable[[], Acknowledged]) -> Acknowledged:
+        acknowledged = result()
+        turns.append(acknowledged)
         if len(turns) == 1:  # stopped here: another one wants the share-partition, and gets it
             assert state.renew(held(state, "other")) > state.now()
-        return answered
+        return acknowledged
 
     outcomes = Acknowledgement({ACCEPT: lease.offsets}, 0, EMPTY)
-    assert answering.acknowledge(state, lease, outcomes, output(lease), around).accepted == 10
+    assert acknowledging.acknowledge(state, lease, outcomes, output(lease), around).accepted == 10
     assert [turn.accepted for turn in turns] == [10, 10]
     assert [lease_id for lease_id, _, _ in counted(state)] == [lease.lease_id]
     assert state.figures.verify("g") == []
 
 
 def test_every_offset_that_comes_with_an_output_is_held_under_its_lease(state: State) -> None:
-    """Another lease of the same member, or what was answered before, is not enough; nor is it below SPSO."""
+    """Another lease of the same member, or what was acknowledged before, is not enough; nor is it below SPSO."""
     first, second = held(state, "m"), held(state, "m")
     state.acknowledge(first, {ACCEPT: OffsetSet.of((0, 5))})
     for offsets in (OffsetSet.of((0, 10)), OffsetSet.of((4, 5)), second.offsets):
@@ -156,8 +156,8 @@ def test_a_repeated_call_returns_its_first_result_and_the_output_counts_once(sta
 
 
 def test_a_sink_has_one_output_of_a_lease(state: State) -> None:
-    """A second one, in the same call or a later one, is refused by name and changes nothing; other sinks, and answers
-    without outputs before and after, are free."""
+    """A second one, in the same call or a later one, is refused by name and changes nothing; other sinks, and
+    acknowledgements without outputs before and after, are free."""
     lease = held(state, "m")
     state.acknowledge(lease, {RELEASE: OffsetSet.of((0, 1))})
     with pytest.raises(InvalidRequest, match="sink files is named twice"):
@@ -173,7 +173,7 @@ def test_a_sink_has_one_output_of_a_lease(state: State) -> None:
 
 
 def test_what_the_log_start_has_overtaken_still_counts_in_its_holders_output(state: State) -> None:
-    """It is held until it is answered: no other delivery of it can have an output."""
+    """It is held until it is acknowledged: no other delivery of it can have an output."""
     lease = held(state, "m")
     state.observe(AT, "id", 5, 1000, 1000)
     assert state.figures.describe("g")[0].spso == 5

@@ -1,4 +1,4 @@
-"""A request id names one call of one member on one share-partition; a stored answer is for that caller alone."""
+"""A request id names one call of one member on one share-partition; a stored result is for that caller alone."""
 
 from __future__ import annotations
 
@@ -64,20 +64,20 @@ def fetched(
 
 def test_the_same_id_elsewhere_is_another_call(state: State) -> None:
     """On another share-partition, of the same group or of another, and for another operation; each has its own
-    answer, also when it is repeated."""
+    result, also when it is repeated."""
     same = uuid4()
     leases = {at: taken(state, at, "m", same) for at in (AT, BESIDE, ELSEWHERE)}
     assert len({lease.token for lease in leases.values()}) == 3
     for at, lease in leases.items():
         assert (lease.share_partition, taken(state, at, "m", same)) == (at, lease)
-        answer = state.acknowledge(lease, {ACCEPT: lease.offsets}, request_id=same)
-        assert answer.accepted == 10
-        assert state.acknowledge(lease, {ACCEPT: lease.offsets}, request_id=same) == answer
+        result = state.acknowledge(lease, {ACCEPT: lease.offsets}, request_id=same)
+        assert result.accepted == 10
+        assert state.acknowledge(lease, {ACCEPT: lease.offsets}, request_id=same) == result
     assert [row.spso for row in state.figures.describe()] == [10, 10, 10]
 
 
 def test_another_member_that_guesses_an_id_gets_no_token(state: State) -> None:
-    """Nor an answer: its call is its own."""
+    """Nor a result: its call is its own."""
     guessed = uuid4()
     mine = taken(state, AT, "m", guessed)
     theirs = taken(state, AT, "guesser", guessed)
@@ -91,7 +91,7 @@ def test_another_member_that_guesses_an_id_gets_no_token(state: State) -> None:
 
 @pytest.mark.parametrize("way", ["folded", "side by side", "ended"])
 def test_a_repeated_fetch_returns_its_result_to_its_own_member_only(state: State, way: str) -> None:
-    """Whether its answer is kept on the share-partition's row, with the lease, or among the requests."""
+    """Whether its result is kept on the share-partition's row, with the lease, or among the requests."""
     lease, request_id = taken(state, AT, "m", uuid4()), uuid4()
     if way != "folded":
         taken(state, AT, "beside", uuid4())
@@ -108,7 +108,7 @@ def test_a_repeated_fetch_returns_its_result_to_its_own_member_only(state: State
 
 
 def test_a_stored_result_is_not_for_whom_the_acls_refuse(state: State, private_database: Database) -> None:
-    """An ACL that comes after the call is asked before its answer is looked up."""
+    """An ACL that comes after the call is asked before its result is looked up."""
     ids = [uuid4() for _ in range(3)]
     lease = taken(state, AT, "m", ids[0])
     state.acknowledge(lease, {ACCEPT: lease.offsets}, request_id=ids[1])

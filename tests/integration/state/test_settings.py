@@ -35,7 +35,7 @@ FETCH = sa.text(
 
 
 class Worker:
-    """One connection of `User:eve`, for whom there is no ACL: answers what it holds and leases the next."""
+    """One connection of `User:eve`, for whom there is no ACL: acknowledges what it holds and leases the next."""
 
     def __init__(self, connection: sa.Connection, group_id: str) -> None:
         self.connection, self.group_id = connection, group_id
@@ -50,11 +50,11 @@ class Worker:
         return self.held
 
 
-def honoured(change: str, answer: Any) -> bool:
-    """Whether an answer is what it must be once the change has been committed."""
+def honoured(change: str, returned: Any) -> bool:
+    """Whether a result is what it must be once the change has been committed."""
     if change == "config":
-        return answer["offsets"] is not None and OffsetSet.parse(answer["offsets"]).count <= 100
-    return answer["lease_id"] is None and (change == "acl") == (answer["acknowledge_error_code"] == 30)
+        return returned["offsets"] is not None and OffsetSet.parse(returned["offsets"]).count <= 100
+    return returned["lease_id"] is None and (change == "acl") == (returned["acknowledge_error_code"] == 30)
 
 
 def begin(database: Database, groups: int) -> list[str]:
@@ -109,9 +109,9 @@ def test_a_change_at_any_moment_around_a_fetch_holds_from_its_commit_on(
             worker = Worker(connection, group_id)
             done = pool.submit(changes, changing, group_id, time.perf_counter() + number % 41 / 10_000)
             # One that is refused while the change commits holds nothing more, and needs no second one.
-            answer = worker.fetch()
+            returned = worker.fetch()
             done.result()
-            if answer["lease_id"] is None:
+            if returned["lease_id"] is None:
                 seen[True] += 1
                 continue
             seen[honoured(change, worker.fetch())] += 1

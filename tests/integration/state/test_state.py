@@ -115,7 +115,7 @@ def test_a_member_must_be_live_where_it_names_its_epoch(
 
 
 def test_bad_input_is_refused_by_name(state: State, at: SharePartition) -> None:
-    """Unknown groups and partitions, negative sizes and double answers are refused, each by Kafka's name."""
+    """Unknown groups and partitions, negative sizes and double acknowledgements are refused, each by Kafka's name."""
     with pytest.raises(GroupIdNotFound):
         state.acquire(SharePartition("nobody", "t", 0), "m1", None, 10)
     with pytest.raises(UnknownTopicOrPartition):
@@ -150,8 +150,8 @@ def test_a_repeated_call_returns_the_first_result_even_after_the_lease_ended(
     acquire_id, acknowledge_id = uuid4(), uuid4()
     lease = state.acquire(at, "m1", None, 10, request_id=acquire_id)
     assert lease is not None
-    answer = state.acknowledge(lease, {ACCEPT: lease.offsets}, request_id=acknowledge_id)
-    assert state.acknowledge(lease, {ACCEPT: lease.offsets}, request_id=acknowledge_id) == answer
+    result = state.acknowledge(lease, {ACCEPT: lease.offsets}, request_id=acknowledge_id)
+    assert state.acknowledge(lease, {ACCEPT: lease.offsets}, request_id=acknowledge_id) == result
     assert state.acquire(at, "m1", None, 10, request_id=acquire_id) == lease
     assert state.figures.describe("g")[0].spso == 10
 
@@ -169,7 +169,7 @@ def test_an_output_counts_only_with_its_acknowledgement(state: State, at: ShareP
 
 def test_retention_that_overtakes_the_window_is_counted(state: State, at: SharePartition) -> None:
     """The log start moves SPSO; what nobody had finished is counted as lost, once, what is leased among it. That may
-    still be answered, and then changes nothing."""
+    still be acknowledged, and then changes nothing."""
     lease = acquired(state, at, 100)
     state.acknowledge(lease, {ACCEPT: OffsetSet.of((10, 20)), RELEASE: OffsetSet.of((20, 30))})
     assert state.observe(at, "id", 200, 1000, 1000) == "active"
@@ -177,8 +177,8 @@ def test_retention_that_overtakes_the_window_is_counted(state: State, at: ShareP
     assert (status.spso, status.speo, status.lost_records) == (200, 200, 10 + 80 + 100)
     assert state.observe(at, "id", 210, 1000, 1000) == "active"
     assert state.figures.describe("g")[0].lost_records == 10 + 80 + 110
-    answer = state.acknowledge(lease, {ACCEPT: OffsetSet.of((0, 10), (30, 100))})
-    assert (answer.accepted, answer.spso) == (0, 210)
+    result = state.acknowledge(lease, {ACCEPT: OffsetSet.of((0, 10), (30, 100))})
+    assert (result.accepted, result.spso) == (0, 210)
     assert state.figures.leases("g") == []
     assert state.figures.verify() == []
 
@@ -214,7 +214,7 @@ def test_one_poison_record_in_a_million_goes_alone(
 
 
 def test_released_records_come_back_together_and_end_exhausted(state: State, at: SharePartition) -> None:
-    """An answer is no suspicion: released records share every delivery, and the fifth release exhausts
+    """An acknowledgement is no suspicion: released records share every delivery, and the fifth release exhausts
     them."""
     wanted = OffsetSet.of((3, 4), (500, 510), (999, 1000))
     lease = acquired(state, at)
@@ -222,8 +222,8 @@ def test_released_records_come_back_together_and_end_exhausted(state: State, at:
     for count in range(2, 6):
         lease = acquired(state, at)
         assert [(d.delivery_count, d.offsets) for d in lease.deliveries] == [(count, wanted)]
-        answer = state.acknowledge(lease, {RELEASE: wanted})
-    assert (answer.exhausted, answer.released) == (12, 0)
+        result = state.acknowledge(lease, {RELEASE: wanted})
+    assert (result.exhausted, result.released) == (12, 0)
 
 
 def test_a_shared_last_delivery_that_lapses_gives_each_one_more_alone(

@@ -15,7 +15,7 @@ from tests.unit.dagster.test_sensor import status
 
 
 def logs(*ends: int) -> dict[int, LogOffsets]:
-    """The broker's answer for partitions that begin at 0."""
+    """The log offsets of partitions that begin at 0."""
     return {partition: LogOffsets(0, end, end) for partition, end in enumerate(ends)}
 
 
@@ -43,10 +43,10 @@ def test_held_records_are_not_done_and_do_not_wait() -> None:
 def test_nobody_is_waited_for_when_all_is_done() -> None:
     """A drained group is not held up by a dead member's session."""
     done = Position((), logs(0))
-    answer = wait_for_holders(
+    result = wait_for_holders(
         lambda: done, lambda position: pytest.fail("asked for holders"), lambda: None, lambda found: None
     )
-    assert answer is done
+    assert result is done
 
 
 def test_waiting_says_who_holds_what_until_nobody_does() -> None:
@@ -55,13 +55,13 @@ def test_waiting_says_who_holds_what_until_nobody_does() -> None:
     looks = iter([[Holder("run 1a2b", "holds 10 records of flights-0", 0.2)], []])
     said: list[str] = []
     settled: list[bool] = []
-    answer = wait_for_holders(
+    result = wait_for_holders(
         lambda: position,
         lambda position: next(looks),
         lambda: settled.append(True),
         lambda found: said.extend(map(str, found)),
     )
-    assert answer is position
+    assert result is position
     assert said == ["run 1a2b holds 10 records of flights-0 for 0 s more"]
     assert settled == [True]
 

@@ -42,7 +42,7 @@ def status(**figures: int) -> SharePartitionStatus:
 
 
 class FakeQueue:
-    """Stands in for the state: answers with the figures it was given."""
+    """Stands in for the state: returns the figures it was given."""
 
     def __init__(self, *statuses: SharePartitionStatus) -> None:
         self.statuses = list(statuses)
@@ -62,7 +62,7 @@ class FakeQueue:
 
 @contextmanager
 def evaluated(instance: dg.DagsterInstance, *statuses: SharePartitionStatus) -> Iterator[Any]:
-    """Give what a tick of the sensor answers."""
+    """Give the result of a tick of the sensor."""
     with dg.build_sensor_context(instance=instance, resources={"queue": FakeQueue(*statuses)}) as context:
         yield lag_sensor(share_group(GROUP))(context)
 
@@ -85,24 +85,24 @@ def add_run(instance: dg.DagsterInstance, status: dg.DagsterRunStatus) -> dg.Dag
 
 def test_no_lag_no_run(instance: dg.DagsterInstance) -> None:
     """A drained group asks for nothing."""
-    with evaluated(instance, status(log_end=10, spso=10)) as answer:
-        assert isinstance(answer, dg.SkipReason)
-        assert answer.skip_message == "lag 0: nothing to do"
+    with evaluated(instance, status(log_end=10, spso=10)) as result:
+        assert isinstance(result, dg.SkipReason)
+        assert result.skip_message == "lag 0: nothing to do"
 
 
 def test_lag_requests_a_run(instance: dg.DagsterInstance) -> None:
     """Records that nobody holds ask for one run, tagged with the group's own name."""
-    with evaluated(instance, status(lag=5), status(lag=7, partition=1)) as answer:
-        (request,) = answer.run_requests
+    with evaluated(instance, status(lag=5), status(lag=7, partition=1)) as result:
+        (request,) = result.run_requests
         assert request.run_key == "flight-delays:first"
         assert request.tags == {"sharequeue/group": GROUP}
-        assert json.loads(answer.cursor)["lag_records"] == 12
+        assert json.loads(result.cursor)["lag_records"] == 12
 
 
 def test_records_that_members_hold_request_nothing(instance: dg.DagsterInstance) -> None:
     """A run could lease nothing while all that lags is held."""
-    with evaluated(instance, status(lag=5, acquired=5)) as answer:
-        assert isinstance(answer, dg.SkipReason)
+    with evaluated(instance, status(lag=5, acquired=5)) as result:
+        assert isinstance(result, dg.SkipReason)
 
 
 def test_dead_letters_to_write_request_a_run(instance: dg.DagsterInstance) -> None:
@@ -113,9 +113,9 @@ def test_dead_letters_to_write_request_a_run(instance: dg.DagsterInstance) -> No
 def test_a_run_at_work_is_left_alone(instance: dg.DagsterInstance) -> None:
     """While a run of the job is at work, lag or not, no other is requested."""
     run = add_run(instance, dg.DagsterRunStatus.STARTED)
-    with evaluated(instance, status(lag=5)) as answer:
-        assert isinstance(answer, dg.SkipReason)
-        assert run.run_id in str(answer.skip_message)
+    with evaluated(instance, status(lag=5)) as result:
+        assert isinstance(result, dg.SkipReason)
+        assert run.run_id in str(result.skip_message)
 
 
 def test_a_repeated_tick_asks_for_the_same_run(instance: dg.DagsterInstance) -> None:
@@ -123,8 +123,8 @@ def test_a_repeated_tick_asks_for_the_same_run(instance: dg.DagsterInstance) -> 
     run = add_run(instance, dg.DagsterRunStatus.SUCCESS)
     keys = []
     for _ in range(2):
-        with evaluated(instance, status(lag=5)) as answer:
-            keys.append(answer.run_requests[0].run_key)
+        with evaluated(instance, status(lag=5)) as result:
+            keys.append(result.run_requests[0].run_key)
     assert keys == [f"flight-delays:{run.run_id}"] * 2
 
 

@@ -102,7 +102,7 @@ def test_each_record_tells_its_first_and_last_attempt(tmp_path: Path) -> None:
         MEMBER: b"m2",
     }
     assert told(4)[EXCEPTION_MESSAGE] == b"old"
-    # Its last attempt was never answered, by a member that was gone: no reason is better than a wrong one.
+    # Its last attempt was never acknowledged, by a member that was gone: no reason is better than a wrong one.
     assert told(5) == {
         FIRST_ATTEMPT: milliseconds(2),
         LAST_ATTEMPT: milliseconds(3),

@@ -1,4 +1,4 @@
-"""Does this URL answer with success? Exit code 0 when it does: the health check of our containers.
+"""Does a request to this URL succeed? Exit code 0 when it does: the health check of our containers.
 
 The slim image has neither curl nor wget, and a proxy that is set for the container must not be asked for it.
 """
@@ -13,11 +13,11 @@ TIMEOUT_SECONDS = 4
 
 
 def main(url: str) -> int:
-    """Ask, and say on stderr why not."""
-    place = urlsplit(url)
-    connection = HTTPConnection(place.hostname or "", place.port, timeout=TIMEOUT_SECONDS)
+    """Return the exit code; stderr has the reason when it is not 0."""
+    address = urlsplit(url)
+    connection = HTTPConnection(address.hostname or "", address.port, timeout=TIMEOUT_SECONDS)
     try:
-        connection.request("GET", place.path or "/")
+        connection.request("GET", address.path or "/")
         status = connection.getresponse().status
     except (OSError, HTTPException) as error:
         print(f"{url}: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The ledger's part for what workers do: what was leased to whom, and what they answered."""
+"""The ledger's part for what workers do: what was leased to whom, and what they acknowledged."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.fuzz_records import (
 )
 
 
-class Answers(Books):
+class Acknowledgements(Books):
     """The part for workers' calls."""
 
     def _acquire(self, call: Call) -> None:
         at = call.share_partition
         assert at
-        partition = self._touch(at, refused=any(row["error_code"] for row in call.answer))
-        self._granted(call, at, partition, call.answer)
+        partition = self._touch(at, refused=any(row["error_code"] for row in call.result))
+        self._granted(call, at, partition, call.result)
 
     def _granted(self, call: Call, at: At, partition: Partition | None, rows: list[dict[str, Any]]) -> None:
         rows = [r for r in rows if not r["error_code"] and r["offsets"]]
@@ -99,10 +99,10 @@ class Answers(Books):
             )
             for o in offsets_of(a.get(f"p_{name}") or "{}")
         }
-        self._answered(call, asked, call.answer[0], call.answer[0]["error_code"])
+        self._acknowledged(call, asked, call.result[0], call.result[0]["error_code"])
 
     def _acknowledge_batches(self, call: Call) -> None:
-        self._answered(call, self._runs(call), call.answer[0], call.answer[0]["error_code"])
+        self._acknowledged(call, self._runs(call), call.result[0], call.result[0]["error_code"])
 
     @staticmethod
     def _runs(call: Call) -> dict[int, int]:
@@ -110,19 +110,19 @@ class Answers(Books):
         return {o: kind for first, last, kind in runs for o in range(first, last + 1)}
 
     def _acknowledge_and_acquire(self, call: Call) -> None:
-        if not call.answer:
+        if not call.result:
             self._fault("acknowledge and acquire gave no row", call.share_partition)
             return
-        row = call.answer[0]
-        self._answered(call, self._runs(call), row, row["acknowledge_error_code"], counted=False)
+        row = call.result[0]
+        self._acknowledged(call, self._runs(call), row, row["acknowledge_error_code"], counted=False)
         if not row["acknowledge_error_code"]:
             self.fetched.add(call.args["p_token"])
         assert call.share_partition
-        self._granted(call, call.share_partition, self.partitions.get(call.share_partition), call.answer)
+        self._granted(call, call.share_partition, self.partitions.get(call.share_partition), call.result)
 
     _acknowledge_and_fetch = _acknowledge_and_acquire
 
-    def _answered(
+    def _acknowledged(
         self, call: Call, asked: dict[int, int], row: dict[str, Any], error: int | None, counted: bool = True
     ) -> None:
         at, a = call.share_partition, call.args
@@ -132,7 +132,7 @@ class Answers(Books):
             self.tally[f"refused {error}"] += 1
             return
         if partition is None:
-            self._fault("answered what is not there")
+            self._fault("acknowledged what is not there")
             return
         did: Counter[str] = Counter()
         for offset, kind in asked.items():
@@ -150,10 +150,10 @@ class Answers(Books):
                 if passed and record is not None and record.state == "held":
                     below = below or self._may_have_lapsed_out(record)
                 if not below:
-                    self._fault(f"{offset} was answered and is not held under {a['p_token']}", at, offset)
+                    self._fault(f"{offset} was acknowledged and is not held under {a['p_token']}", at, offset)
                 continue
             if record.member != a["p_member_id"]:
-                self._fault(f"{offset} was answered by {a['p_member_id']}", at, offset)
+                self._fault(f"{offset} was acknowledged by {a['p_member_id']}", at, offset)
             if a.get("p_outputs", "[]") != "[]":
                 did["output"] += kind == ACCEPT
             passed = row["spso"] is not None and offset < row["spso"]
@@ -179,7 +179,7 @@ class Answers(Books):
             self._give_up(record, "rejected", self.settings[record.group].dlq)
             did["rejected"] += 1
         elif kind == RELEASE:
-            self._end(record, unanswered=False, what="released")
+            self._end(record, unacknowledged=False, what="released")
             did["out"] += 1
             did["surely exhausted"] += record.state == "exhausted"
             did["perhaps exhausted"] += record.maybe_over
@@ -189,7 +189,7 @@ class Answers(Books):
         else:
             # From now on for the group's lock duration, which may be shorter than the lock was.
             record.low, record.high = min(record.low, self.low + 1.0), call.at + 3600
-        self._note(record, "answered")
+        self._note(record, "acknowledged")
 
     def _counts(self, at: At, row: dict[str, Any], did: Counter[str]) -> None:
         for name in ("accepted", "rejected", "gaps"):
