@@ -191,7 +191,7 @@ def test_eight_workers_share_one_share_partition(private_database: Database, red
     for row in state.figures.delivery_counts("g"):
         kept[{"accepted": "ACCEPT", "rejected": "REJECT", "gap": "GAP"}[row.outcome]] += row.records
     assert kept == told
-    assert all(ledger.operations[name] for name in ("answer", "in_parts", "renewed", "given_back"))
+    assert all(ledger.operations[name] for name in ("acknowledge", "in_parts", "renewed", "given_back"))
 
 
 def test_a_crashed_workers_records_come_again_to_the_others(private_database: Database) -> None:
