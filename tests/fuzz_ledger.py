@@ -1,9 +1,9 @@
-"""What must be so after a run of the fuzzer, known from the answers of its calls alone.
+"""What must be so after a run of the fuzzer, known from the results of its calls alone.
 
 `take_phase` is given the committed calls of a phase, each with the number that it drew while it held its locks,
 so that calls on one share-partition come in the order in which they happened. It keeps a history of each record
-and writes into `faults` where an answer cannot be true. It knows the documented rules and nothing of the tables.
-Where the answers leave it open what happened (a lock may have lapsed or not, a config was just being changed)
+and writes into `faults` where a result cannot be true. It knows the documented rules and nothing of the tables.
+Where the results leave it open what happened (a lock may have lapsed or not, a config was just being changed)
 it allows both.
 """
 
@@ -18,11 +18,11 @@ from typing import Any
 from tests.fuzz_records import GIVEN_UP, At, Call, Partition, Record, Settings
 
 KEPT_SECONDS = 3600
-"""How long the answer to a request id is kept at least; the next sweep forgets it."""
+"""How long the result of a request id is kept at least; the next sweep forgets it."""
 
 
 class Books:
-    """Records, time and SPSO; workers' calls are in `fuzz_answers`, operators' in `fuzz_operators`."""
+    """Records, time and SPSO; workers' calls are in `fuzz_acknowledgements`, operators' in `fuzz_operators`."""
 
     def __init__(self) -> None:
         self.partitions: dict[At, Partition] = {}
@@ -36,7 +36,7 @@ class Books:
         self.fetched: set[str] = set()
         self.lease_ids: dict[str, int] = {}
         self.left: Counter[str] = Counter()
-        """Records of a lease that nobody has answered."""
+        """Records of a lease that nobody has acknowledged."""
         self._phase_high: list[float] = []
         self._clocks: list[tuple[float, float]] = []
         self.call: Call | None = None
@@ -94,11 +94,11 @@ class Books:
             first, at, phase = self.first_results[key]
             if first == call.result or partition is None:
                 return True
-            # The next fetch has answered its lease: so its answer had come, and is kept no longer.
+            # The next fetch has acknowledged its lease: so its result had come, and is kept no longer.
             told = call.operation == "acknowledge_and_acquire" and first[0]["token"] in self.fetched
             forgotten = max(self._phase_high[phase:]) - at > KEPT_SECONDS
             if not told and not forgotten:
-                self._fault(f"a repeated call was answered {call.result}, at first {first}")
+                self._fault(f"a repeated call returned {call.result}, at first {first}")
                 return True
         refused = all(
             (row.get("error_code") or not row.get("offsets", "-")) and row.get("acknowledge_error_code", 1)

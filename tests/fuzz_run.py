@@ -1,7 +1,7 @@
 """One run of the fuzzer: phases of many clients, a look at the ledger between two, and all of it drained.
 
 At once, until a moment, it finds rare things, and seldom the same twice. In turn, for so many phases, one seed makes
-the same calls every time, with the same answers but for ids and times.
+the same calls every time, with the same results but for ids and times.
 """
 
 from __future__ import annotations

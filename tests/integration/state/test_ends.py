@@ -239,7 +239,7 @@ def test_the_command_removes_what_is_left_of_deleted_topics(
     assert len(state.figures.describe("g")) == 1
     assert removing("--gone-for", "PT0S", "--execute").startswith("removed 1 share-partitions of group g")
     assert state.figures.describe("g") == []
-    assert "of no topic" in removing("--gone-for", "PT0S", "--execute")
+    assert "no topic has been gone" in removing("--gone-for", "PT0S", "--execute")
 
 
 def test_a_compaction_of_a_group_that_is_just_being_deleted(state: State, private_database: Database) -> None:
