@@ -37,11 +37,11 @@ def sharequeue(*arguments: str, home: Path, **environment: str) -> subprocess.Co
 @pytest.mark.slow
 def test_the_whole_stack_comes_up_answers_and_goes(module_home: Path) -> None:
     """`up -o json`, `status`, `doctor`, `down`, as an operator types them; no password is printed."""
-    answer = sharequeue("up", "-o", "json", home=module_home)
-    assert answer.returncode == 0, answer.stderr
-    info = json.loads(answer.stdout)
+    result = sharequeue("up", "-o", "json", home=module_home)
+    assert result.returncode == 0, returned.stderr
+    info = json.loads(result.stdout)
     assert info["service_url"].startswith("http://127.0.0.1:")
-    assert (module_home / "postgres" / "password").read_text() not in answer.stdout + answer.stderr
+    assert (module_home / "postgres" / "password").read_text() not in result.stdout + returned.stderr
     listed = json.loads(sharequeue("status", "-o", "json", home=module_home).stdout)
     assert {each["name"] for each in listed if each["state"] == "running"} == {"postgres", "kafka", "service"}
     doctor = sharequeue("doctor", home=module_home)
@@ -67,9 +67,9 @@ def test_doctor_says_what_to_do_when_nothing_runs(module_home: Path) -> None:
     """Each failure ends with a remedy, and the exit code tells a script."""
     up(module_home, lambda line: None, service=False)
     down(module_home, lambda line: None)
-    answer = sharequeue("doctor", "-o", "json", home=module_home)
-    assert answer.returncode == 1
-    failed = {each["subject"]: each for each in json.loads(answer.stdout) if each["level"] == FAILURE}
+    result = sharequeue("doctor", "-o", "json", home=module_home)
+    assert result.returncode == 1
+    failed = {each["subject"]: each for each in json.loads(result.stdout) if each["level"] == FAILURE}
     assert set(failed) == {"database", "broker", "service"}
     assert all(
         "sharequeue up" in each["remedy"] or "sharequeue up" in each["seen"] for each in failed.values()

@@ -166,7 +166,7 @@ def sleep_in_database(engine: sa.Engine) -> None:
         connection.execute(sa.text("select pg_sleep(60)"))
 
 
-def test_a_port_taken_while_we_were_down_is_answered_by_another(module_home: Path) -> None:
+def test_a_port_taken_while_we_were_down_is_replaced_by_another(module_home: Path) -> None:
     """It is said, and the stack file names the new address; the data do not mind."""
     info = up(module_home, quiet, service=False)
     leave_a_trace(info)
