@@ -38,10 +38,10 @@ def sharequeue(*arguments: str, home: Path, **environment: str) -> subprocess.Co
 def test_the_whole_stack_comes_up_answers_and_goes(module_home: Path) -> None:
     """`up -o json`, `status`, `doctor`, `down`, as an operator types them; no password is printed."""
     result = sharequeue("up", "-o", "json", home=module_home)
-    assert result.returncode == 0, returned.stderr
+    assert result.returncode == 0, result.stderr
     info = json.loads(result.stdout)
     assert info["service_url"].startswith("http://127.0.0.1:")
-    assert (module_home / "postgres" / "password").read_text() not in result.stdout + returned.stderr
+    assert (module_home / "postgres" / "password").read_text() not in result.stdout + result.stderr
     listed = json.loads(sharequeue("status", "-o", "json", home=module_home).stdout)
     assert {each["name"] for each in listed if each["state"] == "running"} == {"postgres", "kafka", "service"}
     doctor = sharequeue("doctor", home=module_home)
