@@ -97,7 +97,7 @@ _PREPARED = {
     "snapshot": (
         "text[]",
         "select sp.group_id, sp.topic, sp.partition, sp.state_epoch, sp.spso, sp.speo, sp.delivery_complete_count,"
-        " sp.lost_records, sp.log_end, coalesce(sp.paused_reason, g.paused_reason), c.state, c.answered, c.failed,"
+        " sp.lost_records, sp.log_end, coalesce(sp.paused_reason, g.paused_reason), c.state, c.records, c.failed,"
         " c.retry_at, c.reason, c.probe::text, c.probe_records, c.probe_failed,"
         " f.state, f.delivery_count, f.isolate, f.cause, l.token::text, l.expires_at, f.not_before, f.offsets::text"
         " from sharequeue.share_partitions sp join sharequeue.group_settings g using (group_id)"

@@ -78,8 +78,9 @@ begin
                     int8multirange(int8range(v_sp.spso, v_sp.speo)))::sharequeue.acknowledged_and_acquired;
                 return;
             end if;
-            v_row := sharequeue_internal.fetch_whole_batch(p_group_id, p_topic, p_partition, p_state_epoch, p_member_id,
-                p_member_epoch, p_token, p_request_id, p_firsts[1], p_lasts[1], p_max_records, p_redelivery);
+            v_row := sharequeue_internal.fetch_whole_batch(p_group_id, p_topic, p_partition, p_state_epoch,
+                row(p_member_id, p_member_epoch, p_token), p_request_id, p_firsts[1], p_lasts[1], p_max_records,
+                p_redelivery);
             if v_row.acknowledge_error_code = 0 then
                 return next v_row;
                 return;
@@ -102,8 +103,8 @@ $$;
 -- The usual fetch in the tables; null when it cannot serve the call, which then has changed nothing but to unfold the
 -- share-partition. Folds it where nothing else is in flight.
 create or replace function sharequeue_internal.fetch_whole_batch(
-    p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer,
-    p_token uuid, p_request_id uuid, p_first bigint, p_last bigint, p_max_records bigint, p_redelivery text
+    p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_holder sharequeue_internal.holder,
+    p_request_id uuid, p_first bigint, p_last bigint, p_max_records bigint, p_redelivery text
 ) returns sharequeue.acknowledged_and_acquired
 language plpgsql volatile as $$
 declare
@@ -151,7 +152,8 @@ begin
     into v_lease
     from sharequeue.in_flight_batches f cross join lateral (
         select lease_id from sharequeue.leases
-        where lease_id = f.lease_id and member_id = p_member_id and (p_token is null or token = p_token) offset 0) as l
+        where lease_id = f.lease_id and member_id = p_holder.member_id
+            and (p_holder.token is null or token = p_holder.token) offset 0) as l
     where f.share_partition_id = v_sp.id and f.first_offset = p_first and f.part = 0 and f.last_offset = p_last
         and f.state = 1 and f.delivery_count = 1 and f.offsets is null
         and 1 = (select count(*) from (
@@ -182,8 +184,8 @@ begin
     if v_past <= v_sp.speo then
         delete from sharequeue.leases where lease_id = v_lease.lease_id;
         if p_request_id is not null then
-            insert into sharequeue.requests (request_key, operation, answered_at, fetched)
-            values (sharequeue_internal.request_key(v_sp.id, 'acknowledge_and_acquire', p_member_id, p_request_id),
+            insert into sharequeue.requests (request_key, operation, finished_at, fetched)
+            values (sharequeue_internal.request_key(v_sp.id, 'acknowledge_and_acquire', p_holder.member_id, p_request_id),
                 'acknowledge_and_acquire', v_settings.at, v_row);
         end if;
         return v_row;
@@ -200,7 +202,7 @@ begin
     if v_row.expires_at < v_sp.next_expiry then
         update sharequeue.share_partitions set next_expiry = v_row.expires_at where share_partition_id = v_sp.id;
     end if;
-    if v_reused and v_sp.spso = v_sp.speo and p_token is not null and v_sp.speo < 4611686018427387904
+    if v_reused and v_sp.spso = v_sp.speo and p_holder.token is not null and v_sp.speo < 4611686018427387904
             and sharequeue_internal.may_fold(p_group_id, v_settings.version, v_sp.id) then
         delete from sharequeue.leases where lease_id = v_lease.lease_id;
         delete from sharequeue.in_flight_batches
@@ -208,8 +210,9 @@ begin
         update sharequeue.share_partitions sp set folded_lease_id = v_row.lease_id, folded_acquired_at = v_settings.at,
             folded_lag = v_row.lag, folded_max_record_locks = s.max_record_locks, folded_token = v_row.token,
             folded_request_id = p_request_id, folded_lock_duration_ms = s.lock_duration_ms,
-            folded_member_epoch = coalesce(p_member_epoch, -1), folded_read_committed = s.read_committed,
-            folded_fan_out = p_redelivery = 'fan_out', folded_member_id = p_member_id, folded_clock_offset = c.amount
+            folded_member_epoch = coalesce(p_holder.member_epoch, -1), folded_read_committed = s.read_committed,
+            folded_fan_out = p_redelivery = 'fan_out', folded_member_id = p_holder.member_id,
+            folded_clock_offset = c.amount
         from sharequeue.group_settings s, sharequeue.clock_offset c
         where sp.share_partition_id = v_sp.id and s.group_id = p_group_id;
     elsif v_reused then
@@ -224,7 +227,7 @@ begin
     -- One statement over three tables; three apart cost the same. The lease keeps the result for a repeated call.
     with held as (
         update sharequeue.leases set lease_id = v_row.lease_id, token = v_row.token,
-            member_epoch = coalesce(p_member_epoch, -1), lock_duration_ms = v_row.lock_duration_ms,
+            member_epoch = coalesce(p_holder.member_epoch, -1), lock_duration_ms = v_row.lock_duration_ms,
             acquired_at = v_settings.at, expires_at = v_row.expires_at, fan_out = p_redelivery = 'fan_out',
             own_lock_duration = false, request_id = p_request_id,
             fetched = case when p_request_id is not null then v_row end, journalled = not journalled
@@ -233,7 +236,7 @@ begin
         insert into sharequeue.journal (share_partition_id, at, kind, first_offset, last_offset, gone_first, lease_id,
             gone_lease_id, member_id, member_epoch, token, lock_duration_ms, fan_out, spso, accepted_first)
         values (v_sp.id, v_settings.at, 'fetch', v_sp.speo, v_past - 1, case when v_reused then p_first end,
-            v_row.lease_id, v_lease.lease_id, p_member_id, coalesce(p_member_epoch, -1), v_row.token,
+            v_row.lease_id, v_lease.lease_id, p_holder.member_id, coalesce(p_holder.member_epoch, -1), v_row.token,
             v_row.lock_duration_ms, p_redelivery = 'fan_out', v_sp.spso, v_sp.accepted_first)
     )
     update sharequeue.share_partitions

@@ -38,8 +38,9 @@ begin
     if v_result.error_code <> 0 then
         return v_result;
     end if;
-    v_result := sharequeue_internal.acknowledge_under_lock(v_found.sp, v_found.settings, p_member_id, p_token, p_firsts, p_lasts,
-        p_types, p_type_counts, p_renew_allowed, p_not_before, sharequeue.clock());
+    v_result := sharequeue_internal.acknowledge_under_lock(v_found.sp, v_found.settings,
+        row(p_member_id, p_member_epoch, p_token), row(p_firsts, p_lasts, p_types, p_type_counts), p_renew_allowed,
+        p_not_before, sharequeue.clock());
     perform sharequeue_internal.remember(v_key, 'acknowledge', to_jsonb(v_result));
     return v_result;
 end
@@ -51,23 +52,24 @@ language sql immutable parallel safe as $$ select 2000000 $$;
 
 -- Every run of a call: its number, its offsets (past its end exclusive), its type. A list of types is one run per offset
 -- under the number of its batch.
-create or replace function sharequeue_internal.runs(
-    p_firsts bigint[], p_lasts bigint[], p_types smallint[], p_type_counts integer[]
-) returns table (run bigint, first bigint, past bigint, type smallint)
+create or replace function sharequeue_internal.runs(p_batches sharequeue_internal.batches)
+returns table (run bigint, first bigint, past bigint, type smallint)
 language plpgsql immutable as $$
 begin
-    if p_type_counts is null then
+    if p_batches.type_counts is null then
         return query
             select b.run, b.first, b.last + 1, b.type
-            from unnest(p_firsts, p_lasts, p_types) with ordinality as b (first, last, type, run);
+            from unnest(p_batches.firsts, p_batches.lasts, p_batches.types)
+                with ordinality as b (first, last, type, run);
     else
         return query
             with batches as (
                 select b.run, b.first, b.last, b.types, sum(b.types) over (order by b.run) - b.types as before
-                from unnest(p_firsts, p_lasts, p_type_counts) with ordinality as b (first, last, types, run)
+                from unnest(p_batches.firsts, p_batches.lasts, p_batches.type_counts)
+                    with ordinality as b (first, last, types, run)
             )
             select b.run, case when b.types = 1 then b.first else b.first + i - 1 end,
-                case when b.types = 1 then b.last + 1 else b.first + i end, p_types[b.before + i]
+                case when b.types = 1 then b.last + 1 else b.first + i end, p_batches.types[b.before + i]
             from batches b, generate_series(1, b.types) as i;
     end if;
 end
@@ -77,30 +79,30 @@ $$;
 -- whole call), whether an offset is named twice (the first of a batch may be the last of the one before), and the acknowledgements
 -- as sets.
 create or replace function sharequeue_internal.read_batches(
-    p_firsts bigint[], p_lasts bigint[], p_types smallint[], p_type_counts integer[], p_renew_allowed boolean,
-    out wrong text, out doubled boolean, out acknowledgements sharequeue.acknowledgements
+    p_batches sharequeue_internal.batches, p_renew_allowed boolean, out wrong text, out doubled boolean,
+    out acknowledgements sharequeue.acknowledgements
 )
 language plpgsql immutable as $$
 declare
-    v_batches integer := coalesce(array_length(p_firsts, 1), 0);
+    v_batches integer := coalesce(array_length(p_batches.firsts, 1), 0);
     v_read record;
 begin
-    if p_firsts is null or p_lasts is null or p_types is null then
+    if p_batches.firsts is null or p_batches.lasts is null or p_batches.types is null then
         wrong := 'batches need first offsets, last offsets and types';
     elsif v_batches > sharequeue_internal.max_runs() then
         wrong := format('%s batches in one call; at most %s', v_batches, sharequeue_internal.max_runs());
-    elsif coalesce(array_length(p_lasts, 1), 0) <> v_batches
-            or coalesce(array_length(coalesce(p_type_counts, p_types), 1), 0) <> v_batches then
+    elsif coalesce(array_length(p_batches.lasts, 1), 0) <> v_batches
+            or coalesce(array_length(coalesce(p_batches.type_counts, p_batches.types), 1), 0) <> v_batches then
         wrong := 'every batch needs a first offset, a last offset and at least one type';
-    elsif p_type_counts is not null and (
-            select coalesce(sum(c), 0) <> coalesce(array_length(p_types, 1), 0) or bool_or(c is null or c < 1)
-            from unnest(p_type_counts) as c) then
+    elsif p_batches.type_counts is not null and (
+            select coalesce(sum(c), 0) <> coalesce(array_length(p_batches.types, 1), 0) or bool_or(c is null or c < 1)
+            from unnest(p_batches.type_counts) as c) then
         wrong := 'the types do not match their counts';
     end if;
     if wrong is not null then
         return;
     end if;
-    if p_type_counts is null then
+    if p_batches.type_counts is null then
         -- The usual case, at 0.9 µs a batch; an aggregate a type costs a tenth of that. What is wrong stays out of the sets:
         -- a reversed range could not even be made.
         select min(run) filter (where not fine) as wrong, min(run) filter (where fine and type_wrong) as type_wrong,
@@ -118,7 +120,8 @@ begin
                 coalesce(type not between 0 and 4 or (type = 4 and not p_renew_allowed), true) as type_wrong
             from (
                 select run, first, last, type, lag(last) over (order by run) as before
-                from unnest(p_firsts, p_lasts, p_types) with ordinality as b (first, last, type, run)
+                from unnest(p_batches.firsts, p_batches.lasts, p_batches.types)
+                    with ordinality as b (first, last, type, run)
             ) as b
         ) as b;
     else
@@ -131,21 +134,22 @@ begin
                     and first >= coalesce(before, 0) and (types = 1 or types = last - first + 1), false) as fine
             from (
                 select run, first, last, types, lag(last) over (order by run) as before
-                from unnest(p_firsts, p_lasts, p_type_counts) with ordinality as b (first, last, types, run)
+                from unnest(p_batches.firsts, p_batches.lasts, p_batches.type_counts)
+                    with ordinality as b (first, last, types, run)
             ) as b
         ) as b;
     end if;
-    wrong := sharequeue_internal.batch_fault(p_firsts, p_lasts, p_type_counts, v_read.wrong);
-    if wrong is null and (p_type_counts is not null or v_read.type_wrong is not null) then
+    wrong := sharequeue_internal.batch_fault(p_batches, v_read.wrong);
+    if wrong is null and (p_batches.type_counts is not null or v_read.type_wrong is not null) then
         select case when type = 4 then 'a renewal in a request that is not marked as renewing (IsRenewAck)'
             else format('there is no acknowledge type %s', type) end into wrong
-        from unnest(p_types) as type
+        from unnest(p_batches.types) as type
         where type is null or type not between 0 and 4 or (type = 4 and not p_renew_allowed) limit 1;
     end if;
     doubled := v_read.doubled;
     if wrong is not null then
         return;
-    elsif p_type_counts is null then
+    elsif p_batches.type_counts is null then
         acknowledgements := row(v_read.accept, v_read.release, v_read.reject, v_read.gap, v_read.renew);
     else
         select coalesce(range_agg(int8range(first, past)) filter (where type = 1), '{}') as accept,
@@ -154,19 +158,18 @@ begin
             coalesce(range_agg(int8range(first, past)) filter (where type = 0), '{}') as gap,
             coalesce(range_agg(int8range(first, past)) filter (where type = 4), '{}') as renew
         into acknowledgements
-        from sharequeue_internal.runs(p_firsts, p_lasts, p_types, p_type_counts);
+        from sharequeue_internal.runs(p_batches);
     end if;
 end
 $$;
 
 -- What is wrong with one batch of a call, in words; null for no batch.
-create or replace function sharequeue_internal.batch_fault(
-    p_firsts bigint[], p_lasts bigint[], p_type_counts integer[], p_run bigint
-) returns text
+create or replace function sharequeue_internal.batch_fault(p_batches sharequeue_internal.batches, p_run bigint)
+returns text
 language plpgsql immutable as $$
 declare
-    v_first bigint := p_firsts[p_run];
-    v_last bigint := p_lasts[p_run];
+    v_first bigint := p_batches.firsts[p_run];
+    v_last bigint := p_batches.lasts[p_run];
 begin
     if p_run is null then
         return null;
@@ -174,20 +177,19 @@ begin
         return 'offsets lie between 0 and 2^63 - 2';
     elsif v_first > v_last then
         return format('batch %s to %s is reversed', v_first, v_last);
-    elsif v_first < p_lasts[p_run - 1] then
+    elsif v_first < p_batches.lasts[p_run - 1] then
         return format('batch %s to %s begins before the end of the one before it', v_first, v_last);
     else
         return format('batch %s to %s has %s types: expected one, or one per offset', v_first, v_last,
-            p_type_counts[p_run]);
+            p_batches.type_counts[p_run]);
     end if;
 end
 $$;
 
 -- The acknowledgement itself; the share-partition row is locked, state epoch and member have been checked.
 create or replace function sharequeue_internal.acknowledge_under_lock(
-    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_token uuid,
-    p_firsts bigint[], p_lasts bigint[], p_types smallint[], p_type_counts integer[], p_renew_allowed boolean,
-    p_not_before timestamptz, p_at timestamptz
+    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_holder sharequeue_internal.holder,
+    p_batches sharequeue_internal.batches, p_renew_allowed boolean, p_not_before timestamptz, p_at timestamptz
 ) returns sharequeue.acknowledged
 language plpgsql volatile as $$
 declare
@@ -201,7 +203,7 @@ declare
     v_failed record;
 begin
     select * into v_read
-    from sharequeue_internal.read_batches(p_firsts, p_lasts, p_types, p_type_counts, p_renew_allowed);
+    from sharequeue_internal.read_batches(p_batches, p_renew_allowed);
     if v_read.wrong is not null then
         v_result.error_code := 42;
         v_result.error_message := v_read.wrong;
@@ -215,20 +217,20 @@ begin
     v_acknowledgements := sharequeue_internal.acknowledgements_from(v_read.acknowledgements, v_sp.spso);
     v_span := sharequeue_internal.span(v_acknowledgements);
     if not isempty(v_span) then
-        v_held := sharequeue_internal.held(v_sp.share_partition_id, lower(v_span), upper(v_span) - 1, p_member_id, p_token);
+        v_held := sharequeue_internal.held(
+            v_sp.share_partition_id, lower(v_span), upper(v_span) - 1, p_holder.member_id, p_holder.token);
         if v_read.doubled or sharequeue_internal.first_outside(v_acknowledgements, v_held) is not null
                 or (not isempty((v_acknowledgements).renew) and not p_settings.renew_enabled) then
             -- Something is not held, or named twice: which batch fails first, if any does?
             v_cached := sharequeue_internal.cached(v_sp.share_partition_id, lower(v_span), upper(v_span) - 1);
-            select * into v_failed from sharequeue_internal.first_failure(v_sp, p_settings, p_firsts, p_lasts, p_types,
-                p_type_counts, v_cached, v_held,
+            select * into v_failed from sharequeue_internal.first_failure(v_sp, p_settings, p_batches, v_cached, v_held,
                 (v_acknowledgements).accept + (v_acknowledgements).release + (v_acknowledgements).reject + (v_acknowledgements).gap + (v_acknowledgements).renew);
             if v_failed.run is not null then
                 select coalesce(range_agg(int8range(r.first, r.past)), '{}') into v_acknowledgements.renew
-                from sharequeue_internal.runs(p_firsts, p_lasts, p_types, p_type_counts) as r
+                from sharequeue_internal.runs(p_batches) as r
                 where r.type = 4 and r.run < v_failed.run;
-                perform sharequeue_internal.renew_offsets(v_sp.share_partition_id, p_settings, p_member_id, p_token,
-                    (v_acknowledgements).renew * v_held, p_at);
+                perform sharequeue_internal.renew_offsets(v_sp.share_partition_id, p_settings, p_holder.member_id,
+                    p_holder.token, (v_acknowledgements).renew * v_held, p_at);
                 v_result.error_code := v_failed.error_code;
                 v_result.error_message := v_failed.error_message;
                 return v_result;
@@ -237,17 +239,17 @@ begin
                 - ((v_acknowledgements).accept + (v_acknowledgements).release + (v_acknowledgements).reject + (v_acknowledgements).gap);
         end if;
     end if;
-    return sharequeue_internal.apply_acknowledgements(
-        v_sp, p_settings, p_member_id, p_token, v_acknowledgements, coalesce(v_held, '{}'), p_not_before, p_at);
+    return sharequeue_internal.apply_acknowledgements(v_sp, p_settings, p_holder.member_id, p_holder.token,
+        v_acknowledgements, coalesce(v_held, '{}'), p_not_before, p_at);
 end
 $$;
 
 -- Which batch of a call fails first, and how (R-AK-7 to R-AK-11); run is null when none does. Decided on sets, so that the
 -- last of a million batches costs no more than the first.
 create or replace function sharequeue_internal.first_failure(
-    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_firsts bigint[], p_lasts bigint[],
-    p_types smallint[], p_type_counts integer[], p_cached int8multirange, p_held int8multirange,
-    p_asked int8multirange, out run bigint, out error_code smallint, out error_message text
+    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_batches sharequeue_internal.batches,
+    p_cached int8multirange, p_held int8multirange, p_asked int8multirange,
+    out run bigint, out error_code smallint, out error_message text
 )
 language plpgsql volatile as $$
 declare
@@ -269,7 +271,7 @@ begin
         from (
             select r.run, min(r.first) as first, max(r.past) - 1 as last, bool_or(r.type = 4 and r.past > p_sp.spso)
                 as any_renew, (array_agg(r.type order by r.first desc))[1] as last_type
-            from sharequeue_internal.runs(p_firsts, p_lasts, p_types, p_type_counts) as r group by r.run
+            from sharequeue_internal.runs(p_batches) as r group by r.run
         ) as b
     ) as b
     where b.last >= p_sp.spso and (

@@ -22,6 +22,9 @@ declare
     v_key uuid;
     v_result jsonb;
     v_row sharequeue.acquired;
+    v_holder sharequeue_internal.holder := row(p_member_id, p_member_epoch, null);
+    v_options sharequeue_internal.fetch_options := row(p_lock_duration_ms, p_redelivery, p_mode, p_batch_size,
+        p_log_firsts, p_log_lasts, p_aborted, coalesce(p_leave_out, '{}'));
 begin
     select * into v_found from sharequeue_internal.lock_share_partition(p_group_id, p_topic, p_partition, p_state_epoch);
     if p_request_id is not null and v_found.error_code <> 30 then
@@ -35,11 +38,11 @@ begin
     v_error := v_found.error_code;
     v_message := v_found.error_message;
     if v_error = 0 then
-        select * into v_error, v_message from sharequeue_internal.check_acquire(v_found.sp, v_found.settings, p_member_id,
-            p_member_epoch, p_max_records, p_lock_duration_ms, p_redelivery, p_mode, p_log_firsts, p_log_lasts);
+        select * into v_error, v_message from sharequeue_internal.check_acquire(
+            v_found.sp, v_found.settings, v_holder, p_max_records, v_options);
     end if;
     if v_error = 0 then
-        v_message := sharequeue_internal.fetch_fault(p_batch_size, p_log_firsts, p_log_lasts, p_aborted);
+        v_message := sharequeue_internal.fetch_fault(v_options);
         v_error := case when v_message is null then 0 else 42 end;
     end if;
     if v_error <> 0 then
@@ -48,9 +51,8 @@ begin
     end if;
     v_result := '[]';
     for v_row in
-        select * from sharequeue_internal.acquire_under_lock(v_found.sp, v_found.settings, p_member_id, p_member_epoch,
-            p_max_records, p_lock_duration_ms, p_redelivery, p_mode, p_batch_size, p_log_firsts, p_log_lasts,
-            p_aborted, sharequeue.clock(), coalesce(p_leave_out, '{}'))
+        select * from sharequeue_internal.acquire_under_lock(
+            v_found.sp, v_found.settings, v_holder, p_max_records, v_options, sharequeue.clock())
     loop
         return next v_row;
         if p_request_id is not null then
@@ -65,9 +67,8 @@ $$;
 
 -- What may be wrong with a call to acquire, beyond what lock_share_partition has found.
 create or replace function sharequeue_internal.check_acquire(
-    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_member_epoch integer,
-    p_max_records bigint, p_lock_duration_ms integer, p_redelivery text, p_mode text, p_log_firsts bigint[],
-    p_log_lasts bigint[], out error_code smallint, out error_message text
+    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_holder sharequeue_internal.holder,
+    p_max_records bigint, p_options sharequeue_internal.fetch_options, out error_code smallint, out error_message text
 )
 language plpgsql volatile as $$
 begin
@@ -78,63 +79,63 @@ begin
     elsif p_max_records is null or p_max_records not between 0 and 4611686018427387904 then
         error_code := 42;
         error_message := 'acquire needs a number of records between 0 and 2^62';
-    elsif p_redelivery is null or p_redelivery not in ('kafka', 'fan_out') then
+    elsif p_options.redelivery is null or p_options.redelivery not in ('kafka', 'fan_out') then
         error_code := 42;
-        error_message := format('redelivery is kafka or fan_out, not %s', p_redelivery);
-    elsif p_mode is null or p_mode not in ('batch_optimized', 'record_limit') then
+        error_message := format('redelivery is kafka or fan_out, not %s', p_options.redelivery);
+    elsif p_options.mode is null or p_options.mode not in ('batch_optimized', 'record_limit') then
         error_code := 42;
-        error_message := format('the acquire mode is batch_optimized or record_limit, not %s', p_mode);
-    elsif p_lock_duration_ms not between p_settings.min_lock_duration_ms and p_settings.max_lock_duration_ms then
+        error_message := format('the acquire mode is batch_optimized or record_limit, not %s', p_options.mode);
+    elsif p_options.lock_duration_ms not between p_settings.min_lock_duration_ms and p_settings.max_lock_duration_ms then
         error_code := 42;
         error_message := format('a lock of %s ms is outside the service''s bounds, %s to %s ms: ask for one inside, or '
-            'set group.share.min.record.lock.duration.ms and its max where the service starts', p_lock_duration_ms,
-            p_settings.min_lock_duration_ms, p_settings.max_lock_duration_ms);
-    elsif p_log_firsts is not null and (p_log_lasts is null
-            or array_length(p_log_firsts, 1) is distinct from array_length(p_log_lasts, 1)
-            or exists (select from unnest(p_log_firsts, p_log_lasts) as b (first, last)
+            'set group.share.min.record.lock.duration.ms and its max where the service starts',
+            p_options.lock_duration_ms, p_settings.min_lock_duration_ms, p_settings.max_lock_duration_ms);
+    elsif p_options.log_firsts is not null and (p_options.log_lasts is null
+            or array_length(p_options.log_firsts, 1) is distinct from array_length(p_options.log_lasts, 1)
+            or exists (select from unnest(p_options.log_firsts, p_options.log_lasts) as b (first, last)
                 where first is null or last is null or first > last or first < 0)
             or exists (select from (
-                select first, lag(last) over () as before from unnest(p_log_firsts, p_log_lasts) as b (first, last)) as b
+                select first, lag(last) over () as before
+                from unnest(p_options.log_firsts, p_options.log_lasts) as b (first, last)) as b
                 where first <= before)) then
         error_code := 42;
         error_message := 'log batches are pairs of first and last offset, in order, not overlapping';
     else
         select m.error_code, m.error_message into error_code, error_message
-        from sharequeue_internal.check_member(p_sp.group_id, p_member_id, p_member_epoch) as m;
+        from sharequeue_internal.check_member(p_sp.group_id, p_holder.member_id, p_holder.member_epoch) as m;
     end if;
 end
 $$;
 
 -- What may be wrong with what a fetch says of the log, beyond the order of its batches; null where nothing is.
 create or replace function sharequeue_internal.fetch_fault(
-    p_batch_size bigint, p_log_firsts bigint[], p_log_lasts bigint[], p_aborted int8multirange
+    p_options sharequeue_internal.fetch_options
 ) returns text
 language plpgsql immutable as $$
 begin
-    if p_batch_size < 1 then
+    if p_options.batch_size < 1 then
         return 'a batch size is 1 or more; leave it out for the number of records asked for';
-    elsif (p_log_firsts is null) <> (p_log_lasts is null) then
+    elsif (p_options.log_firsts is null) <> (p_options.log_lasts is null) then
         return 'log batches are pairs of first and last offset: give both lists or neither';
-    elsif 9223372036854775807 = any (p_log_lasts) then
+    elsif 9223372036854775807 = any (p_options.log_lasts) then
         return 'offsets lie between 0 and 2^63 - 2';
-    elsif p_aborted is null then
+    elsif p_options.aborted is null then
         return 'the offsets of aborted transactions must be given; none are {}';
     end if;
-    return sharequeue_internal.offsets_fault(p_aborted);
+    return sharequeue_internal.offsets_fault(p_options.aborted);
 end
 $$;
 
 -- The acquire itself; the share-partition row is locked and the call has been checked.
 create or replace function sharequeue_internal.acquire_under_lock(
-    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_member_epoch integer,
-    p_max_records bigint, p_lock_duration_ms integer, p_redelivery text, p_mode text, p_batch_size bigint,
-    p_log_firsts bigint[], p_log_lasts bigint[], p_aborted int8multirange, p_at timestamptz,
-    p_leave_out int8multirange
+    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_holder sharequeue_internal.holder,
+    p_max_records bigint, p_options sharequeue_internal.fetch_options, p_at timestamptz
 ) returns setof sharequeue.acquired
 language plpgsql volatile as $$
 declare
     v_sp sharequeue.share_partitions := p_sp;
-    v_lock_ms integer := coalesce(p_lock_duration_ms, p_settings.lock_duration_ms);
+    v_options sharequeue_internal.fetch_options := p_options;
+    v_lock_ms integer := coalesce(p_options.lock_duration_ms, p_settings.lock_duration_ms);
     v_expires_at timestamptz := p_at + v_lock_ms * interval '1 millisecond';
     v_lease_id bigint;
     v_token uuid := gen_random_uuid();
@@ -155,13 +156,18 @@ begin
         return;
     end if;
     v_lease_id := nextval('sharequeue.leases_lease_id_seq');
-    if p_redelivery = 'fan_out' then
-        v_taken := sharequeue_internal.take_fan_out(v_sp, p_settings, v_most, v_read_end, v_lease_id, p_at, p_leave_out);
+    if p_options.redelivery = 'fan_out' then
+        v_taken := sharequeue_internal.take_fan_out(
+            v_sp, p_settings, v_most, v_read_end, v_lease_id, p_at, p_options.leave_out);
     else
-        -- A probe is small whatever the log's batches are: its bound is hard.
-        v_taken := sharequeue_internal.take_kafka(v_sp, p_settings, v_most, v_read_end, v_lease_id, p_at,
-            case when v_probe then 'record_limit' else p_mode end, coalesce(p_batch_size, v_most), p_log_firsts,
-            p_log_lasts, case when p_settings.read_committed then p_aborted else '{}' end);
+        v_options.batch_size := coalesce(p_options.batch_size, v_most);
+        if v_probe then
+            v_options.mode := 'record_limit';  -- a probe is small whatever the log's batches are: its bound is hard
+        end if;
+        if not p_settings.read_committed then
+            v_options.aborted := '{}';
+        end if;
+        v_taken := sharequeue_internal.take_kafka(v_sp, p_settings, v_most, v_read_end, v_lease_id, p_at, v_options);
     end if;
     if v_probe then
         perform sharequeue_internal.circuit_probes(v_sp.share_partition_id, v_lease_id);
@@ -170,8 +176,8 @@ begin
     if exists (select from sharequeue.in_flight_batches where lease_id = v_lease_id) then
         insert into sharequeue.leases (lease_id, share_partition_id, member_id, member_epoch, token, lock_duration_ms,
             acquired_at, expires_at, fan_out, own_lock_duration)
-        values (v_lease_id, v_sp.share_partition_id, p_member_id, coalesce(p_member_epoch, -1), v_token, v_lock_ms,
-            p_at, v_expires_at, p_redelivery = 'fan_out', p_lock_duration_ms is not null);
+        values (v_lease_id, v_sp.share_partition_id, p_holder.member_id, coalesce(p_holder.member_epoch, -1), v_token,
+            v_lock_ms, p_at, v_expires_at, p_options.redelivery = 'fan_out', p_options.lock_duration_ms is not null);
         update sharequeue.share_partitions set next_expiry = v_expires_at
         where share_partition_id = v_sp.share_partition_id and (next_expiry is null or next_expiry > v_expires_at);
     end if;

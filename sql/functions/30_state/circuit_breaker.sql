@@ -71,12 +71,12 @@ begin
     end if;
     if v_circuit.state = 'closed' then
         -- A window without a memory of single records: what is older than the last window fades in proportion.
-        v_kept := least(v_circuit.answered, greatest(0, v_window - v_acknowledged));
+        v_kept := least(v_circuit.records, greatest(0, v_window - v_acknowledged));
         -- Multiplied first: 147 * (20 / 147) is more than 20, and more would have failed than were acknowledged.
         v_failed := v_failed * v_window / greatest(v_acknowledged, v_window)
-            + case when v_circuit.answered > 0 then v_circuit.failed * v_kept / v_circuit.answered else 0 end;
+            + case when v_circuit.records > 0 then v_circuit.failed * v_kept / v_circuit.records else 0 end;
         v_acknowledged := least(v_acknowledged, v_window) + v_kept;
-        update sharequeue.circuit_breakers set answered = v_acknowledged, failed = v_failed
+        update sharequeue.circuit_breakers set records = v_acknowledged, failed = v_failed
         where share_partition_id = p_id;
         if v_acknowledged >= least(p_settings.breaker_min_records, v_window) and v_failed > v_share * v_acknowledged then
             perform sharequeue_internal.open_circuit(p_id, p_settings, p_at, format(
@@ -98,7 +98,7 @@ begin
     end if;
     if v_circuit.probe <@ p_acknowledged then
         update sharequeue.circuit_breakers
-        set state = 'closed', answered = 0, failed = 0, opened_at = null, retry_at = null, reason = null, probe = '{}'
+        set state = 'closed', records = 0, failed = 0, opened_at = null, retry_at = null, reason = null, probe = '{}'
         where share_partition_id = p_id;
     else
         update sharequeue.circuit_breakers set probe = probe - p_acknowledged, probe_failed = v_probed

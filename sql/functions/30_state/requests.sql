@@ -25,7 +25,7 @@ create or replace function sharequeue_internal.remember(p_request_key uuid, p_op
 language plpgsql volatile as $$
 begin
     if p_request_key is not null then
-        insert into sharequeue.requests (request_key, operation, answer, answered_at)
+        insert into sharequeue.requests (request_key, operation, result, finished_at)
         values (p_request_key, p_operation, p_result, sharequeue.clock());
     end if;
 end
@@ -36,7 +36,7 @@ $$;
 create or replace function sharequeue_internal.stored_result(p_request_key uuid) returns jsonb
 language plpgsql stable as $$
 begin
-    return (select coalesce(answer, jsonb_build_array(fetched)) from sharequeue.requests
+    return (select coalesce(result, jsonb_build_array(fetched)) from sharequeue.requests
         where request_key = p_request_key);
 end
 $$;

@@ -26,7 +26,7 @@ begin
     end loop;
     -- By address: by request id it read the whole table each time.
     delete from sharequeue.requests where ctid = any (array(
-        select r.ctid from sharequeue.requests r where r.answered_at < v_at - interval '1 hour'
-        order by r.answered_at limit 10000));
+        select r.ctid from sharequeue.requests r where r.finished_at < v_at - interval '1 hour'
+        order by r.finished_at limit 10000));
 end
 $$;

@@ -1,8 +1,7 @@
 -- kafka: what a broker's share fetch acquires (R-AQ, R-TH, R-IL), with the log's batches where the caller knows them.
 create or replace function sharequeue_internal.take_kafka(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_max_records bigint, p_read_end bigint,
-    p_lease_id bigint, p_at timestamptz, p_mode text, p_batch_size bigint, p_log_firsts bigint[], p_log_lasts bigint[],
-    p_aborted int8multirange
+    p_lease_id bigint, p_at timestamptz, p_options sharequeue_internal.fetch_options
 ) returns sharequeue.taken
 language plpgsql volatile as $$
 declare
@@ -18,8 +17,7 @@ declare
     v_last bigint;
     v_budget bigint;
     v_acquired bigint := 0;
-    v_firsts bigint[];
-    v_lasts bigint[];
+    v_options sharequeue_internal.fetch_options := p_options;
     v_cached record;
     v_batch record;
     v_got sharequeue.taken_offsets;
@@ -44,14 +42,16 @@ begin
         return null;
     end if;
     -- What the fetch read.
-    if p_log_firsts is null then
+    if p_options.log_firsts is null then
         v_log_base := v_fetch;
         v_last := p_read_end - 1;
     else
-        select array_agg(b.first order by b.first), array_agg(b.last order by b.first) into v_firsts, v_lasts
-        from unnest(p_log_firsts, p_log_lasts) as b (first, last) where b.last >= v_fetch and b.last < p_read_end;
-        v_log_base := v_firsts[1];
-        v_last := v_lasts[array_upper(v_lasts, 1)];
+        select array_agg(b.first order by b.first), array_agg(b.last order by b.first)
+        into v_options.log_firsts, v_options.log_lasts
+        from unnest(p_options.log_firsts, p_options.log_lasts) as b (first, last)
+        where b.last >= v_fetch and b.last < p_read_end;
+        v_log_base := v_options.log_firsts[1];
+        v_last := v_options.log_lasts[array_upper(v_options.log_lasts, 1)];
     end if;
     if v_last is null or v_last < v_fetch or v_last < p_sp.spso then
         return null;
@@ -91,22 +91,22 @@ begin
             v_from := sharequeue_internal.next_available(v_id, v_from + 1, p_at);
             exit when v_from is null or v_from > v_last;
             v_got := sharequeue_internal.take_batch(v_id, v_from, v_log_base, v_last, p_lease_id, p_at,
-                case when p_mode = 'record_limit' or p_log_firsts is null then v_budget - v_acquired end, v_acquired,
-                p_settings.delivery_count_limit);
+                case when p_options.mode = 'record_limit' or p_options.log_firsts is null then v_budget - v_acquired end,
+                v_acquired, p_settings.delivery_count_limit);
             v_acquired := v_acquired + v_got.records;
             v_result := sharequeue_internal.joined(v_result, v_got);
             if v_got.throttled then
-                return sharequeue_internal.without_aborted(v_id, v_result, p_aborted, p_lease_id);
+                return sharequeue_internal.without_aborted(v_id, v_result, p_options.aborted, p_lease_id);
             end if;
         end loop;
         v_base := v_cached.last_offset + 1;
     end if;
     if v_acquired < v_budget and v_base <= v_last then
-        v_got := sharequeue_internal.take_fresh(p_sp, v_base, v_last, v_budget - v_acquired, p_lease_id, p_mode, p_batch_size,
-            v_firsts, v_lasts, v_empty);
+        v_got := sharequeue_internal.take_fresh(
+            p_sp, v_base, v_last, v_budget - v_acquired, p_lease_id, v_options, v_empty);
         v_result := sharequeue_internal.joined(v_result, v_got);
     end if;
-    return sharequeue_internal.without_aborted(v_id, v_result, p_aborted, p_lease_id);
+    return sharequeue_internal.without_aborted(v_id, v_result, p_options.aborted, p_lease_id);
 end
 $$;
 
@@ -237,8 +237,8 @@ $$;
 -- Acquires records never delivered (R-AQ-10 to R-AQ-14): as one cached batch, or split at log batches once longer than
 -- the batch size; under record_limit the rest of the last log batch comes into flight with them, available, count 0.
 create or replace function sharequeue_internal.take_fresh(
-    p_sp sharequeue.share_partitions, p_first bigint, p_last bigint, p_budget bigint, p_lease_id bigint, p_mode text,
-    p_batch_size bigint, p_log_firsts bigint[], p_log_lasts bigint[], p_empty boolean
+    p_sp sharequeue.share_partitions, p_first bigint, p_last bigint, p_budget bigint, p_lease_id bigint,
+    p_options sharequeue_internal.fetch_options, p_empty boolean
 ) returns sharequeue.taken_offsets
 language plpgsql volatile as $$
 declare
@@ -257,18 +257,19 @@ begin
     end if;
     if p_budget < v_last - v_first + 1 then
         v_last := v_first + p_budget - 1;
-        if p_log_firsts is not null then
-            v_last := coalesce((select max(b.last) from unnest(p_log_firsts, p_log_lasts) as b (first, last)
+        if p_options.log_firsts is not null then
+            v_last := coalesce((
+                select max(b.last) from unnest(p_options.log_firsts, p_options.log_lasts) as b (first, last)
                 where b.first <= v_last and b.last >= v_last), v_last);
         end if;
     end if;
     v_acquired_to := v_last;
-    if p_mode = 'record_limit' then
+    if p_options.mode = 'record_limit' then
         v_acquired_to := least(v_last, v_first + p_budget - 1);
-    elsif p_log_firsts is not null and v_last - v_first + 1 > p_batch_size then
-        foreach v_log_first in array p_log_firsts loop
+    elsif p_options.log_firsts is not null and v_last - v_first + 1 > p_options.batch_size then
+        foreach v_log_first in array p_options.log_firsts loop
             exit when v_log_first > v_last;
-            if v_log_first - v_first >= p_batch_size then
+            if v_log_first - v_first >= p_options.batch_size then
                 v_got.firsts := v_got.firsts || v_first;
                 v_got.lasts := v_got.lasts || (v_log_first - 1);
                 v_first := v_log_first;

@@ -51,7 +51,7 @@ begin
         values (old.share_partition_id, sharequeue.clock(), 'lease_gone', old.lease_id);
         if old.request_id is not null then
             -- A repeat of the fetch that granted it may still come.
-            insert into sharequeue.requests (request_key, operation, answered_at, fetched)
+            insert into sharequeue.requests (request_key, operation, finished_at, fetched)
             values (sharequeue_internal.request_key(old.share_partition_id, 'acknowledge_and_acquire', old.member_id,
                 old.request_id), 'acknowledge_and_acquire', sharequeue.clock(), old.fetched)
             on conflict on constraint requests_pkey do nothing;

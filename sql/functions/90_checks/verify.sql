@@ -72,7 +72,7 @@ language sql stable set search_path = pg_catalog as $$
         select c.share_partition_id, 'a circuit breaker says what cannot be' from sharequeue.circuit_breakers c
         join checked using (share_partition_id)
         where c.state not in ('closed', 'open', 'probing') or (c.state = 'probing') = isempty(c.probe)
-            or (c.state <> 'closed') <> (c.retry_at is not null) or c.failed > c.answered or c.failed < 0
+            or (c.state <> 'closed') <> (c.retry_at is not null) or c.failed > c.records or c.failed < 0
         union all
         select l.share_partition_id, 'a lease holds nothing' from sharequeue.all_leases l
         join checked using (share_partition_id)

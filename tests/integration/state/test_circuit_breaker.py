@@ -223,5 +223,5 @@ def test_the_call_that_acknowledges_and_acquires_heeds_it(state: State, at: Shar
         done = state.fetches.acknowledge_and_acquire(lease, {ACCEPT: lease.offsets}, 10, redelivery="kafka")
         assert done.lease is not None
         lease = done.lease
-    rows = state.database.rows(sa.text("select answered, failed from sharequeue.circuit_breakers"))
-    assert [(row["answered"], row["failed"]) for row in rows] == [(20, 0)]
+    rows = state.database.rows(sa.text("select records, failed from sharequeue.circuit_breakers"))
+    assert [(row["records"], row["failed"]) for row in rows] == [(20, 0)]

@@ -54,7 +54,7 @@ select share_partition_id, s - 10, clock_timestamp(), clock_timestamp()
 from sharequeue.share_partitions, generate_series(1, 5) s;
 insert into sharequeue.dead_letter_runs (share_partition_id, sequence, cause, delivery_count, offsets)
 select share_partition_id, sequence, 'rejected', 1, '{[0,1)}' from sharequeue.dead_letter_batches;
-insert into sharequeue.requests (request_key, operation, answer, answered_at)
+insert into sharequeue.requests (request_key, operation, result, finished_at)
 select gen_random_uuid(), 'acquire', '[]', clock_timestamp() - interval '1 minute' + i * interval '1 microsecond'
 from generate_series(1, 100000) i;
 """
