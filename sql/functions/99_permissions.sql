@@ -16,11 +16,10 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     from sharequeue.schema_migrations
 $$;
 
--- Execute is taken from PUBLIC and given per function. An operation runs as the schema's owner (security definer) with a
--- search path that leads nowhere else; pg_temp is named last, for it would come first unnamed. What operations are made
--- of is in sharequeue_internal: it runs as they do, and no role has USAGE on that schema; EXECUTE is given for what views
--- call, which need no USAGE. Time is read as the owner too, but without a SET, which would
--- make it 3 µs dearer: every name in clock() is qualified.
+-- EXECUTE is taken from PUBLIC and granted for each function. An operation runs as the schema's owner (security definer) with
+-- a search path of its own. pg_temp is named last in it, because it would come first if it were not named. What operations
+-- are made of is in sharequeue_internal and runs as they do. No role has USAGE on that schema; EXECUTE is granted for what
+-- views call, which needs no USAGE. clock() runs as the owner too, but has no SET (10_values/clock.sql).
 create or replace function sharequeue.apply_permissions() returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare

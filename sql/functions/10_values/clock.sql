@@ -1,6 +1,6 @@
 -- The one clock. Never now(), which stands still inside a transaction, and never a caller's own time,
--- which could lapse other members' locks. Every name in it is qualified, the operator too, because it runs as the owner
--- (99_permissions.sql) and carries no SET: that made each call 3 µs dearer, and every operation asks it once.
+-- which could lapse other members' locks. It runs as the owner (99_permissions.sql). It has no SET, because every operation
+-- would pay for that; so every name in it is qualified, the operator too.
 create or replace function sharequeue.clock() returns timestamptz
 language plpgsql volatile as $$
 begin

@@ -1,6 +1,6 @@
--- What changes state runs at READ COMMITTED. Every operation takes its lock first and then looks at what is there; under
--- REPEATABLE READ and SERIALIZABLE it would look at what was there when the transaction began: records stayed available
--- with nobody who knew, and the journal's snapshots were of another time than their place in it.
+-- Calls that change state run at READ COMMITTED. Every operation takes its lock first and then reads. Under REPEATABLE READ
+-- and SERIALIZABLE it would read what was there when the transaction began. Then available records would be overlooked, and
+-- a snapshot of the journal would be older than its place in it.
 
 -- Refuses a transaction at any other level, before anything has changed. Asked by what every such call asks first
 -- (lock_share_partition, authorise, authorise_cluster), and by the functions that ask none of these.

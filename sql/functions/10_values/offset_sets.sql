@@ -3,8 +3,8 @@
 -- What sets of n ranges cost (PostgreSQL 18): && , <@ , * and - walk both once, + sorts both together, unnest
 -- makes a row a range. So the state functions ask && and <@ where they can, count once, and unite late.
 
--- How many offsets a set holds. Its names are bound when it is made, so that it needs no SET: that made each call 3 µs
--- dearer. unnest in the select list, not after FROM, which would keep every range in a tuplestore first.
+-- How many offsets a set holds. Its names are bound when it is made, so it needs no SET, which every call would pay for.
+-- unnest stands in the select list, not after FROM, where every range would be kept in a tuplestore first.
 create or replace function sharequeue.records(p_offsets int8multirange) returns bigint
 language sql immutable parallel safe
 return (select coalesce(sum(upper(r) - lower(r)), 0)::bigint from (select unnest(p_offsets) as r) as ranges);

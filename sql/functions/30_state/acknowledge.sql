@@ -1,11 +1,13 @@
--- Acknowledges records of one lease, as sets of offsets (R-AK-12): accept → ACKNOWLEDGED; release → AVAILABLE, not before
--- p_not_before if given, or given up when its deliveries are used up (R-ST-4); reject → given up; gap → ARCHIVED, never a
--- dead letter. All or nothing (R-AK-14). What lies below SPSO succeeds silently (R-AK-6). Records of the lease that no
--- set names stay leased.
+-- Acknowledges records of one lease, as sets of offsets (R-AK-12).
+--   accept: ACKNOWLEDGED.
+--   release: AVAILABLE, not before p_not_before if that is given; given up when the deliveries are used up (R-ST-4).
+--   reject: given up.
+--   gap: ARCHIVED, never a dead letter.
+-- All or nothing (R-AK-14). Offsets below SPSO succeed, and nothing happens (R-AK-6). Records of the lease that are in no
+-- set stay leased.
 --
--- An output named here counts from this commit on. So the call must come from the one holder of what it acknowledges: a lease
--- under its token that has not lapsed, and every offset of the sets, those below SPSO too, held under it. An output is
--- of the lease of that token, one for each sink.
+-- An output that is named here counts from this commit on. So there is one holder only: the lease has that token and has not
+-- lapsed, and every offset of the sets is held under it, also those below SPSO. A lease has one output for each sink.
 create or replace function sharequeue.acknowledge(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer,
     p_token uuid, p_request_id uuid, p_accept int8multirange, p_release int8multirange, p_reject int8multirange,

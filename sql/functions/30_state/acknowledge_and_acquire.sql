@@ -1,26 +1,27 @@
--- Acknowledges one fetch and makes the next, in one call and one commit, as Kafka's ShareFetch carries acknowledgements. The
--- acknowledgement's refusal does not stop the acquire. Always one row at least; its acquire columns are null when there
--- is nothing to lease. acknowledge_and_fetch takes more: lists of types, the log's batches, IsRenewAck, with which nothing is
--- acquired. Twenty-two arguments cost 29 µs a call to parse and plan, so that most callers are spared them.
+-- Acknowledges one fetch and makes the next, in one call and one commit, as Kafka's ShareFetch carries acknowledgements. A
+-- refusal of the acknowledgement does not stop the acquire. Returns at least one row; its acquire columns are null when there
+-- is nothing to lease. acknowledge_and_fetch takes more: lists of types, the log's batches, and IsRenewAck, with which
+-- nothing is acquired. It is a function of its own because each argument costs time to parse and plan.
 --
 -- This file is the usual fetch: one batch, uniform, at its first delivery, all of its lease, accepted whole by its holder;
--- then fresh records. Whatever else is asked goes the long way round (30_state/acknowledge_and_fetch.sql), through the same
--- functions as acknowledge_batches and acquire. The usual fetch has two rooms. In the tables it serves any number of workers
--- side by side (fetch_whole_batch). On the share-partition's own row it serves the one worker that has the share-partition to
--- itself: the share-partition is *folded*, its one batch [SPSO, SPEO) and its lease stand in the columns folded_* and
--- nowhere else, and a fetch is one HOT update. What the first brings: 3.7 times the calls of the long way; the second: 1.4
--- times those of the first. Both write one row of the journal, and what they do to the tables keeps the triggers silent
--- (70_journal/triggers.sql). Readers go by the views all_batches and all_leases.
+-- then fresh records. Every other call goes the long way (30_state/acknowledge_and_fetch.sql), through the functions of
+-- acknowledge_batches and acquire. The usual fetch works in one of two places:
+--   - In the tables (fetch_whole_batch), for any number of workers side by side.
+--   - On the share-partition's own row, for a worker that has the share-partition to itself. The share-partition is then
+--     *folded*: its one batch [SPSO, SPEO) and its lease are in the columns folded_* and in no other table. A fetch is one
+--     HOT update.
+-- Both write one row of the journal; the triggers do not write another (70_journal/triggers.sql). Readers use the views
+-- all_batches and all_leases.
 --
--- A share-partition is folded by fetch_whole_batch alone. The fold is over, which is no change of state, when
---   1. any other operation takes the share-partition: unfold, behind the row lock (lock_share_partition, settle_lapsed,
+-- Only fetch_whole_batch folds a share-partition. The fold ends, which is no change of state, when
+--   1. any other operation takes the share-partition. It calls unfold under the row lock (lock_share_partition, settle_lapsed,
 --      observe past SPSO, release, offsets altered, epochs raised, locks extended, a snapshot);
---   2. a fetch comes that is not the holder's for the whole batch, or comes under another state epoch, or after the lock has
---      lapsed, or finds nothing fresh, or finds the share-partition paused or its topic made anew: the row's own columns,
---      judged on the row as it is behind the lock;
---   3. what the row has copies of changes: the group's settings (a pause of the group, a config, an ACL that now applies to
---      it, a circuit breaker: group_settings_unfold) or the clock's offset (clock_unfold). None slips through: a share-partition
---      is folded only while both are locked against change, and the settings in the version that was read (may_fold).
+--   2. a fetch comes that is not the holder's for the whole batch, or has another state epoch, or comes after the lock has
+--      lapsed, or finds nothing fresh, or finds the share-partition paused or its topic made anew. The row's own columns say
+--      so, read under the row lock;
+--   3. something changes of which the row has copies: the group's settings (a pause of the group, a config, an ACL that now
+--      applies to it, a circuit breaker: group_settings_unfold) or the clock's offset (clock_unfold). No change is missed: while
+--      a share-partition is being folded both are locked, and the settings are those that were read (may_fold).
 create or replace function sharequeue.acknowledge_and_acquire(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer,
     p_token uuid, p_request_id uuid, p_firsts bigint[], p_lasts bigint[], p_types smallint[], p_max_records bigint,
@@ -32,7 +33,7 @@ declare
     v_sp record;
     v_row sharequeue.acknowledged_and_acquired;
 begin
-    if current_setting('transaction_isolation') <> 'read committed' then -- written out: 0.7 µs instead of 2
+    if current_setting('transaction_isolation') <> 'read committed' then -- written out: a call costs more
         perform sharequeue.require_read_committed();
     end if;
     -- A call that names its token and is known by a request id need not be looked up here: had it been done
@@ -45,9 +46,9 @@ begin
             from sharequeue_internal.check_member(p_group_id, p_member_id, p_member_epoch) as m;
         end if;
         if v_refused = 0 then
-            -- The update takes the lock, and its conditions are judged, and the clock is read, on the row as it is then.
-            -- The clock is sharequeue.clock() written out. Every expression here is compiled anew for every call: what
-            -- can be told from the rest, or looked after elsewhere, is left out.
+            -- The update takes the lock. Its conditions are checked, and the clock is read, on the row as it is then.
+            -- The clock is sharequeue.clock() written out. Every expression here is compiled again for every call, so
+            -- there is none that follows from the others or is checked elsewhere.
             update sharequeue.share_partitions sp
             set spso = speo, accepted_first = accepted_first + speo - spso,
                 speo = least(speo + p_max_records, speo + folded_max_record_locks,
@@ -66,7 +67,7 @@ begin
                 folded_lock_duration_ms, folded_lag, folded_acquired_at
             into v_sp;
             if found then
-                -- One number for both: a draw from a sequence is 3 µs.
+                -- One number for both, drawn once.
                 insert into sharequeue.journal (journal_id, share_partition_id, at, kind, first_offset, last_offset,
                     gone_first, lease_id, member_id, member_epoch, token, lock_duration_ms, fan_out, accepted_first)
                 values (v_sp.folded_lease_id, v_sp.share_partition_id, v_sp.folded_acquired_at, 'fetch', v_sp.spso,
@@ -100,8 +101,8 @@ begin
 end
 $$;
 
--- The usual fetch in the tables; null when it cannot serve the call, which then has changed nothing but to unfold the
--- share-partition. Folds it where nothing else is in flight.
+-- The usual fetch in the tables. Null when it cannot serve the call; then nothing has changed, but the share-partition is
+-- unfolded. Folds the share-partition where nothing else is in flight.
 create or replace function sharequeue_internal.fetch_whole_batch(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_holder sharequeue_internal.holder,
     p_request_id uuid, p_first bigint, p_last bigint, p_max_records bigint, p_redelivery text
@@ -115,15 +116,15 @@ declare
     v_reused boolean;
     v_past bigint;
 begin
-    -- A queue before the row. Whoever waits for a row lock waits for one version of the row, and finds it gone when its
-    -- turn comes: eight connections on one share-partition did 977 calls a second, with the queue 1,470. Not for who may
-    -- hold the row already, and a transaction with an id may: the update before this locks the row it waited for
-    -- even where the row no longer meets its conditions. In the queue it would wait for one that waits for the row.
+    -- A queue before the row. A call that waits for a row lock waits for one version of the row, and must start again
+    -- when that version is gone. A transaction that has an id does not queue, because it may hold the row already: the
+    -- update before this locks the row that it waited for, even if the row no longer meets its conditions. In the queue
+    -- it would wait for a call that waits for the row.
     if pg_current_xact_id_if_assigned() is null then
         perform pg_advisory_xact_lock(-1, hashtext(p_group_id || '/' || p_topic || '/' || p_partition));
     end if;
-    -- Two statements: joined with the settings it took 13 µs, apart 4 and 2; and settings read behind the lock are those
-    -- of now. Where ACLs apply to the group, the long way asks them.
+    -- Two statements: they are quicker than a join, and settings that are read under the lock are the present ones. Where
+    -- ACLs apply to the group, the long way checks them.
     select share_partition_id as id, spso, speo, log_end, last_stable_offset, delivery_complete_count, state_epoch,
         next_expiry, accepted_first, folded_lease_id is not null as folded,
         not redeliverable and not advance_due and p_first >= spso and status = 'active' and paused_reason is null
@@ -161,8 +162,8 @@ begin
     if not found then
         return null;
     end if;
-    -- Where SPSO goes no further, and there is something fresh, the batch's row becomes the next one's: less than a delete
-    -- and an insert.
+    -- If SPSO goes no further and there is something fresh, the row of the batch becomes the row of the next one. That is
+    -- less work than a delete and an insert.
     v_reused := v_lease.next_is_head
         and least(v_settings.read_end, v_past + v_settings.max_record_locks) > v_sp.speo;
     if v_reused then
@@ -191,7 +192,7 @@ begin
         return v_row;
     end if;
     v_row.error_code := 0;
-    -- As unique as a new one, and 5 µs cheaper.
+    -- A request id is as unique as a new token, and costs nothing.
     v_row.token := coalesce(p_request_id, gen_random_uuid());
     v_row.state_epoch := v_sp.state_epoch;
     v_row.lock_duration_ms := v_settings.lock_duration_ms;
@@ -224,7 +225,7 @@ begin
             (share_partition_id, first_offset, last_offset, state, delivery_count, lease_id, journalled)
         values (v_sp.id, v_sp.speo, v_past - 1, 1, 1, v_row.lease_id, true);
     end if;
-    -- One statement over three tables; three apart cost the same. The lease keeps the result for a repeated call.
+    -- The lease keeps the result for a repeated call.
     with held as (
         update sharequeue.leases set lease_id = v_row.lease_id, token = v_row.token,
             member_epoch = coalesce(p_holder.member_epoch, -1), lock_duration_ms = v_row.lock_duration_ms,

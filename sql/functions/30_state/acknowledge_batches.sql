@@ -1,9 +1,9 @@
--- Acknowledges records the way Kafka's clients do (R-AK): batches of first and last offset, in order, each with one type for
--- all of it or a list with one type per offset. Types: 0 gap, 1 accept, 2 release, 3 reject, 4 renew. p_types holds the
--- lists one behind the other, p_type_counts how long each is; null: one type each. p_renew_allowed is the request's
--- IsRenewAck. Errors by Kafka's names and in Kafka's order; all or nothing, except that locks renewed before a batch that
--- fails stay renewed (R-AK-14). member epoch and token may be left out, and then anyone may acknowledge for a member id, as on
--- a broker.
+-- Acknowledges records as Kafka's clients do (R-AK): batches of first and last offset, in order. A batch has one type for
+-- all of it, or a list with one type for each offset. Types: 0 gap, 1 accept, 2 release, 3 reject, 4 renew. p_types has all
+-- lists one after the other, p_type_counts the length of each; null: one type for each batch. p_renew_allowed is the
+-- request's IsRenewAck. Errors have Kafka's names and come in Kafka's order. All or nothing, except that locks which were
+-- renewed before a batch that fails stay renewed (R-AK-14). Member epoch and token may be left out. Then anyone may
+-- acknowledge for a member id, as on a broker.
 create or replace function sharequeue.acknowledge_batches(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer,
     p_token uuid, p_request_id uuid, p_firsts bigint[], p_lasts bigint[], p_types smallint[],
@@ -75,9 +75,8 @@ begin
 end
 $$;
 
--- Reads the batches of a call in one pass: whether they are well formed (R-AK-3, R-AK-5; the first that is not refuses the
--- whole call), whether an offset is named twice (the first of a batch may be the last of the one before), and the acknowledgements
--- as sets.
+-- Reads the batches of a call in one pass. Are they well formed (R-AK-3, R-AK-5)? The first that is not refuses the whole
+-- call. Is an offset named twice (the first of a batch may be the last of the one before)? And the acknowledgements as sets.
 create or replace function sharequeue_internal.read_batches(
     p_batches sharequeue_internal.batches, p_renew_allowed boolean, out wrong text, out doubled boolean,
     out acknowledgements sharequeue.acknowledgements
@@ -103,8 +102,7 @@ begin
         return;
     end if;
     if p_batches.type_counts is null then
-        -- The usual case, at 0.9 µs a batch; an aggregate a type costs a tenth of that. What is wrong stays out of the sets:
-        -- a reversed range could not even be made.
+        -- The usual case. Batches that are wrong stay out of the sets: Postgres refuses a reversed range.
         select min(run) filter (where not fine) as wrong, min(run) filter (where fine and type_wrong) as type_wrong,
             coalesce(bool_or(first = before), false) as doubled,
             coalesce(range_agg(int8range(first, last + 1)) filter (where fine and type = 1), '{}') as accept,

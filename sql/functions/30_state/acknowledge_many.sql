@@ -1,5 +1,5 @@
--- acknowledge, for many leases of one member. p_outputs is an array of the arrays that acknowledge takes. Each lease is
--- acknowledged whole or not at all, and the outputs named for it count if it is.
+-- acknowledge, for many leases of one member. p_outputs is an array that has for each lease the array which acknowledge takes.
+-- Each lease is acknowledged whole or not at all. If it is, the outputs named for it count.
 create or replace function sharequeue.acknowledge_many(
     p_group_id text, p_topics text[], p_partitions integer[], p_state_epochs integer[], p_member_id text,
     p_member_epoch integer, p_tokens uuid[], p_request_id uuid, p_accepts int8multirange[],

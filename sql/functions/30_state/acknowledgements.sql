@@ -21,9 +21,9 @@ begin
 end
 $$;
 
--- The leases of a member, of that token where one is named, that hold something of the batches that begin between p_from
--- and p_last. From the batches to their leases by primary key, never from the member: planned while the tables were
--- small, a join starts from all leases of the member; and a function asked once a batch costs 8 µs a batch.
+-- The leases of a member that hold something of the batches which begin between p_from and p_last; with a token, only that
+-- lease. The way is always from the batches to their leases, by primary key. A plain join that was planned while the tables
+-- were small would start from all leases of the member, and a function call for each batch costs more.
 create or replace function sharequeue_internal.leases_between(
     p_id bigint, p_from bigint, p_last bigint, p_member_id text, p_token uuid
 ) returns bigint[]
@@ -122,7 +122,7 @@ begin
             end if;
         end loop;
     end loop;
-    -- Sooner than before, where the group's lock duration has become shorter since.
+    -- The new expiry may be sooner than the one before: the group's lock duration may have become shorter.
     update sharequeue.share_partitions set next_expiry = v_soonest
     where share_partition_id = p_id and next_expiry > v_soonest;
     return v_renewed;
@@ -139,7 +139,7 @@ declare
     v_gap int8multirange := (p_acknowledgements).gap;
     v_renew int8multirange := (p_acknowledgements).renew;
 begin
-    -- Plain expressions, where a query over the five would take 70 µs.
+    -- Plain expressions: a query over the five costs more than the rest of the function.
     if v_accept is null or v_release is null or v_reject is null or v_gap is null or v_renew is null then
         return 'every set of offsets must be given; an empty one is {}';
     elsif lower_inf(v_accept) or upper_inf(v_accept) or lower_inf(v_release) or upper_inf(v_release)

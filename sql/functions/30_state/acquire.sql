@@ -1,12 +1,15 @@
--- Leases the next records of one share-partition to a member: redeliverable ones first, lowest offset first, then fresh
--- ones up to the log end (the last stable offset under read_committed). One row per range, all under one lease; no row
--- when there is nothing to lease, or leasing is paused; one row with an error code when the call is refused.
+-- Leases the next records of one share-partition to a member: first redeliverable ones, lowest offset first, then fresh
+-- ones up to the log end (under read_committed up to the last stable offset). Returns one row for each range, all of one
+-- lease; no row when there is nothing to lease or leasing is paused; one row with an error code when the call is refused.
 --
--- p_redelivery: 'kafka' (the throttle near the delivery limit, R-TH) or 'fan_out' (suspects come in parts of their own;
--- design: poison isolation). The other inputs after it belong to 'kafka': p_mode 'batch_optimized' or 'record_limit',
--- p_batch_size as a fetch carries it, p_log_firsts and p_log_lasts the log's batches (R-AQ; without them one acquire is
--- one batch, cut exactly at its budget), p_aborted the offsets of aborted transactions (R-IL-3, looked at only under
--- read_committed). p_leave_out belongs to 'fan_out': offsets that this caller does not want again, whoever else may have them.
+-- p_redelivery is 'kafka' (the throttle near the delivery limit, R-TH) or 'fan_out' (suspects come in parts of their own;
+-- design: poison isolation).
+--
+-- For 'kafka' only: p_mode is 'batch_optimized' or 'record_limit'. p_batch_size is what a fetch carries. p_log_firsts and
+-- p_log_lasts are the log's batches (R-AQ); without them one acquire is one batch, cut exactly at its budget. p_aborted
+-- are the offsets of aborted transactions (R-IL-3); they count under read_committed only.
+--
+-- For 'fan_out' only: p_leave_out are offsets that this caller does not want again. Other callers may have them.
 create or replace function sharequeue.acquire(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text,
     p_member_epoch integer, p_max_records bigint, p_lock_duration_ms integer default null,
@@ -65,7 +68,7 @@ begin
 end
 $$;
 
--- What may be wrong with a call to acquire, beyond what lock_share_partition has found.
+-- What may be wrong with a call to acquire, beyond what lock_share_partition has checked.
 create or replace function sharequeue_internal.check_acquire(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_holder sharequeue_internal.holder,
     p_max_records bigint, p_options sharequeue_internal.fetch_options, out error_code smallint, out error_message text
@@ -107,7 +110,7 @@ begin
 end
 $$;
 
--- What may be wrong with what a fetch says of the log, beyond the order of its batches; null where nothing is.
+-- What may be wrong with the options that describe the log, beyond the order of its batches; null where nothing is.
 create or replace function sharequeue_internal.fetch_fault(
     p_options sharequeue_internal.fetch_options
 ) returns text
@@ -172,7 +175,7 @@ begin
     if v_probe then
         perform sharequeue_internal.circuit_probes(v_sp.share_partition_id, v_lease_id);
     end if;
-    -- Also where nothing is returned: aborted records may have been taken and archived.
+    -- Asked of the table, and not of v_taken: aborted records may have been taken and archived, with nothing to return.
     if exists (select from sharequeue.in_flight_batches where lease_id = v_lease_id) then
         insert into sharequeue.leases (lease_id, share_partition_id, member_id, member_epoch, token, lock_duration_ms,
             acquired_at, expires_at, fan_out, own_lock_duration)

@@ -1,9 +1,10 @@
--- acquire over share-partitions in the order given, which share p_max_records and, unless null, p_max_bytes (p_mean_bytes
--- are the bytes of a record by share-partition; p_leave_outs what acquire calls p_leave_out): R-AQ-18. The first lease has at least one record, however large.
+-- acquire, for many share-partitions in the order given (R-AQ-18). They share p_max_records and, unless it is null,
+-- p_max_bytes. p_mean_bytes are the mean bytes of a record, for each share-partition. p_leave_outs are for each what
+-- p_leave_out is for acquire. The first lease has at least one record, however large it is.
 --
--- Under fan_out up to p_parts parts of one share-partition's suspects are leased, one lease each, for a worker that runs
--- them side by side; and the last attempt of a suspect is leased alone: with p_last_attempt it comes first, and nothing
--- beside it; without, it is left where it is.
+-- Under fan_out up to p_parts parts of the suspects of one share-partition are leased, one lease each, for a worker that
+-- works on them side by side. The last attempt of a suspect is leased alone. With p_last_attempt it comes first, and
+-- nothing else is leased; without, it is left where it is.
 create or replace function sharequeue.acquire_many(
     p_group_id text, p_topics text[], p_partitions integer[], p_member_id text, p_member_epoch integer,
     p_max_records bigint, p_lock_duration_ms integer default null, p_request_id uuid default null,

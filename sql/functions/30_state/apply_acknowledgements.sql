@@ -1,16 +1,15 @@
 -- What an acknowledgement changes, once it is known to be allowed.
 
--- Acknowledges all parts of all batches that begin between p_from and p_last and are under these leases, in one pass: each
--- run of an acknowledgement finds its batch by binary search, each batch meets only the runs that touch it, and what becomes of
--- its parts is one delete, one update and one insert. Part by part 10,000 batches and 100,000 runs took 27 s, because
--- every part was intersected with every set whole; now 0.7 s, of which most is the rows. p_acknowledgements has nothing below
--- SPSO; p_not_before is for what is released.
+-- Acknowledges all parts of all batches that begin between p_from and p_last and are under these leases, in one pass. Each
+-- run of an acknowledgement finds its batch by binary search, each batch is compared only with the runs that touch it, and the
+-- result is one delete, one update and one insert. (Part by part, every part would be intersected with every whole set.)
+-- p_acknowledgements has nothing below SPSO; p_not_before is for what is released.
 create or replace function sharequeue_internal.acknowledge_parts(
     p_id bigint, p_settings sharequeue.group_settings, p_leases bigint[], p_from bigint, p_last bigint,
     p_acknowledgements sharequeue.acknowledgements, p_not_before timestamptz
 ) returns table (outcome text, state smallint, delivery_count smallint, records bigint)
--- 10,000 batches in memory: groups that spill to disk took twice the time. By ctid, and no table whole: as in
--- end_leases_at.
+-- The memory is for the groups of 10,000 batches, so that they do not go to disk. Rows are written by ctid, and no table is
+-- read whole, as in end_leases_at.
 language plpgsql volatile set work_mem = '64MB' set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -133,9 +132,9 @@ begin
 end
 $$;
 
--- Applies acknowledgements to all that the member holds of what they name, which is known to be held; p_asked is what it holds of
--- the batches that they meet. Records of its leases that the log start has overtaken are let go without an outcome where
--- it names its token.
+-- Applies acknowledgements; the caller has checked that the member holds what they name. p_asked is what it holds of the
+-- batches that they meet. If it names its token, records of its lease that the log start has overtaken are let go without an
+-- outcome.
 create or replace function sharequeue_internal.apply_acknowledgements(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_token uuid,
     p_acknowledgements sharequeue.acknowledgements, p_asked int8multirange, p_not_before timestamptz, p_at timestamptz

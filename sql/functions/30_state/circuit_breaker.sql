@@ -1,9 +1,8 @@
--- The circuit breaker: when something downstream is out, nearly every record fails, and going on would burn the
--- attempts of the whole backlog and fill the dead-letter topic. So: more than a set share of the last records failed
--- → nothing is leased for a while → a small lease as a probe → closed again if it went well, open again if not. A
--- record that comes back from a probe has its delivery given back, and sits out the probe after, so that one bad
--- record cannot pass for an outage that is over. Switched off it costs one comparison. Every function here expects
--- the share-partition row to be locked.
+-- The circuit breaker. When a system downstream is out, nearly every record fails. Going on would use up the attempts of the
+-- whole backlog and fill the dead-letter topic. So when more than a set share of the last records have failed, nothing is
+-- leased for a while. Then comes a small lease as a probe. If it goes well the breaker closes, else it opens again. A record
+-- that comes back from a probe gets its delivery back and is not in the next probe, so that one bad record does not keep
+-- the breaker open. Every function here expects the share-partition row to be locked.
 
 -- How many records may be leased now, and whether they are a probe.
 create or replace function sharequeue_internal.circuit_allows(
@@ -70,7 +69,7 @@ begin
         insert into sharequeue.circuit_breakers (share_partition_id) values (p_id) returning * into v_circuit;
     end if;
     if v_circuit.state = 'closed' then
-        -- A window without a memory of single records: what is older than the last window fades in proportion.
+        -- Only sums are kept, not single records. So records older than the last window count less and less.
         v_kept := least(v_circuit.records, greatest(0, v_window - v_acknowledged));
         -- Multiplied first: 147 * (20 / 147) is more than 20, and more would have failed than were acknowledged.
         v_failed := v_failed * v_window / greatest(v_acknowledged, v_window)
@@ -84,7 +83,7 @@ begin
         end if;
         return null;
     end if;
-    -- What was leased before it opened says nothing new.
+    -- What was leased before the breaker opened does not count again.
     if v_circuit.state = 'open' or not v_circuit.probe && p_acknowledged then
         return null;
     end if;

@@ -101,7 +101,7 @@ create or replace trigger group_settings_unfold after update on sharequeue.group
     referencing old table as settings_before new table as settings_now
     for each statement execute function sharequeue_internal.group_settings_unfold();
 
--- When the clock's offset changes, all unfold: reading it in place would make a fetch 15 µs dearer.
+-- When the clock's offset changes, all unfold. A folded share-partition has a copy of it, so that a fetch need not read it.
 create or replace function sharequeue_internal.clock_unfold() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 declare

@@ -1,8 +1,7 @@
--- What every operation checks before it touches anything, in this order; the row comes back locked, with the group's
--- settings. error_code 0 means that all is well. A state epoch left out (null) is not compared. Who may not do p_operation
--- (READ unless said otherwise) on the group is refused first; where no ACL applies to the group that is one boolean of a
--- row that is read anyway (under 0.1 µs; asked before the lock it took 2.9, and a role that may sweep can hold row locks
--- as well). Before all that: is the transaction at READ COMMITTED?
+-- What every operation checks before it touches anything, in this order. Is the transaction at READ COMMITTED? May the caller
+-- do p_operation (READ by default) on the group? Is the share-partition there, and is the state epoch right (null: any)? The
+-- row is returned locked, with the group's settings; error_code 0 means that all is well. ACLs are checked after the lock,
+-- because where none applies to the group that is one boolean of a row which is read anyway.
 create or replace function sharequeue_internal.lock_share_partition(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_operation text default 'READ',
     out error_code smallint, out error_message text, out sp sharequeue.share_partitions,

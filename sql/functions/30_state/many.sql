@@ -1,8 +1,8 @@
 -- One call, one commit for many share-partitions of one group: `<operation>_many`. Each does, one after the other, what the
 -- operation of one share-partition does, and returns that operation's columns with topic and partition in front, and
 -- the lease's token where one was given. One share-partition's refusal is a row with an error_code and undoes nothing of
--- the others; only a malformed call raises. All rows are locked first, by id. A call holds as many row locks as it names
--- share-partitions until it commits (about 0.3 ms each): so no more than a thousand, and callers send 200.
+-- the others; only a malformed call raises. All rows are locked first, by id, and stay locked until the call commits. So a call
+-- may name a thousand share-partitions at most; callers send 200.
 
 -- Locks the share-partitions named, by id (30_state/lock_order.sql), before anything is done with any of them; returns which
 -- are there, in the order of the call. One that comes only now is not: it would be locked out of order. Refuses arrays that do

@@ -1,8 +1,8 @@
--- What the broker said of the log (R-LS): its start, its end, its last stable offset, seen now. A log start past SPSO
--- moves SPSO: records nobody had processed are counted as lost, leases keep what they hold until they acknowledge or
--- lapse and are counted as lost too, dead letters on their way stay on it. The same topic name under another id is
--- another topic: nothing moves, and leasing stops until somebody decides; an old observation, which knows only the id of
--- before, changes nothing then, nor after the offsets were reset to the new topic.
+-- Records what the broker has said of the log (R-LS): its start, its end, its last stable offset, seen now. A log start past
+-- SPSO moves SPSO. Records that nobody had processed are counted as lost. Leases keep what they hold until they acknowledge
+-- or lapse; those records are counted as lost too. Dead letters that are being written are still written. The same
+-- topic name under another id is another topic: nothing moves, and nothing is leased until somebody decides. An observation
+-- of the topic id before then changes nothing, also after the offsets were reset to the new topic.
 create or replace function sharequeue.observe(
     p_group_id text, p_topic text, p_partition integer, p_topic_id text,
     p_log_start bigint, p_log_end bigint, p_last_stable_offset bigint

@@ -1,6 +1,6 @@
--- Gives back, without an acknowledgement, what a member holds in a group; or what one of its leases holds. Counts stay (R-RL-6),
--- unless a person or the scheduler cancelled the run (p_cancelled) and the group refunds that; and cancelled records are
--- no suspects. p_refund gives the delivery back whatever the group says: no record was at fault.
+-- Gives back what a member holds in a group, or what one of its leases holds, without an acknowledgement. Delivery counts
+-- stay (R-RL-6). p_cancelled: a person or the scheduler cancelled the run. Its records are no suspects, and get their
+-- delivery back if the group's config says so. p_refund: no record was at fault; all get their delivery back.
 create or replace function sharequeue.release(
     p_group_id text, p_member_id text, p_token uuid default null, p_cancelled boolean default false,
     p_refund boolean default false

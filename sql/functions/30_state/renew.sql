@@ -39,7 +39,7 @@ begin
         error_code := 121;
         error_message := 'the lease is no longer held: its lock lapsed, or all of it was acknowledged';
     end if;
-    -- Sooner than before, where the group's lock duration has become shorter since.
+    -- The new expiry may be sooner than the one before: the group's lock duration may have become shorter.
     update sharequeue.share_partitions sp set next_expiry = renew.expires_at
     where sp.share_partition_id = (v_found.sp).share_partition_id and sp.next_expiry > renew.expires_at;
 end

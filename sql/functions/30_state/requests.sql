@@ -1,6 +1,6 @@
--- Under what a call's result is kept: its request id as this member has used it for this operation on this
--- share-partition. The same id elsewhere, or out of another mouth, is another call. One key of 16 bytes, where the four
--- together took 90 in an index of millions. Null without a request id.
+-- The key under which a call's result is kept: share-partition, operation, member and request id together. The same request
+-- id on another share-partition, or from another member, is another call. One key of 16 bytes keeps the index small. Null
+-- without a request id.
 create or replace function sharequeue_internal.request_key(
     p_share_partition_id bigint, p_operation text, p_member_id text, p_request_id uuid
 ) returns uuid
@@ -10,8 +10,8 @@ language sql immutable parallel safe as $$
         'hex')::uuid
 $$;
 
--- A request id is one for the share-partitions that its call names, as request_key is for one of them; null, and so no
--- stored result, without an id and for who may not act on the group.
+-- The same for a call that names many share-partitions. Null, and so no stored result, without a request id, and for a
+-- caller who may not act on the group.
 create or replace function sharequeue_internal.request_key_many(
     p_group_id text, p_topics text[], p_partitions integer[], p_operation text, p_member_id text, p_request_id uuid
 ) returns uuid
@@ -20,7 +20,7 @@ language sql stable as $$
     where p_request_id is not null and sharequeue_internal.authorised(p_group_id, 'READ')
 $$;
 
--- Keeps a call's result under its key; a repeated call gets it from here.
+-- Keeps a call's result under its key, for a repeated call.
 create or replace function sharequeue_internal.remember(p_request_key uuid, p_operation text, p_result jsonb) returns void
 language plpgsql volatile as $$
 begin
@@ -31,7 +31,7 @@ begin
 end
 $$;
 
--- What was returned to a call of that key; null when nothing was. Asked behind the share-partition's lock, and only for a
+-- The result that is kept under a key; null when there is none. Called under the share-partition's lock, and only for a
 -- caller who may act on the group.
 create or replace function sharequeue_internal.stored_result(p_request_key uuid) returns jsonb
 language plpgsql stable as $$

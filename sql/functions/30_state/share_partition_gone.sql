@@ -1,5 +1,5 @@
--- A share-partition that goes takes its in-flight state and leases along. Not by foreign keys: their checks made every
--- acquire 15 µs dearer.
+-- Removes the in-flight state and the leases of a share-partition that is deleted. There are no foreign keys for it, because
+-- every acquire would pay for their checks.
 create or replace function sharequeue_internal.share_partition_gone() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 begin

@@ -1,6 +1,6 @@
--- Settles lapsed locks of share-partitions that nobody touches, oldest lapse first, at most p_limit leases a call, leaving
--- alone share-partitions another call is at work on (that call settles them itself). Also forgets results older than an
--- hour, ten thousand a call.
+-- Ends leases whose lock has lapsed on share-partitions that nobody uses: the oldest lapse first, at most p_limit leases in
+-- a call. Skips share-partitions that another call is using; that call ends the leases itself. Also deletes the results of
+-- calls that are older than an hour, ten thousand in a call.
 create or replace function sharequeue.sweep(p_limit integer, out leases bigint, out records bigint)
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -24,7 +24,7 @@ begin
         leases := leases + v_settled.leases;
         records := records + v_settled.records;
     end loop;
-    -- By address: by request id it read the whole table each time.
+    -- By ctid: by request key the whole table would be read each time.
     delete from sharequeue.requests where ctid = any (array(
         select r.ctid from sharequeue.requests r where r.finished_at < v_at - interval '1 hour'
         order by r.finished_at limit 10000));

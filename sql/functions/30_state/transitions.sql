@@ -70,9 +70,9 @@ begin
 end
 $$;
 
--- Batches that are terminal throughout and of one kind are one row each again, and one with their neighbours of the same
--- kind: behind a pinned head a window of any length then costs what its exceptions cost. All batches from p_first up to
--- p_last, with their neighbours on both sides, in one pass: 10,000 one by one took 0.7 s; together 25 ms.
+-- A batch that is terminal throughout and of one kind becomes one row again, and one row with its neighbours of the same
+-- kind. So a long window behind a pinned head costs only what its exceptions cost. All batches from p_first up to p_last,
+-- with their neighbours on both sides, in one pass: one by one they would cost many times that.
 create or replace function sharequeue_internal.join_terminal(p_share_partition_id bigint, p_first bigint, p_last bigint)
 returns void
 -- By ctid, and no table whole: as in end_leases_at.

@@ -1,8 +1,8 @@
 -- Which deliveries of a record failed, for its dead letter.
 
--- Notes that what these leases hold of p_offsets is about to fail; all they hold where none are named. Called before the
--- records leave their leases, by whoever ends them, and only where there is a dead-letter topic: without one it costs
--- nothing, with one 40 µs a call. Nothing is noted of accepted records.
+-- Writes down that a delivery of what these leases hold of p_offsets is about to fail; of all that they hold if p_offsets is
+-- null. Called before the records leave their leases, and only where there is a dead-letter topic. Nothing is written of
+-- accepted records.
 create or replace function sharequeue_internal.note_attempts(
     p_id bigint, p_lease_ids bigint[], p_offsets int8multirange default null
 ) returns void

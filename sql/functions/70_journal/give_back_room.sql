@@ -1,7 +1,6 @@
--- What a long transaction elsewhere kept vacuum from clearing stays in the tables as room when it has gone: vacuum
--- makes room usable but gives back none in the middle. A table of 10,000 hot rows that lie scattered over 200 MB costs
--- every vacuum, checkpoint and cache those 200 MB, so a table that is nearly all room is written anew: 0.2 s for 10,000
--- share-partitions, in which operations wait.
+-- Writes tables anew that are nearly all free room. A long transaction elsewhere keeps vacuum from removing dead rows; when it
+-- has ended, vacuum makes their room usable but does not give it back. A few thousand rows that are scattered over hundreds
+-- of megabytes make every vacuum and checkpoint slow. Operations wait while a table is written.
 --
 -- Only tables over p_least bytes, of which p_factor times less would do; only when the dead rows that are left would fit
 -- in a quarter of the room (otherwise vacuum has not been here yet, or somebody still holds it up, and they would be

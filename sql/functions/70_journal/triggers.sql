@@ -114,8 +114,8 @@ create or replace trigger share_partitions_journal after insert or delete on sha
     for each row execute function sharequeue_internal.journal_share_partition_change();
 -- What the broker says of the log (log start, log end, last stable offset, observed_at) is an observation and no state:
 -- it is not journalled. Every look at the broker sets the status, so it has a trigger of its own.
--- A statement that sets nothing but SPSO, SPEO and accepted_first is one that writes its own row (a fetch): telling it by
--- the columns it names costs it nothing, a condition on the row 15 µs.
+-- A statement that sets nothing but SPSO, SPEO and accepted_first writes its own row of the journal (a fetch). The trigger
+-- names columns, which costs such a statement nothing; it would pay for a condition on the row.
 create or replace trigger share_partitions_journal_update after update of delivery_complete_count, lost_records,
         dead_letter_sequence, next_expiry, state_epoch, redeliverable, advance_due, paused_reason, topic_id
     on sharequeue.share_partitions
