@@ -143,6 +143,30 @@ CREATE TYPE sharequeue.taken_offsets AS (
 	throttled boolean
 );
 
+CREATE TYPE sharequeue_internal.batches AS (
+	firsts bigint[],
+	lasts bigint[],
+	types smallint[],
+	type_counts integer[]
+);
+
+CREATE TYPE sharequeue_internal.fetch_options AS (
+	lock_duration_ms integer,
+	redelivery text,
+	mode text,
+	batch_size bigint,
+	log_firsts bigint[],
+	log_lasts bigint[],
+	aborted int8multirange,
+	leave_out int8multirange
+);
+
+CREATE TYPE sharequeue_internal.holder AS (
+	member_id text,
+	member_epoch integer,
+	token uuid
+);
+
 CREATE FUNCTION sharequeue.acknowledge(p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer, p_token uuid, p_request_id uuid, p_accept int8multirange, p_release int8multirange, p_reject int8multirange, p_gap int8multirange, p_outputs jsonb DEFAULT '[]'::jsonb, p_renew int8multirange DEFAULT '{}'::int8multirange, p_not_before timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS sharequeue.acknowledged
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -479,7 +503,7 @@ CREATE TABLE sharequeue.share_partitions (
 )
 WITH (fillfactor='50');
 
-CREATE FUNCTION sharequeue_internal.acknowledge_under_lock(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_token uuid, p_firsts bigint[], p_lasts bigint[], p_types smallint[], p_type_counts integer[], p_renew_allowed boolean, p_not_before timestamp with time zone, p_at timestamp with time zone) RETURNS sharequeue.acknowledged
+CREATE FUNCTION sharequeue_internal.acknowledge_under_lock(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_holder sharequeue_internal.holder, p_batches sharequeue_internal.batches, p_renew_allowed boolean, p_not_before timestamp with time zone, p_at timestamp with time zone) RETURNS sharequeue.acknowledged
     LANGUAGE plpgsql;
 
 CREATE FUNCTION sharequeue_internal.acknowledgements_fault(p_acknowledgements sharequeue.acknowledgements) RETURNS text
@@ -491,7 +515,7 @@ CREATE FUNCTION sharequeue_internal.acknowledgements_from(p_acknowledgements sha
 CREATE FUNCTION sharequeue_internal.acls_apply(p_group_id text) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION sharequeue_internal.acquire_under_lock(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_member_epoch integer, p_max_records bigint, p_lock_duration_ms integer, p_redelivery text, p_mode text, p_batch_size bigint, p_log_firsts bigint[], p_log_lasts bigint[], p_aborted int8multirange, p_at timestamp with time zone, p_leave_out int8multirange) RETURNS SETOF sharequeue.acquired
+CREATE FUNCTION sharequeue_internal.acquire_under_lock(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_holder sharequeue_internal.holder, p_max_records bigint, p_options sharequeue_internal.fetch_options, p_at timestamp with time zone) RETURNS SETOF sharequeue.acquired
     LANGUAGE plpgsql;
 
 CREATE FUNCTION sharequeue_internal.advance_log_start(p_sp sharequeue.share_partitions, p_log_start bigint) RETURNS void
@@ -527,7 +551,7 @@ CREATE FUNCTION sharequeue_internal.authorised(p_group_id text, p_operation text
 CREATE FUNCTION sharequeue_internal.batch_at(p_id bigint, p_offset bigint) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION sharequeue_internal.batch_fault(p_firsts bigint[], p_lasts bigint[], p_type_counts integer[], p_run bigint) RETURNS text
+CREATE FUNCTION sharequeue_internal.batch_fault(p_batches sharequeue_internal.batches, p_run bigint) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION sharequeue_internal.bounded_group_config(p_group_id text, p_name text) RETURNS bigint
@@ -539,7 +563,7 @@ CREATE FUNCTION sharequeue_internal.cached(p_id bigint, p_first bigint, p_last b
 CREATE FUNCTION sharequeue_internal.check_acl(p_principal text, p_operation text, p_permission text, p_pattern_type text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION sharequeue_internal.check_acquire(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_member_epoch integer, p_max_records bigint, p_lock_duration_ms integer, p_redelivery text, p_mode text, p_log_firsts bigint[], p_log_lasts bigint[], OUT error_code smallint, OUT error_message text) RETURNS record
+CREATE FUNCTION sharequeue_internal.check_acquire(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_holder sharequeue_internal.holder, p_max_records bigint, p_options sharequeue_internal.fetch_options, OUT error_code smallint, OUT error_message text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION sharequeue_internal.check_between(p_what text, p_value bigint, p_least bigint, p_most bigint) RETURNS bigint
@@ -626,13 +650,13 @@ CREATE FUNCTION sharequeue_internal.end_leases_at(p_share_partition_id bigint, p
 CREATE FUNCTION sharequeue_internal.end_unacknowledged(p_share_partition_id bigint, p_lease_id bigint, OUT held bigint, OUT completed bigint) RETURNS record
     LANGUAGE sql;
 
-CREATE FUNCTION sharequeue_internal.fetch_fault(p_batch_size bigint, p_log_firsts bigint[], p_log_lasts bigint[], p_aborted int8multirange) RETURNS text
+CREATE FUNCTION sharequeue_internal.fetch_fault(p_options sharequeue_internal.fetch_options) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION sharequeue_internal.fetch_whole_batch(p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer, p_token uuid, p_request_id uuid, p_first bigint, p_last bigint, p_max_records bigint, p_redelivery text) RETURNS sharequeue.acknowledged_and_acquired
+CREATE FUNCTION sharequeue_internal.fetch_whole_batch(p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_holder sharequeue_internal.holder, p_request_id uuid, p_first bigint, p_last bigint, p_max_records bigint, p_redelivery text) RETURNS sharequeue.acknowledged_and_acquired
     LANGUAGE plpgsql;
 
-CREATE FUNCTION sharequeue_internal.first_failure(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_firsts bigint[], p_lasts bigint[], p_types smallint[], p_type_counts integer[], p_cached int8multirange, p_held int8multirange, p_asked int8multirange, OUT run bigint, OUT error_code smallint, OUT error_message text) RETURNS record
+CREATE FUNCTION sharequeue_internal.first_failure(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_batches sharequeue_internal.batches, p_cached int8multirange, p_held int8multirange, p_asked int8multirange, OUT run bigint, OUT error_code smallint, OUT error_message text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION sharequeue_internal.first_outside(p_acknowledgements sharequeue.acknowledgements, p_offsets int8multirange) RETURNS bigint
@@ -788,7 +812,7 @@ CREATE FUNCTION sharequeue_internal.outputs_fault(p_outputs jsonb) RETURNS text
 CREATE FUNCTION sharequeue_internal.place(p_share_partition_id bigint, p_first bigint, p_last bigint, p_state smallint, p_delivery_count smallint, p_offsets int8multirange, p_lease_id bigint DEFAULT NULL::bigint, p_cause text DEFAULT NULL::text, p_isolate bigint DEFAULT NULL::bigint, p_not_before timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION sharequeue_internal.read_batches(p_firsts bigint[], p_lasts bigint[], p_types smallint[], p_type_counts integer[], p_renew_allowed boolean, OUT wrong text, OUT doubled boolean, OUT acknowledgements sharequeue.acknowledgements) RETURNS record
+CREATE FUNCTION sharequeue_internal.read_batches(p_batches sharequeue_internal.batches, p_renew_allowed boolean, OUT wrong text, OUT doubled boolean, OUT acknowledgements sharequeue.acknowledgements) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION sharequeue_internal.redeliver(p_id bigint, p_first bigint, p_last bigint, p_lease_id bigint, p_got sharequeue.taken_offsets, p_limit integer) RETURNS void
@@ -827,7 +851,7 @@ CREATE FUNCTION sharequeue_internal.request_key_many(p_group_id text, p_topics t
 CREATE FUNCTION sharequeue_internal.role_named(p_purpose text) RETURNS text
     LANGUAGE sql STABLE SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION sharequeue_internal.runs(p_firsts bigint[], p_lasts bigint[], p_types smallint[], p_type_counts integer[]) RETURNS TABLE(run bigint, first bigint, past bigint, type smallint)
+CREATE FUNCTION sharequeue_internal.runs(p_batches sharequeue_internal.batches) RETURNS TABLE(run bigint, first bigint, past bigint, type smallint)
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION sharequeue_internal.settle_lapsed(p_share_partition_id bigint, p_at timestamp with time zone, p_limit bigint DEFAULT NULL::bigint, OUT leases bigint, OUT records bigint) RETURNS record
@@ -857,10 +881,10 @@ CREATE FUNCTION sharequeue_internal.take_batch(p_id bigint, p_first bigint, p_re
 CREATE FUNCTION sharequeue_internal.take_fan_out(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_max_records bigint, p_read_end bigint, p_lease_id bigint, p_at timestamp with time zone, p_leave_out int8multirange) RETURNS sharequeue.taken
     LANGUAGE plpgsql;
 
-CREATE FUNCTION sharequeue_internal.take_fresh(p_sp sharequeue.share_partitions, p_first bigint, p_last bigint, p_budget bigint, p_lease_id bigint, p_mode text, p_batch_size bigint, p_log_firsts bigint[], p_log_lasts bigint[], p_empty boolean) RETURNS sharequeue.taken_offsets
+CREATE FUNCTION sharequeue_internal.take_fresh(p_sp sharequeue.share_partitions, p_first bigint, p_last bigint, p_budget bigint, p_lease_id bigint, p_options sharequeue_internal.fetch_options, p_empty boolean) RETURNS sharequeue.taken_offsets
     LANGUAGE plpgsql;
 
-CREATE FUNCTION sharequeue_internal.take_kafka(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_max_records bigint, p_read_end bigint, p_lease_id bigint, p_at timestamp with time zone, p_mode text, p_batch_size bigint, p_log_firsts bigint[], p_log_lasts bigint[], p_aborted int8multirange) RETURNS sharequeue.taken
+CREATE FUNCTION sharequeue_internal.take_kafka(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_max_records bigint, p_read_end bigint, p_lease_id bigint, p_at timestamp with time zone, p_options sharequeue_internal.fetch_options) RETURNS sharequeue.taken
     LANGUAGE plpgsql;
 
 CREATE FUNCTION sharequeue_internal.unfold(p_share_partition_id bigint) RETURNS void
@@ -996,7 +1020,7 @@ CREATE TABLE sharequeue.authorizer (
 CREATE TABLE sharequeue.circuit_breakers (
     share_partition_id bigint NOT NULL,
     state text DEFAULT 'closed'::text NOT NULL,
-    answered double precision DEFAULT 0 NOT NULL,
+    records double precision DEFAULT 0 CONSTRAINT circuit_breakers_answered_not_null NOT NULL,
     failed double precision DEFAULT 0 NOT NULL,
     opened_at timestamp with time zone,
     retry_at timestamp with time zone,
@@ -1441,8 +1465,8 @@ CREATE TABLE sharequeue.redrives (
 CREATE TABLE sharequeue.requests (
     request_key uuid CONSTRAINT requests_request_id_not_null NOT NULL,
     operation text NOT NULL,
-    answer jsonb,
-    answered_at timestamp with time zone NOT NULL,
+    result jsonb,
+    finished_at timestamp with time zone CONSTRAINT requests_answered_at_not_null NOT NULL,
     fetched sharequeue.acknowledged_and_acquired
 );
 
@@ -1758,7 +1782,7 @@ CREATE UNIQUE INDEX redrive_batches_one_open ON sharequeue.redrive_batches USING
 
 CREATE INDEX redrives_for_one_group ON sharequeue.redrives USING btree (only_group) WHERE (only_group IS NOT NULL);
 
-CREATE INDEX requests_by_age ON sharequeue.requests USING btree (answered_at);
+CREATE INDEX requests_by_age ON sharequeue.requests USING btree (finished_at);
 
 CREATE INDEX share_partitions_by_next_expiry ON sharequeue.share_partitions USING btree (next_expiry) WHERE (next_expiry IS NOT NULL);
 
