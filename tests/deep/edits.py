@@ -78,7 +78,8 @@ HISTORY_EDITS = (
         "acknowledge_under_lock",
         "v_result.error_message := v_failed.error_message;",
         "v_result := sharequeue_internal.apply_acknowledgements(v_sp, p_settings, p_holder.member_id,"
-        " p_holder.token, v_acknowledgements, v_held, p_not_before, p_at); v_result.error_code := v_failed.error_code;",
+        " p_holder.token, v_acknowledgements, v_held, p_not_before, p_at);"
+        " v_result.error_code := v_failed.error_code;",
     ),
     Edit(
         "the delivery limit at a release",
