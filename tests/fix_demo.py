@@ -138,7 +138,7 @@ def fate_of(settings: Settings) -> Fate:
     consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in left])
     try:
         while left:
-            for message in consumer.consume(10_000, 1.0):
+            for message in consumer.consume(10_000, 0.1):
                 assert message.error() is None
                 partition, offset, value = message.partition(), message.offset(), message.value()
                 assert partition is not None

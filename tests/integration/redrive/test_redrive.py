@@ -40,12 +40,14 @@ def committed(case: GivenUp, topic: str) -> list[Message]:
     """The records of a topic, read committed."""
     logs = case.topics.offsets(topic)
     config = {"group_id": "tests", "enable_auto_commit": False, "isolation_level": "read_committed"}
-    consumer = Consumer(client_config(case.settings, **config, enable_partition_eof=True))
+    consumer = Consumer(
+        client_config(case.settings, **config, enable_partition_eof=True, fetch_wait_max_ms=20)
+    )
     consumer.assign([TopicPartition(topic, partition, 0) for partition in logs])
     found: list[Message] = []
     left = set(logs)
     while left:
-        for message in consumer.consume(1000, 1.0):
+        for message in consumer.consume(1000, 0.05):
             if message.error() is not None:
                 left.discard(message.partition() or 0)
             else:
