@@ -169,7 +169,7 @@ def main() -> None:
                 sides: list[tuple[str, Callable[[], float]]] = [
                     ("Spark's connector, same handler", partial(plain, settings, spark, folder)),
                     (
-                        "leased, every record acknowledged",
+                        "leased, each record acknowledged",
                         partial(leased, settings, spark, folder, given.records, stages),
                     ),
                     ("Spark's connector, parsed only", partial(bare, settings, spark, folder)),
