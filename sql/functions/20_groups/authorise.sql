@@ -17,7 +17,7 @@ end
 $$;
 
 -- On whose behalf the call is made: the principal that a trusted role has passed on for this transaction
--- (set_config('sharequeue.principal', 'User:…', true)), else the role that is logged in. Anyone else's word is ignored.
+-- (set_config('sharequeue.principal', 'User:…', true)), else the role that is logged in. What any other role sets is ignored.
 create or replace function sharequeue.principal() returns text
 language plpgsql stable as $$
 declare

@@ -23,8 +23,8 @@ begin
 end
 $$;
 
--- The fence: whoever was overtaken is refused here, inside the transaction in which it would have written. Nobody takes
--- the task over before that transaction ends.
+-- The fence: a replica that has lost the task is refused here, in the transaction in which it would have written. Nobody
+-- takes the task over before that transaction ends.
 create or replace function sharequeue.hold_service_lease(p_task text, p_token uuid) returns void
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
@@ -47,9 +47,10 @@ begin
 end
 $$;
 
--- A replica is at work, and writes dead letters by itself where p_drains. With p_silence, at its start and after it could not work: if no replica was heard for longer,
--- members had nobody to be heard by, so their sessions go on with the time that they had left. Returns how long the
--- silence was, null when there was none. A session whose row somebody holds is just being kept, and is left alone.
+-- Notes that a replica is at work, and with p_drains that it writes dead letters. With p_silence, at its start and after it
+-- could not work: if no replica was heard for longer than that, members could not send heartbeats. Then their sessions go on
+-- with the time that they had left. Returns how long the silence was, null when there was none. A session whose row another
+-- call holds is being renewed, and is left alone.
 create or replace function sharequeue.hear_replica(
     p_replica_id text, p_silence interval default null, p_drains boolean default false
 ) returns interval

@@ -1,4 +1,4 @@
--- The same with all that a ShareFetch may carry, the long way round.
+-- acknowledge_and_acquire with all that a ShareFetch may carry: acknowledge_batches, then acquire, in one commit.
 create or replace function sharequeue.acknowledge_and_fetch(
     p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer,
     p_token uuid, p_request_id uuid, p_firsts bigint[], p_lasts bigint[], p_types smallint[], p_type_counts integer[],
@@ -57,15 +57,15 @@ begin
         v_result := v_result || to_jsonb(v_row);
         return next v_row;
     end if;
-    -- One half may be refused while the other has taken effect: a repeated call must not acknowledge, nor lease, once more.
+    -- One half may be refused while the other has taken effect. A repeated call must do neither a second time.
     if (v_row).acknowledge_error_code = 0 or (v_row).lease_id is not null then
         perform sharequeue_internal.remember(v_key, 'acknowledge_and_acquire', v_result);
     end if;
 end
 $$;
 
--- The result that the usual fetch has returned to a request of this member before; null when none has, or the
--- caller may not read the group. Kept with the lease for as long as that is there, then among the requests.
+-- The result of the usual fetch that is kept for a request of this member; null when there is none, or the caller may not
+-- read the group. It is kept with the lease while that exists, and then in requests.
 create or replace function sharequeue_internal.stored_fetch(
     p_group_id text, p_topic text, p_partition integer, p_request_id uuid, p_member_id text, p_token uuid, p_first bigint
 ) returns sharequeue.acknowledged_and_acquired

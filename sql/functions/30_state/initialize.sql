@@ -1,5 +1,5 @@
--- A share-partition comes to life (R-IN): its start offset is known, resolved by the caller from the group's reset policy;
--- nothing is in flight. Doing it again changes nothing.
+-- Creates a share-partition (R-IN). The caller has found its start offset by the group's reset policy; nothing is in flight.
+-- A second call changes nothing.
 create or replace function sharequeue.initialize(
     p_group_id text, p_topic text, p_partition integer, p_topic_id text, p_start_offset bigint, p_state_epoch integer
 ) returns boolean
@@ -20,7 +20,7 @@ begin
 end
 $$;
 
--- Refuses what cannot be where a share-partition starts. SQLSTATE SQnnn is Kafka's error nnn, here and everywhere.
+-- Refuses arguments with which a share-partition cannot start. SQLSTATE SQnnn is Kafka's error nnn, here and everywhere.
 create or replace function sharequeue_internal.check_start(
     p_topic text, p_partition integer, p_topic_id text, p_start_offset bigint
 ) returns void

@@ -1,12 +1,13 @@
 -- Locks that end without an acknowledgement: lapsed, expired with their member, released by a run that failed.
 
--- Ends leases that were not acknowledged: what they still hold becomes available again, or is exhausted at the limit (R-ST-4).
--- Under fan_out (design: poison isolation) as *suspects*: N suspects delivered c times under a limit of l come back in
--- parts of at most N / ceil(N^(1/(l-c))), so that the last delivery holds one alone; at the limit a record is exhausted
--- only if it was alone in its lease, records that shared it get one more delivery each, alone, at the same count. Returns
--- with the records they held, and how many of them are terminal now, for advance_spso.
+-- Ends leases that were not acknowledged. What they still hold becomes available again, or is exhausted at the limit
+-- (R-ST-4). Under fan_out (design: poison isolation) these records are *suspects*. N suspects that were delivered c times
+-- under a limit of l come back in parts of at most N / ceil(N^(1/(l-c))), so that at the last delivery each is alone. At the
+-- limit a record is exhausted only if it was alone in its lease. Records that shared the lease get one more delivery each,
+-- alone, at the same count. Returns the number of records that the leases held, and how many of them are terminal now, for
+-- advance_spso.
 --
--- All leases in one statement, which does the whole batches; only exploded ones go one by one.
+-- One statement does the whole batches of all leases; only exploded batches are done one by one.
 create or replace function sharequeue_internal.end_leases(
     p_share_partition_id bigint, p_lease_ids bigint[], out held bigint, out completed bigint
 )
@@ -21,8 +22,8 @@ begin
         from sharequeue_internal.end_leases_at(p_share_partition_id, p_lease_ids, null) as e;
         return;
     end if;
-    -- The circuit breaker looks at each before it ends, and says until when its records shall wait. Its window depends
-    -- on the order.
+    -- The circuit breaker counts each lease before it ends, and returns until when its records shall wait. Its window
+    -- depends on the order.
     held := 0;
     completed := 0;
     for v_lease_id in
@@ -58,7 +59,7 @@ begin
     end if;
     with parts as (
         select f.*, sum(f.records) over (partition by e.lease_id)::bigint as together,
-            -- By delivery count: suspects are divided by how many they are, over all batches of the lease.
+            -- By delivery count: how suspects are divided depends on how many they are in all batches of the lease.
             sum(f.live) over (partition by e.lease_id, f.delivery_count)::bigint as suspects, l.fan_out
         from unnest(p_lease_ids) as e (lease_id)
         cross join lateral (select fan_out from sharequeue.leases where lease_id = e.lease_id offset 0) as l

@@ -44,8 +44,9 @@ begin
 end
 $$;
 
--- The log now starts past SPSO: what is finished or was never processed below it goes, what is leased stays with its
--- holder, whose acknowledgement no longer counts. SPSO may then stand at something finished; the next acknowledgement moves it on (R-SO-1).
+-- The log now starts past SPSO. What is finished or was never processed below it goes. What is leased stays with its holder,
+-- whose acknowledgement no longer counts. SPSO may then stand at something finished; the next acknowledgement moves it on
+-- (R-SO-1).
 create or replace function sharequeue_internal.advance_log_start(p_sp sharequeue.share_partitions, p_log_start bigint)
 returns void
 language plpgsql volatile as $$

@@ -1,7 +1,6 @@
--- What the broker said of many logs, seen now (observe). A share-partition's row is written only where it says something
--- else than what is known; that nothing has changed is one row of observations, where the call names every share-partition
--- that the group has of a topic. Where it names some of them only, as a worker does, an unchanged row is touched once in
--- ten seconds.
+-- observe, for many logs, seen now. A share-partition's row is written only if the broker has said something new of it. That
+-- nothing has changed is one row of observations, if the call names every share-partition that the group has of a topic. If
+-- it names only some of them, as a worker does, an unchanged row is written once in ten seconds.
 create or replace function sharequeue.observe_many(
     p_group_id text, p_topics text[], p_partitions integer[], p_topic_ids text[], p_log_starts bigint[],
     p_log_ends bigint[], p_last_stable_offsets bigint[]

@@ -1,11 +1,10 @@
--- What an outage does to locks: nothing. While nobody could renew one, time stands still for it.
+-- An outage of the database ends no lock: while nobody could renew it, its time does not run.
 --
--- The service writes down every second that it is alive. When Postgres comes back after a crash, whoever is first to
--- look at lapsed locks finds that it was away since the last beat (was_away), and notes from when to when nothing could
--- be renewed; the service notes the same when it comes back after a silence of its own. A lock that was
--- alive at the last beat, and that the outage would have ended, goes on afterwards with the time that it had left;
--- one that was taken or renewed in the meantime is none of these, for its holder could reach the database. Without a
--- service there are no beats, and locks lapse by the clock alone.
+-- The service writes a beat every second. When Postgres comes back after a crash, the first call that looks at lapsed locks
+-- finds that Postgres was away since the last beat (was_away). It notes from when to when nothing could be renewed. The
+-- service notes the same after a silence of its own. A lock that was alive at the last beat, and that the outage would have
+-- ended, goes on afterwards with the time that it had left. A lock that was taken or renewed in the meantime does not: its
+-- holder could reach the database. Without a service there are no beats, and locks lapse by the clock alone.
 
 -- How long holders have, after an outage, until they must have reached the database again; and how long before it a
 -- lock may have been taken or renewed without a beat having followed.
@@ -28,8 +27,8 @@ begin
 end
 $$;
 
--- Whether Postgres was away since a beat: it is another server than then, or has recovered from a crash, which the death
--- of one backend is enough for.
+-- Whether Postgres was away since a beat: it is another server than then, or has recovered from a crash. The death of one
+-- backend is enough for such a recovery.
 create or replace function sharequeue_internal.was_away(p_beat sharequeue.service_beat) returns boolean
 language sql stable as $$
     select p_beat.server_started_at <> pg_postmaster_start_time() or not exists (select from sharequeue.service_run)
@@ -69,8 +68,8 @@ begin
         return;
     end if;
     if sharequeue_internal.was_away(v_beat) then
-        -- Skipped where somebody else is at it, who notes the same: who waited for the row could hold a share-partition
-        -- that he waits for (30_state/lock_order.sql).
+        -- Skipped while another call has the row: it notes the same. A call that waited for the row might hold a
+        -- share-partition that the other one waits for (30_state/lock_order.sql).
         perform from sharequeue.service_beat for no key update skip locked;
         if found then
             perform sharequeue_internal.note_outage(null, false);
@@ -91,8 +90,8 @@ begin
 end
 $$;
 
--- By hand, and for the service that finds it was away: every lock there is gets so much longer, before anything may
--- treat one as lapsed. Share-partitions are locked in the order of their ids, as everywhere.
+-- Makes every lock longer, before a call may treat it as lapsed. Called by hand, and by a service that finds it was away.
+-- Share-partitions are locked in the order of their ids.
 create or replace function sharequeue.extend_locks(p_amount interval) returns bigint
 language plpgsql volatile set search_path = pg_catalog as $$
 declare

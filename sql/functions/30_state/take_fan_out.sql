@@ -1,6 +1,6 @@
--- fan_out: what batch members lease (design: poison isolation). Suspects come in a lease of their own, all of one kind,
--- in parts of bounded size; what was released by an acknowledgement comes back together, then fresh records. Fresh records stop
--- at share.partition.max.record.locks between SPSO and SPEO; redelivery inside that window does not.
+-- fan_out: what batch members lease (design: poison isolation). Suspects come in a lease of their own, in parts of bounded size.
+-- Records that an acknowledgement has released come back together, and then fresh records. Fresh records stop at
+-- share.partition.max.record.locks between SPSO and SPEO; redelivery inside that window does not.
 create or replace function sharequeue_internal.take_fan_out(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_max_records bigint, p_read_end bigint,
     p_lease_id bigint, p_at timestamptz, p_leave_out int8multirange
@@ -16,8 +16,8 @@ declare
     v_count smallint;
     v_fresh_to bigint;
     v_taken sharequeue.taken;
-    -- Nothing past what may be read is delivered again: after a change to read_committed, the records of a transaction that
-    -- is still open would be absent to their reader, and pass for gaps.
+    -- Nothing past what may be read is delivered again. After a change to read_committed a reader would not see the records
+    -- of an open transaction, and take them for gaps.
     v_leave_out int8multirange := case when p_read_end < p_sp.speo
         then p_leave_out + int8multirange(int8range(p_read_end, null)) else p_leave_out end;
 begin

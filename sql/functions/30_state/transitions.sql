@@ -114,10 +114,10 @@ begin
 end
 $$;
 
--- Moves SPSO over everything terminal from it on (R-SO), drops the batches it has passed, and settles the
--- delivery-complete count, which p_completed more records have joined, p_accepted_first of them accepted at once. Terminal
--- are ACKNOWLEDGED and ARCHIVED; ARCHIVING is not (KIP-1191): SPSO waits for the dead letter. Natural holes between
--- batches are jumped.
+-- Moves SPSO over everything terminal from it on (R-SO), deletes the batches that it has passed, and updates the
+-- delivery-complete count: p_completed more records are complete, and p_accepted_first of them were accepted at their first
+-- delivery. ACKNOWLEDGED and ARCHIVED are terminal; ARCHIVING is not (KIP-1191): SPSO waits for the dead letter. SPSO passes
+-- natural holes between batches.
 create or replace function sharequeue_internal.advance_spso(
     p_share_partition_id bigint, p_completed bigint default 0, p_accepted_first bigint default 0
 ) returns void

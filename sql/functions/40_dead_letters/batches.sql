@@ -118,7 +118,7 @@ begin
 end
 $$;
 
--- A drain could not write what waits, for this reason; null takes it back. It stays told until a batch is closed.
+-- Records why a drain could not write what waits; null removes the reason. It stays until a batch is closed.
 create or replace function sharequeue.hold_dead_letters(
     p_group_id text, p_topic text, p_partition integer, p_reason text
 ) returns void

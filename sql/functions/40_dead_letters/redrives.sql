@@ -1,4 +1,4 @@
--- Putting dead letters back, batch by numbered batch, so that each is sent once whoever dies when.
+-- Puts dead letters back in numbered batches, so that each is sent once, also when a process dies.
 
 -- The batch to send next: the open one again if there is one, whoever opened it, else the lowest of the wanted letters
 -- that were never sent. No row when none is left.

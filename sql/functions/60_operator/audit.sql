@@ -1,6 +1,6 @@
 -- What administrators do is written down: who, when, what, before, after.
 
--- One administrative act, in the transaction of the act itself: it stands exactly when the act does. p_before and
+-- Writes down one administrative act, in the transaction of the act: both count, or neither. p_before and
 -- p_after hold what the act changed, and nothing else; either may be null.
 create or replace function sharequeue_internal.audit(p_act text, p_group_id text, p_before jsonb, p_after jsonb) returns void
 language plpgsql volatile as $$

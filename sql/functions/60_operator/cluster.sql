@@ -1,8 +1,8 @@
--- The state is of one Kafka cluster: offsets of another mean other records. Its id is written down at first contact; after
--- that another cluster is refused, until the owner says that it is the same one by another id.
+-- The state belongs to one Kafka cluster: the offsets of another one are other records. The cluster's id is stored at first
+-- contact. After that another cluster is refused, until the owner says that it is the same one under a new id.
 
--- The broker that was asked is of this cluster. The first to say so who may speak for others binds the state to it; from
--- then on every other cluster is refused, with INCONSISTENT_CLUSTER_ID.
+-- Checks that the broker's cluster is the one that the state belongs to; refuses any other with INCONSISTENT_CLUSTER_ID. The
+-- first call of a trusted role binds the state to its cluster.
 create or replace function sharequeue.check_cluster(p_cluster_id text) returns void
 language plpgsql volatile set search_path = pg_catalog as $$
 declare

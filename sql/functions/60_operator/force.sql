@@ -1,11 +1,11 @@
--- Stuck records, moved by hand: chosen offsets are made available again, or become dead letters, whoever holds them.
--- A holder is fenced by it: its acknowledgement of them gets INVALID_RECORD_STATE.
+-- Stuck records are moved by hand: the offsets named become available again, or dead letters, whoever holds them. The holder is
+-- fenced: its acknowledgement of them gets INVALID_RECORD_STATE.
 
--- Does p_act ('release' or 'dead_letter') to offsets, or without p_execute only says what it would do: one row per
--- set of offsets in one state of one holder. act is what is (or would be) done: 'release', 'dead_letter', 'archive'
--- (a group without a dead-letter topic), 'none' (it is so already) or 'refuse', with the reason. What is refused
--- stays as it is and does not stop the rest. Delivery counts stay, but that a released record whose deliveries are
--- used up gets the last one back.
+-- Does p_act ('release' or 'dead_letter') to offsets; without p_execute only returns what it would do. Returns one row for
+-- each set of offsets in one state of one holder. act is what is (or would be) done: 'release', 'dead_letter', 'archive'
+-- (the group has no dead-letter topic), 'none' (it is so already) or 'refuse', with the reason. What is refused stays as it
+-- is and does not stop the rest. Delivery counts stay. But a released record whose deliveries are used up gets the last one
+-- back.
 create or replace function sharequeue.force(
     p_group_id text, p_topic text, p_partition integer, p_offsets int8multirange, p_act text, p_execute boolean
 ) returns setof sharequeue.forced

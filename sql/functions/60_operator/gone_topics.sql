@@ -1,13 +1,13 @@
--- Topics that the broker no longer has: since when it has said so, and the end of what groups have of them. Kafka's share
--- coordinator removes the state of a deleted topic; here that waits until the broker has said for a set time, without a
--- break, that this very topic id is gone. A broker that is silent, or says that somebody may not know, says nothing.
+-- Topics that the broker no longer has: since when it says so, and the removal of what groups have of them. Kafka's share
+-- coordinator removes the state of a deleted topic at once. Here the broker must have said for a set time, without a break,
+-- that this topic id is gone. No reply, or a refusal for lack of rights, does not count.
 
 -- How long the broker may say nothing of a topic id before the time begins anew.
 create or replace function sharequeue_internal.gone_topic_silence() returns interval
 language sql immutable parallel safe as $$ select pg_catalog.make_interval(mins => 1) $$;
 
 -- Writes down what the broker has just said of topics: p_topic_ids has the id that each has now, null where there is no
--- such topic. Of topics that it did not speak of, nothing is to be named here.
+-- such topic. Topics of which the broker said nothing must not be named.
 create or replace function sharequeue.note_topics(p_topics text[], p_topic_ids text[]) returns void
 language plpgsql volatile set search_path = pg_catalog as $$
 declare

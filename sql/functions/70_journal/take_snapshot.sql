@@ -1,4 +1,4 @@
--- A snapshot of one share-partition: from here on replay needs nothing older. Returns where it begins, null when there
+-- Takes a snapshot of one share-partition. A replay from here needs nothing older. Returns where it begins, null when there
 -- is no such share-partition, or another call is at work on it and p_wait is false.
 create or replace function sharequeue.take_snapshot(p_share_partition_id bigint, p_wait boolean default true)
 returns bigint

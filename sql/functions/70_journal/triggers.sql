@@ -1,7 +1,7 @@
 -- The journal as it is written. Triggers on the state's own tables, so that no operation can forget it: whatever changes
 -- in_flight_batches, leases, share_partitions or delivery_counts stands in the journal in the same transaction. The rows
--- are images of what is there afterwards, sets of offsets whole: an acknowledgement of 100,000 runs writes a handful.
--- Whoever turns `journalled` over has written a row of its own (acknowledge_and_acquire does, one instead of six).
+-- are images of what is there afterwards, sets of offsets whole: an acknowledgement of 100,000 runs writes a few rows. A
+-- statement that changes `journalled` has written its own row (acknowledge_and_acquire writes one instead of six).
 -- These functions carry no SET: they run inside operations that have it.
 
 create or replace function sharequeue_internal.journal_batch() returns trigger
