@@ -18,7 +18,7 @@ from typing import Any
 from sharequeue.database import Database
 from sharequeue.database.migrations import may_migrate, migrate
 from sharequeue.database.schema_files import schema_mismatch
-from sharequeue.local import dagster_ui, jars, kafka, ports, postgres, processes, service
+from sharequeue.local import class_archives, dagster_ui, jars, kafka, ports, postgres, processes, service
 from sharequeue.local.home import Home, Progress, read_json, write_json
 from sharequeue.local.machine import FAILURE, examine_machine
 from sharequeue.local.preflight import Java, StackError, find_java
@@ -76,6 +76,7 @@ def up(
     own_jars = Path(given.get("SHAREQUEUE_JARS") or data_folder.path / "jars").expanduser().absolute()
     with data_folder.lock(progress):
         data_folder.create()
+        class_archives.begin(own_jars, java.executable, given)
         ivy_settings = given.get("SHAREQUEUE_IVY_SETTINGS")
         jars.ensure(own_jars, java, Path(ivy_settings).absolute() if ivy_settings else None, progress)
         with ThreadPoolExecutor(max_workers=2) as pool:

@@ -22,6 +22,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 
+from sharequeue.class_archive import archive_options, quoted, spark_archive
 from sharequeue.settings import Settings
 from sharequeue.spark.interrupts import interruptible, kept_handlers
 
@@ -167,12 +168,13 @@ def uncache(frame: DataFrame, of: DataFrame | None = None) -> None:
 
 def _configuration(settings: Settings, app_name: str) -> dict[str, str]:
     log4j2 = Path(str(resources.files("sharequeue.spark") / "log4j2.properties")).as_uri()
+    quick = quoted(archive_options(spark_archive(settings.jars)))
     cores = os.cpu_count() or 2
     conf = {
         "spark.app.name": app_name,
         "spark.master": settings.spark_master,
         "spark.jars": ",".join(str(jar) for jar in connector_jars(settings)),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j2}{_collector()}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j2}{_collector()} {quick}",
         "spark.driver.memory": _driver_memory(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
