@@ -119,7 +119,10 @@ def _failed(archive: Path) -> Path:
 
 def _run_spark(staged: Path) -> None:
     command = [sys.executable, "-m", "sharequeue.spark.first_job", str(staged)]
-    subprocess.run(command, check=True, timeout=_SECONDS)
+    with tempfile.TemporaryDirectory(
+        prefix="sharequeue-classes-"
+    ) as folder:  # Spark makes folders where it stands
+        subprocess.run(command, check=True, timeout=_SECONDS, cwd=folder)
 
 
 def _run_broker(jars: Path, staged: Path) -> None:
