@@ -73,7 +73,7 @@ def _archive(jars: Path, name: str, java: Path, class_path: Path) -> Path | None
 
 
 def _parts(java: Path, class_path: Path) -> Iterator[Path]:
-    """Give what makes an archive unfit when it changes, as the JVM itself checks it: size and time of each file."""
+    """Yield what makes an archive unfit when it changes, as the JVM itself checks it: size and time of each file."""
     yield java.parents[1] / "lib" / "modules"
     found = sorted(class_path.glob("*.jar"))
     if not found:

@@ -63,7 +63,7 @@ def begin(jars: Path, java: Path, environment: Mapping[str, str]) -> None:
 
 
 def missing(jars: Path, java: Path, environment: Mapping[str, str] = os.environ) -> list[tuple[Path, Train]]:
-    """Give the archives that can be made and have not been tried yet, each with how."""
+    """Return the archives that can be made and have not been tried yet, each with how."""
 
     def broker(staged: Path) -> None:
         _run_broker(jars, staged)
