@@ -1,6 +1,6 @@
 """How far is the group, by the state and by the broker together?
 
-The state knows the log ends that somebody told it; records produced a moment ago are in the broker's answer
+The state knows the log ends that were observed; records produced a moment ago are in the broker's response
 only. The group is drained when both agree that nothing is left.
 """
 
@@ -22,7 +22,7 @@ class Position:
 
     @property
     def unseen(self) -> int:
-        """Records in the logs that the state has not been told of, or whose partition it does not know."""
+        """Records in the logs that the state has not observed, or whose partition it does not know."""
         known = {status.partition: status.log_end for status in self.statuses}
         return sum(
             max(0, log.log_end - known.get(partition, log.log_start)) for partition, log in self.logs.items()
@@ -30,7 +30,7 @@ class Position:
 
     @property
     def lag(self) -> int:
-        """Records that have not ended: the state's lag, and what it has not been told of."""
+        """Records that have not ended: the state's lag, and what it has not observed."""
         return sum(status.lag for status in self.statuses) + self.unseen
 
     @property

@@ -1,6 +1,6 @@
 """How does the schema get into a database?
 
-All in one transaction under an advisory lock, as the schema's owner. Which files there are is `schema_files`' matter,
+All in one transaction under an advisory lock, as the schema's owner. Which files there are is in `schema_files`,
 who may use what is ``sql/functions/99_permissions.sql``'s; which roles there are is asked for by :class:`RoleNames`
 (``sharequeue migrate --roles``).
 """
@@ -31,7 +31,7 @@ def pending(database: Database) -> list[str]:
 def migrate(database: Database, *, dry_run: bool = False, roles: RoleNames | None = None) -> list[str]:
     """Bring the schema up to date, all in one transaction; return the names of the files applied.
 
-    With ``dry_run`` nothing changes and the names say what would be applied. With ``roles`` the roles of those
+    With ``dry_run`` nothing changes and the names are those that would be applied. With ``roles`` the roles of those
     names are made where they are missing, the schema is handed to the owner's, and the others are granted what is
     theirs. Raises SchemaOutdated when an applied numbered migration has another text now, or the database has one
     that this code does not know (a newer release), and SchemaBusy when others were in the way for the database's

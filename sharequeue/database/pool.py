@@ -3,7 +3,7 @@
 Connections, transactions, one retry rule for lost replies. Nothing here outlives a transaction on the server's
 side, so that PgBouncer may use another server connection for every transaction: no startup options, no session
 settings, no prepared statements; isolation level, time zone and timeouts are set by each transaction for
-itself. How the schema gets there is `migrations`' matter; what the calls mean is in ``sharequeue.state`` and its
+itself. How the schema gets there is in `migrations`; what the calls mean is in ``sharequeue.state`` and its
 neighbours.
 """
 

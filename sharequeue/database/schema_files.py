@@ -1,7 +1,7 @@
 """Which SQL files make the schema, in which order, and is the database's schema the one that they make?
 
 Tables are made by numbered files that only go forward; functions and views by files that are applied again
-whenever their text, or that of a file before them, changed. How they are applied is `migrations`' matter.
+whenever their text, or that of a file before them, changed. How they are applied is in `migrations`.
 """
 
 from __future__ import annotations

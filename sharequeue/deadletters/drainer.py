@@ -4,7 +4,7 @@ The service, by itself, so that no group stands still because nobody drained it:
 share-partitions with dead letters that wait, and writes them within the bounds below. One replica drains a
 share-partition at a time, under a lease of its own in Postgres; a drain from elsewhere (Dagster's asset, a job)
 fences it and goes first, as two drains always do. A share-partition that could not be written is tried again on its
-own, later and later, so that it delays no other. How letters are written, exactly once, is `deadletters`' matter.
+own, later and later, so that it delays no other. How letters are written, exactly once, is in `deadletters.writer`.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class DeadLetterDrainer:
                     failed |= {each.share_partition for each in report.partitions if each.takeovers}
                     self._log_held(report.held)
         except Exception as error:
-            # Whatever it was, it is these share-partitions' matter, and what was open is resumed.
+            # Whatever failed, it concerns these share-partitions only, and what was open is resumed.
             failed = set(sources)
             reason = str(error).splitlines()[0]
             _log.warning("dead letters of group %s cannot be written: %s", sources[0].group_id, reason)

@@ -114,8 +114,8 @@ class Acls:
         )
 
     def allow_everyone_if_no_acl_found(self, allow: bool) -> bool:
-        """Whether a group that no rule covers is open to all (Kafka's setting of that name; true until told
-        otherwise); answers what it was."""
+        """Whether a group that no rule covers is open to all (Kafka's setting of that name; true by
+        default); return what it was."""
         rows = self._database.call(
             sa.text("select sharequeue.allow_everyone_if_no_acl_found(:allow) as before"), allow=allow
         )

@@ -1,6 +1,6 @@
 """What is each member of a group assigned?
 
-When an assignment is due, and what a member is told of it, is decided in ``sql/functions/20_groups/heartbeats.sql``
+When an assignment is due, and what a member gets of it, is decided in ``sql/functions/20_groups/heartbeats.sql``
 (kafka-semantics 2.14, rules 4 to 8). Who gets what is computed by `assignors`. This module brings the two together.
 """
 
@@ -26,7 +26,7 @@ class AssignedTopic:
 
 
 def assigned_topics(assignment: Sequence[Mapping[str, Any]]) -> tuple[AssignedTopic, ...]:
-    """Return an assignment as values, from what the database says of it."""
+    """Return an assignment as values, from the database's rows."""
     return tuple(
         AssignedTopic(topic["topic_id"], topic["topic_name"], tuple(topic["partitions"]))
         for topic in assignment

@@ -1,7 +1,7 @@
 """Which configurations exist, what may they hold, and what are they called today?
 
 Pure definitions: every group and service configuration with Kafka's name, its default, its bounds and what it
-is for, the rules by which a text becomes a value, and the answers to names that are gone. Mirrors Kafka's
+is for, the rules by which a text becomes a value, and the messages for names that are gone. Mirrors Kafka's
 `GroupConfig` (groups), `ShareGroupConfig` and `GroupCoordinatorConfig` (the broker's `group.share.*`, here
 the service's). Our own names begin with `sharequeue.`. Where values are kept, and what a group's effective
 value is, `configs` says.
@@ -48,7 +48,7 @@ def _group(name: str, kind: Kind, doc: str, low: int) -> ConfigKey:
 
 _GROUP = (
     _group("share.session.timeout.ms", "int", "A member not heard of for so long is out of the group.", 1),
-    _group("share.heartbeat.interval.ms", "int", "How often a member says that it is alive.", 1),
+    _group("share.heartbeat.interval.ms", "int", "The time between two heartbeats of a member.", 1),
     _group("share.record.lock.duration.ms", "int", "How long an acquired record stays locked.", 1000),
     _group("share.delivery.count.limit", "int", "Deliveries of a record before it is given up.", 2),
     _group("share.partition.max.record.locks", "int", "Records in flight in one share-partition.", 100),
@@ -57,7 +57,7 @@ _GROUP = (
         "share.assignor.offload.enable",
         "boolean",
         None,
-        "Accepted as in Kafka; the assignor here always runs within the heartbeat, before its answer.",
+        "Accepted as in Kafka; the assignor here always runs within the heartbeat, before its response.",
         service_name="group.share.assignor.offload.enable",
     ),
     ConfigKey(
@@ -221,7 +221,7 @@ _SERVICE = (
         1,
         MAX_INT,
         (5000, 1, MAX_INT, 15_000, 1, MAX_INT),
-        "How often a member says that it is alive.",
+        "The time between two heartbeats of a member.",
     ),
     *_triple(
         "assignment.interval.ms",
@@ -255,7 +255,7 @@ _SERVICE = (
         "journal.retention.minutes",
         "int",
         7 * 24 * 60,
-        "How long the journal is kept, in whole days; what it says of a day outlives it.",
+        "How long the journal is kept, in whole days; the figures of each day are kept longer.",
         24 * 60,
         MAX_INT,
     ),
@@ -263,7 +263,7 @@ _SERVICE = (
         "deleted.topics.retention.ms",
         "int",
         15 * 60 * 1000,
-        "How long the broker must have said that a topic is gone before what groups have of it is removed.",
+        "How long a topic must have been gone from the broker before its state in the groups is removed.",
         0,
         MAX_INT,
     ),
@@ -343,7 +343,7 @@ def environment_name(service_config: str) -> str:
 def parse(key: ConfigKey, text: str) -> Value:
     """The value that a text stands for, checked against the key's own type, choices and bounds.
 
-    Raises `InvalidConfig` that says what was given, what was expected and what to do.
+    Raises `InvalidConfig`: what was given, what was expected and what to do.
     """
     if key.kind == "boolean":
         truth = _TRUTH.get(text.strip().lower())

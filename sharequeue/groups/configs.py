@@ -123,7 +123,7 @@ class ServiceConfigs:
 
     @property
     def deleted_topics_retention(self) -> timedelta:
-        """How long the broker must have said that a topic is gone before its state is removed."""
+        """How long a topic must have been gone from the broker before its state is removed."""
         return timedelta(milliseconds=_int(self.values, "deleted.topics.retention.ms"))
 
     @property
@@ -188,7 +188,7 @@ class GroupConfigs:
 
     @property
     def heartbeat_interval_ms(self) -> int:
-        """How often a member should say that it is alive, in milliseconds."""
+        """The time between two heartbeats of a member, in milliseconds."""
         return _int(self.values, "share.heartbeat.interval.ms")
 
     @property
@@ -272,8 +272,8 @@ def _key(name: str, known: Mapping[str, ConfigKey]) -> ConfigKey:
 def validate_group_config(name: str, value: str, service: ServiceConfigs | None = None) -> Value:
     """The value that a group's config would have, checked for type, range and the service's bounds.
 
-    Raises `InvalidConfig` with what was wrong, what is expected and what to do; an old name is answered with
-    today's, a name that only a broker has is said to have no meaning (kafka-semantics 2.19).
+    Raises `InvalidConfig` with what was wrong, what is expected and what to do; for an old name
+    it has the present one, and for a name that only a broker has, that it has no meaning here (kafka-semantics 2.19).
     """
     key = _key(name, GROUP_CONFIGS)
     parsed = parse(key, value)

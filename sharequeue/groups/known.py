@@ -1,4 +1,4 @@
-"""A name that is not known is an error, never an empty answer: a typo must not look like a success."""
+"""A name that is not known is an error, never an empty result: a typo must not look like a success."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A client of the service: joins, heartbeats in a thread of its own while the worker works, and leaves. It
 notices when the group has gone on without it (`lost`); what the worker then does with what it holds is its
 own matter, and so is acquiring. The client's half of KIP-932 (Kafka's `ShareHeartbeatRequestManager`): the
-full request is sent again after every failure, so that an assignment whose answer was lost arrives all the
+full request is sent again after every failure, so that an assignment whose response was lost arrives all the
 same.
 """
 
@@ -87,13 +87,13 @@ class Membership:
 
     @property
     def member_epoch(self) -> int:
-        """The epoch last answered; 0 before joining."""
+        """The epoch of the last response; 0 before joining."""
         with self._lock:
             return self._member_epoch
 
     @property
     def assignment(self) -> list[SharePartition]:
-        """The share-partitions to work on, as last answered."""
+        """The share-partitions to work on, from the last response."""
         with self._lock:
             return list(self._assignment)
 
@@ -112,7 +112,7 @@ class Membership:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             self._member_epoch, self._assignment = JOIN_EPOCH, ()
-        said = ""
+        shown = ""
         wait = _FIRST_WAIT_S
         while True:
             waiting_for = f"waiting for share-partitions of {', '.join(self.topics)} in group {self.group_id}"
@@ -127,8 +127,8 @@ class Membership:
                 waiting_for = error.message
             if self.assignment or _over(deadline):
                 break
-            if progress is not None and waiting_for != said:
-                said = waiting_for
+            if progress is not None and waiting_for != shown:
+                shown = waiting_for
                 progress(waiting_for)
             time.sleep(wait)
             wait = min(wait * 1.5, _LONGEST_WAIT_S)
@@ -141,7 +141,7 @@ class Membership:
     def leave(self) -> None:
         """Leave the group and stop heartbeating. Records still held wait for their lock; release them before.
 
-        Never fails: a service that cannot be told finds out by the session's end. Harmless to repeat.
+        Never fails: if the service cannot be reached, the session expires. Harmless to repeat.
         """
         self._end_thread()
         if self._http.is_closed:
@@ -157,7 +157,7 @@ class Membership:
             self._http.close()
 
     def abandon(self) -> None:
-        """Heartbeat no longer, and tell nobody: the session expires. Returns at once."""
+        """Heartbeat no longer, without leaving: the session expires. Returns at once."""
         self._stop.set()
 
     def _end_thread(self) -> None:
@@ -199,17 +199,17 @@ class Membership:
         self.lost.set()
 
     def _beat(self, *, full: bool) -> None:
-        answer = self._send(self.member_epoch, full=full)
+        response = self._send(self.member_epoch, full=full)
         with self._lock:
-            self._member_epoch = int(answer["member_epoch"])
-            if answer.get("assignment") is not None:
+            self._member_epoch = int(response["member_epoch"])
+            if response.get("assignment") is not None:
                 self._assignment = tuple(
                     SharePartition(self.group_id, topic["topic_name"], partition)
-                    for topic in answer["assignment"]["topic_partitions"]
+                    for topic in response["assignment"]["topic_partitions"]
                     for partition in topic["partitions"]
                 )
-            self._interval_s = answer["heartbeat_interval_ms"] / 1000
-            self._session_s = answer["session_timeout_ms"] / 1000
+            self._interval_s = response["heartbeat_interval_ms"] / 1000
+            self._session_s = response["session_timeout_ms"] / 1000
 
     def _send(self, epoch: int, *, full: bool, timeout: float | None = None) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -222,22 +222,22 @@ class Membership:
             body |= {"subscribed_topic_names": list(self.topics), "rack_id": self._rack_id}
         try:
             reply = self._http.post(_PATH, json=body, timeout=timeout or self._http.timeout)
-            answer = reply.json() if reply.is_success else None
+            response = reply.json() if reply.is_success else None
         except (httpx.HTTPError, ValueError) as failure:
             raise CoordinatorNotAvailable(
                 f"the service at {self._http.base_url} does not answer ({failure or type(failure).__name__})"
             ) from None
-        if not isinstance(answer, dict) or "error_code" not in answer:
+        if not isinstance(response, dict) or "error_code" not in response:
             raise CoordinatorNotAvailable(
                 f"what answers at {self._http.base_url} is not the service, or is not well: "
                 f"HTTP {reply.status_code}"
             )
-        if answer["error_code"]:
-            error = error_for(int(answer["error_code"]), answer.get("error_message"))
+        if response["error_code"]:
+            error = error_for(int(response["error_code"]), response.get("error_message"))
             if isinstance(error, UnknownServerError):
                 raise CoordinatorNotAvailable(f"the service failed: {error.message}")
             raise error
-        return answer
+        return response
 
 
 def _over(deadline: float | None) -> bool:

@@ -1,4 +1,4 @@
-"""What does the service tell everybody of its configs, and who said otherwise before?
+"""Which configs does the service publish, and which others were published before?
 
 Every process goes by what stands in the database, not by its own environment, so a service that starts writes down
 what it was configured to. Where two are configured differently, the one that started last is believed; it says what
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def publish_service_configs(database: Database, service: ServiceConfigs) -> bool:
-    """Tell the state functions what the service is configured to; whether that was new to them.
+    """Publish the service's configs to the state functions; return whether they were new.
 
     Only what differs from Kafka's defaults is kept, in table `service_configs`: there it stands between a group's
     own value and the default, and its bounds bind. Each value that another service had published otherwise is a

@@ -2,7 +2,7 @@
 
 This module turns our settings into what the two client families ask for: librdkafka (confluent-kafka) takes our
 names as they are, the Java client inside Spark's connector takes other names for keys, certificates and
-credentials. Which topics are read or written, and with which guarantees, is the callers' matter.
+credentials. Which topics are read or written, and with which guarantees, is decided by the callers.
 """
 
 from __future__ import annotations

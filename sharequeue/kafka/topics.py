@@ -124,7 +124,7 @@ class Topics:
         return self._client
 
     def cluster_id(self) -> str:
-        """The id of the cluster that answers. Raises `BrokerNotAvailable`."""
+        """Return the id of the cluster at the address. Raises `BrokerNotAvailable`."""
         described = self._result(self._admin().describe_cluster(request_timeout=self._timeout))
         return str(described.cluster_id)
 

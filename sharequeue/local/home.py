@@ -121,7 +121,7 @@ class Home:
 
     @contextmanager
     def lock(self, progress: Progress) -> Iterator[None]:
-        """Hold the folder for one command; a second one says so and waits. The lock dies with its process."""
+        """Hold the folder for one command; a second one reports that and waits. The lock ends with its process."""
         self._make()
         with file_lock(
             self.path / "lock", lambda: progress(f"another command is at work in {self.path}: waiting")

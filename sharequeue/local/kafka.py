@@ -1,7 +1,7 @@
 """The embedded Apache Kafka: one KRaft node, formatted once, started, recovered, stopped.
 
 The settings are those of a node alone in the world (every replication factor 1), patient with old records and
-quick to come back after a SIGKILL. Its jars are `jars.py`'s matter, topics their users'.
+quick to come back after a SIGKILL. Its jars are in `jars.py`; its users make their topics.
 """
 
 from __future__ import annotations

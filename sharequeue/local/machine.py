@@ -70,7 +70,7 @@ def examine_machine(settings: Settings, environment: Mapping[str, str] | None = 
 
 
 def _told(subject: str, check: Callable[[], str]) -> Finding:
-    """Turn a preflight check, whose error already says what to do, into a finding."""
+    """Turn a preflight check, whose error already has what to do, into a finding."""
     try:
         return Finding(subject, OK, check())
     except StackError as error:

@@ -2,7 +2,7 @@
 
 Its binaries come in a wheel; we run them ourselves on loopback TCP with a generated password, because the
 wheel's own starter speaks only through a socket file whose path may be too long. Postgres refuses to run as
-root, so root runs it as the user `nobody`. The schema inside is `database.py`'s matter.
+root, so root runs it as the user `nobody`. The schema inside is in the package `sharequeue.database`.
 """
 
 from __future__ import annotations

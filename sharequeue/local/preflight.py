@@ -65,7 +65,7 @@ def parse_java_version(text: str) -> tuple[str, int] | None:
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
     """Find Java 17 or 21: `JAVA_HOME` decides when it is set, then PATH, then the usual folders.
 
-    Raises `StackError` with one sentence that says what was found and what to do.
+    Raises `StackError` with one sentence: what was found and what to do.
     """
     environment = os.environ if environment is None else environment
     found: list[str] = []

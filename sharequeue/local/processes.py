@@ -133,7 +133,7 @@ def start(home: Home, how: Start) -> Running:
         except OSError as error:
             raise StackError(f"{how.name} cannot be started: {how.command[0]}: {error.strerror}.") from error
     _children.add(process.pid)
-    # A child that has ended already is a zombie until it is reaped; `alive` then says so.
+    # A child that has ended already is a zombie until it is reaped; `alive` is then False.
     running = Running(how.name, process.pid, identity(process.pid) or "ended", log)
     process.returncode = 0  # we do not wait for it: it outlives us, and Popen must not complain about that
     _record(home, running)

@@ -1,6 +1,6 @@
 """The coordinator service of the embedded stack, as a process: `sharequeue serve` on the loopback address.
 
-What it does is the package `sharequeue.service`'s matter; here it is started, asked for its health, and
+What it does is in the package `sharequeue.service`; here it is started, asked for its health, and
 stopped.
 """
 

@@ -1,8 +1,8 @@
 """What of the service's work could not be done, for which group?
 
 Whatever the service does for one group is a step of its own: when it fails because somebody else's transaction holds
-the group's row, or for any reason that the database or the rules give, that is told, tried again at the next turn,
-and holds up no other group.
+the group's row, or for any reason of the database or the rules, that is logged and tried again at the next turn,
+and the other groups go on.
 """
 
 from __future__ import annotations

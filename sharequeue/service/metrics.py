@@ -33,7 +33,7 @@ class Metrics:
         self.registry.register(_StateCollector(database))
         self.heartbeats = Counter(
             "sharequeue_heartbeats",
-            "Heartbeats answered, by error code (0 is none).",
+            "Responses to heartbeats, by error code (0 is none).",
             ["error_code"],
             registry=self.registry,
         )

@@ -203,7 +203,7 @@ class Watch:
         without = [str(partition) for partition in missing if starts.get(partition) is None]
         if without:
             if all(partition in starts for partition in missing):
-                # The broker has answered: no record is young enough. A partition without a leader is asked for anew.
+                # The broker has responded: no record is young enough. A partition without a leader is asked for anew.
                 self._retry_at[key] = self._now() + self._configs.initialize_retry_ms / 1000
             return started, f"{explanation(OffsetNotAvailable)} Partitions: {', '.join(without)}."
         return started, None

@@ -75,7 +75,7 @@ class Administration:
     ) -> list[ResetRow]:
         """Begin many share-partitions anew, by topic and partition; the group is made if there is none.
 
-        Without ``execute`` it only says what would be done. A partition that is refused does not stop the
+        Without ``execute`` it only returns what would be done. A partition that is refused does not stop the
         others (Kafka's AlterShareGroupOffsets). Raises NonEmptyGroup, InvalidGroupId.
         """
         named = sorted(starts)
@@ -130,7 +130,7 @@ class Administration:
 
         A holder is fenced for them: its acknowledgement gets InvalidRecordState. What is done with, on its way to the
         dead-letter topic or was never delivered is refused and stays. Without ``execute`` nothing changes and the
-        result says what would.
+        result is what would.
         """
         return self._force(at, offsets, "release", execute)
 
@@ -192,7 +192,8 @@ class Administration:
         self._database.call(sa.text("select sharequeue.check_cluster(:cluster_id)"), cluster_id=cluster_id)
 
     def note_topics(self, topic_ids: Mapping[str, str | None]) -> None:
-        """Record what the broker says of topics: the id that each has now, None where there is no such topic."""
+        """Record the topics as the broker returned them: the id that each has now, None where there is no such
+        topic."""
         self._database.call(
             sa.text("select sharequeue.note_topics(cast(:topics as text[]), cast(:topic_ids as text[]))"),
             topics=list(topic_ids),

@@ -2,7 +2,7 @@
 
 The state's part of KIP-1191: batches of ARCHIVING records under a number that is durable before anything is
 produced, and their end once the broker confirmed them (``sql/functions/40_dead_letters/batches.sql``). Writing them
-to the topic is ``sharequeue.deadletters.writer``'s matter.
+to the topic is in ``sharequeue.deadletters.writer``.
 """
 
 from __future__ import annotations

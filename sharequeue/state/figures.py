@@ -1,7 +1,7 @@
 """What is the state of share-partitions, in figures?
 
 Read only: the views of ``sql/functions/81_views`` and ``sharequeue.verify`` as values. Lag is KIP-1226's. The history
-of the figures is ``sharequeue.state.reports``'s matter.
+of the figures is in ``sharequeue.state.reports``.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ UPDATES_PER_SNAPSHOT = 500
 """Kafka's default of ``share.coordinator.snapshot.update.records.per.snapshot``."""
 
 RETENTION = timedelta(days=7)
-"""How long the journal is kept where nobody says otherwise, as long as a topic's log by Kafka's default."""
+"""How long the journal is kept by default: as long as a topic's log by Kafka's default."""
 
 _LOCK_NOT_AVAILABLE = "55P03"
 
@@ -216,7 +216,7 @@ class Journal:
     ) -> Replay | None:
         """The state as the journal has it: from a snapshot on, up to and with the change ``until``.
 
-        From the latest snapshot that will do, to the end of the journal, where nothing is said. None when there is
+        From the latest snapshot that will do, by default to the end of the journal. None when there is
         no snapshot to begin from, or the share-partition is not initialised.
         """
         if snapshot is None:

@@ -35,7 +35,7 @@ from sharequeue.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput,
 A_CALL = 200
 """Share-partitions in one call: their rows are locked for about 0.1 s. The functions refuse more than a thousand."""
 OBSERVED_AT_ONCE = 10_000
-"""Of these only the rows are locked of which the broker says something new."""
+"""Of these only the rows are locked whose log offsets have changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Many:
         self._database = database
 
     def observe(self, seen: Sequence[LogSeen]) -> dict[SharePartition, str | None]:
-        """Record what the broker said of many logs of one group, as ``State.observe``; return their status.
+        """Record the offsets of many logs of one group, as ``State.observe``; return their status.
 
         Only what changed is written. In several calls where there are more than ``OBSERVED_AT_ONCE``.
         """

@@ -106,7 +106,7 @@ class State:
     def observe(
         self, at: SharePartition, topic_id: str, log_start: int, log_end: int, last_stable_offset: int
     ) -> str | None:
-        """Record what the broker said of the log; a log start past SPSO moves SPSO (R-LS).
+        """Record the log offsets that the broker returned; a log start past SPSO moves SPSO (R-LS).
 
         Return the share-partition's status, None when it is not initialised.
         """
@@ -231,9 +231,9 @@ class State:
     def release(self, group_id: str, member_id: str, *, cancelled: bool = False, refund: bool = False) -> int:
         """Give back everything that a member holds in a group; return how many records that was.
 
-        ``cancelled`` says that a person or the scheduler stopped the run: its records are no suspects, and where
+        ``cancelled``: a person or the scheduler stopped the run: its records are no suspects, and where
         the group config ``sharequeue.cancelled.run.refund.enable`` is on they get their delivery back.
-        ``refund`` says the same of a run in which no record was at fault, and gives the delivery back in any case.
+        ``refund``: the same for a run in which no record was at fault; the delivery is given back in any case.
         """
         return self._release(group_id, member_id, None, cancelled, refund)
 
