@@ -34,7 +34,8 @@ def spark_archive(jars: Path, environment: Mapping[str, str] = os.environ) -> Pa
     home = environment.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
     spec = importlib.util.find_spec("pyspark")
-    package = str(Path(spec.origin).parent) if spec is not None and spec.origin else None
+    # PySpark follows links to itself.
+    package = str(Path(spec.origin).resolve().parent) if spec is not None and spec.origin else None
     spark = environment.get("SPARK_HOME") or package
     return _archive(jars, "spark", Path(java), Path(spark) / "jars") if java and spark else None
 
