@@ -104,7 +104,7 @@ class Launcher:
                     **dagster_ui.environment(self._settings),
                     "DAGSTER_EXECUTE_RUN_ARGS": serialize_value(arguments),
                 },
-                cwd=dagster_ui.repository(),
+                cwd=dagster_ui.project(),
                 pass_fds=(self._lock,),
                 # Ctrl-C is for the demo, which passes it on once and waits.
                 start_new_session=True,
@@ -236,7 +236,7 @@ def stage_of(line: str) -> str | None:
 def _origin() -> JobPythonOrigin:
     """Where the run's process finds the job's code."""
     repository = ReconstructableRepository.for_module(
-        _LOCATION["module_name"], "defs", str(dagster_ui.repository())
+        _LOCATION["module_name"], "defs", str(dagster_ui.project())
     )
     return repository.get_reconstructable_job(NAME).get_python_origin()
 
@@ -246,7 +246,7 @@ def _remote_origin() -> RemoteJobOrigin:
     target = LoadableTargetOrigin(
         executable_path=sys.executable,
         module_name=_LOCATION["module_name"],
-        working_directory=str(dagster_ui.repository()),
+        working_directory=str(dagster_ui.project()),
     )
     location = ManagedGrpcPythonEnvCodeLocationOrigin(target, _LOCATION["location_name"])
     return RemoteJobOrigin(RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME), NAME)

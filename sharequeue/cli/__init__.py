@@ -17,6 +17,7 @@ from sharequeue.cli import (
     deadletters,
     doctor,
     groups,
+    init,
     journal,
     offsets,
     run,
@@ -41,7 +42,7 @@ def command() -> None:
     """Share groups over Kafka topics, for batch: the queue, its servers, its state."""
 
 
-for module in (stack, doctor, service, run, schema, groups, offsets, state, journal, deadletters, acls):
+for module in (init, stack, doctor, service, run, schema, groups, offsets, state, journal, deadletters, acls):
     for each in module.COMMANDS:
         command.add_command(each)
 

@@ -1,8 +1,9 @@
-"""`sharequeue up`, `down`, `status`, `reset`: the embedded stack."""
+"""`sharequeue up`, `down`, `status`, `reset`, `env`: the embedded stack."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 
@@ -82,4 +83,17 @@ def reset(home: Path | None, yes: bool, dry_run: bool) -> None:
     print_line(f"removed from {data_folder.path}: {', '.join(path.name for path in removed)}")
 
 
-COMMANDS = (up, down, status, reset)
+@click.command()
+@home_option
+def env(home: Path | None) -> None:
+    """Print what Dagster's own commands need, for a shell: `eval "$(sharequeue env)"`, then `dg list defs`.
+
+    It has the password of Dagster's database in it.
+    """
+    settings = Settings.load(home)
+    dagster_ui.prepare(Home.at(settings.home))
+    for name, value in dagster_ui.addresses(settings).items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+
+
+COMMANDS = (up, down, status, reset, env)

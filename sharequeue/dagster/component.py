@@ -10,6 +10,7 @@ from sharequeue.dagster.assets.accepted import Processing, process
 from sharequeue.dagster.definitions import share_group_defs
 from sharequeue.dagster.lineage import AssetData
 from sharequeue.dagster.names import dagster_names
+from sharequeue.dagster.scaffolder import ShareGroupScaffolder
 from sharequeue.dagster.share_group import ShareGroup
 
 _translation = TranslationFnResolver[AssetData](
@@ -17,6 +18,7 @@ _translation = TranslationFnResolver[AssetData](
 )
 
 
+@dg.scaffold_with(ShareGroupScaffolder)
 class ShareGroupComponent(ShareGroup, dg.Component):
     """A share group: its assets, checks, sensor, schedule and jobs, from a `defs.yaml`.
 

@@ -1,7 +1,8 @@
 """Dagster's webserver and daemon against the embedded stack, as processes.
 
-Dagster is started, never imported. Its instance settings are the repository's `dagster.yaml`, copied into
-`<home>/dagster`, so that what it writes stays in the data folder.
+Dagster is started, never imported. What it loads is the `workspace.yaml` of the working directory, or else of the
+checkout. Its instance settings are a `dagster.yaml` copied into `<home>/dagster`, so that what it writes stays in the
+data folder.
 """
 
 from __future__ import annotations
@@ -19,42 +20,64 @@ from sharequeue.local.preflight import StackError
 from sharequeue.local.processes import Start
 from sharequeue.settings import Settings
 
-__all__ = ["NAMES", "environment", "prepare", "start", "stop"]
+__all__ = ["NAMES", "addresses", "environment", "prepare", "project", "start", "stop"]
 
+WORKSPACE, INSTANCE = "workspace.yaml", "dagster.yaml"
+_PACKAGE = Path(__file__).resolve().parents[1]
+_CHECKOUT = _PACKAGE.parent
 WEBSERVER = "dagster-webserver"
 DAEMON = "dagster-daemon"
 NAMES = (WEBSERVER, DAEMON)
 
 
-def repository() -> Path:
-    """Return the folder with `workspace.yaml` and `dagster.yaml`: the checkout this package is from."""
-    root = Path(__file__).resolve().parents[2]
-    for name in ("workspace.yaml", "dagster.yaml"):
-        if not (root / name).is_file():
-            raise StackError(f"No {name} in {root}: the UI starts from a checkout of the project.")
-    return root
+def project() -> Path:
+    """Return the folder whose `workspace.yaml` says what Dagster loads: the working directory, or else the checkout
+    that this package is from.
+
+    Raises StackError where neither has one.
+    """
+    for folder in (Path.cwd(), _CHECKOUT):
+        if (folder / WORKSPACE).is_file():
+            return folder
+    raise StackError(
+        f"No {WORKSPACE} in {Path.cwd()}: start the UI from the folder of a project. `sharequeue init` makes one."
+    )
 
 
 def prepare(home: Home) -> Path:
-    """Put the instance settings into the home's `DAGSTER_HOME` and return it."""
+    """Put the instance settings into the home's `DAGSTER_HOME` and return it.
+
+    They are the project's own `dagster.yaml` where it has one, else the one that this package brings.
+    """
     home.create()
-    wanted = (repository() / "dagster.yaml").read_text()
-    target = home.dagster / "dagster.yaml"
+    wanted = _instance_settings().read_text()
+    target = home.dagster / INSTANCE
     if not target.exists() or target.read_text() != wanted:
         target.write_text(wanted)
     return home.dagster
 
 
-def environment(settings: Settings) -> dict[str, str]:
-    """Return the environment in which Dagster, and the runs it launches, find the stack."""
-    addresses = {
+def _instance_settings() -> Path:
+    for found in (Path.cwd() / INSTANCE, _CHECKOUT / INSTANCE, _PACKAGE / f"_{INSTANCE}"):
+        if found.is_file():
+            return found
+    raise StackError(f"No {INSTANCE} in {_PACKAGE}: the installation is incomplete, install it again.")
+
+
+def addresses(settings: Settings) -> dict[str, str]:
+    """Return the variables by which Dagster, and the runs it launches, find the stack."""
+    return {
         "SHAREQUEUE_HOME": str(settings.home),
         "SHAREQUEUE_DAGSTER_URL": settings.dagster_url,
         "DAGSTER_HOME": str(Home.at(settings.home).dagster),
     }
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """Return the whole environment of Dagster's processes."""
     # Beside our interpreter, so that `dagster` means the environment's own.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return {**os.environ, **addresses, "PATH": path}
+    return {**os.environ, **addresses(settings), "PATH": path}
 
 
 def start(settings: Settings, progress: Progress) -> str:
@@ -62,8 +85,8 @@ def start(settings: Settings, progress: Progress) -> str:
     home = Home.at(settings.home)
     with home.lock(progress):
         prepare(home)
-        root = repository()
-        workspace = ("-w", str(root / "workspace.yaml"))
+        root = project()
+        workspace = ("-w", str(root / WORKSPACE))
         daemon = processes.find(home, DAEMON)
         if daemon is None:
             command = [_program("dagster-daemon"), "run", *workspace]

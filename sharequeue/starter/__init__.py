@@ -1,0 +1,104 @@
+"""A project to begin with: a queue in a `defs.yaml`, its handler, its dead-letter topic, sample records, a test.
+
+The files are in `files/`, with `$names` that are filled in.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+from sharequeue.names import is_topic_name, shown, too_long, topic_name_problem
+
+__all__ = ["NotEmpty", "Starter"]
+
+_FILES = Path(__file__).parent / "files"
+_ENDING = ".template"
+
+
+class NotEmpty(Exception):
+    """A file of the project is there already; nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """What the project is about. Raises ValueError for names that cannot be used."""
+
+    group: str
+    topic: str
+    package: str
+
+    def __post_init__(self) -> None:
+        for name in (self.topic, f"dlq.{self.topic}"):
+            if problem := topic_name_problem(name):
+                raise ValueError(problem)
+        if problem := too_long("group id", self.group):
+            raise ValueError(problem)
+        if not is_topic_name(self.group):
+            # Kafka allows any text; in YAML, Python and a shell only these need no quotes.
+            raise ValueError(
+                f"the group id {shown(self.group)} cannot be written everywhere as it is: use letters, digits, dots, "
+                "underscores and hyphens"
+            )
+        if not _identifier(self.package):
+            raise ValueError(
+                f"the package {shown(self.package)} cannot be imported: use letters, digits and underscores"
+            )
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write the project into `folder`, which is made; return its files.
+
+        Raises NotEmpty, and writes nothing, where one of them is there already.
+        """
+        texts = {folder / path: text for path, text in self._files().items()}
+        if there := sorted(path for path in texts if path.exists()):
+            raise NotEmpty(f"{there[0]} is there already: give an empty folder. Nothing was written.")
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return sorted(texts)
+
+    @property
+    def name(self) -> str:
+        """The group's id as the name of a module, a function and a folder."""
+        name = re.sub(r"[^A-Za-z0-9_]", "_", self.group)
+        return (
+            name if _identifier(name) and name not in ("samples", "definitions", "defs") else f"{name}_queue"
+        )
+
+    @property
+    def defs_yaml(self) -> str:
+        """The queue's `defs.yaml`."""
+        return self._text(_FILES / "package" / "defs" / "name" / f"defs.yaml{_ENDING}")
+
+    @property
+    def handler(self) -> str:
+        """The module of its handler."""
+        return self._text(_FILES / "package" / f"module.py{_ENDING}")
+
+    def _text(self, file: Path) -> str:
+        names = {"group": self.group, "topic": self.topic, "package": self.package}
+        called = dict.fromkeys(("name", "module", "function"), self.name)
+        return Template(file.read_text()).substitute({**names, **called})
+
+    def _files(self) -> Mapping[Path, str]:
+        called = {
+            "package": self.package,
+            "name": self.name,
+            "module.py": f"{self.name}.py",
+            "test_name.py": f"test_{self.name}.py",
+            "gitignore": ".gitignore",
+        }
+        made = {}
+        for file in _FILES.rglob(f"*{_ENDING}"):
+            inside = file.relative_to(_FILES).with_name(file.name.removesuffix(_ENDING))
+            made[Path(*(called.get(part, part) for part in inside.parts))] = self._text(file)
+        return made
+
+
+def _identifier(name: str) -> bool:
+    return name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
