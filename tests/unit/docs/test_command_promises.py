@@ -11,7 +11,7 @@ from sharequeue.cli import command
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "operations.md"
 READS = {
-    *("status", "doctor", "verify", "groups list", "groups describe", "state leases", "acls list"),
+    *("status", "env", "doctor", "verify", "groups list", "groups describe", "state leases", "acls list"),
     *("dlq list", "dlq show", "journal changes", "journal days", "journal verify"),
 }
 
