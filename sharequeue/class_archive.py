@@ -16,7 +16,16 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ["QUIET", "archive_options", "broker_archive", "folder_of", "quoted", "spark_archive"]
+__all__ = [
+    "QUIET",
+    "archive_options",
+    "broker_archive",
+    "folder_of",
+    "is_whole",
+    "length_of",
+    "quoted",
+    "spark_archive",
+]
 
 QUIET = "-Xlog:cds*=off"
 """No word of an archive that does not fit."""
@@ -50,9 +59,22 @@ def archive_options(archive: Path | None, environment: Mapping[str, str] = os.en
     chosen = (
         environment.get(name, "") for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
     )
-    if archive is None or not os.access(archive, os.R_OK) or any(map(_CHOSEN.search, chosen)):
+    if archive is None or not is_whole(archive) or any(map(_CHOSEN.search, chosen)):
         return []
     return [f"-XX:SharedArchiveFile={archive}", QUIET]
+
+
+def is_whole(archive: Path) -> bool:
+    """Whether an archive is there, can be read, and is as long as when it was made: a JVM aborts on one cut short."""
+    try:
+        return os.access(archive, os.R_OK) and str(archive.stat().st_size) == length_of(archive).read_text()
+    except OSError:
+        return False
+
+
+def length_of(archive: Path) -> Path:
+    """Name the file that says how long an archive is."""
+    return archive.with_suffix(".length")
 
 
 def quoted(options: list[str]) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from sharequeue.class_archive import broker_archive, folder_of, spark_archive
+from sharequeue.class_archive import broker_archive, folder_of, is_whole, length_of, spark_archive
 from sharequeue.local import kafka, ports, processes
 from sharequeue.local.home import Home, write_json
 from sharequeue.local.preflight import StackError, find_java
@@ -72,7 +72,7 @@ def missing(jars: Path, java: Path, environment: Mapping[str, str] = os.environ)
     return [
         (archive, train)
         for archive, train in wanted
-        if archive is not None and not archive.exists() and not _failed(archive).exists()
+        if archive is not None and not is_whole(archive) and not _failed(archive).exists()
     ]
 
 
@@ -90,6 +90,7 @@ def make_all(folder: Path, archives: Callable[[], list[tuple[Path, Train]]]) -> 
         for path in folder.glob("*.jsa"):
             if path.stat().st_atime < time.time() - KEPT_SECONDS:
                 path.unlink()
+                length_of(path).unlink(missing_ok=True)
 
 
 def keep_whole(archive: Path, train: Train) -> None:
@@ -107,7 +108,9 @@ def keep_whole(archive: Path, train: Train) -> None:
     except (StackError, OSError, subprocess.SubprocessError):
         whole = False
     if whole:
+        length = str(staged.stat().st_size)
         staged.replace(archive)
+        length_of(archive).write_text(length)
     else:
         staged.unlink(missing_ok=True)
         _failed(archive).touch()

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from sharequeue.class_archive import QUIET, archive_options, broker_archive, folder_of, spark_archive
+from sharequeue.class_archive import (
+    QUIET,
+    archive_options,
+    broker_archive,
+    folder_of,
+    length_of,
+    spark_archive,
+)
 from sharequeue.local import jars
 from sharequeue.local.class_archives import keep_whole
 from sharequeue.local.preflight import find_java
@@ -56,6 +63,7 @@ def test_an_archive_that_does_not_fit_is_ignored_without_a_word(
         archive = own  # the path of the jars is another
     else:
         archive.write_bytes(b"" if kind == "empty" else b"nothing of the kind" * 1000)
+        length_of(archive).write_text(str(archive.stat().st_size))
     done = _broker_tool(jars_folder(), archive_options(archive, {}))
     assert (done.returncode, done.stderr) == (0, _broker_tool(jars_folder(), []).stderr)
     assert len(done.stdout.split()) == 1, done.stdout

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from sharequeue.class_archive import archive_options, broker_archive, folder_of, quoted, spark_archive
+from sharequeue.class_archive import (
+    archive_options,
+    broker_archive,
+    folder_of,
+    length_of,
+    quoted,
+    spark_archive,
+)
 from sharequeue.local import class_archives
 from sharequeue.local.preflight import find_java
 
@@ -50,6 +57,7 @@ def test_without_java_or_jars_there_is_no_archive(jars: Path, tmp_path: Path) ->
 def test_an_archive_chosen_in_the_environment_keeps_ours_away(tmp_path: Path, name: str) -> None:
     archive = tmp_path / "a b.jsa"
     archive.touch()
+    length_of(archive).write_text("0")
     assert quoted(archive_options(archive, {})).startswith(f'"-XX:SharedArchiveFile={archive}"')
     assert archive_options(archive, {name: "-Dx=1 -XX:SharedArchiveFile=/theirs.jsa"}) == []
     assert archive_options(archive, {name: "-Dx=1 -Xshare:off"}) == []
@@ -76,6 +84,9 @@ def test_of_two_makers_at_once_one_works_and_the_other_leaves(tmp_path: Path) ->
     go_on.set()
     first.join(30)
     assert archive.read_bytes() == b"a whole archive"
+    assert archive_options(archive, {})
+    archive.write_bytes(b"a whole")
+    assert archive_options(archive, {}) == [], "a JVM aborts on an archive that was cut short"
     assert len(tries) == 1
 
 
