@@ -14,9 +14,10 @@ from click.testing import CliRunner, Result
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from sharequeue.cli import command
+from sharequeue.cli import command, main
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
+from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from sharequeue.spark import HandlerError, Pipeline, pipeline
 from sharequeue.spark.output.folders import lease_folder
@@ -123,6 +124,7 @@ def run_command(
         "from sharequeue.spark import pipeline\n\n"
         f"@pipeline(group={job.group!r}, topics={list(job.topics)!r}, sink={job.sink!r})\n"
         "def orders(records):\n"
+        "    print('a line of the handler')\n"
         "    return records.withColumn('outcome', fn.col('value').cast('string'))\n\n"
         "broken = orders.handler\n"
     )
@@ -142,11 +144,47 @@ def test_the_command_runs_a_job(run_command: Callable[..., Result], job: Pipelin
     assert (tried.exit_code, state.figures.describe(job.group)) == (0, []), tried.output
     assert "tried on 2 records" in tried.stdout
     done = run_command("my_module:orders", "-o", "json", "--max-rounds", "1")
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.stdout)
+    assert done.exit_code == 3, done.output  # the released one waits
+    (line,) = done.stdout.splitlines()
+    report = json.loads(line)
     assert (report["accepted"], report["rejected"], report["released"]) == (4, 1, 1)
     assert [each["leased"] for each in report["rounds"]] == [6]
+    assert (report["left"], report["drained"]) == (1, False)
     assert "round 1: 6 records done" in done.stderr
+    assert "a line of the handler" in done.stderr
+
+
+def test_the_exit_code_says_what_is_left(
+    run_command: Callable[..., Result],
+    job: Pipeline,
+    state: State,
+    topics: Topics,
+    produce: Produce,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """3 while a record is left, 1 for a run that fails, 0 when all is done, 130 where somebody stops it."""
+    (topic,) = job.topics
+
+    def ends(*arguments: str) -> tuple[int, int | None]:
+        done = run_command("my_module:orders", "-o", "json", *arguments)
+        return done.exit_code, json.loads(done.stdout)["left"] if done.stdout else None
+
+    assert ends("--max-records", "1", "--max-rounds", "1") == (3, 5)
+    produce(topic, 1, ["no outcome"])
+    assert ends() == (1, None)
+    topic_id = topics.describe([topic])[topic].topic_id
+    for status in state.figures.describe(job.group):
+        state.administration.alter_offsets(status.share_partition, topic_id, status.log_end)
+    assert ends() == (0, 0)
+
+    def stopped(*arguments: object, **given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Pipeline, "run", stopped)
+    monkeypatch.setattr(sys, "argv", ["sharequeue", "run", "my_module:orders"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
 
 
 def test_what_is_wrong_with_a_job_is_one_line(run_command: Callable[..., Result]) -> None:
