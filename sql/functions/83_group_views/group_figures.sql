@@ -1,0 +1,38 @@
+-- The figures of each share group, as of now. finished_records are those that ended since the oldest report of the last
+-- hour, window_seconds ago; throughput is that a second, and time_to_drain_seconds how long the lag takes at that rate.
+-- They are null where they are not known: without such a report, and the last two also where nothing ended. Nothing that
+-- lags takes no time. oldest_age_seconds is that of oldest_records.
+create or replace view sharequeue.group_figures as
+select f.group_id, f.share_partitions, f.lag, f.in_flight, f.available, f.acquired, f.archiving, f.waiting,
+    f.delivery_complete_count, f.lost_records, f.accepted, f.rejected, f.exhausted, f.gap, f.leases, f.stuck_leases,
+    f.oldest_age_seconds, f.finished_records, f.window_seconds,
+    case when f.finished_records > 0 then f.finished_records / f.window_seconds end as throughput,
+    case when f.lag = 0 then 0 when f.finished_records > 0 then f.lag * f.window_seconds / f.finished_records end
+        as time_to_drain_seconds
+from (
+    select g.group_id, count(s.share_partition_id) as share_partitions, coalesce(sum(s.lag), 0)::bigint as lag,
+        coalesce(sum(s.in_flight), 0)::bigint as in_flight, coalesce(sum(s.available), 0)::bigint as available,
+        coalesce(sum(s.acquired), 0)::bigint as acquired, coalesce(sum(s.archiving), 0)::bigint as archiving,
+        coalesce(sum(s.waiting), 0)::bigint as waiting,
+        coalesce(sum(s.delivery_complete_count), 0)::bigint as delivery_complete_count,
+        coalesce(sum(s.lost_records), 0)::bigint as lost_records, coalesce(sum(s.accepted), 0)::bigint as accepted,
+        coalesce(sum(s.rejected), 0)::bigint as rejected, coalesce(sum(s.exhausted), 0)::bigint as exhausted,
+        coalesce(sum(s.gap), 0)::bigint as gap, coalesce(sum(s.leases), 0)::bigint as leases,
+        (select count(*) from sharequeue.stuck_leases l where l.group_id = g.group_id) as stuck_leases,
+        (select max(o.age_seconds) from sharequeue.oldest_records o where o.group_id = g.group_id)
+            as oldest_age_seconds,
+        sum(s.accepted + s.rejected + s.exhausted + s.gap - b.ended)::bigint as finished_records,
+        extract(epoch from sharequeue.clock() - min(b.reported_at))::double precision as window_seconds
+    from sharequeue.share_groups g
+    left join sharequeue.share_partition_status s using (group_id)
+    left join lateral (
+        select h.reported_at, (
+            select coalesce(sum(c.records), 0) from sharequeue.delivery_count_history c
+            where c.share_partition_id = h.share_partition_id and c.reported_at = h.reported_at) as ended
+        from sharequeue.share_partition_history h
+        where h.share_partition_id = s.share_partition_id
+            and h.reported_at between sharequeue.clock() - interval '1 hour' and sharequeue.clock() - interval '1 second'
+        order by h.reported_at limit 1
+    ) as b on true
+    group by g.group_id
+) as f;

@@ -1,0 +1,147 @@
+"""The figures of a group's report, against an independent count of what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import pytest
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.offsets import OffsetSet
+from sharequeue.state import State
+from sharequeue.state.group_report import GroupFigures, read_figures, read_report
+from sharequeue.state.reports import Reports
+from sharequeue.values import AcknowledgeType, SharePartition
+from tests.waiting import pass_time
+
+ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+
+
+@pytest.fixture
+def at_configs() -> Mapping[str, str | int]:
+    """Released records come again at once."""
+    return {"sharequeue.retry.backoff.ms": 0}
+
+
+def work(state: State, at: SharePartition, records: int, **kinds: tuple[int, int]) -> None:
+    lease = state.acquire(at, "m", None, records)
+    assert lease is not None
+    state.acknowledge(lease, {AcknowledgeType[kind]: OffsetSet.of(run) for kind, run in kinds.items()})
+
+
+def test_throughput_and_time_to_drain(private_database: Database, at: SharePartition) -> None:
+    """100 records of 1,000 end in 100 seconds: one a second, and 900 seconds for the rest. Each interval between two
+    reports has its own rate."""
+    state, reports = State(private_database), Reports(private_database)
+    assert read_figures(private_database, at.group_id).throughput is None
+    reports.record(at.group_id)
+    pass_time(private_database, 50)
+    work(state, at, 100, ACCEPT=(0, 90), REJECT=(90, 100))
+    reports.record(at.group_id)
+    pass_time(private_database, 50)
+    batch = state.dead_letters.open(at, 100)
+    assert batch is not None
+    state.dead_letters.close(at, batch.sequence)
+    figures = read_figures(private_database, at.group_id)
+    assert (figures.finished_records, figures.lag, figures.accepted, figures.rejected) == (100, 900, 90, 10)
+    assert figures.throughput == pytest.approx(1, rel=0.1)
+    assert figures.time_to_drain_seconds == pytest.approx(900, rel=0.1)
+    reports.record(at.group_id)
+    rows = private_database.rows(
+        sa.text("select finished_records, records_per_second from sharequeue.throughput order by reported_at")
+    )
+    assert [row["finished_records"] for row in rows] == [90, 10]
+    assert rows[0]["records_per_second"] == pytest.approx(1.8, rel=0.1)
+    report = read_report(private_database, at.group_id)
+    assert [moment.lag for moment in report.moments] == [1000, 910, 900]
+    assert [round(rate, 1) for _, rate in report.rates()] == [1.8, 0.2]
+    # Nothing ended since the only report of the last hour: no rate, and no time to drain.
+    pass_time(private_database, 3550)
+    reports.record(at.group_id)
+    pass_time(private_database, 100)
+    figures = read_figures(private_database, at.group_id)
+    assert (figures.finished_records, figures.throughput, figures.time_to_drain_seconds) == (0, None, None)
+
+
+def test_the_window_is_that_of_the_state(private_database: Database, at: SharePartition) -> None:
+    """Each offset between SPSO and SPEO is in exactly one state, the one that its acknowledgement asked for."""
+    state = State(private_database)
+    work(state, at, 20, ACCEPT=(5, 10), REJECT=(10, 12), RELEASE=(12, 15))
+    (window,) = read_report(private_database, at.group_id).windows
+    assert (window.spso, window.speo) == (0, 20)
+    assert window.states == {
+        "acquired": OffsetSet.of((0, 5), (15, 20)),
+        "acknowledged": OffsetSet.of((5, 10)),
+        "archiving": OffsetSet.of((10, 12)),
+        "available": OffsetSet.of((12, 15)),
+    }
+    rows = private_database.rows(sa.text("select sum(records) as records from sharequeue.in_flight_windows"))
+    assert rows[0]["records"] == 20
+
+
+def test_the_oldest_record_waits_since_a_report_saw_it(
+    private_database: Database, at: SharePartition
+) -> None:
+    """Its age is that of the first report with it in the log; a finished record takes its age with it."""
+    state, reports = State(private_database), Reports(private_database)
+    reports.record(at.group_id)
+    pass_time(private_database, 100)
+    state.observe(at, "id", 0, 1500, 1500)
+    reports.record(at.group_id)
+    pass_time(private_database, 100)
+    (oldest,) = read_report(private_database, at.group_id).oldest
+    assert (oldest.oldest_offset, oldest.oldest_state) == (0, "fresh")
+    assert oldest.age_seconds == pytest.approx(200, abs=20)
+    work(state, at, 1000, ACCEPT=(0, 1000))
+    (oldest,) = read_report(private_database, at.group_id).oldest
+    assert oldest.oldest_offset == 1000
+    assert oldest.age_seconds == pytest.approx(100, abs=20)
+    work(state, at, 500, ACCEPT=(1000, 1500))
+    report = read_report(private_database, at.group_id)
+    assert (report.oldest, report.figures.oldest_age_seconds) == ([], None)
+
+
+def test_stuck_leases_say_why(private_database: Database, at: SharePartition) -> None:
+    """A lock that lapsed long ago and was not settled, and one whose member is gone; a lease at work is none."""
+    state = State(private_database)
+    assert state.acquire(at, "silent", None, 10) is not None
+    assert read_report(private_database, at.group_id).stuck == []
+    pass_time(private_database, 700)
+    report = read_report(private_database, at.group_id)
+    (stuck,) = report.stuck
+    assert (stuck.member_id, stuck.records, report.figures.stuck_leases) == ("silent", 10, 1)
+    assert stuck.reason == "its lock lapsed, and nothing has settled it"
+    # The next acquire settles it. That this lease has a member, who is gone, is written by hand.
+    assert state.acquire(at, "gone", None, 10) is not None
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql("update sharequeue.leases set member_epoch = 3")
+    (stuck,) = read_report(private_database, at.group_id).stuck
+    assert (stuck.member_id, stuck.reason) == ("gone", "its member is gone")
+
+
+def test_causes_by_day(private_database: Database, at: SharePartition) -> None:
+    """Dead letters are counted on the day on which they were written, by cause, the dropped ones apart."""
+    state = State(private_database)
+    for dropped in (False, True):
+        lease = state.acquire(at, "m", None, 4)
+        assert lease is not None
+        state.acknowledge(lease, {REJECT: lease.offsets})
+        batch = state.dead_letters.open(at, 100)
+        assert batch is not None
+        state.dead_letters.close(at, batch.sequence, dropped=dropped)
+        pass_time(private_database, 86_400)
+    causes = read_report(private_database, at.group_id).causes
+    assert [(c.cause, c.written_records, c.dropped_records) for c in causes] == [
+        ("rejected", 4, 0),
+        ("rejected", 0, 4),
+    ]
+    assert causes[0].day == datetime.now(UTC).date()
+
+
+def test_a_group_without_anything(private_database: Database) -> None:
+    """An unknown group has a report of zeros, and nothing is divided by nothing."""
+    report = read_report(private_database, "nobody")
+    assert report.figures == GroupFigures("nobody")
+    assert (report.rates(), report.windows, report.causes) == ([], [], [])
