@@ -1,8 +1,8 @@
 """What does a report on a whole share group say, now and over the last day?
 
 Read only: the views of ``sql/functions/82_report_views`` and ``83_group_views``, and the history that
-``Reports.record`` has written, as values. Pages, pictures and metadata are made of these elsewhere. What grows with the
-number of share-partitions is bounded here: a report on a thousand of them is as long as one on fifty.
+``Reports.record`` has written, as values. Pages, pictures and metadata are made of these elsewhere. What grows with
+the number of share-partitions is bounded here: a report on a thousand of them is as long as one on fifty.
 """
 
 from __future__ import annotations
