@@ -1127,6 +1127,29 @@ CREATE TABLE sharequeue.dead_letter_runs (
     CONSTRAINT dead_letter_runs_cause_known CHECK ((cause = ANY (ARRAY['rejected'::text, 'exceeded'::text])))
 );
 
+CREATE VIEW sharequeue.written_dead_letters (
+    group_id text,
+    topic text,
+    partition integer,
+    sequence bigint,
+    cause text,
+    delivery_count smallint,
+    offsets int8multirange,
+    written_at timestamp with time zone,
+    dropped boolean
+);
+
+CREATE VIEW sharequeue.dead_letter_causes (
+    day date,
+    group_id text,
+    topic text,
+    partition integer,
+    cause text,
+    delivery_count smallint,
+    written_records bigint,
+    dropped_records bigint
+);
+
 CREATE TABLE sharequeue.held_dead_letters (
     share_partition_id bigint NOT NULL,
     reason text NOT NULL,
@@ -1148,6 +1171,16 @@ CREATE TABLE sharequeue.delivery_count_history (
     outcome text NOT NULL,
     delivery_count smallint NOT NULL,
     records bigint NOT NULL
+);
+
+CREATE VIEW sharequeue.delivery_count_reports (
+    reported_at timestamp with time zone,
+    group_id text,
+    topic text,
+    partition integer,
+    outcome text,
+    delivery_count smallint,
+    records bigint
 );
 
 CREATE TABLE sharequeue.delivery_counts (
@@ -1203,6 +1236,20 @@ CREATE TABLE sharequeue.group_configs (
     value text NOT NULL
 );
 
+CREATE VIEW sharequeue.held_leases (
+    lease_id bigint,
+    group_id text,
+    topic text,
+    partition integer,
+    member_id text,
+    acquired_at timestamp with time zone,
+    expires_at timestamp with time zone,
+    seconds_left double precision,
+    records bigint,
+    offsets int8multirange,
+    highest_delivery_count smallint
+);
+
 CREATE TABLE sharequeue.members (
     group_id text NOT NULL,
     member_id text NOT NULL,
@@ -1219,6 +1266,77 @@ CREATE TABLE sharequeue.members (
     CONSTRAINT members_member_id_length CHECK (((length(member_id) >= 1) AND (length(member_id) <= 36)))
 );
 
+CREATE TABLE sharequeue.observations (
+    group_id text NOT NULL,
+    topic text NOT NULL,
+    observed_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
+CREATE TABLE sharequeue.share_partition_history (
+    reported_at timestamp with time zone NOT NULL,
+    share_partition_id bigint NOT NULL,
+    spso bigint NOT NULL,
+    speo bigint NOT NULL,
+    log_start bigint NOT NULL,
+    log_end bigint NOT NULL,
+    lag bigint NOT NULL,
+    acquired bigint NOT NULL,
+    available bigint NOT NULL,
+    archiving bigint NOT NULL,
+    delivery_complete_count bigint NOT NULL
+);
+
+CREATE VIEW sharequeue.share_partition_status (
+    share_partition_id bigint,
+    group_id text,
+    topic text,
+    partition integer,
+    topic_id text,
+    status text,
+    state_epoch integer,
+    spso bigint,
+    speo bigint,
+    log_start bigint,
+    log_end bigint,
+    last_stable_offset bigint,
+    observed_at timestamp with time zone,
+    delivery_complete_count bigint,
+    lag bigint,
+    in_flight bigint,
+    available bigint,
+    acquired bigint,
+    archiving bigint,
+    lost_records bigint,
+    highest_delivery_count integer,
+    leases bigint,
+    next_expiry timestamp with time zone,
+    waiting bigint,
+    oldest_offset bigint,
+    oldest_state text,
+    oldest_since timestamp with time zone,
+    paused_reason text,
+    fault text,
+    accepted bigint,
+    rejected bigint,
+    exhausted bigint,
+    gap bigint,
+    no_dlq bigint,
+    dropped_letters bigint,
+    held_reason text,
+    waiting_until timestamp with time zone
+);
+
+CREATE VIEW sharequeue.oldest_records (
+    group_id text,
+    topic text,
+    partition integer,
+    oldest_offset bigint,
+    oldest_state text,
+    waits_since timestamp with time zone,
+    age_seconds double precision
+);
+
 CREATE TABLE sharequeue.share_groups (
     group_id text NOT NULL,
     group_epoch integer DEFAULT 1 NOT NULL,
@@ -1227,6 +1345,43 @@ CREATE TABLE sharequeue.share_groups (
     metadata_hash text,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     CONSTRAINT share_groups_group_id_not_empty CHECK ((group_id <> ''::text))
+);
+
+CREATE VIEW sharequeue.stuck_leases (
+    lease_id bigint,
+    group_id text,
+    topic text,
+    partition integer,
+    member_id text,
+    acquired_at timestamp with time zone,
+    expires_at timestamp with time zone,
+    records bigint,
+    held_seconds double precision,
+    reason text
+);
+
+CREATE VIEW sharequeue.group_figures (
+    group_id text,
+    share_partitions bigint,
+    lag bigint,
+    in_flight bigint,
+    available bigint,
+    acquired bigint,
+    archiving bigint,
+    waiting bigint,
+    delivery_complete_count bigint,
+    lost_records bigint,
+    accepted bigint,
+    rejected bigint,
+    exhausted bigint,
+    gap bigint,
+    leases bigint,
+    stuck_leases bigint,
+    oldest_age_seconds double precision,
+    finished_records bigint,
+    window_seconds double precision,
+    throughput double precision,
+    time_to_drain_seconds double precision
 );
 
 CREATE VIEW sharequeue.group_list (
@@ -1255,20 +1410,6 @@ CREATE TABLE sharequeue.grown_topics (
     partitions integer NOT NULL
 );
 
-CREATE VIEW sharequeue.held_leases (
-    lease_id bigint,
-    group_id text,
-    topic text,
-    partition integer,
-    member_id text,
-    acquired_at timestamp with time zone,
-    expires_at timestamp with time zone,
-    seconds_left double precision,
-    records bigint,
-    offsets int8multirange,
-    highest_delivery_count smallint
-);
-
 CREATE VIEW sharequeue.in_flight_offsets (
     share_partition_id bigint,
     first_offset bigint,
@@ -1280,6 +1421,17 @@ CREATE VIEW sharequeue.in_flight_offsets (
     isolate bigint,
     not_before timestamp with time zone,
     cause text,
+    offsets int8multirange
+);
+
+CREATE VIEW sharequeue.in_flight_windows (
+    group_id text,
+    topic text,
+    partition integer,
+    spso bigint,
+    speo bigint,
+    state text,
+    records bigint,
     offsets int8multirange
 );
 
@@ -1422,13 +1574,6 @@ CREATE TABLE sharequeue.kafka_cluster (
     CONSTRAINT kafka_cluster_singleton CHECK (singleton)
 );
 
-CREATE TABLE sharequeue.observations (
-    group_id text NOT NULL,
-    topic text NOT NULL,
-    observed_at timestamp with time zone NOT NULL
-)
-WITH (fillfactor='50');
-
 CREATE TABLE sharequeue.redrive_batches (
     dead_letter_topic text NOT NULL,
     topic_id text NOT NULL,
@@ -1507,20 +1652,6 @@ CREATE UNLOGGED TABLE sharequeue.service_run (
     CONSTRAINT service_run_singleton CHECK (singleton)
 );
 
-CREATE TABLE sharequeue.share_partition_history (
-    reported_at timestamp with time zone NOT NULL,
-    share_partition_id bigint NOT NULL,
-    spso bigint NOT NULL,
-    speo bigint NOT NULL,
-    log_start bigint NOT NULL,
-    log_end bigint NOT NULL,
-    lag bigint NOT NULL,
-    acquired bigint NOT NULL,
-    available bigint NOT NULL,
-    archiving bigint NOT NULL,
-    delivery_complete_count bigint NOT NULL
-);
-
 CREATE VIEW sharequeue.share_partition_reports (
     reported_at timestamp with time zone,
     group_id text,
@@ -1535,46 +1666,6 @@ CREATE VIEW sharequeue.share_partition_reports (
     available bigint,
     archiving bigint,
     delivery_complete_count bigint
-);
-
-CREATE VIEW sharequeue.share_partition_status (
-    share_partition_id bigint,
-    group_id text,
-    topic text,
-    partition integer,
-    topic_id text,
-    status text,
-    state_epoch integer,
-    spso bigint,
-    speo bigint,
-    log_start bigint,
-    log_end bigint,
-    last_stable_offset bigint,
-    observed_at timestamp with time zone,
-    delivery_complete_count bigint,
-    lag bigint,
-    in_flight bigint,
-    available bigint,
-    acquired bigint,
-    archiving bigint,
-    lost_records bigint,
-    highest_delivery_count integer,
-    leases bigint,
-    next_expiry timestamp with time zone,
-    waiting bigint,
-    oldest_offset bigint,
-    oldest_state text,
-    oldest_since timestamp with time zone,
-    paused_reason text,
-    fault text,
-    accepted bigint,
-    rejected bigint,
-    exhausted bigint,
-    gap bigint,
-    no_dlq bigint,
-    dropped_letters bigint,
-    held_reason text,
-    waiting_until timestamp with time zone
 );
 
 ALTER TABLE sharequeue.share_partitions ALTER COLUMN share_partition_id ADD GENERATED ALWAYS AS IDENTITY (
@@ -1592,23 +1683,22 @@ CREATE TABLE sharequeue.state_identity (
     CONSTRAINT state_identity_one_row CHECK (only_row)
 );
 
+CREATE VIEW sharequeue.throughput (
+    group_id text,
+    topic text,
+    partition integer,
+    since timestamp with time zone,
+    reported_at timestamp with time zone,
+    seconds double precision,
+    finished_records bigint,
+    records_per_second double precision
+);
+
 CREATE TABLE sharequeue.topics (
     topic text NOT NULL,
     topic_id text NOT NULL,
     partitions integer NOT NULL,
     seen_at timestamp with time zone NOT NULL
-);
-
-CREATE VIEW sharequeue.written_dead_letters (
-    group_id text,
-    topic text,
-    partition integer,
-    sequence bigint,
-    cause text,
-    delivery_count smallint,
-    offsets int8multirange,
-    written_at timestamp with time zone,
-    dropped boolean
 );
 
 ALTER TABLE ONLY sharequeue.journal ATTACH PARTITION sharequeue.journal_other DEFAULT;
