@@ -65,6 +65,8 @@ class StateResource(dg.ConfigurableResource[Any]):
 class SparkResource(dg.ConfigurableResource[Any]):
     """One Spark session per run, made at the first touch, stopped at the end of the run.
 
+    A session that the process has already is used, and left as it is.
+
     `conf` is Spark's own (memory, packages, credentials by `dg.EnvVar`) and wins over ours; `master` is the settings'
     when None.
     """
@@ -73,12 +75,16 @@ class SparkResource(dg.ConfigurableResource[Any]):
     master: str | None = None
     conf: dict[str, str] = Field(default={}, description="Spark's own configuration.")
     _session: Any = PrivateAttr(default=None)
+    _ours: bool = PrivateAttr(default=False)
 
     def session(self, app_name: str) -> "SparkSession":
         """The run's session; ``app_name`` counts at the first call."""
         if self._session is None:
+            from pyspark.sql import SparkSession as Session
+
             from sharequeue.spark.session import spark_session
 
+            self._ours = Session._instantiatedSession is None
             settings = self.settings.load()
             if self.master is not None:
                 settings = settings.replace(spark_master=self.master)
@@ -87,10 +93,10 @@ class SparkResource(dg.ConfigurableResource[Any]):
         return session
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Stop the session when there is one."""
-        if self._session is not None:
+        """Stop the session when this run has made one."""
+        if self._session is not None and self._ours:
             self._session.stop()
-            self._session = None
+        self._session = None
 
 
 def share_group_resources(

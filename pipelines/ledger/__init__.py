@@ -1,0 +1,1 @@
+"""Payments and refunds, from two topics, into one table in Postgres: each exactly once."""
