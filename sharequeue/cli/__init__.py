@@ -20,6 +20,7 @@ from sharequeue.cli import (
     init,
     journal,
     offsets,
+    replay,
     run,
     schema,
     service,
@@ -42,7 +43,21 @@ def command() -> None:
     """Share groups over Kafka topics, for batch: the queue, its servers, its state."""
 
 
-for module in (init, stack, doctor, service, run, schema, groups, offsets, state, journal, deadletters, acls):
+for module in (
+    init,
+    stack,
+    doctor,
+    service,
+    run,
+    replay,
+    schema,
+    groups,
+    offsets,
+    state,
+    journal,
+    deadletters,
+    acls,
+):
     for each in module.COMMANDS:
         command.add_command(each)
 

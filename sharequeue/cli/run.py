@@ -92,7 +92,7 @@ def run(
     try:
         # What the user's code prints is no figure.
         with nullcontext() if output == "text" else redirect_stdout(sys.stderr):
-            found = _job(job)
+            found = load_job(job)
             if tried is None:
                 report = found.run(
                     settings,
@@ -134,7 +134,7 @@ def _left(settings: Settings, job: Pipeline, report: RunReport) -> int:
     return sum(each.lag - each.archiving for each in found) + letters
 
 
-def _job(named: str) -> Pipeline:
+def load_job(named: str) -> Pipeline:
     """Import MODULE:JOB. Raises ClickException where there is none, BadParameter for another form."""
     from sharequeue.spark import Pipeline
 

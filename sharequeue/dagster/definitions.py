@@ -4,10 +4,13 @@ A plain function: `ShareGroupComponent` calls it with what a `defs.yaml` says, a
 by itself.
 """
 
+from typing import Any
+
 import dagster as dg
 
 from sharequeue.dagster.assets.accepted import Execute, accepted_asset, process
 from sharequeue.dagster.assets.dead_letters import dead_letters_asset
+from sharequeue.dagster.assets.replayed import replayed_asset
 from sharequeue.dagster.assets.reports import delivery_counts_asset, spso_and_lag_asset
 from sharequeue.dagster.assets.summaries import summary_asset
 from sharequeue.dagster.checks import dead_letter_checks, state_checks
@@ -17,6 +20,7 @@ from sharequeue.dagster.lineage import (
     DEAD_LETTERS,
     DELIVERY_COUNTS,
     REDRIVEN,
+    REPLAYED,
     SPSO_AND_LAG,
     Lineage,
     Translate,
@@ -52,6 +56,7 @@ def share_group_defs(
         description=f"Puts dead letters of share group {group.group} back to work; a dry run unless told to execute.",
     )
     schedule = group.automation.schedule
+    replayed = [replayed_asset(lineage[REPLAYED], group, group.backfill)] if group.backfill else []
     return dg.Definitions(
         assets=[
             accepted_asset(lineage[ACCEPTED], group, execute),
@@ -59,6 +64,7 @@ def share_group_defs(
             dead_letters_asset(lineage[DEAD_LETTERS], group),
             lineage[DEAD_LETTER_TOPIC],
             redriven,
+            *replayed,
             spso_and_lag_asset(lineage[SPSO_AND_LAG], group),
             delivery_counts_asset(lineage[DELIVERY_COUNTS], group),
         ],
@@ -66,9 +72,18 @@ def share_group_defs(
             dead_letter_checks(group, asset=lineage.key(DEAD_LETTERS), after=reported),
             state_checks(group, asset=lineage.key(SPSO_AND_LAG)),
         ],
-        jobs=[job, redrive_job],
+        jobs=[job, redrive_job, *(_replay_job(group, asset) for asset in replayed)],
         sensors=[lag_sensor(group)],
         schedules=[] if schedule is None else [_schedule(group, schedule)],
+    )
+
+
+def _replay_job(group: ShareGroup, asset: dg.AssetsDefinition) -> Any:
+    return dg.define_asset_job(
+        f"{group.name}_replay",
+        selection=dg.AssetSelection.assets(asset),
+        executor_def=dg.in_process_executor,
+        description=f"Replays records of share group {group.group} by day or hour; the live group stays as it is.",
     )
 
 

@@ -3,6 +3,7 @@
     kafka/<topic> → accepted → each summary
                     accepted → dead_letters → dead_letter_topic → redriven
                     accepted, dead_letters → spso_and_lag, delivery_counts
+    kafka/<topic> → replayed, where backfills are wanted
 
 The source topics are external assets that nobody has to define: Dagster shows what depends on them, and whoever
 fills them may define them under the same key. Every other key begins with the group's prefix, so that two groups
@@ -28,6 +29,7 @@ ACCEPTED, DEAD_LETTERS, DEAD_LETTER_TOPIC, REDRIVEN = (
     "redriven",
 )
 SPSO_AND_LAG, DELIVERY_COUNTS = "spso_and_lag", "delivery_counts"
+REPLAYED = "replayed"
 DEAD_LETTER_TOPIC_CONFIG = "errors.deadletterqueue.topic.name"
 
 
@@ -58,7 +60,7 @@ class Lineage:
         """The spec of an asset by its name here."""
         spec = self._translated[name]
         deps = [self.key(dep) for dep in _DEPS.get(name, (ACCEPTED,))]
-        if name == ACCEPTED:
+        if name in (ACCEPTED, REPLAYED):
             deps = [dg.AssetKey([TOPIC_PREFIX, topic]) for topic in self.group.topics]
         # What a translation has added stays.
         return spec.replace_attributes(deps=[*deps, *spec.deps])
@@ -121,6 +123,17 @@ def _about(group: ShareGroup) -> dict[str, tuple[str, set[str]]]:
             f"How many records of `{group.group}` ended how, after how many deliveries, since the group began.",
             {"postgres"},
         ),
+        **(
+            {
+                REPLAYED: (
+                    f"Records of {topics} by the time of their timestamps, once more through the handler of "
+                    f"`{group.group}`, into folders of their own. Nothing of the live group is touched.",
+                    {"kafka", "spark", "parquet"},
+                )
+            }
+            if group.backfill
+            else {}
+        ),
     }
 
 
@@ -145,6 +158,9 @@ def _commands(group: ShareGroup, name: str) -> Mapping[str, Any]:
         ACCEPTED: f"sharequeue run {group.pipeline}",
         SPSO_AND_LAG: f"sharequeue groups describe {group.group}",
         DELIVERY_COUNTS: f"sharequeue groups describe {group.group}",
+        REPLAYED: f"sharequeue replay {group.pipeline} --day {group.backfill.start}"
+        if group.backfill
+        else "",
     }
     if topic:
         commands[DEAD_LETTERS] = commands[DEAD_LETTER_TOPIC] = f"sharequeue dlq list {topic}"

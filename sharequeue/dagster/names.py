@@ -17,6 +17,8 @@ GROUP_TAG = "sharequeue/group"
 MEMBER_TAG = "sharequeue/member"
 LEASES_TAG = "sharequeue/leases"
 """On a run: its group, the member it was, and the ids of its leases. The group's is on its assets too."""
+REPLAY_TAG = "sharequeue/replay"
+"""On a run that replays records of a group, instead of the group's tag: it is no run of the group's."""
 
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_]")
 _RESERVED_BY_DAGSTER = frozenset(

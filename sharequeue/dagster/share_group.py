@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any, Literal
+from zoneinfo import ZoneInfo
 
 import dagster as dg
 from pydantic import Field, field_validator, model_validator
@@ -135,6 +136,19 @@ class Backfill(dg.Model, dg.Resolvable):
     partitions: Literal["daily", "hourly"] = "daily"
     start: str = Field(description="The first day that can be replayed, such as `2013-01-01`.")
     timezone: str = Field(default="UTC", description="The time zone in which a day begins.")
+    one_run: bool = Field(
+        default=False,
+        description="Replay all that a backfill asks for in one run, which reads the log once; else a run for each.",
+    )
+
+    @field_validator("timezone")
+    @classmethod
+    def _is_zone(cls, name: str) -> str:
+        try:
+            ZoneInfo(name)
+        except (KeyError, ValueError):
+            raise ValueError(f"timezone is {name!r}: expected one such as UTC or Europe/Berlin") from None
+        return name
 
     @field_validator("start")
     @classmethod

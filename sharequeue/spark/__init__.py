@@ -8,6 +8,7 @@ The names that a program needs, by what they are for:
   `Trial`; `run_rounds` is what a run calls;
 - where accepted rows go: `ParquetByLease` (the default), `PostgresTable`, `AtLeastOnce`;
 - a lease of one's own, in any program: `lease` gives `LeasedRecords`, whose acknowledgement is `AcknowledgedRecords`;
+- records of the past once more, beside the live group: `job.replay()`, or `replay`, gives a `ReplayReport`;
 - the output: `read_output`, `sweep_outputs`, `compact`, `sweep_compactions`;
 - the Spark session: `spark_session`;
 - errors: `HandlerError`, `MostFailed`, `LockLost`, `SinkTaken`, `SinkRefused`, `NotFiles`, `OutputNotShared`,
@@ -27,6 +28,7 @@ Who reads the modules reads them in the order in which a record meets them:
 - `outcomes/`: what became of each record. `read_back` reads it from the files, `missing` finds the offsets without an
   outcome, `acknowledging` sends it.
 - `sinks/`: where accepted rows go.
+- `replays/`: the handler once more on records of the past, apart from the group.
 - `run` goes round by round (`rounds`), and `lease` gives the same to a program that does its own writing.
 
 Beside these: `session` makes the Spark session, `interrupts` lets a person stop a run, `draining` writes dead letters
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
     from sharequeue.spark.output.manifest import NotFiles, read_output
     from sharequeue.spark.output.shared_folder import OutputNotShared
     from sharequeue.spark.pipeline import Pipeline, pipeline
+    from sharequeue.spark.replays.replay import replay
+    from sharequeue.spark.replays.report import ReplayReport
     from sharequeue.spark.report import AcknowledgedRecords, RoundReport, RunReport
     from sharequeue.spark.run import run_rounds
     from sharequeue.spark.session import SparkNotReady, spark_session
@@ -81,6 +85,7 @@ __all__ = [
     "PostgresTable",
     "Reject",
     "Release",
+    "ReplayReport",
     "RoundReport",
     "RunReport",
     "SinkRefused",
@@ -94,6 +99,7 @@ __all__ = [
     "lease",
     "pipeline",
     "read_output",
+    "replay",
     "run_rounds",
     "spark_session",
     "sweep_compactions",
@@ -113,6 +119,8 @@ _MODULES = {
     "output.manifest": ("NotFiles", "read_output"),
     "output.shared_folder": ("OutputNotShared",),
     "pipeline": ("Pipeline", "pipeline"),
+    "replays.replay": ("replay",),
+    "replays.report": ("ReplayReport",),
     "report": ("AcknowledgedRecords", "RoundReport", "RunReport"),
     "run": ("run_rounds",),
     "session": ("SparkNotReady", "spark_session"),

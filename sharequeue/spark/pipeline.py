@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -17,6 +18,7 @@ from pyspark.sql.types import StructType
 from sharequeue.database import Database
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import Topics
+from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.spark.contract import Handler
 from sharequeue.spark.job import ShareGroupJob, Summary
@@ -24,6 +26,9 @@ from sharequeue.spark.leasing.budget import MAX_RECORDS
 from sharequeue.spark.leasing.member import Member
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import shown_progress
+from sharequeue.spark.reading.plan import TopicPartition
+from sharequeue.spark.replays.replay import replay
+from sharequeue.spark.replays.report import ReplayReport
 from sharequeue.spark.report import ProgressCallback, RunReport
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.session import spark_session
@@ -102,6 +107,43 @@ class Pipeline(ShareGroupJob):
         """
         with self._opened(settings, spark, state) as (loaded, session, queue), Topics(loaded) as topics:
             return try_on(self, records, loaded, queue, topics, session)
+
+    def replay(
+        self,
+        settings: Settings | None = None,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        offsets: Mapping[TopicPartition, OffsetSet] | None = None,
+        leases: Sequence[int] = (),
+        name: str | None = None,
+        allow_missing: bool = False,
+        output: str | None = None,
+        dry_run: bool = False,
+        spark: SparkSession | None = None,
+        state: State | None = None,
+    ) -> ReplayReport:
+        """Run the handler again on records of the past: by time, by offsets, or what some leases had accepted.
+
+        Nothing of the live group is touched. What comes back is in a folder of its own, `report.path`. Arguments and
+        errors are those of `sharequeue.spark.replay`, and SettingMissing and SparkNotReady.
+        """
+        with self._opened(settings, spark, state) as (loaded, session, queue), Topics(loaded) as topics:
+            return replay(
+                self,
+                loaded,
+                state=queue,
+                topics=topics,
+                spark=session,
+                since=since,
+                until=until,
+                offsets=offsets,
+                leases=leases,
+                name=name,
+                allow_missing=allow_missing,
+                output=output,
+                dry_run=dry_run,
+            )
 
     def output(
         self,

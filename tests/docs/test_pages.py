@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
+from confluent_kafka import Producer
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
+from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
@@ -40,6 +43,7 @@ HERE = {
     "docs/howto/lease.md",
     "docs/howto/move-offsets.md",
     "docs/howto/pipeline.md",
+    "docs/howto/replay.md",
     "docs/howto/roles-and-acls.md",
     "docs/howto/sinks.md",
     "docs/howto/test-your-pipeline.md",
@@ -173,6 +177,40 @@ def test_sinks(
     assert reader.reads("docs/howto/compaction.md")
     (rows,) = reader.database.rows(sa.text("select count(*) as n from sales.orders where note = 'done'"))
     assert rows["n"] == 2
+
+
+def test_replay(
+    reader: Reader,
+    spark: SparkSession,
+    make_topic: MakeTopic,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A month in a program, a day by command; the group has never begun, and has not after that."""
+    assert spark
+    for name, value in reader.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.syspath_prepend(str(reader.folder))
+    producer = Producer(client_config(settings))
+    topic = make_topic(1, "orders")
+    for hour, value in ((6, "one order"), (7, "another"), (48, "")):
+        producer.produce(topic, value.encode(), timestamp=1_356_998_400_000 + hour * 3_600_000)
+    assert producer.flush(30) == 0
+    (reader.folder / "my_orders.py").write_text(
+        "from pyspark.sql import functions as fn\n"
+        "from sharequeue.spark import pipeline\n"
+        "@pipeline(group='orders', topics=['orders'], sink='orders')\n"
+        "def orders(records):\n"
+        "    empty = fn.length('value') == 0\n"
+        "    return records.withColumn('outcome', fn.when(empty, 'reject').otherwise('accept'))\n"
+    )
+    assert reader.reads("docs/howto/replay.md")
+    found = {
+        path.parent.name: json.loads(path.read_text())["records"]
+        for path in (reader.folder / "output/replays/orders/orders").glob("*/replay.json")
+    }
+    assert found == {"january": 3, "2013-01-01": 2}
+    assert State(reader.database).figures.describe("orders") == []
 
 
 def test_test_your_pipeline(

@@ -63,7 +63,7 @@ def acknowledgements(
     an outcome where `dropped` is None; UnknownTopicId for a topic that was made again, OffsetOutOfRange for a log
     that was truncated, BrokerNotAvailable for one without a leader: what is missing is then not known to be a gap.
     """
-    missing = {lease.lease_id: _missing(lease, seen.get(lease.lease_id)) for lease in leases}
+    missing = {lease.lease_id: without_outcome(lease, seen.get(lease.lease_id)) for lease in leases}
     wanted: dict[TopicPartition, OffsetSet] = {}
     for lease in leases:
         if offsets := missing[lease.lease_id]:
@@ -82,7 +82,7 @@ def acknowledgements(
         & in_log.get((lease.share_partition.topic, lease.share_partition.partition), EMPTY)
         for lease in leases
     }
-    _refuse_without_outcome(leases, seen, present if dropped is None else {})
+    refuse_without_outcome(leases, seen, present if dropped is None else {})
     return {
         lease.lease_id: _acknowledgement(
             seen.get(lease.lease_id),
@@ -95,7 +95,7 @@ def acknowledgements(
     }
 
 
-def _missing(lease: Lease, seen: Seen | None) -> OffsetSet:
+def without_outcome(lease: Lease, seen: Seen | None) -> OffsetSet:
     """Return the leased offsets without an outcome. Raise HandlerError for outcomes of offsets not leased."""
     with_outcome = seen.offsets if seen else EMPTY
     invented = with_outcome - lease.offsets
@@ -137,7 +137,7 @@ def _acknowledgement(
     return Acknowledgement(outcomes, present.count, lost, seen.delays if seen else {})
 
 
-def _refuse_without_outcome(
+def refuse_without_outcome(
     leases: Sequence[Lease], seen: Mapping[int, Seen], present: Mapping[int, OffsetSet]
 ) -> None:
     """Raise HandlerError when records have an unknown outcome or, being `present` in the log, none; name them."""

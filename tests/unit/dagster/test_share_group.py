@@ -12,6 +12,7 @@ import yaml
 from dagster.components.testing import create_defs_folder_sandbox
 
 from sharequeue.dagster import AssetData, NameCollision, ShareGroupComponent, share_group_defs
+from sharequeue.dagster.assets.replayed import replay_name
 from sharequeue.dagster.lineage import Lineage
 from sharequeue.dagster.names import GROUP_TAG, lease_tag_value
 from sharequeue.dagster.share_group import duration
@@ -85,6 +86,25 @@ def test_two_queues_on_one_topic_stand_side_by_side() -> None:
     assert [str(dep.asset_key.path) for dep in found["orders_audit/accepted"].deps] == ["['kafka', 'orders']"]
 
 
+def test_a_backfill_adds_an_asset_with_days_or_hours_and_a_job() -> None:
+    """From the topic, beside the group; one run for many days only where it says so."""
+    defs = loaded({**MINIMAL, "backfill": {"start": "2013-01-01", "timezone": "Europe/Berlin"}})
+    spec = specs(defs)["orders/replayed"]
+    assert [dep.asset_key.to_user_string() for dep in spec.deps] == ["kafka/orders"]
+    graph = defs.resolve_asset_graph()
+    node = graph.get(spec.key)
+    assert (str(node.partitions_def), node.pools) == ("Daily, starting 2013-01-01 Europe/Berlin.", {"spark"})
+    assert node.backfill_policy == dg.BackfillPolicy.multi_run(1)
+    assert spec.key not in graph.get(dg.AssetKey(["orders", "accepted"])).child_keys
+    assert "orders_replay" in {job.name for job in defs.jobs or ()}
+    hourly = {"start": "2013-01-01", "partitions": "hourly", "one_run": True}
+    node = loaded({**MINIMAL, "backfill": hourly}).resolve_asset_graph().get(spec.key)
+    assert node.backfill_policy == dg.BackfillPolicy.single_run()
+    assert node.partitions_def is not None
+    (first, *_) = node.partitions_def.get_partition_keys()
+    assert (first, replay_name(first)) == ("2013-01-01-00:00", "2013-01-01-00-00")
+
+
 def test_groups_that_dagster_could_not_tell_apart_are_refused() -> None:
     told = refused({**MINIMAL, "group": "a-b"}, {**MINIMAL, "group": "a.b"})
     assert "the share groups 'a-b' and 'a.b' are both called 'a_b' in Dagster" in told
@@ -114,6 +134,7 @@ def test_a_group_that_is_defined_twice_is_refused() -> None:
         ({"run": {"max_seconds": 0}}, "max_seconds"),
         ({"automation": {"sensor": {"interval": 5}}}, "interval"),
         ({"backfill": {"start": "yesterday"}}, "expected a day, such as 2013-01-01"),
+        ({"backfill": {"start": "2013-01-01", "timezone": "Mars"}}, "expected one such as UTC"),
         ({"pipelines": "x"}, "pipelines"),
     ],
 )

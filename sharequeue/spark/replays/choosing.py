@@ -1,0 +1,306 @@
+"""At which offsets of the log are the records that are meant?
+
+By time: a producer may set timestamps as it likes, so they need not be in order. The broker knows the first offset
+whose record is at or after a time, and none of the wanted records is before it. There is no such bound at the other
+end: a record of the day may lie anywhere behind. So the log is read from there to its end, once for many windows, and
+the timestamps decide. What retention has removed cannot be replayed: it is refused, or left out and named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from pyspark.sql import Column
+from pyspark.sql import functions as fn
+
+from sharequeue.errors import (
+    BrokerNotAvailable,
+    InvalidRequest,
+    OffsetOutOfRange,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from sharequeue.kafka.topics import LogOffsets, TopicInfo
+from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.leasing.nothing_leased import require_topics
+from sharequeue.spark.outcomes.offset_sets import offset_sets
+from sharequeue.spark.output.manifest import ELSEWHERE
+from sharequeue.spark.output.parquet import read_parquet
+from sharequeue.spark.reading.plan import Scan, Segment, TopicPartition
+from sharequeue.spark.reading.source import Source
+from sharequeue.spark.replays.wanted import Window
+from sharequeue.values import Delivery, Lease, SharePartition
+
+WINDOWS_AT_ONCE = 100
+"""Windows that one reading of the log looks for."""
+MOST_NAMED = 5
+"""Topic-partitions that an error names."""
+_FIRST_RECORDS = 1000
+"""Offsets at the log start among which a record is looked for: the first may be a transaction's marker."""
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """The logs of a job's topics as they are when a replay begins."""
+
+    infos: Mapping[str, TopicInfo]
+    ends: Mapping[TopicPartition, LogOffsets]
+    isolation_level: str
+
+    def start(self, at: TopicPartition) -> int:
+        """Return where a log starts."""
+        return self.ends[at].log_start
+
+    def end(self, at: TopicPartition) -> int:
+        """Return where a log ends for this reader."""
+        log = self.ends[at]
+        return log.last_stable_offset if self.isolation_level == "read_committed" else log.log_end
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The records of one replay: by topic-partition the offsets at which the log has them."""
+
+    offsets: Mapping[TopicPartition, OffsetSet]
+    missing: tuple[str, ...]
+    scanned: int
+
+
+def look(source: Source, job: ShareGroupJob) -> Logs:
+    """Ask where the logs start and end. Raises UnknownTopicOrPartition, BrokerNotAvailable also for a partition
+    without a leader.
+    """
+    require_topics(source.topics, job.topics)
+    infos = source.topics.describe(job.topics)
+    ends = {}
+    for topic, info in sorted(infos.items()):
+        logs = source.topics.offsets(topic)
+        for partition in range(info.partitions):
+            if partition not in logs:
+                raise BrokerNotAvailable(f"{topic}-{partition} has no leader: its records cannot be read.")
+            ends[topic, partition] = logs[partition]
+    return Logs(infos, ends, source.isolation_level)
+
+
+def by_time(
+    source: Source, job: ShareGroupJob, logs: Logs, windows: Sequence[Window], allow_missing: bool
+) -> list[Chosen]:
+    """Return the records of each window. Raises OffsetOutOfRange for a window of which retention has removed
+    records, unless they may be missing.
+    """
+    chosen: list[Chosen] = []
+    for at in range(0, len(windows), WINDOWS_AT_ONCE):
+        some = windows[at : at + WINDOWS_AT_ONCE]
+        missing = [_removed(source, logs, window, allow_missing) for window in some]
+        earliest = min(some, key=lambda window: window.since)
+        spans = _spans(logs, _first_offsets(source, logs, earliest.since_ms))
+        found: list[dict[TopicPartition, OffsetSet]] = [{} for _ in some]
+        if spans:
+            # Windows may overlap, so a record has the numbers of all that it is in.
+            numbers = [fn.when(_inside(window), fn.lit(str(number))) for number, window in enumerate(some)]
+            records = source.records(stand_ins(job.group, spans))
+            wanted = records.withColumn("windows", fn.concat_ws(",", *numbers)).filter("windows <> ''")
+            for (topic, partition, inside), offsets, _ in offset_sets(
+                wanted, "topic", "partition", "windows"
+            ):
+                for number in inside.split(","):
+                    place = found[int(number)]
+                    place[topic, partition] = place.get((topic, partition), EMPTY) | offsets
+        scanned = sum(some.count for some in spans.values())
+        chosen += [Chosen(each, tuple(gone), scanned) for each, gone in zip(found, missing, strict=True)]
+    return chosen
+
+
+def by_offsets(
+    source: Source,
+    job: ShareGroupJob,
+    logs: Logs,
+    offsets: Mapping[TopicPartition, OffsetSet],
+    allow_missing: bool,
+) -> Chosen:
+    """Return the records at these offsets. Raises UnknownTopicOrPartition for a partition that the job does not
+    read, OffsetOutOfRange for offsets outside of the log, unless those below its start may be missing.
+    """
+    spans: dict[TopicPartition, OffsetSet] = {}
+    gone: list[str] = []
+    for at, some in sorted(offsets.items()):
+        if at not in logs.ends:
+            raise UnknownTopicOrPartition(
+                f"Group {job.group} reads {', '.join(job.topics)}: there is no {at[0]}-{at[1]} among its partitions."
+            )
+        if some.end > logs.end(at):
+            raise OffsetOutOfRange(
+                f"Offset {some.end - 1} of {at[0]}-{at[1]} is not in the log, which ends at {logs.end(at)}."
+            )
+        inside = some & OffsetSet.of((logs.start(at), some.end)) if logs.start(at) < some.end else EMPTY
+        if lost := some - inside:
+            gone.append(
+                f"{at[0]}-{at[1]}: {lost.count:,} offsets from {lost.first} on lie before the log start "
+                f"{logs.start(at)}"
+            )
+        if inside:
+            spans[at] = inside
+    _refuse("Retention has removed records", gone, "", allow_missing)
+    found: dict[TopicPartition, OffsetSet] = {}
+    if spans:
+        for (topic, partition), some, _ in offset_sets(
+            source.records(stand_ins(job.group, spans)), "topic", "partition"
+        ):
+            found[topic, partition] = some
+    return Chosen(found, tuple(gone), sum(some.count for some in spans.values()))
+
+
+def accepted_by(
+    source: Source, job: ShareGroupJob, lease_ids: Sequence[int]
+) -> dict[TopicPartition, OffsetSet]:
+    """Return the offsets that these leases had accepted, from the files that count.
+
+    Raises InvalidRequest for a lease of which nothing counts, and for one whose rows went elsewhere.
+    """
+    counted = {row.lease_id: row for row in source.state.outputs.counted(job.group, job.sink)}
+    unknown = [str(at) for at in lease_ids if at not in counted]
+    if unknown:
+        raise InvalidRequest(
+            f"Nothing of lease {', '.join(unknown[:MOST_NAMED])} counts in output {job.sink} of group {job.group}: "
+            "it was not acknowledged, or it is another group's. A run's tag `sharequeue/leases` names its leases."
+        )
+    rows = [counted[at] for at in lease_ids if counted[at].records]
+    if elsewhere := next((row for row in rows if row.location.startswith(ELSEWHERE)), None):
+        raise InvalidRequest(
+            f"The rows of lease {elsewhere.lease_id} are not in files, they went to "
+            f"{elsewhere.location.removeprefix(ELSEWHERE)}: name offsets or a time instead."
+        )
+    if not rows:
+        return {}
+    folders = sorted({row.location for row in rows})
+    accepted = read_parquet(source.spark, folders).filter(
+        fn.col("lease_id").isin([row.lease_id for row in rows])
+    )
+    return {
+        (topic, partition): offsets
+        for (topic, partition), offsets, _ in offset_sets(accepted, "topic", "partition")
+    }
+
+
+def stand_ins(group: str, offsets: Mapping[TopicPartition, OffsetSet]) -> list[Lease]:
+    """Return what is read like leases of these offsets, at their first delivery. The ids are below 0: nobody's."""
+    return [
+        Lease(
+            -1 - number,
+            SharePartition(group, topic, partition),
+            0,
+            "replay",
+            None,
+            UUID(int=0),
+            _NEVER,
+            0,
+            (Delivery(1, some),),
+        )
+        for number, ((topic, partition), some) in enumerate(sorted(offsets.items()))
+        if some
+    ]
+
+
+def refuse_changed(source: Source, logs: Logs, missing: Mapping[TopicPartition, OffsetSet]) -> None:
+    """Raise UnknownTopicId when a topic was deleted, or made again, since the replay began, and OffsetOutOfRange when
+    retention has removed records that are `missing` now.
+    """
+    now = source.topics.describe(logs.infos)
+    for name, info in logs.infos.items():
+        if name not in now or now[name].topic_id != info.topic_id:
+            raise UnknownTopicId(
+                f"Topic {name!r} was deleted, or made again, while its records were replayed: nothing was kept."
+            )
+    for (topic, partition), some in missing.items():
+        log = source.topics.offsets(topic).get(partition) if some else None
+        if log is not None and some.first < log.log_start:
+            raise OffsetOutOfRange(
+                f"Retention has removed records of {topic}-{partition} below offset {log.log_start} while they were "
+                "replayed: nothing was kept. Replay again."
+            )
+
+
+def _inside(window: Window) -> Column:
+    return fn.expr(
+        f"timestamp >= timestamp_millis({window.since_ms}) and timestamp < timestamp_millis({window.until_ms})"
+    )
+
+
+def _first_offsets(source: Source, logs: Logs, since_ms: int) -> dict[TopicPartition, int | None]:
+    """Return the first offset at or after a time of each partition, None where there is none."""
+    found: dict[TopicPartition, int | None] = {}
+    for topic, info in logs.infos.items():
+        firsts = source.topics.offsets_for_times(topic, max(0, since_ms))
+        for partition in range(info.partitions):
+            if partition not in firsts:
+                raise BrokerNotAvailable(f"{topic}-{partition} has no leader: its records cannot be found.")
+            found[topic, partition] = firsts[partition]
+    return found
+
+
+def _spans(logs: Logs, firsts: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, OffsetSet]:
+    return {
+        at: OffsetSet.of((first, logs.end(at)))
+        for at, first in firsts.items()
+        if first is not None and first < logs.end(at)
+    }
+
+
+def _removed(source: Source, logs: Logs, window: Window, allow_missing: bool) -> list[str]:
+    """Return of which partitions retention may have removed records of this window, in words, or refuse them.
+
+    It has removed none where the first record that is left is before the window. With timestamps in disorder a
+    record of the window may have gone before that one; nobody knows.
+    """
+    shortened = {at for at in logs.ends if logs.start(at) > 0}
+    if not shortened:
+        return []
+    firsts, left = _first_offsets(source, logs, window.since_ms), _first_offsets(source, logs, 0)
+    gone: list[str] = []
+    possible: list[datetime] = []
+    for at in sorted(shortened):
+        if left[at] is not None and firsts[at] != left[at]:
+            continue
+        name = f"{at[0]}-{at[1]}"
+        first = left[at]
+        begins = None if first is None else _time_at(source, at, first, logs.end(at))
+        if begins is None:
+            gone.append(f"{name}: its log starts at offset {logs.start(at)} and has no record")
+        else:
+            possible.append(begins + timedelta(milliseconds=1))
+            gone.append(
+                f"{name}: its log starts at offset {logs.start(at)}, with a record of "
+                f"{begins.isoformat(timespec='milliseconds')}"
+            )
+    after = (
+        f" A replay is possible from {max(possible).isoformat(timespec='milliseconds')} on."
+        if possible
+        else ""
+    )
+    _refuse(f"Retention has removed records, perhaps of {window}", gone, after, allow_missing)
+    return gone
+
+
+def _refuse(what: str, gone: Sequence[str], after: str, allow_missing: bool) -> None:
+    if gone and not allow_missing:
+        more = "; …" if len(gone) > MOST_NAMED else ""
+        raise OffsetOutOfRange(
+            f"{what}: {'; '.join(gone[:MOST_NAMED])}{more}.{after} Nothing was replayed. To replay what is left, "
+            "allow missing records."
+        )
+
+
+def _time_at(source: Source, at: TopicPartition, first: int, end: int) -> datetime | None:
+    """Return the timestamp of the first record of a log; None where none is near its start."""
+    if first >= end:
+        return None
+    scan = Scan((Segment(*at, first, min(end, first + _FIRST_RECORDS)),))
+    rows = (
+        source.scanned(scan, [], False).orderBy("offset").selectExpr("unix_millis(timestamp) as at").head(1)
+    )
+    return datetime.fromtimestamp(rows[0]["at"] / 1000, UTC) if rows else None

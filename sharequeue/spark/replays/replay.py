@@ -1,0 +1,280 @@
+"""What does a handler make of records of the past, and where is that kept?
+
+A replay reads records again, by offsets or timestamps, gives them to the job's handler, and writes what comes back to
+`<output>/replays/<group>/<sink>/<name>`: `accepted`, `exceptions` (with outcome and error), and `replay.json` with
+its figures. It leases nothing and acknowledges nothing: no member, no lease, no delivery count, no SPSO and no dead
+letter of the live group changes. The folder is written elsewhere and then put in its place as a whole: a replay of
+the same name replaces it, and nobody sees a half of it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from uuid import uuid4
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.kafka.topics import Topics
+from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.settings import Settings
+from sharequeue.spark.contract import ACCEPT, OUTCOMES
+from sharequeue.spark.interrupts import forget_interrupted_call
+from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.outcomes.handler_result import with_outcomes
+from sharequeue.spark.outcomes.missing import refuse_without_outcome, without_outcome
+from sharequeue.spark.outcomes.read_back import read_back
+from sharequeue.spark.output.files import Files
+from sharequeue.spark.output.folders import STAGING
+from sharequeue.spark.output.shared_folder import Counted, all_read_back, read_where_written, refuse_unshared
+from sharequeue.spark.reading.frame import no_records
+from sharequeue.spark.reading.plan import TopicPartition
+from sharequeue.spark.reading.source import Source
+from sharequeue.spark.replays import choosing
+from sharequeue.spark.replays.choosing import Chosen, Logs
+from sharequeue.spark.replays.report import ReplayedPartition, ReplayReport
+from sharequeue.spark.replays.wanted import (
+    Window,
+    checked_name,
+    folder_name,
+    name_of_leases,
+    name_of_offsets,
+)
+from sharequeue.spark.session import cancellable, uncache
+from sharequeue.state import State
+from sharequeue.values import AcknowledgeType, Lease
+
+__all__ = ["replay", "replay_folder", "replay_windows"]
+
+REPORT = "replay.json"
+_PART = "_part"
+_ACCEPTED, _EXCEPTIONS = "accepted", "exceptions"
+
+
+def replay(
+    job: ShareGroupJob,
+    settings: Settings,
+    *,
+    state: State,
+    topics: Topics,
+    spark: SparkSession,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    offsets: Mapping[TopicPartition, OffsetSet] | None = None,
+    leases: Sequence[int] = (),
+    name: str | None = None,
+    allow_missing: bool = False,
+    output: str | None = None,
+    dry_run: bool = False,
+) -> ReplayReport:
+    """Run a job's handler again on records of the past, and touch nothing of the live group.
+
+    The records are those with timestamps at or after `since` and before `until`, or those at `offsets`, by topic and
+    partition, or those that `leases`, by their ids, had accepted: exactly one of the three. `name` is the folder's,
+    `output` the folder of all replays; both are made up when None. With `dry_run` the records are found and counted.
+
+    Raises ValueError for anything but one choice, OffsetOutOfRange where retention has removed records, unless
+    `allow_missing`, UnknownTopicOrPartition, InvalidRequest for a lease of which nothing is known, HandlerError, and
+    what the handler raises: nothing has then been replaced.
+    """
+    given = [since is not None or until is not None, offsets is not None, bool(leases)]
+    if sum(given) != 1:
+        raise ValueError("name either a time (since and until), or offsets, or leases: one of the three")
+    if given[0] and (since is None or until is None):
+        raise ValueError("a time has two ends: name since and until")
+    if name is not None:
+        checked_name(name)
+    with _opened(job, settings, state, topics, spark, output) as work:
+        if since is not None and until is not None:
+            window = Window(since, until, name or "")
+            (chosen,) = choosing.by_time(work.source, job, work.logs, [window], allow_missing)
+            return work.replayed(chosen, window.name, str(window), dry_run)
+        if leases:
+            ids = sorted(set(leases))
+            accepted = choosing.accepted_by(work.source, job, ids)
+            chosen = choosing.by_offsets(work.source, job, work.logs, accepted, allow_missing)
+            named = ", ".join(map(str, ids[:5])) + (", …" if len(ids) > 5 else "")
+            says = f"accepted by lease{'s' if len(ids) > 1 else ''} {named}"
+            return work.replayed(chosen, name or name_of_leases(ids), says, dry_run)
+        wanted = offsets or {}
+        if not any(wanted.values()):
+            raise ValueError("offsets are empty: name at least one")
+        chosen = choosing.by_offsets(work.source, job, work.logs, wanted, allow_missing)
+        count = sum(some.count for some in wanted.values())
+        return work.replayed(chosen, name or name_of_offsets(wanted), f"at {count:,} offsets", dry_run)
+
+
+def replay_windows(
+    job: ShareGroupJob,
+    settings: Settings,
+    windows: Sequence[Window],
+    *,
+    state: State,
+    topics: Topics,
+    spark: SparkSession,
+    allow_missing: bool = False,
+    output: str | None = None,
+) -> Iterator[ReplayReport]:
+    """Replay many windows, each into its own folder, and give each one's report when it is done.
+
+    The log is read once to find the records of all of them. Raises what `replay` raises; windows that were given are
+    done.
+    """
+    with _opened(job, settings, state, topics, spark, output) as work:
+        found = choosing.by_time(work.source, job, work.logs, windows, allow_missing)
+        for window, chosen in zip(windows, found, strict=True):
+            yield work.replayed(chosen, window.name, str(window), False)
+
+
+def replay_folder(settings: Settings, job: ShareGroupJob, name: str, output: str | None = None) -> str:
+    """Return the folder of a replay."""
+    return f"{output or f'{settings.output}/replays'}/{folder_name(job.group)}/{job.sink}/{name}"
+
+
+@contextmanager
+def _opened(
+    job: ShareGroupJob,
+    settings: Settings,
+    state: State,
+    topics: Topics,
+    spark: SparkSession,
+    output: str | None,
+) -> Iterator[_Work]:
+    """Give what a replay works with. Spark's jobs of the block are cancelled when it ends by an exception."""
+    configs = GroupConfigs.load(state.database, job.group)
+    source = Source(
+        settings,
+        state,
+        topics,
+        spark,
+        configs.isolation_level,
+        job.reader_options,
+        job.headers,
+        job.max_scans,
+    )
+    refuse_unshared(spark, settings, output or settings.output)
+    with cancellable(spark) as jobs:
+        try:
+            yield _Work(job, source, choosing.look(source, job), configs, output, time.monotonic())
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                forget_interrupted_call()
+            with suppress(Exception):
+                jobs()
+            raise
+
+
+@dataclass(slots=True)
+class _Work:
+    job: ShareGroupJob
+    source: Source
+    logs: Logs
+    configs: GroupConfigs
+    output: str | None
+    began_at: float
+
+    def replayed(self, chosen: Chosen, name: str, says: str, dry_run: bool) -> ReplayReport:
+        """Replay what was chosen, or only report it."""
+        report = ReplayReport(
+            self.job.group,
+            self.job.sink,
+            name,
+            says,
+            tuple(
+                ReplayedPartition(topic, partition, self.logs.infos[topic].topic_id, some)
+                for (topic, partition), some in sorted(chosen.offsets.items())
+                if some
+            ),
+            missing=chosen.missing,
+            scanned=chosen.scanned,
+        )
+        if not dry_run:
+            report = self._written(report, choosing.stand_ins(self.job.group, chosen.offsets))
+        report = replace(report, seconds=time.monotonic() - self.began_at)
+        self.began_at = time.monotonic()
+        return report
+
+    def _written(self, report: ReplayReport, leases: Sequence[Lease]) -> ReplayReport:
+        """Run the handler, write what it returns, read it back, and put it in its place."""
+        spark, settings = self.source.spark, self.source.settings
+        target = replay_folder(settings, self.job, report.name, self.output)
+        parent, _, _ = target.rpartition("/")
+        files = Files(spark, target)
+        for left in files.names(f"{parent}/{STAGING}"):
+            if left.rpartition("+")[0] == report.name:
+                files.remove(f"{parent}/{STAGING}/{left}")
+        staging = f"{parent}/{STAGING}/{report.name}+{uuid4().hex}"
+        records = self.source.records(leases) if leases else no_records(spark)
+        handled = with_outcomes(self.job.handler(records), self.job.unknown)
+        rows = _write(files, handled, staging)
+        folders = [f"{staging}/{_ACCEPTED}", f"{staging}/{_EXCEPTIONS}"]
+        with read_where_written():
+            seen = read_back(spark, folders, delays="not_before" in handled.columns)
+            all_read_back(self.job.sink, rows, sum(of_lease.rows for of_lease in seen.values()))
+        missing = {lease.lease_id: without_outcome(lease, seen.get(lease.lease_id)) for lease in leases}
+        choosing.refuse_changed(
+            self.source, self.logs, {_at(lease): missing[lease.lease_id] for lease in leases}
+        )
+        refuse_without_outcome(leases, seen, missing if self.job.dropped is None else {})
+        counts = {
+            kind: sum(of_lease.outcomes.get(kind, EMPTY).count for of_lease in seen.values())
+            for kind in OUTCOMES.values()
+        }
+        dropped = sum(some.count for some in missing.values())
+        if self.job.dropped is not None:
+            counts[OUTCOMES[self.job.dropped]] += dropped
+        rejected, released = counts[AcknowledgeType.REJECT], counts[AcknowledgeType.RELEASE]
+        done = replace(
+            report,
+            path=target,
+            accepted=counts[AcknowledgeType.ACCEPT],
+            accepted_rows=sum(of_lease.accepted_rows for of_lease in seen.values()),
+            released=released,
+            rejected=rejected,
+            dropped=dropped,
+            # At a limit of one delivery a released record comes no more.
+            dead_letters=rejected + (released if self.configs.delivery_count_limit == 1 else 0),
+            seconds=time.monotonic() - self.began_at,
+        )
+        uncache(handled, of=None if leases else records)
+        files.write_text(f"{staging}/{REPORT}", json.dumps(done.plain(), indent=2))
+        files.flush(*folders, staging)
+        self._put(files, staging, target)
+        return done
+
+    def _put(self, files: Files, staging: str, target: str) -> None:
+        """Put a complete folder in its place; an older one goes aside first, which takes no time."""
+        if files.exists(target):
+            aside = f"{staging}-old"
+            files.replace(target, aside)
+            files.replace(staging, target)
+            files.remove(aside)
+        else:
+            files.replace(staging, target)
+
+
+def _at(lease: Lease) -> TopicPartition:
+    return lease.share_partition.topic, lease.share_partition.partition
+
+
+def _write(files: Files, handled: DataFrame, staging: str) -> int:
+    """Write accepted rows and exceptions in one pass; return how many rows the tasks wrote. Both folders have at
+    least one file, with the columns.
+    """
+    part = fn.when(fn.col("outcome") == ACCEPT, _ACCEPTED).otherwise(_EXCEPTIONS)
+    counted = Counted(handled.withColumn(_PART, part))
+    counted.records.write.mode("overwrite").partitionBy(_PART).parquet(staging)
+    have = files.names(staging)
+    empty = handled.sparkSession.createDataFrame([], handled.schema).coalesce(1)
+    for folder in (_ACCEPTED, _EXCEPTIONS):
+        if f"{_PART}={folder}" in have:
+            files.replace(f"{staging}/{_PART}={folder}", f"{staging}/{folder}")
+        else:
+            empty.write.mode("overwrite").parquet(f"{staging}/{folder}")
+    return counted.rows

@@ -1,0 +1,228 @@
+"""Backfills: days replayed by Dagster, cancelled midway, resumed, executed again; the live group stays as it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import sqlalchemy as sa
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.dagster import ShareGroup, share_group_defs
+from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
+from sharequeue.database import Database
+from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
+from sharequeue.local.stack import StackInfo
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from tests.fix_dagster import share_group
+from tests.fix_pipelines import Assigned, RunJob, job_of
+from tests.fix_stack import MakeTopic
+from tests.waiting import wait_until
+
+FIRST_DAY = datetime(2013, 1, 1, tzinfo=UTC)
+DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
+RECORDS = 90
+STOP_AT_CALL = "TESTS_STOP_AT_CALL"
+_calls: list[int] = []
+
+
+def by_value(records: DataFrame) -> DataFrame:
+    """The outcome is what the value says. Somebody presses Ctrl-C while Spark works on the wanted call."""
+    _calls.append(len(_calls) + 1)
+    if os.environ.get(STOP_AT_CALL) == str(len(_calls)):
+        threading.Thread(target=_stop_once_at_work, args=(records.sparkSession,), daemon=True).start()
+        # A task that takes its time, so that there is something to stop.
+        records = records.withColumn("slow", fn.expr("java_method('java.lang.Thread', 'sleep', 100L)"))
+    text = fn.col("value").cast("string")
+    return records.withColumns({"outcome": text, "error": fn.when(text != "accept", "as it says")})
+
+
+def _stop_once_at_work(spark: SparkSession) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    wait_until(lambda: bool(tracker.getActiveJobsIds()))
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+class KeptSpark(SparkResource):
+    """The session of the tests, which stays when a run ends."""
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Leave it."""
+
+
+@dataclass
+class Case:
+    """A group that has done some of its records, and what launches its backfills."""
+
+    group: ShareGroup
+    resources: dict[str, Any]
+    output: Path
+    state: State
+    spark: SparkSession
+    database: Database
+
+    def asset(self, **backfill: Any) -> dg.AssetsDefinition:
+        group = self.group.model_copy(
+            update={"backfill": self.group.backfill and self.group.backfill.model_copy(update=backfill)}
+        )
+        key = dg.AssetKey([group.name, "replayed"])
+        found = [
+            each for each in share_group_defs(group).assets or () if isinstance(each, dg.AssetsDefinition)
+        ]
+        return next(each for each in found if key in each.keys)
+
+    def launch(self, asset: dg.AssetsDefinition, *days: str, **given: Any) -> dg.ExecuteInProcessResult:
+        """As the backfill's daemon launches it: one partition, or the range from the first day to the last."""
+        ends: dict[str, Any] = {"partition_key": days[0]}
+        if len(days) > 1:
+            ends = {
+                "tags": {
+                    "dagster/asset_partition_range_start": days[0],
+                    "dagster/asset_partition_range_end": days[-1],
+                }
+            }
+        return dg.materialize(
+            [asset], resources=self.resources, instance=dg.DagsterInstance.ephemeral(), **ends, **given
+        )
+
+    def files(self) -> dict[str, list[str]]:
+        """What the backfills have made, row by row, by day and kind."""
+        root = self.output / "replays" / self.group.group / self.group.name
+        return {
+            f"{day}/{kind}": sorted(
+                map(str, self.spark.read.parquet(f"{root}/{day}/{kind}").drop("lease_id").collect())
+            )
+            for day in DAYS
+            if (root / day).exists()
+            for kind in ("accepted", "exceptions")
+        }
+
+    def figures(self) -> list[Any]:
+        """Everything of the live group that a backfill must not change, to the last number."""
+        name = self.group.group
+        journal = (
+            "select max(journal_id) as last, count(*) as rows from sharequeue.journal"
+            " join sharequeue.share_partitions sp using (share_partition_id) where sp.group_id = :group_id"
+        )
+        return [
+            self.state.figures.describe(name),
+            self.state.figures.delivery_counts(name),
+            self.state.figures.leases(name),
+            self.state.dead_letters.written(name),
+            self.state.outputs.counted(name, self.group.name),
+            self.database.rows(sa.text(journal), group_id=name),
+        ]
+
+
+@pytest.fixture
+def case(
+    group: str,
+    make_topic: MakeTopic,
+    assigned: Assigned,
+    run_job: RunJob,
+    stack: StackInfo,
+    settings: Settings,
+    state: State,
+    topics: Topics,
+    spark: SparkSession,
+    database: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Case:
+    """Give a group with three days of records in disorder, half of them done."""
+    _calls.clear()
+    topic = make_topic(2)
+    producer = Producer(client_config(settings))
+    for at in range(RECORDS):
+        time = FIRST_DAY + timedelta(days=at * 7 % len(DAYS), minutes=RECORDS - at)
+        value = ("accept", "accept", "reject", "accept", "release")[at % 5]
+        producer.produce(topic, value.encode(), partition=at % 2, timestamp=int(time.timestamp() * 1000))
+    assert producer.flush(30) == 0
+    run_job(job_of(group, topic, by_value), assigned(topic), max_rounds=1, max_records=RECORDS // 2)
+    monkeypatch.setenv("SHAREQUEUE_OUTPUT", str(tmp_path / "backfills"))
+    resource = SettingsResource(home=str(stack.home))
+    return Case(
+        share_group(
+            group,
+            topics=[topic],
+            pipeline="tests.integration.dagster.test_backfill:by_value",
+            backfill={"partitions": "daily", "start": "2013-01-01"},
+        ),
+        {
+            "settings": resource,
+            "queue": StateResource(settings=resource),
+            "spark": KeptSpark(settings=resource),
+        },
+        tmp_path / "backfills",
+        state,
+        spark,
+        database,
+    )
+
+
+def metadata(result: dg.ExecuteInProcessResult) -> dict[str | None, dict[str, Any]]:
+    events = [event.materialization for event in result.get_asset_materialization_events()]
+    return {each.partition: {key: value.value for key, value in each.metadata.items()} for each in events}
+
+
+def test_three_days_cancelled_midway_resumed_and_executed_again_equal_a_clean_run(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One run for all three; then a run for each, of which one is cancelled while Spark works: the same files, and no
+    figure of the live group has changed."""
+    before = case.figures()
+    assert any(each.lag for each in before[0])
+    clean = case.launch(case.asset(one_run=True), *DAYS)
+    assert clean.success
+    told = metadata(clean)
+    assert sorted(map(str, told)) == list(DAYS)
+    assert [told[day]["read_records"] for day in DAYS] == [30, 30, 30]
+    assert sum(told[day]["accepted_records"] for day in DAYS) == RECORDS * 3 // 5
+    assert told[DAYS[0]]["would_be_dead_letters"] == told[DAYS[0]]["rejected_records"] == 6
+    assert told[DAYS[0]]["live_group"].startswith("nothing of it was touched")
+    assert told[DAYS[0]]["path"].endswith("/2013-01-01")
+    wanted = case.files()
+    assert len(wanted) == 2 * len(DAYS)
+    assert case.figures() == before
+
+    case.output.rename(case.output.with_name("clean"))
+    each = case.asset()
+    assert case.launch(each, DAYS[0]).success
+    monkeypatch.setenv(STOP_AT_CALL, str(len(_calls) + 1))
+    with pytest.raises(BaseException, match=r".*") as stopped:
+        case.launch(each, DAYS[1])
+    assert isinstance(stopped.value, (KeyboardInterrupt, dg.DagsterExecutionInterruptedError)), stopped.value
+    monkeypatch.delenv(STOP_AT_CALL)
+    assert sorted(case.files()) == ["2013-01-01/accepted", "2013-01-01/exceptions"]
+    assert case.figures() == before
+    for day in (DAYS[1], DAYS[2], DAYS[0]):
+        assert case.launch(each, day).success
+    assert case.files() == wanted
+    assert case.figures() == before
+
+
+def test_days_side_by_side_do_not_meet(case: Case) -> None:
+    """Two runs at the same time, as a pool with two places allows: each has its own folder."""
+    asset, results = case.asset(), []
+    threads = [
+        threading.Thread(target=lambda day=day: results.append(case.launch(asset, day).success))
+        for day in DAYS[:2]
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert results == [True, True]
+    found = case.files()
+    assert [len(found[f"{day}/accepted"]) for day in DAYS[:2]] == [18, 18]

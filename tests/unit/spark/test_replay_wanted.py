@@ -1,0 +1,93 @@
+"""What a person says of the records to replay becomes exactly these records, or an error that says what is expected."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sharequeue.offsets import OffsetSet
+from sharequeue.spark.replays.report import ReplayedPartition, ReplayReport
+from sharequeue.spark.replays.wanted import (
+    Window,
+    checked_name,
+    folder_name,
+    moment,
+    name_of_leases,
+    name_of_offsets,
+    parse_leases,
+    parse_offsets,
+)
+
+
+def test_a_day_is_as_long_as_it_is_in_its_time_zone() -> None:
+    """23 hours where clocks go forward; named after itself."""
+    day = Window.of_day("2013-03-31", "Europe/Berlin")
+    assert (day.until_ms - day.since_ms, day.name) == (23 * 3_600_000, "2013-03-31")
+    assert Window.of_day("2013-03-31").since_ms == 1_364_688_000_000
+
+
+def test_a_window_has_a_name_of_its_own() -> None:
+    begin = datetime(2013, 1, 1, 6, tzinfo=UTC)
+    assert Window(begin, begin + timedelta(hours=1)).name == "20130101T060000Z-20130101T070000Z"
+    assert Window(begin.replace(hour=0), begin.replace(hour=0) + timedelta(days=1)).name == "2013-01-01"
+    assert Window(begin.replace(tzinfo=None), begin + timedelta(hours=1), "x").since == begin
+
+
+def test_a_time_between_two_milliseconds_is_rounded_up() -> None:
+    """Kafka's timestamps are whole milliseconds: the one before is too early."""
+    begin = datetime(2013, 1, 1, microsecond=1, tzinfo=UTC)
+    assert Window(begin, begin + timedelta(seconds=1)).since_ms == 1_356_998_400_001
+
+
+def test_offsets_and_leases_are_read() -> None:
+    assert parse_offsets(["orders:0:5-9", "orders:0:3", "a.b:2:0"]) == {
+        ("orders", 0): OffsetSet.of((3, 4), (5, 10)),
+        ("a.b", 2): OffsetSet.of((0, 1)),
+    }
+    assert parse_leases(["3-5,9", "4"]) == (3, 4, 5, 9)
+    assert name_of_leases([7]) == "lease-7"
+    assert name_of_leases([7, 8]) == name_of_leases([8, 7])
+    offsets = parse_offsets(["orders:0:5-9"])
+    assert checked_name(name_of_offsets(offsets)) == name_of_offsets(offsets) != name_of_offsets({})
+
+
+@pytest.mark.parametrize("text", ["orders", "orders:0", "orders:0:9-5", "orders:0:-1", ":0:1"])
+def test_other_offsets_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected TOPIC:PARTITION:FIRST-LAST"):
+        parse_offsets([text])
+
+
+@pytest.mark.parametrize("text", ["", "a", "1-", "0-99999999"])
+def test_other_leases_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="lease"):
+        parse_leases([text])
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "_x", "a/b", "a:b", "x" * 201])
+def test_what_is_no_folder_is_no_name(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be the name of a replay"):
+        checked_name(name)
+
+
+def test_any_group_has_a_folder() -> None:
+    """Kafka allows any text as a group's id; a folder that begins with a dot or underscore is hidden from Spark."""
+    assert folder_name("flight-delays") == "flight-delays"
+    assert folder_name("../a b") == "%2E.%2Fa%20b"
+    assert folder_name("_x") == "%5Fx"
+
+
+def test_times_are_read() -> None:
+    assert moment("2013-01-01") == datetime(2013, 1, 1, tzinfo=UTC)
+    assert moment("2013-01-01T01:00:00+01:00") == datetime(2013, 1, 1, tzinfo=UTC)
+    with pytest.raises(ValueError, match="is no time"):
+        moment("yesterday")
+    with pytest.raises(ValueError, match="is no day"):
+        Window.of_day("today")
+
+
+def test_a_report_is_what_its_file_says() -> None:
+    partition = ReplayedPartition("orders", 0, "id", OffsetSet.of((1, 3), (5, 6)))
+    report = ReplayReport("g", "s", "n", "at 3 offsets", (partition,), "/out", 2, 4, 0, 1, 0, 1, ("gone",), 6)
+    assert ReplayReport.of_plain(report.plain()) == report
+    assert "2 accepted, 4 accepted rows, 1 rejected, 1 dead letters" in str(report)
