@@ -1,4 +1,4 @@
-"""What a person says of the records to replay becomes exactly these records, or an error that says what is expected."""
+"""What a person says of the records to replay becomes exactly these, or an error that says what is expected."""
 
 from __future__ import annotations
 
