@@ -256,10 +256,10 @@ def test_the_command_replays_and_refuses_what_cannot_be_meant(
 
     told = run("--day", "2013-01-02", "--dry-run", "-o", "json")
     assert told.exit_code == 0, told.output
-    assert (json.loads(told.output)["records"], json.loads(told.output)["path"]) == (40, None)
+    assert (json.loads(told.stdout)["records"], json.loads(told.stdout)["path"]) == (40, None)
     done = run("--day", "2013-01-02", "-o", "json")
     assert done.exit_code == 0, done.output
-    assert case.rows(json.loads(done.output)["path"] + "/accepted") == of_day(1)
+    assert case.rows(json.loads(done.stdout)["path"] + "/accepted") == of_day(1)
     done = run("--offsets", f"{case.topic}:0:0-4")
     assert "replayed 5 records" in done.output
     for words, says in (
