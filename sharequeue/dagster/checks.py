@@ -1,72 +1,273 @@
-"""Which asset checks does a share group have?
+"""Which asset checks does a share group have on its dead letters?
 
-On its dead letters the Great Expectations suite, one check per expectation, and the reconciliation with
-Postgres, all from one reading of the topic (read_committed). On its SPSO-and-lag report the invariants of the
-state itself. They never block: a run reports and checks in the end, and the checks show what is wrong with all
-of it.
+One for each expectation of the suites, ours and the user's, and the reconciliation with Postgres, all from one
+reading of the topic (read_committed) that goes on where the last one ended. From Postgres alone: whether anything is
+held, and whether this week's letters are like last week's. What the state itself must be is checked in
+`state_checks`.
+
+An error does not block unless `dead_letters.blocking` says so: a run reports where the group stands, and then checks,
+also when something is wrong with its letters.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import dagster as dg
+from pydantic import Field
 
-from sharequeue.dagster.quality import dead_letters, expectations
-from sharequeue.dagster.reports import table
+from sharequeue.dagster.quality import dead_letters
+from sharequeue.dagster.quality.context import QualityContext
+from sharequeue.dagster.quality.drift import drift_of
+from sharequeue.dagster.quality.examination import Examined, Found, examine, finding
+from sharequeue.dagster.quality.expectations import Expectation, check_specs, severity_of, suite_of
+from sharequeue.dagster.quality.findings import SHOWN, Cursor, Finding, common_start, table
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup
-from sharequeue.deadletters.letters import read_dead_letters
+from sharequeue.deadletters.archived import ArchivedLetters
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
-from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.settings import Settings
 from sharequeue.state import State
 
 RECONCILED = "reconciled_with_state"
 NONE_HELD = "none_held"
-STATE_VERIFIED = "state_verified"
-LAG_NOT_NEGATIVE = "lag_not_negative"
+DRIFT = "like_last_week"
+CONTEXTS = "great_expectations"
+"""The folder of the data folder that has the groups' contexts."""
 
-_ANY_LIMIT = 1
-"""For the names of the checks, which do not depend on the limit; a run reads the limit of its time."""
+_RECONCILIATION = Expectation(
+    check=RECONCILED,
+    description="The topic holds exactly the records that Postgres has as archived, each once, but for those that "
+    "the topic's retention has removed.",
+    kind="",
+)
+
+
+class Examining(dg.Config):
+    """How much of the topic a run of the checks reads."""
+
+    full: bool = Field(default=False, description="Begin at the topic's start, not where the last run ended.")
+    max_letters: int | None = Field(
+        default=None, ge=1, description="Letters to read; if not given, as the yaml says."
+    )
+    accept: bool = Field(
+        default=False,
+        description="Take what was found before as known: it does not fail the checks any more.",
+    )
 
 
 def dead_letter_checks(
     group: ShareGroup, asset: dg.AssetKey, after: Sequence[dg.AssetKey]
 ) -> dg.AssetChecksDefinition:
-    """The checks on the dead letters of `group`, made after the assets `after` in a run."""
-    group_id = group.group
-    reconciled = dg.AssetCheckSpec(
-        name=RECONCILED,
-        asset=asset,
-        description="The topic holds exactly the records that Postgres has as archived, each once.",
-        additional_deps=list(after),
-    )
-    none_held = dg.AssetCheckSpec(
-        name=NONE_HELD,
-        asset=asset,
-        description="No dead letter waits for its topic to be writable.",
-        additional_deps=list(after),
-    )
-    suite = expectations.check_specs(asset, dead_letters.expectations(group_id, _ANY_LIMIT), after)
+    """The checks on the dead letters of `group`, made after the assets `after` in a run.
 
-    @dg.multi_asset_check(name=f"{group.name}_dead_letter_suite", specs=[*suite, reconciled, none_held])
+    Raises SuiteUnreadable when the user's suite is none.
+    """
+    given = group.dead_letters
+    # What blocks cannot wait for what it blocks.
+    after = () if given.blocking else after
+    built_in = dead_letters.expectations()
+    user_suite = None if given.suite is None else Path(given.suite).absolute()
+    users = () if user_suite is None else suite_of(user_suite)[1]
+    read = (*built_in, *users, _RECONCILIATION)
+    from_state = (
+        Expectation(NONE_HELD, "No dead letter waits for its topic to be writable.", "", severity="warning"),
+        Expectation(
+            DRIFT,
+            "This week's dead letters are as many as last week's, and for the same causes.",
+            "",
+            severity="warning",
+        ),
+    )
+
+    @dg.multi_asset_check(
+        name=f"{group.name}_dead_letter_suite",
+        specs=check_specs(asset, [*read, *from_state], after, blocking=given.blocking),
+        can_subset=True,
+    )
     def checks(
-        context: dg.AssetCheckExecutionContext, settings: SettingsResource, queue: StateResource
+        context: dg.AssetCheckExecutionContext,
+        config: Examining,
+        settings: SettingsResource,
+        queue: StateResource,
     ) -> Iterator[dg.AssetCheckResult]:
-        configs = GroupConfigs.load(queue.database, group_id)
-        loaded, topic = settings.load(), configs.dead_letter_topic
-        with Topics(loaded) as topics:
-            info = topics.describe([topic]).get(topic) if topic else None
-        letters = [] if info is None else list(read_dead_letters(loaded, topic))
-        context.log.info(f"read {len(letters)} dead letters from {topic or 'no topic'}")
-        frame = dead_letters.frame(letters, 1 if info is None else info.partitions)
-        today = dead_letters.expectations(group_id, configs.delivery_count_limit)
-        yield from expectations.evaluate(frame, asset, today, context.log.error)
-        ours = frame[frame["group"] == group_id]
-        yield _reconciliation(asset, dead_letters.reconcile(ours, written_offsets(queue.state, group_id)))
-        yield _none_held(asset, queue.state, group_id)
+        selected = {key.name for key in context.selected_asset_check_keys}
+        some = [expectation for expectation in read if expectation.check in selected]
+        if some:
+            loaded = settings.load()
+            gx = QualityContext(
+                loaded.home / CONTEXTS / group.name,
+                built_in,
+                user_suite,
+                users,
+                None if given.data_docs is None else Path(given.data_docs).absolute(),
+            )
+            yield from _read_checks(context, config, loaded, queue, group, asset, some, gx)
+        if NONE_HELD in selected:
+            yield _none_held(asset, queue.state, group.group)
+        if DRIFT in selected:
+            yield drift_of(queue.database, group.group, given.drift).result(asset, DRIFT)
 
     return checks
+
+
+def _read_checks(
+    context: dg.AssetCheckExecutionContext,
+    config: Examining,
+    settings: Settings,
+    queue: StateResource,
+    group: ShareGroup,
+    asset: dg.AssetKey,
+    expectations: Sequence[Expectation],
+    gx: QualityContext,
+) -> Iterator[dg.AssetCheckResult]:
+    """The results of the checks that read the topic."""
+    topic = GroupConfigs.load(queue.database, group.group).dead_letter_topic
+    cursors = {
+        each.check: Cursor.of(context.instance, dg.AssetCheckKey(asset, each.check), group.group)
+        for each in expectations
+    }
+    if config.accept:
+        for cursor in cursors.values():
+            cursor.found.clear()
+    with Topics(settings) as topics:
+        described = topics.describe([topic]).get(topic) if topic else None
+        start = None if described is None else common_start(cursors, described.topic_id)
+        if start is None or config.full:
+            start = Cursor()
+            for cursor in cursors.values():
+                cursor.places = {}
+        reconciled = cursors.get(RECONCILED)
+        examined = described and examine(
+            settings,
+            queue.database,
+            group.group,
+            topics,
+            topic,
+            first=start.next,
+            places={} if reconciled is None else reconciled.places,
+            most=config.max_letters or group.dead_letters.max_letters,
+            context=gx,
+            run_name=f"{group.name}-{context.run.run_id[:8]}",
+        )
+    if not examined:
+        yield from _without_topic(queue, group.group, asset, topic, expectations)
+        return
+    context.log.info(
+        f"read {examined.reading.letters:,} letters of {topic}: {examined.ours:,} of {group.group}, "
+        f"{examined.foreign:,} of others; at most {examined.reading.left:,} are left for the next run"
+    )
+    for each in expectations:
+        cursor = cursors[each.check]
+        found = (
+            _reconciled(examined) if each.check == RECONCILED else examined.by_check.get(each.check, Found())
+        )
+        result = _result(asset, each, topic, cursor, found, examined, gx)
+        if not result.passed:
+            context.log.error(f"check {each.check} failed: {result.description}")
+        yield result
+
+
+def _result(
+    asset: dg.AssetKey,
+    expectation: Expectation,
+    topic: str,
+    cursor: Cursor,
+    found: Found,
+    examined: Examined,
+    gx: QualityContext,
+) -> dg.AssetCheckResult:
+    reading = examined.reading
+    before = cursor.still(reading)
+    findings = [*found.findings, *before]
+    after = Cursor(
+        reading.info.topic_id,
+        dict(reading.next),
+        {**cursor.places, **examined.reconciled.next} if expectation.check == RECONCILED else {},
+        findings[:SHOWN],
+    )
+    passed = found.passed and not findings
+    metadata: dict[str, dg.MetadataValue | int | str] = {
+        "unexpected_records": found.unexpected + len(before),
+        "read_records": reading.letters,
+        "group_records": examined.ours,
+        "foreign_records": examined.foreign,
+        "earlier_life_records": examined.earlier,
+        "left_offsets": reading.left,
+        "dead_letter_topic": topic,
+    }
+    if expectation.check == RECONCILED:
+        metadata |= {
+            "archived_records": examined.reconciled.archived,
+            "missing_records": examined.reconciled.missing,
+            "invented_records": examined.reconciled.invented,
+            "doubled_records": examined.reconciled.doubled,
+        }
+    else:
+        metadata |= {"elements_records": found.elements, "expectation": expectation.kind}
+        if gx.index.exists():
+            metadata["data_docs"] = dg.MetadataValue.url(gx.index.as_uri())
+    if expectation.altered:
+        metadata["not_compared_records"] = examined.not_compared
+    if findings:
+        metadata["found"] = table(findings, topic, altered=expectation.altered)
+    if found.problem:
+        metadata["problem"] = found.problem
+    metadata["cursor"] = after.metadata()
+    return dg.AssetCheckResult(
+        passed=passed,
+        asset_key=asset,
+        check_name=expectation.check,
+        severity=severity_of(expectation),
+        description=expectation.description if passed else _what_failed(expectation, found, len(before)),
+        metadata=metadata,
+    )
+
+
+def _what_failed(expectation: Expectation, found: Found, before: int) -> str:
+    if found.problem:
+        return f"{found.problem}. Expected: {expectation.description}"
+    told = []
+    if found.unexpected:
+        told.append(f"{found.unexpected:,} letters break it.")
+    if before:
+        told.append(f"{before} that were found before are still there.")
+    return " ".join([*told, f"Expected: {expectation.description}"])
+
+
+def _reconciled(examined: Examined) -> Found:
+    reconciled = examined.reconciled
+    findings = [
+        Finding("missing", None, None, source.topic, source.partition, offset)
+        for source, offset in reconciled.examples_missing
+    ]
+    findings += [finding(judged.letter, what) for what, judged in reconciled.examples_apart]
+    wrong = reconciled.missing + reconciled.invented + reconciled.doubled
+    return Found(reconciled.archived, wrong, findings, None, wrong == 0)
+
+
+def _without_topic(
+    queue: StateResource, group_id: str, asset: dg.AssetKey, topic: str, expectations: Sequence[Expectation]
+) -> Iterator[dg.AssetCheckResult]:
+    """The results where there is nothing to read: right, unless Postgres has letters as written to the topic."""
+    archived = ArchivedLetters(queue.database, group_id)
+    written = sum(
+        batch.offsets.count
+        for source, span in archived.spans(archived.now()).items()
+        for batch in archived.since(source, 1, span.last_closed)
+        if topic and not batch.dropped
+    )
+    for each in expectations:
+        lost = written if each.check == RECONCILED else 0
+        why = f"there is no topic {topic}" if topic else f"group {group_id} has no dead-letter topic"
+        yield dg.AssetCheckResult(
+            passed=not lost,
+            asset_key=asset,
+            check_name=each.check,
+            severity=severity_of(each),
+            description=f"{why}, and Postgres has {lost:,} letters as written to it" if lost else why,
+            metadata={"unexpected_records": lost},
+        )
 
 
 def _none_held(asset: dg.AssetKey, state: State, group_id: str) -> dg.AssetCheckResult:
@@ -81,97 +282,4 @@ def _none_held(asset: dg.AssetKey, state: State, group_id: str) -> dg.AssetCheck
         severity=dg.AssetCheckSeverity.WARN,
         description=f"{waiting:,} wait: {why}" if waiting else "every dead letter is written",
         metadata={"held_records": waiting},
-    )
-
-
-def state_checks(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinition:
-    """The checks of the state's own invariants, on the asset `asset`."""
-    group_id = group.group
-
-    @dg.multi_asset_check(
-        name=f"{group.name}_state_invariants",
-        specs=[
-            dg.AssetCheckSpec(
-                STATE_VERIFIED,
-                asset=asset,
-                description="Every invariant of the group's state holds: no offset has two leases, …",
-            ),
-            dg.AssetCheckSpec(
-                LAG_NOT_NEGATIVE,
-                asset=asset,
-                description="The group has not processed more than the log holds.",
-            ),
-        ],
-    )
-    def checks(queue: StateResource) -> Iterator[dg.AssetCheckResult]:
-        violations = queue.state.figures.verify(group_id)
-        yield dg.AssetCheckResult(
-            passed=not violations,
-            check_name=STATE_VERIFIED,
-            asset_key=asset,
-            severity=dg.AssetCheckSeverity.ERROR,
-            description="\n".join(violations) or "every invariant holds",
-            metadata={"violations": len(violations)},
-        )
-        statuses = queue.state.figures.describe(group_id)
-        ahead = [s for s in statuses if s.log_end - s.spso - s.delivery_complete_count < 0]
-        yield dg.AssetCheckResult(
-            passed=not ahead,
-            check_name=LAG_NOT_NEGATIVE,
-            asset_key=asset,
-            severity=dg.AssetCheckSeverity.WARN,
-            description="ahead of the log: " + ", ".join(str(s.share_partition) for s in ahead)
-            if ahead
-            else "no share-partition is ahead of its log",
-            metadata={
-                "lag_records": sum(s.lag for s in statuses),
-                "ahead": table(
-                    ahead, {"topic": "string", "partition": "int", "spso": "int", "log_end": "int"}
-                ),
-            },
-        )
-
-    return checks
-
-
-def written_offsets(state: State, group_id: str) -> dict[tuple[str, int], OffsetSet]:
-    """Per source topic-partition the offsets that Postgres has as written to the dead-letter topic."""
-    offsets: dict[tuple[str, int], OffsetSet] = defaultdict(lambda: EMPTY)
-    for run in state.dead_letters.written(group_id):
-        if not run.dropped:
-            offsets[run.share_partition.topic, run.share_partition.partition] |= run.offsets
-    return dict(offsets)
-
-
-def _reconciliation(asset: dg.AssetKey, found: dead_letters.Reconciliation) -> dg.AssetCheckResult:
-    apart = [
-        dg.TableRecord({"what": what, "topic": topic, "partition": partition, "offsets": str(offsets)[:500]})
-        for what, where in (("missing", found.missing), ("invented", found.invented))
-        for (topic, partition), offsets in where.items()
-    ]
-    return dg.AssetCheckResult(
-        passed=found.agrees,
-        check_name=RECONCILED,
-        asset_key=asset,
-        severity=dg.AssetCheckSeverity.ERROR,
-        description="the topic and Postgres agree"
-        if found.agrees
-        else f"missing {sum(o.count for o in found.missing.values())}, "
-        f"invented {sum(o.count for o in found.invented.values())}, doubled {found.doubled} records",
-        metadata={
-            "archived_records": found.archived,
-            "dead_letter_records": found.written,
-            "doubled_records": found.doubled,
-            "apart": dg.MetadataValue.table(
-                records=apart,
-                schema=dg.TableSchema(
-                    columns=[
-                        dg.TableColumn("what", "string"),
-                        dg.TableColumn("topic", "string"),
-                        dg.TableColumn("partition", "int"),
-                        dg.TableColumn("offsets", "string"),
-                    ]
-                ),
-            ),
-        },
     )

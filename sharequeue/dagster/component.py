@@ -70,6 +70,10 @@ class ShareGroupComponent(ShareGroup, dg.Component):
         dagster_names(beside)
         if beside.count(self.group) > 1:
             raise ValueError(f"share group {self.group!r} is defined twice: keep one defs.yaml of it")
+        # Beside the defs.yaml, whatever the working directory is.
+        for field in ("suite", "data_docs"):
+            if (given := getattr(self.dead_letters, field)) is not None:
+                setattr(self.dead_letters, field, str(context.path / given))
         return share_group_defs(self, execute=self.execute, translate=self.get_asset_spec)
 
 

@@ -13,7 +13,7 @@ from sharequeue.dagster.assets.dead_letters import dead_letters_asset
 from sharequeue.dagster.assets.replayed import replayed_asset
 from sharequeue.dagster.assets.reports import delivery_counts_asset, spso_and_lag_asset
 from sharequeue.dagster.assets.summaries import summary_asset
-from sharequeue.dagster.checks import dead_letter_checks, state_checks
+from sharequeue.dagster.checks import dead_letter_checks
 from sharequeue.dagster.lineage import (
     ACCEPTED,
     DEAD_LETTER_TOPIC,
@@ -28,6 +28,7 @@ from sharequeue.dagster.lineage import (
 from sharequeue.dagster.redrive import redrive_asset
 from sharequeue.dagster.sensors import lag_sensor
 from sharequeue.dagster.share_group import Schedule, ShareGroup
+from sharequeue.dagster.state_checks import state_checks
 
 
 def share_group_defs(

@@ -117,6 +117,21 @@ class Freshness(dg.Model, dg.Resolvable):
         return text
 
 
+class Drift(dg.Model, dg.Resolvable):
+    """When the dead letters of this week are called other than those of last week. A warning, never an error."""
+
+    factor: float = Field(default=2, gt=1, description="So many times as many, or as few.")
+    share: float = Field(
+        default=0.2,
+        gt=0,
+        le=1,
+        description="A cause has so much more, or less, of all letters; 0.2 is a fifth.",
+    )
+    min_records: int = Field(
+        default=100, ge=1, description="With fewer letters in both weeks, nothing is said."
+    )
+
+
 class DeadLetters(dg.Model, dg.Resolvable):
     """How the dead letters are checked."""
 
@@ -126,8 +141,37 @@ class DeadLetters(dg.Model, dg.Resolvable):
     )
     data_docs: str | None = Field(
         default=None,
-        description="Where Great Expectations' Data Docs are written; below the data folder if not given.",
+        description="The folder of Data Docs, beside the defs.yaml; below the data folder if not given.",
     )
+    max_letters: int = Field(
+        default=500_000,
+        ge=1,
+        description="Letters that one run of the checks reads; the rest is the next one's.",
+    )
+    drift: Drift = Field(default_factory=Drift)
+    blocking: bool = Field(
+        default=False,
+        description="A failed check of severity ERROR keeps what is downstream of `dead_letters` from being made in "
+        "the same run, the reports included.",
+    )
+
+
+class Checks(dg.Model, dg.Resolvable):
+    """Bounds whose check warns when they are exceeded; without a bound there is no such check."""
+
+    max_lag: int | None = Field(
+        default=None, ge=0, description="Records that may wait, in all share-partitions."
+    )
+    max_age: str | None = Field(
+        default=None, description="How old the oldest unprocessed record may be, such as `2h`."
+    )
+
+    @field_validator("max_age")
+    @classmethod
+    def _is_duration(cls, text: str | None) -> str | None:
+        if text is not None:
+            duration(text)
+        return text
 
 
 class Backfill(dg.Model, dg.Resolvable):
@@ -172,6 +216,7 @@ class ShareGroup(dg.Model, dg.Resolvable):
         default={}, description="Group configs that the first run sets; what somebody has set since stays."
     )
     dead_letters: DeadLetters = Field(default_factory=DeadLetters)
+    checks: Checks = Field(default_factory=Checks)
     summaries: Mapping[str, str] = Field(
         default={},
         description="An asset for each of the pipeline's summaries: its name, and MODULE:NAME of what merges it.",

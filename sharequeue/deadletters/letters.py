@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from sharequeue.errors import BrokerNotAvailable
 from sharequeue.kafka.clients import client_config
-from sharequeue.kafka.topics import Topics
+from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.values import DeadLetterBatch
@@ -290,16 +291,23 @@ def headers_of(message: Message) -> Headers:
     return tuple((header[0], _bytes(header[1])) for header in message.headers() or ())
 
 
-def read_dead_letters(settings: Settings, topic: str) -> Iterator[DeadLetter]:
+def read_dead_letters(
+    settings: Settings,
+    topic: str,
+    first: Mapping[int, int] = MappingProxyType({}),
+    logs: Mapping[int, LogOffsets] | None = None,
+) -> Generator[DeadLetter, None, None]:
     """Every committed letter in the topic now, each partition in its order; then the end.
 
     Bounded by each partition's last stable offset at the start: an open transaction is waited for by nobody,
-    and letters written meanwhile are for the next reading. Raises `UnknownTopicOrPartition` when there is no
-    such topic and `BrokerNotAvailable` when the broker falls silent for 30 s.
+    and letters written meanwhile are for the next reading. `first` has the offset to begin at for partitions that
+    are not read from their start, `logs` what the caller knows of their ends. Raises `UnknownTopicOrPartition` when
+    there is no such topic and `BrokerNotAvailable` when the broker falls silent for 30 s.
     """
-    logs = Topics(settings, READ_TIMEOUT_SECONDS).offsets(topic)
+    logs = Topics(settings, READ_TIMEOUT_SECONDS).offsets(topic) if logs is None else logs
     ends = {partition: log.last_stable_offset for partition, log in logs.items()}
-    starts = {partition: log.log_start for partition, log in logs.items() if log.log_start < ends[partition]}
+    starts = {partition: max(log.log_start, first.get(partition, 0)) for partition, log in logs.items()}
+    starts = {partition: start for partition, start in starts.items() if start < ends[partition]}
     consumer = Consumer(
         client_config(
             settings,
@@ -314,7 +322,7 @@ def read_dead_letters(settings: Settings, topic: str) -> Iterator[DeadLetter]:
         )
     )
     try:
-        consumer.assign([TopicPartition(topic, partition, first) for partition, first in starts.items()])
+        consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])
         yield from _read(consumer, topic, {partition: ends[partition] for partition in starts})
     finally:
         consumer.close()

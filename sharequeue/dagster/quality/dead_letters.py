@@ -1,57 +1,92 @@
-"""What must be true of every record in a dead-letter topic?
+"""What must be true of every letter of a group?
 
-The headers are those of KIP-1191 (``__dlq.errors.*``, values UTF-8 text), the partition is the source
-partition modulo the number of partitions of the dead-letter topic, and a record is dead-lettered once. The
-frame keeps each header as the text that was read, so that a header that is missing or is no number is seen as
-such, not repaired on the way. Whether the topic holds *all* the archived records is asked by ``reconcile``,
-against Postgres.
+The headers are those of KIP-1191 (``__dlq.errors.*``, values UTF-8 text) and our own, the partition is the source
+partition modulo the number of partitions of the dead-letter topic, cause and delivery count are those that Postgres
+archived, and key, value and copied headers are those of the record. The frame keeps each header as the text that was
+read, so that a header that is missing or is no number is seen as such, not repaired on the way. Whether the topic
+holds *all* the archived records is ``sharequeue.deadletters.reconciliation``'s matter.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sharequeue.dagster.quality.expectations import Expectation
+from sharequeue.deadletters.comparison import AS_EXPECTED, Compared, copied
+from sharequeue.deadletters.judging import Judged
 from sharequeue.deadletters.letters import (
+    BATCH,
     DELIVERY_COUNT,
     KAFKA_HEADERS,
     MESSAGES,
     OFFSET,
     PARTITION,
-    DeadLetter,
+    SEQUENCE,
 )
-from sharequeue.offsets import OffsetSet
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _NUMBER = r"^\d+$"
-_COORDINATES = ["topic", "partition", "offset", "group"]
+_COORDINATES = ["topic", "partition", "offset", "group", "sequence"]
+_NUMBERS = ("dlq_partition", "dlq_offset", "expected_partition", "deliveries", "archived_deliveries")
+
+COLUMNS = {
+    **{
+        header.removeprefix("__dlq.errors.").replace(".", "_"): f"the header `{header}`, as text"
+        for header in KAFKA_HEADERS
+    },
+    "sequence": f"the header `{SEQUENCE}`, as text",
+    "batch": f"the header `{BATCH}`, as text",
+    "dlq_partition": "the partition that the letter is in",
+    "dlq_offset": "its offset there",
+    "written_at": "when it was written, UTC",
+    "expected_partition": "the partition that it must be in",
+    "deliveries": "the delivery count of the header, as a number",
+    "archived_deliveries": "the delivery count that Postgres has",
+    "cause": "`rejected` or `exceeded`, by the message; else `unknown`",
+    "archived_cause": "the cause that Postgres has",
+    "standing": "`known` to Postgres, `invented`, `unplaced` (it does not say where its record lies), or `earlier`: "
+    "of a group or source topic that was deleted since",
+    "copy": "what the letter says of its copy: `whole`, `missing`, `oversized`, or `none` where none was asked for",
+    "key_found": f"the key against the record's: {', '.join(f'`{word}`' for word in AS_EXPECTED)}, or what is wrong",
+    "value_found": "the same for the value",
+    "headers_found": "the same for the copied headers",
+    "key": "the key as text, what is not UTF-8 escaped",
+    "value": "the value as text, what is not UTF-8 escaped",
+    "exception_class": "what the handler raised at the last delivery",
+    "exception_message": "its message",
+}
+"""The columns of a batch, in their order, and what each holds."""
 
 
-def frame(letters: Iterable[DeadLetter], dlq_partitions: int) -> "pd.DataFrame":
-    """One row per record: each header as text (None when missing), and what is derived from them."""
+def frame(judged: Sequence[Judged], compared: Sequence[Compared], dlq_partitions: int) -> "pd.DataFrame":
+    """One row per letter: each header as text (None when missing), and what is derived from them."""
     import pandas as pd
 
-    rows = [_row(letter, dlq_partitions) for letter in letters]
-    columns = [_column(header) for header in KAFKA_HEADERS]
-    columns += ["dlq_partition", "expected_partition", "deliveries", "cause", "copied"]
-    return pd.DataFrame(rows, columns=columns).astype(
-        {"dlq_partition": "float", "expected_partition": "float", "deliveries": "float"}
-    )
+    rows = [_row(each, found, dlq_partitions) for each, found in zip(judged, compared, strict=True)]
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(_NUMBERS, "float"))
 
 
-def expectations(group_id: str, delivery_count_limit: int) -> tuple[Expectation, ...]:
-    """The suite of a group's dead-letter topic; the check's names do not depend on the arguments."""
+def expectations() -> tuple[Expectation, ...]:
+    """The suite of a group's letters."""
     present = tuple(
         Expectation(
             check=f"header_{_column(header)}_present",
-            description=f"Every record has the header {header}.",
+            description=f"Every letter has the header {header}.",
             kind="ExpectColumnValuesToNotBeNull",
             arguments={"column": _column(header)},
         )
         for header in KAFKA_HEADERS
+    )
+    own = tuple(
+        Expectation(
+            check=f"header_{column}_present",
+            description=f"Every letter that Postgres has as written has the header {header}.",
+            kind="ExpectColumnValuesToNotBeNull",
+            arguments={"column": column},
+            only_if=("standing", "known"),
+        )
+        for column, header in (("sequence", SEQUENCE), ("batch", BATCH))
     )
     parseable = tuple(
         Expectation(
@@ -62,20 +97,32 @@ def expectations(group_id: str, delivery_count_limit: int) -> tuple[Expectation,
         )
         for header in (PARTITION, OFFSET, DELIVERY_COUNT)
     )
+    as_source = tuple(
+        Expectation(
+            check=f"{part}_as_source",
+            description=f"Where a letter is a copy, its {part} {verb} the source record's, byte for byte, as far as "
+            "the source still has it; else there is none.",
+            kind="ExpectColumnValuesToBeInSet",
+            arguments={"column": f"{part}_found", "value_set": list(AS_EXPECTED)},
+            altered=True,
+        )
+        for part, verb in (("key", "is"), ("value", "is"), ("headers", "are"))
+    )
     return (
         *present,
+        *own,
         *parseable,
         Expectation(
             check="source_coordinates_unique",
-            description="No source record was dead-lettered twice.",
+            description="No batch has dead-lettered a source record twice.",
             kind="ExpectCompoundColumnsToBeUnique",
-            arguments={"column_list": _COORDINATES},
+            arguments={"column_list": _COORDINATES, "ignore_row_if": "any_value_is_missing"},
         ),
         Expectation(
             check="partition_follows_source",
-            description="A record lies in the partition: source partition modulo the topic's partitions.",
+            description="A letter lies in the partition: source partition modulo the topic's partitions.",
             kind="ExpectColumnPairValuesToBeEqual",
-            arguments={"column_A": "dlq_partition", "column_B": "expected_partition"},
+            arguments=_pair("dlq_partition", "expected_partition"),
         ),
         Expectation(
             check="cause_known",
@@ -84,90 +131,62 @@ def expectations(group_id: str, delivery_count_limit: int) -> tuple[Expectation,
             arguments={"column": "message", "value_set": list(MESSAGES.values())},
         ),
         Expectation(
-            check="exceeded_reached_limit",
-            description="A record that exceeded its delivery count was delivered up to the limit.",
-            kind="ExpectColumnValuesToBeBetween",
-            arguments={"column": "deliveries", "min_value": delivery_count_limit},
-            only_if=("cause", "exceeded"),
+            check="cause_as_archived",
+            description="The cause is the one that Postgres has archived.",
+            kind="ExpectColumnPairValuesToBeEqual",
+            arguments=_pair("cause", "archived_cause"),
         ),
         Expectation(
-            check="group_is_ours",
-            description="The records come from this share group.",
-            kind="ExpectColumnValuesToBeInSet",
-            arguments={"column": "group", "value_set": [group_id]},
+            check="delivery_count_as_archived",
+            description="The delivery count is the one that Postgres has archived.",
+            kind="ExpectColumnPairValuesToBeEqual",
+            arguments=_pair("deliveries", "archived_deliveries"),
         ),
+        *as_source,
         Expectation(
-            check="value_copied",
-            description="The source record's value was copied (only retention can have removed it).",
+            check="copy_complete",
+            description="Where a copy was asked for, the letter holds the record: its source had it, and it fitted.",
             kind="ExpectColumnValuesToBeInSet",
-            arguments={"column": "copied", "value_set": ["yes"]},
+            arguments={"column": "copy", "value_set": ["whole", "none"]},
             severity="warning",
         ),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Reconciliation:
-    """The dead-letter topic against the archived records in Postgres, per source topic-partition."""
-
-    archived: int
-    written: int
-    missing: dict[tuple[str, int], OffsetSet]
-    invented: dict[tuple[str, int], OffsetSet]
-    doubled: int
-
-    @property
-    def agrees(self) -> bool:
-        """Nothing lost, nothing invented, nothing twice."""
-        return not self.missing and not self.invented and not self.doubled
-
-
-def reconcile(dead_letters: "pd.DataFrame", archived: dict[tuple[str, int], OffsetSet]) -> Reconciliation:
-    """Holds the topic's records against ``archived``; a record whose coordinates cannot be read counts as
-    invented nowhere and its source as missing, so a broken header shows up here too.
-    """
-    offsets: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for topic, partition, offset in zip(
-        dead_letters["topic"], dead_letters["partition"], dead_letters["offset"], strict=True
-    ):
-        if topic is not None and _is_number(partition) and _is_number(offset):
-            offsets[topic, int(partition)].append(int(offset))
-    written = {at: offset_set(values) for at, values in offsets.items()}
-    everywhere = sorted({*written, *archived})
-    empty = OffsetSet.of()
-    lost = {at: archived.get(at, empty) - written.get(at, empty) for at in everywhere}
-    extra = {at: written.get(at, empty) - archived.get(at, empty) for at in everywhere}
-    distinct = sum(found.count for found in written.values())
-    return Reconciliation(
-        archived=sum(found.count for found in archived.values()),
-        written=len(dead_letters),
-        missing={at: found for at, found in lost.items() if found},
-        invented={at: found for at, found in extra.items() if found},
-        doubled=sum(len(values) for values in offsets.values()) - distinct,
-    )
-
-
-def offset_set(offsets: Iterable[int]) -> OffsetSet:
-    """The set of single offsets, in any order and with repetitions."""
-    values = sorted(set(offsets))
-    return OffsetSet.from_runs(values, values)
+def _pair(first: str, second: str) -> dict[str, object]:
+    return {"column_A": first, "column_B": second, "ignore_row_if": "either_value_is_missing"}
 
 
 def _column(header: str) -> str:
     return header.removeprefix("__dlq.errors.").replace(".", "_")
 
 
-def _row(letter: DeadLetter, dlq_partitions: int) -> dict[str, object]:
-    row: dict[str, object] = {_column(header): letter.header(header) for header in KAFKA_HEADERS}
-    source, deliveries = letter.source_partition, letter.delivery_count
-    return row | {
+def _row(judged: Judged, compared: Compared, dlq_partitions: int) -> dict[str, object]:
+    letter, run = judged.letter, judged.run
+    source = letter.source_partition
+    return {
+        **{_column(header): letter.header(header) for header in KAFKA_HEADERS},
+        "sequence": letter.header(SEQUENCE),
+        "batch": letter.header(BATCH),
         "dlq_partition": letter.partition,
+        "dlq_offset": letter.offset,
+        "written_at": letter.timestamp,
         "expected_partition": None if source is None else source % dlq_partitions,
-        "deliveries": deliveries,
+        "deliveries": letter.delivery_count,
+        "archived_deliveries": None if run is None else run.delivery_count,
         "cause": letter.cause or "unknown",
-        "copied": "no" if letter.value is None else "yes",
+        "archived_cause": None if run is None else run.cause,
+        "standing": judged.standing,
+        "copy": copied(letter),
+        "key_found": compared.key,
+        "value_found": compared.value,
+        "headers_found": compared.headers,
+        "key": _text(letter.key),
+        "value": _text(letter.value),
+        "exception_class": letter.exception_class,
+        "exception_message": letter.exception_message,
     }
 
 
-def _is_number(text: object) -> bool:
-    return isinstance(text, str) and text.isascii() and text.isdigit()
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else content.decode(errors="backslashreplace")

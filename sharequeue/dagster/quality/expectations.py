@@ -1,21 +1,22 @@
-"""How does one Great Expectations suite become Dagster asset checks?
+"""How does a Great Expectations suite become Dagster asset checks?
 
 One ``AssetCheckSpec`` per expectation, known without importing Great Expectations (3 s, and Dagster loads
-definitions often); one validation of one pandas batch checks them all. Severity belongs to the expectation:
-``critical`` ends as ERROR, ``warning`` as WARN. What is expected of which asset is in the modules beside
-this one.
+definitions often). Severity belongs to the expectation: ``critical`` ends as ERROR, everything else as WARN. Ours are
+in the modules beside this one, the user's in a JSON file as Great Expectations writes suites.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 Arguments = dict[str, Any]
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]+")
+SEVERITIES = ("critical", "warning", "info")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,142 +25,128 @@ class Expectation:
     arguments.
 
     ``kind`` is the class's name in ``great_expectations.expectations``. ``only_if`` is a ``(column, value)``
-    pair: rows with another value in that column are left out.
+    pair: rows with another value in that column are left out. ``altered``: what breaks it is content that a redrive
+    would send on.
     """
 
     check: str
     description: str
     kind: str
     arguments: Arguments = field(default_factory=dict)
-    severity: Literal["critical", "warning"] = "critical"
+    severity: str = "critical"
     only_if: tuple[str, str] | None = None
+    altered: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The result of one expectation; ``unexpected`` holds examples, at most twenty."""
+class SuiteUnreadable(ValueError):
+    """The file is no suite of Great Expectations; the message has the file and what is wrong with it."""
 
-    expectation: Expectation
-    passed: bool
-    elements: int
-    unexpected_count: int
-    unexpected: tuple[str, ...]
-    problem: str | None
 
-    def to_check_result(self, asset: dg.AssetKey) -> dg.AssetCheckResult:
-        """The asset check's result: ERROR for a critical expectation, WARN for the others."""
-        expectation = self.expectation
-        metadata: dict[str, Any] = {
-            "elements_records": self.elements,
-            "unexpected_records": self.unexpected_count,
-            "expectation": expectation.kind,
-        }
-        if self.unexpected:
-            metadata["unexpected_examples"] = dg.MetadataValue.table(
-                records=[dg.TableRecord({"value": value}) for value in self.unexpected],
-                schema=dg.TableSchema(columns=[dg.TableColumn("value", "string")]),
-            )
-        if self.problem:
-            metadata["problem"] = self.problem
-        return dg.AssetCheckResult(
-            passed=self.passed,
-            asset_key=asset,
-            check_name=expectation.check,
-            severity=_SEVERITY[expectation.severity],
-            description=expectation.description if self.passed else self._what_failed(),
-            metadata=metadata,
+def suite_of(path: Path) -> tuple[str, tuple[Expectation, ...]]:
+    """Read a user's suite from JSON: its name and its expectations, each with the name of its check.
+
+    The name is `meta.check` where that is given, else it is made of the type and the columns. Raises SuiteUnreadable.
+    """
+    try:
+        read = json.loads(path.read_text())
+    except OSError as error:
+        raise SuiteUnreadable(f"{path}: {error.strerror}: expected a suite of Great Expectations") from error
+    except ValueError as error:
+        raise SuiteUnreadable(f"{path} is no JSON: {error}") from error
+    given = read.get("expectations") if isinstance(read, dict) else None
+    if not isinstance(given, list) or not given:
+        raise SuiteUnreadable(
+            f"{path} is no suite of Great Expectations: expected an object with a list `expectations`, not empty"
         )
+    found: dict[str, Expectation] = {}
+    for number, each in enumerate(given):
+        expectation = _given(path, number, each)
+        if expectation.check in found:
+            raise SuiteUnreadable(
+                f"{path}: two expectations are called {expectation.check!r}: give one of them a name of its own, "
+                '`"meta": {"check": "…"}`'
+            )
+        found[expectation.check] = expectation
+    return str(read.get("name") or path.stem), tuple(found.values())
 
-    def _what_failed(self) -> str:
-        if self.problem:
-            return f"could not be evaluated: {self.problem}"
-        broken = f"{self.unexpected_count} of {self.elements} records break it."
-        return f"{broken} Expected: {self.expectation.description}"
 
-
-_SEVERITY = {"critical": dg.AssetCheckSeverity.ERROR, "warning": dg.AssetCheckSeverity.WARN}
+def _given(path: Path, number: int, each: Any) -> Expectation:
+    kind = each.get("type") if isinstance(each, dict) else None
+    if not isinstance(kind, str) or not kind.startswith(("expect_", "unexpected_")):
+        raise SuiteUnreadable(
+            f"{path}: expectation {number} has no `type` such as expect_column_values_to_not_be_null"
+        )
+    arguments, meta = each.get("kwargs") or {}, each.get("meta") or {}
+    severity = each.get("severity") or "critical"
+    if not isinstance(arguments, dict) or not isinstance(meta, dict) or severity not in SEVERITIES:
+        raise SuiteUnreadable(
+            f"{path}: expectation {number}: expected `kwargs` and `meta` as objects, and `severity` one of "
+            f"{', '.join(SEVERITIES)}"
+        )
+    columns = [arguments.get(name) for name in ("column", "column_A", "column_B")]
+    columns += arguments.get("column_list") or []
+    parts = [kind.removeprefix("expect_"), *(str(column) for column in columns if column)]
+    name = _NOT_IN_NAMES.sub("_", str(meta.get("check") or "_".join(parts))).strip("_")
+    class_name = "".join(part.capitalize() for part in kind.split("_"))
+    return Expectation(name, str(each.get("description") or kind), class_name, arguments, severity)
 
 
 def check_specs(
-    asset: dg.AssetKey, expectations: Sequence[Expectation], after: Sequence[dg.AssetKey] = ()
+    asset: dg.AssetKey,
+    expectations: Sequence[Expectation],
+    after: Sequence[dg.AssetKey] = (),
+    *,
+    blocking: bool = False,
 ) -> list[dg.AssetCheckSpec]:
-    """One spec per expectation of ``asset``; ``after`` names assets that a run makes before it checks."""
+    """One spec per expectation of ``asset``; ``after`` names assets that a run makes before it checks, ``blocking``
+    is for the critical ones."""
     return [
         dg.AssetCheckSpec(
             name=expectation.check,
             asset=asset,
             description=expectation.description,
             additional_deps=list(after),
+            blocking=blocking and expectation.severity == "critical",
             metadata={"severity": expectation.severity},
         )
         for expectation in expectations
     ]
 
 
-def validate(frame: "pd.DataFrame", name: str, expectations: Sequence[Expectation]) -> tuple[Verdict, ...]:
-    """Validate ``frame`` against the suite ``name`` made of ``expectations``; one verdict each, in their
-    order.
-    """
-    import great_expectations as gx
-    from great_expectations.data_context.types.base import ProgressBarsConfig
-
-    context = gx.get_context(mode="ephemeral")
-    context.variables.progress_bars = ProgressBarsConfig(globally=False)
-    batch = (
-        context.data_sources.add_pandas(name)
-        .add_dataframe_asset(name)
-        .add_batch_definition_whole_dataframe(name)
-        .get_batch(batch_parameters={"dataframe": frame})
-    )
-    suite = gx.ExpectationSuite(name=name, expectations=[_build(expectation) for expectation in expectations])
-    outcome = batch.validate(suite, result_format="BASIC")
-    by_check = {_check_name(result): result for result in outcome.results}
-    return tuple(_verdict(expectation, by_check[expectation.check]) for expectation in expectations)
+def severity_of(expectation: Expectation) -> dg.AssetCheckSeverity:
+    """ERROR for critical expectations, WARN for others."""
+    critical = expectation.severity == "critical"
+    return dg.AssetCheckSeverity.ERROR if critical else dg.AssetCheckSeverity.WARN
 
 
-def evaluate(
-    frame: "pd.DataFrame",
-    asset: dg.AssetKey,
-    expectations: Sequence[Expectation],
-    log: Callable[[str], None],
-) -> Iterator[dg.AssetCheckResult]:
-    """The asset-check results of one validation; every failure is logged with its examples."""
-    for verdict in validate(frame, asset.to_user_string().replace("/", "_"), expectations):
-        if not verdict.passed:
-            log(f"check {verdict.expectation.check} failed: {verdict.problem or list(verdict.unexpected)}")
-        yield verdict.to_check_result(asset)
+@dataclass(slots=True)
+class Verdict:
+    """The result of one expectation on one batch; ``unexpected`` has rows of at most twenty letters."""
+
+    passed: bool
+    elements: int = 0
+    unexpected_count: int = 0
+    unexpected: list[Mapping[str, Any]] = field(default_factory=list)
+    problem: str | None = None
 
 
-def _build(expectation: Expectation) -> Any:
-    import great_expectations.expectations as gxe
-    from great_expectations.expectations.row_conditions import Column
-
-    arguments = dict(expectation.arguments)
-    if expectation.only_if is not None:
-        column, value = expectation.only_if
-        arguments["row_condition"] = Column(column) == value
-    return getattr(gxe, expectation.kind)(
-        **arguments,
-        severity=expectation.severity,
-        description=expectation.description,
-        meta={"check": expectation.check},
-    )
-
-
-def _check_name(result: Any) -> str:
-    return str(result.expectation_config.meta["check"])
-
-
-def _verdict(expectation: Expectation, result: Any) -> Verdict:
+def verdict(result: Any) -> Verdict:
+    """What Great Expectations found for one expectation."""
     outcome = result.result or {}
     return Verdict(
-        expectation=expectation,
         passed=bool(result.success),
         elements=int(outcome.get("element_count") or 0),
         unexpected_count=int(outcome.get("unexpected_count") or 0),
-        unexpected=tuple(str(value) for value in outcome.get("partial_unexpected_list") or ()),
-        problem=_problem(result.exception_info),
+        unexpected=[dict(row) for row in outcome.get("partial_unexpected_index_list") or ()],
+        problem=_problem(result.exception_info) or _observed(result, outcome),
     )
+
+
+def _observed(result: Any, outcome: Mapping[str, Any]) -> str | None:
+    """What an expectation about the whole table saw: it has no rows to show."""
+    if result.success or "observed_value" not in outcome:
+        return None
+    return f"observed {outcome['observed_value']}"
 
 
 def _problem(exception_info: Any) -> str | None:
@@ -168,5 +155,5 @@ def _problem(exception_info: Any) -> str | None:
         return None
     for info in [exception_info, *(value for value in exception_info.values() if isinstance(value, dict))]:
         if info.get("raised_exception"):
-            return str(info.get("exception_message") or "unknown error")
+            return f"could not be evaluated: {info.get('exception_message') or 'unknown error'}"
     return None

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
 import dagster as dg
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from sharequeue.dagster.checks import NONE_HELD, RECONCILED, dead_letter_checks, state_checks
+from sharequeue.dagster.checks import NONE_HELD, RECONCILED, dead_letter_checks
 from sharequeue.dagster.resources import SettingsResource, StateResource
-from sharequeue.deadletters.letters import OFFSET
+from sharequeue.dagster.state_checks import (
+    AGE_BOUNDED,
+    LAG_BOUNDED,
+    NONE_STUCK,
+    STATE_VERIFIED,
+    state_checks,
+)
+from sharequeue.deadletters.letters import DELIVERY_COUNT, GROUP, MESSAGE, MESSAGES, OFFSET, ORIGINAL_HEADER
 from sharequeue.deadletters.writer import DeadLetter
 from sharequeue.kafka.clients import client_config
 from sharequeue.local.stack import StackInfo
@@ -28,7 +40,15 @@ DLQ_PARTITIONS = 2
 RECORDS = 60
 LIMIT = 5
 
-RunChecks = Callable[[], dict[str, dg.AssetCheckEvaluation]]
+Results = dict[str, dg.AssetCheckEvaluation]
+
+
+class RunChecks(Protocol):
+    """Runs the group's checks in Dagster: `only` some of them, `given` as the yaml says, config for the reading."""
+
+    def __call__(
+        self, only: Sequence[str] = (), given: dict[str, Any] | None = None, **config: object
+    ) -> Results: ...
 
 
 @pytest.fixture
@@ -38,21 +58,30 @@ def ours(given_up: Callable[..., GivenUp]) -> GivenUp:
 
 
 @pytest.fixture
-def run_checks(stack: StackInfo, ours: GivenUp) -> RunChecks:
-    """Give a function that runs all checks of the group in Dagster and gives the results by name."""
+def run_checks(stack: StackInfo, ours: GivenUp, tmp_path: Path) -> RunChecks:
+    """Give a function that runs checks of the group, and remembers what they found, as one deployment does."""
+    instance = dg.DagsterInstance.ephemeral()
 
-    def run() -> dict[str, dg.AssetCheckEvaluation]:
+    def run(only: Sequence[str] = (), given: dict[str, Any] | None = None, **config: object) -> Results:
         settings = SettingsResource(home=str(stack.home))
+        group = share_group(ours.group, **(given or {}))
         checks = dg.Definitions(
             assets=[dg.AssetSpec(DEAD_LETTERS), dg.AssetSpec(LAG)],
-            asset_checks=[
-                dead_letter_checks(share_group(ours.group), DEAD_LETTERS, after=[]),
-                state_checks(share_group(ours.group), LAG),
-            ],
+            asset_checks=[dead_letter_checks(group, DEAD_LETTERS, after=[]), state_checks(group, LAG)],
             jobs=[dg.define_asset_job("checks", selection=dg.AssetSelection.all_asset_checks())],
             resources={"settings": settings, "queue": StateResource(settings=settings)},
         )
-        result = checks.resolve_job_def("checks").execute_in_process()
+        selection = dg.AssetSelection.checks(*(dg.AssetCheckKey(DEAD_LETTERS, name) for name in only))
+        job = checks.resolve_job_def("checks")
+        if only:
+            checks = dg.Definitions.merge(
+                checks, dg.Definitions(jobs=[dg.define_asset_job("some", selection=selection)])
+            )
+            job = checks.resolve_job_def("some")
+        op = f"{group.name}_dead_letter_suite"
+        result = job.execute_in_process(
+            instance=instance, run_config={"ops": {op: {"config": config}}} if config else None
+        )
         return {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
 
     return run
@@ -62,7 +91,7 @@ def run_checks(stack: StackInfo, ours: GivenUp) -> RunChecks:
 def letters(ours: GivenUp) -> list[DeadLetter]:
     """Give the group's dead letters: two of each partition rejected, three exhausted by releases, all written."""
     ours.configure(share_delivery_count_limit=str(LIMIT))
-    ours.produce(RECORDS, partitions=PARTITIONS)
+    ours.produce(RECORDS, partitions=PARTITIONS, headers=[("kind", b"refund")])
     ours.reject({partition: OffsetSet.of((2, 4)) for partition in range(PARTITIONS)})
     ours.produce(PARTITIONS, partitions=PARTITIONS)
     exhaust(ours)
@@ -90,18 +119,115 @@ def copy_to(settings: Settings, topic: str, letters: Iterable[DeadLetter]) -> No
     assert producer.flush(30) == 0
 
 
-def failed(results: dict[str, dg.AssetCheckEvaluation]) -> set[str]:
+def with_header(letter: DeadLetter, name: str, content: bytes) -> DeadLetter:
+    """The letter with another content of a header."""
+    headers = tuple((key, content if key == name else value) for key, value in letter.headers)
+    return dataclasses.replace(letter, headers=headers)
+
+
+def without_headers(letter: DeadLetter, prefix: str) -> DeadLetter:
+    """The letter without the headers that begin so."""
+    headers = tuple(header for header in letter.headers if not header[0].startswith(prefix))
+    return dataclasses.replace(letter, headers=headers)
+
+
+def delete_before(ours: GivenUp, offsets: dict[int, int]) -> None:
+    """Move the log start of partitions of the dead-letter topic, as retention does."""
+    admin = AdminClient(client_config(ours.settings))
+    at = [TopicPartition(ours.dead_letter_topic, partition, offset) for partition, offset in offsets.items()]
+    for future in admin.delete_records(at).values():
+        future.result(30)
+
+
+def found_at(result: dg.AssetCheckEvaluation) -> list[tuple[object, object, object]]:
+    """The source coordinates in a check's table."""
+    table = result.metadata["found"]
+    assert isinstance(table, dg.TableMetadataValue)
+    return [
+        (row.data["source_topic"], row.data["source_partition"], row.data["source_offset"])
+        for row in table.records
+    ]
+
+
+def number(result: dg.AssetCheckEvaluation, name: str) -> object:
+    """A number of a check's metadata."""
+    return result.metadata[name].value
+
+
+def failed(results: Results) -> set[str]:
     """The names of the checks that did not pass."""
     return {name for name, result in results.items() if not result.passed}
 
 
-def test_real_dead_letters_pass_every_check(letters: list[DeadLetter], run_checks: RunChecks) -> None:
-    """What the writer wrote satisfies the suite, agrees with Postgres, and leaves nothing held."""
+def test_real_dead_letters_pass_every_check(
+    letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp, stack: StackInfo
+) -> None:
+    """What the writer wrote satisfies the suite, agrees with Postgres, and leaves nothing held. The context is on
+    disk with the suite, its checkpoint, the results and Data Docs, which the checks link."""
     assert len(letters) == 2 * PARTITIONS + PARTITIONS
     results = run_checks()
     assert failed(results) == set()
-    assert len(results) == 19
-    assert results[RECONCILED].metadata["archived_records"].value == len(letters)
+    assert len(results) == 26
+    assert number(results[RECONCILED], "archived_records") == len(letters)
+    assert number(results["value_as_source"], "not_compared_records") == 0
+    folder = stack.home / "great_expectations" / share_group(ours.group).name / "gx"
+    suite = json.loads((folder / "expectations" / "built_in.json").read_text())
+    assert {each["meta"]["check"] for each in suite["expectations"]} < set(results)
+    assert (folder / "checkpoints" / "dead_letters.json").exists()
+    assert list((folder / "uncommitted" / "validations").rglob("*.json"))
+    page = str(results["value_as_source"].metadata["data_docs"].value)
+    assert "built_in" in Path(page.removeprefix("file://")).read_text()
+
+
+def test_whatever_is_altered_is_found_where_it_is(
+    letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp, make_topic: MakeTopic
+) -> None:
+    """A copy in which one letter each has another value, key, delivery count, cause, header of the record, or lacks
+    our headers or its group: each check fails for that letter alone, with its place and a command."""
+    altered = make_topic(DLQ_PARTITIONS, name=f"{ours.dead_letter_topic}.altered")
+    changed: dict[str, Callable[[DeadLetter], DeadLetter]] = {
+        "value_as_source": lambda letter: dataclasses.replace(letter, value=b"value x"),
+        "key_as_source": lambda letter: dataclasses.replace(letter, key=None),
+        "delivery_count_as_archived": lambda letter: with_header(letter, DELIVERY_COUNT, b"4"),
+        "cause_as_archived": lambda letter: with_header(
+            letter, MESSAGE, MESSAGES["exceeded" if letter.cause == "rejected" else "rejected"].encode()
+        ),
+        "headers_as_source": lambda letter: without_headers(letter, ORIGINAL_HEADER),
+        "header_batch_present": lambda letter: without_headers(letter, "sharequeue.dead.letter."),
+        "header_group_present": lambda letter: without_headers(letter, GROUP),
+    }
+    copies = [change(letter) for letter, change in zip(letters, changed.values(), strict=False)]
+    copy_to(ours.settings, altered, [*copies, *letters[len(copies) :]])
+    ours.configure(errors_deadletterqueue_topic_name=altered)
+    results = run_checks()
+    assert failed(results) == {*changed, "header_sequence_present"}
+    for letter, name in zip(letters, changed, strict=False):
+        assert found_at(results[name]) == [(ours.topic, letter.source_partition, letter.source_offset)], name
+        assert results[name].severity == dg.AssetCheckSeverity.ERROR
+    table = results["delivery_count_as_archived"].metadata["found"]
+    assert isinstance(table, dg.TableMetadataValue)
+    (row,) = table.records
+    assert row.data["command"] == (
+        f"sharequeue dlq redrive {altered} --offsets {row.data['dlq_partition']}:{row.data['dlq_offset']} --execute"
+    )
+    assert "deliveries: 4.0" in str(row.data["found"])
+
+
+def test_letters_without_any_header_of_ours_are_found(
+    letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp, make_topic: MakeTopic
+) -> None:
+    """They then hold content without being copies. Postgres knows them by where their records lie, so none is
+    missing; one that claims a record that was never given up is invented."""
+    stripped = make_topic(DLQ_PARTITIONS, name=f"{ours.dead_letter_topic}.stripped")
+    bare = [without_headers(letter, "sharequeue.") for letter in letters]
+    copy_to(ours.settings, stripped, [*bare, with_header(bare[0], OFFSET, b"1")])
+    ours.configure(errors_deadletterqueue_topic_name=stripped)
+    results = run_checks()
+    own = {"header_sequence_present", "header_batch_present"}
+    assert failed(results) == {*own, "key_as_source", "value_as_source", RECONCILED}
+    assert number(results["header_batch_present"], "unexpected_records") == len(letters)
+    assert found_at(results[RECONCILED]) == [(ours.topic, letters[0].source_partition, 1)]
+    assert number(results[RECONCILED], "invented_records") == 1
 
 
 def test_a_missing_header_fails_as_an_error(
@@ -110,45 +236,147 @@ def test_a_missing_header_fails_as_an_error(
     """A copy in which one record lacks its source offset fails that header's check and the reconciliation."""
     broken = make_topic(DLQ_PARTITIONS, name=f"{ours.dead_letter_topic}.headless")
     first, *others = letters
-    copy_to(ours.settings, broken, others)
-    producer = Producer(client_config(ours.settings))
-    headers: dict[str, str | bytes | None] = {name: value for name, value in first.headers if name != OFFSET}
-    producer.produce(broken, first.value, first.key, partition=first.partition, headers=headers)
-    assert producer.flush(30) == 0
+    copy_to(ours.settings, broken, [*others, without_headers(first, OFFSET)])
     ours.configure(errors_deadletterqueue_topic_name=broken)
     results = run_checks()
     assert failed(results) == {"header_offset_present", RECONCILED}
     assert results["header_offset_present"].severity == dg.AssetCheckSeverity.ERROR
-    assert results["header_offset_present"].metadata["unexpected_records"].value == 1
+    assert number(results["header_offset_present"], "unexpected_records") == 1
 
 
-def test_a_doubled_record_fails_as_an_error(
+def test_what_is_lost_or_doubled_stays_found(
     letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp, make_topic: MakeTopic
 ) -> None:
-    """A copy in which one record stands twice fails uniqueness and the reconciliation."""
+    """A copy without its first letter and with its last one twice. A later run reads nothing again and still fails,
+    until somebody accepts what was found."""
     broken = make_topic(DLQ_PARTITIONS, name=f"{ours.dead_letter_topic}.doubled")
-    copy_to(ours.settings, broken, [*letters, letters[-1]])
+    copy_to(ours.settings, broken, [*letters[1:], letters[-1]])
     ours.configure(errors_deadletterqueue_topic_name=broken)
     results = run_checks()
     assert failed(results) == {"source_coordinates_unique", RECONCILED}
-    assert results[RECONCILED].metadata["doubled_records"].value == 1
-
-
-def test_a_lost_record_is_missed(
-    letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp, make_topic: MakeTopic
-) -> None:
-    """A copy without one record satisfies the suite, but not the reconciliation, which names the offset."""
-    broken = make_topic(DLQ_PARTITIONS, name=f"{ours.dead_letter_topic}.lost")
-    copy_to(ours.settings, broken, letters[1:])
-    ours.configure(errors_deadletterqueue_topic_name=broken)
+    reconciled = results[RECONCILED]
+    assert (number(reconciled, "doubled_records"), number(reconciled, "missing_records")) == (1, 1)
+    lost, doubled = (
+        (ours.topic, each.source_partition, each.source_offset) for each in (letters[0], letters[-1])
+    )
+    assert found_at(reconciled) == [lost, doubled]
     results = run_checks()
-    assert failed(results) == {RECONCILED}
-    apart = results[RECONCILED].metadata["apart"]
-    assert isinstance(apart, dg.TableMetadataValue)
-    (row,) = apart.records
-    assert row.data["what"] == "missing"
-    assert row.data["partition"] == letters[0].source_partition
-    assert str(letters[0].source_offset) in str(row.data["offsets"])
+    assert number(results[RECONCILED], "read_records") == 0
+    assert failed(results) == {"source_coordinates_unique", RECONCILED}
+    assert found_at(results[RECONCILED]) == [lost, doubled]
+    assert failed(run_checks(accept=True)) == set()
+
+
+def test_a_topic_that_groups_share_is_judged_by_group(
+    letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp
+) -> None:
+    """Letters of another group, and records that are no letters, are counted and not judged; so is a new limit."""
+    other = ours.renamed(f"{ours.group}.other")
+    other.configure(errors_deadletterqueue_copy_record_enable="false")
+    other.reject({0: OffsetSet.of((0, 4))})
+    other.writer().drain()
+    producer = Producer(client_config(ours.settings))
+    producer.produce(ours.dead_letter_topic, b"no letter", partition=0)
+    assert producer.flush(30) == 0
+    ours.configure(share_delivery_count_limit=str(LIMIT + 2))
+    results = run_checks()
+    assert failed(results) == set()
+    assert number(results[RECONCILED], "foreign_records") == 5
+    assert number(results[RECONCILED], "group_records") == len(letters)
+
+
+def test_without_copies_nothing_is_to_be_copied(run_checks: RunChecks, ours: GivenUp) -> None:
+    """Kafka's default: letters have neither key nor value, and that is right."""
+    ours.configure(errors_deadletterqueue_copy_record_enable="false")
+    ours.produce(RECORDS, partitions=PARTITIONS)
+    ours.reject({partition: OffsetSet.of((2, 4)) for partition in range(PARTITIONS)})
+    ours.writer().drain()
+    results = run_checks()
+    assert failed(results) == set()
+    assert number(results["value_as_source"], "elements_records") == 2 * PARTITIONS
+
+
+def test_what_retention_removed_is_not_missing(run_checks: RunChecks, ours: GivenUp) -> None:
+    """Of three batches of each source partition, the topic lost the first, and half of the second; then everything.
+    What lies behind that must still be there."""
+    for _ in range(3):
+        ours.produce(4 * PARTITIONS, partitions=PARTITIONS)
+        ours.reject()
+        ours.writer().drain()
+    second = {
+        partition: min(
+            letter.offset
+            for letter in ours.letters()
+            if letter.partition == partition and letter.source_offset == 6
+        )
+        for partition in range(DLQ_PARTITIONS)
+    }
+    delete_before(ours, second)
+    left = len(ours.letters())
+    assert 0 < left < 12 * PARTITIONS
+    results = run_checks()
+    assert failed(results) == set()
+    assert number(results[RECONCILED], "archived_records") == left
+    delete_before(
+        ours,
+        {partition: log.log_end for partition, log in ours.topics.offsets(ours.dead_letter_topic).items()},
+    )
+    assert failed(run_checks(full=True)) == set()
+    ours.produce(4 * PARTITIONS, partitions=PARTITIONS)
+    ours.reject()
+    ours.writer().drain()
+    results = run_checks()
+    assert failed(results) == set()
+    assert number(results[RECONCILED], "archived_records") == 4 * PARTITIONS
+
+
+def test_a_reading_goes_on_where_the_last_one_ended(
+    letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp
+) -> None:
+    """A bound on letters leaves the rest for the next run; what came since is read, and nothing twice. A check that
+    is executed alone goes on by itself, and the others with it from the start."""
+    reads = [run_checks(max_letters=6) for _ in range(2)]
+    assert [failed(results) for results in reads] == [set()] * 2
+    assert [number(results[RECONCILED], "read_records") for results in reads] == [6, 3]
+    assert sum(int(str(number(results[RECONCILED], "archived_records"))) for results in reads) == len(letters)
+    ours.produce(PARTITIONS, partitions=PARTITIONS)
+    ours.reject()
+    ours.writer().drain()
+    alone = run_checks(only=["cause_known"])
+    assert list(alone) == ["cause_known"]
+    assert number(alone["cause_known"], "read_records") == PARTITIONS
+    results = run_checks()
+    assert failed(results) == set()
+    assert number(results[RECONCILED], "read_records") == len(letters) + PARTITIONS
+
+
+def test_a_suite_of_the_user_is_checked_beside_ours(
+    letters: list[DeadLetter], run_checks: RunChecks, tmp_path: Path
+) -> None:
+    """Each of its expectations is a check, by its own name or by one made of type and column."""
+    suite = {
+        "name": "mine",
+        "expectations": [
+            {
+                "type": "expect_column_values_to_not_match_regex",
+                "kwargs": {"column": "value", "regex": "value 4"},
+            },
+            {
+                "type": "expect_column_values_to_be_between",
+                "kwargs": {"column": "deliveries", "max_value": 2},
+                "severity": "warning",
+                "meta": {"check": "given_up_soon"},
+            },
+        ],
+    }
+    path = tmp_path / "dlq_suite.json"
+    path.write_text(json.dumps(suite))
+    results = run_checks(given={"dead_letters": {"suite": str(path), "data_docs": str(tmp_path / "docs")}})
+    assert failed(results) == {"given_up_soon"}
+    assert results["column_values_to_not_match_regex_value"].passed
+    assert results["given_up_soon"].severity == dg.AssetCheckSeverity.WARN
+    assert number(results["given_up_soon"], "unexpected_records") == PARTITIONS
+    assert (tmp_path / "docs" / "index.html").exists()
 
 
 def test_held_dead_letters_warn(run_checks: RunChecks, ours: GivenUp) -> None:
@@ -158,3 +386,19 @@ def test_held_dead_letters_warn(run_checks: RunChecks, ours: GivenUp) -> None:
     results = run_checks()
     assert failed(results) == {NONE_HELD}
     assert results[NONE_HELD].severity == dg.AssetCheckSeverity.WARN
+
+
+def test_bounds_on_lag_and_age_warn(run_checks: RunChecks, ours: GivenUp) -> None:
+    """Only where the yaml has a bound is there such a check; it warns when the bound is exceeded."""
+    ours.produce(6)
+    at = SharePartition(ours.group, ours.topic, 0)
+    topic_id = ours.topics.describe([ours.topic])[ours.topic].topic_id
+    ours.state.initialize(at, topic_id, 0, 1)
+    ours.state.observe(at, topic_id, 0, 6, 6)
+    results = run_checks(given={"checks": {"max_lag": 5, "max_age": "1h"}})
+    assert failed(results) == {LAG_BOUNDED}
+    assert "6 records wait, more than 5" in str(results[LAG_BOUNDED].description)
+    results = run_checks(given={"checks": {"max_lag": 6, "max_age": "0s"}})
+    assert failed(results) == {AGE_BOUNDED}
+    assert f"{ours.topic}-0 at offset 0" in str(results[AGE_BOUNDED].description)
+    assert {STATE_VERIFIED, NONE_STUCK} <= set(run_checks())

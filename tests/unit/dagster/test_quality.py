@@ -1,20 +1,48 @@
 """The suite on dead letters: what it lets pass and what it catches, on hand-made records."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+import json
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
+from dagster.components.testing import create_defs_folder_sandbox
 
 from sharequeue.dagster.quality import dead_letters
-from sharequeue.dagster.quality.expectations import Verdict, check_specs, validate
-from sharequeue.deadletters.letters import KAFKA_HEADERS, MESSAGES, DeadLetter
+from sharequeue.dagster.quality.context import QualityContext, Validator
+from sharequeue.dagster.quality.drift import compare
+from sharequeue.dagster.quality.expectations import SuiteUnreadable, check_specs, suite_of
+from sharequeue.dagster.quality.findings import Cursor, Finding, common_start
+from sharequeue.dagster.share_group import Drift
+from sharequeue.deadletters.archived import ArchivedBatch
+from sharequeue.deadletters.comparison import ABSENT, OTHER, Compared
+from sharequeue.deadletters.judging import Judged
+from sharequeue.deadletters.letters import BATCH, KAFKA_HEADERS, MESSAGES, SEQUENCE, DeadLetter
+from sharequeue.deadletters.reconciliation import Place
 from sharequeue.offsets import OffsetSet
+from sharequeue.values import DeadLetterRun, SharePartition
 
 PREFIX = "__dlq.errors."
 REJECTED, EXCEEDED = MESSAGES["rejected"], MESSAGES["exceeded"]
-SUITE = dead_letters.expectations("flight-delays", 5)
+SUITE = dead_letters.expectations()
+NOTHING_COPIED = Compared(ABSENT, ABSENT, ABSENT)
+DQ = "dead_letters"
+
+
+@pytest.fixture(scope="module")
+def validator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Validator]:
+    """Give one context on disk for all tests of this module."""
+    with QualityContext(tmp_path_factory.mktemp("gx"), SUITE).open() as opened:
+        yield opened
 
 
 def letter(
@@ -27,121 +55,233 @@ def letter(
 ) -> DeadLetter:
     """A well-formed record; ``replaced`` changes a header's text, and an empty text drops the header."""
     headers = {
-        "topic": "flights",
-        "partition": str(partition),
-        "offset": str(offset),
-        "group": "flight-delays",
-        "delivery.count": str(count),
-        "message": cause,
+        PREFIX + "topic": "flights",
+        PREFIX + "partition": str(partition),
+        PREFIX + "offset": str(offset),
+        PREFIX + "group": "flight-delays",
+        PREFIX + "delivery.count": str(count),
+        PREFIX + "message": cause,
+        SEQUENCE: "1",
+        BATCH: "ab",
         **replaced,
     }
     return DeadLetter(
         partition=partition,
         offset=offset,
         key=None,
-        value=b"{}",
+        value=None,
         timestamp=None,
-        headers=tuple((PREFIX + name, text.encode()) for name, text in headers.items() if text),
+        headers=tuple((name, text.encode()) for name, text in headers.items() if text),
     )
 
 
-def failures(*records: DeadLetter) -> set[str]:
+def archived(record: DeadLetter, *, cause: str = "rejected", count: int = 1) -> Judged:
+    """The letter as Postgres knows it."""
+    run = DeadLetterRun(count, cause, OffsetSet.of((0, 100)))
+    now = datetime(2026, 5, 1, tzinfo=UTC)
+    at = SharePartition("flight-delays", "flights", 1)
+    return Judged(record, "known", ArchivedBatch(at, 1, "id", now, now, False, (run,)), run)
+
+
+def failures(validator: Validator, *judged: Judged, compared: Compared = NOTHING_COPIED) -> set[str]:
     """The names of the checks that fail on these records."""
-    verdicts = validate(dead_letters.frame(records, 4), "dlq", SUITE)
-    assert [verdict.problem for verdict in verdicts if verdict.problem] == []
-    return {verdict.expectation.check for verdict in verdicts if not verdict.passed}
+    frame = dead_letters.frame(judged, [compared] * len(judged), 4)
+    verdicts = validator.validate(frame, "unit")
+    assert set(verdicts) == {expectation.check for expectation in SUITE}
+    assert [verdict.problem for verdict in verdicts.values() if verdict.problem] == []
+    return {name for name, verdict in verdicts.items() if not verdict.passed}
 
 
-GOOD = (letter(1), letter(2, cause=EXCEEDED, count=5), letter(2, partition=3))
+GOOD = (
+    archived(letter(1)),
+    archived(letter(2, cause=EXCEEDED, count=5), cause="exceeded", count=5),
+    archived(letter(2, partition=3)),
+)
 
 
-def test_well_formed_records_pass() -> None:
+def test_well_formed_records_pass(validator: Validator) -> None:
     """Complete headers, unique coordinates and the right partition satisfy every expectation."""
-    assert failures(*GOOD) == set()
+    assert failures(validator, *GOOD) == set()
 
 
-def test_an_empty_topic_passes() -> None:
-    """No dead letters is no failure."""
-    assert failures() == set()
+def test_missing_headers(validator: Validator) -> None:
+    """Each of the six headers, and of our two, is missed when it is absent."""
+    names = [*KAFKA_HEADERS, SEQUENCE, BATCH]
+    bare = [archived(letter(10 + at, replaced={name: ""})) for at, name in enumerate(names)]
+    present = {f"header_{name.removeprefix(PREFIX).replace('.', '_')}_present" for name in KAFKA_HEADERS}
+    found = failures(validator, *GOOD, *bare)
+    assert found == {*present, "header_sequence_present", "header_batch_present", "cause_as_archived"}
 
 
-@pytest.mark.parametrize("header", [name.removeprefix(PREFIX) for name in KAFKA_HEADERS])
-def test_missing_header(header: str) -> None:
-    """Each of the six headers is missed when it is absent."""
-    name = header.replace(".", "_")
-    assert f"header_{name}_present" in failures(*GOOD, letter(9, replaced={header: ""}))
+def test_letters_that_postgres_does_not_know_need_no_header_of_ours(validator: Validator) -> None:
+    """Only what Postgres has as written was written by us."""
+    bare = Judged(letter(9, replaced={SEQUENCE: "", BATCH: ""}), "earlier")
+    assert failures(validator, *GOOD, bare) == set()
 
 
-@pytest.mark.parametrize("header", ["partition", "offset", "delivery.count"])
-def test_unparseable_header(header: str) -> None:
+def test_unparseable_headers(validator: Validator) -> None:
     """A header that should be a number and is not fails its own check."""
-    name = header.replace(".", "_")
-    assert f"header_{name}_parseable" in failures(*GOOD, letter(9, replaced={header: "1x"}))
+    names = ["partition", "offset", "delivery.count"]
+    broken = [archived(letter(9 + at, replaced={PREFIX + name: "1x"})) for at, name in enumerate(names)]
+    assert failures(validator, *GOOD, *broken) == {
+        f"header_{name.replace('.', '_')}_parseable" for name in names
+    }
 
 
-def test_doubled_record() -> None:
-    """A record that was dead-lettered twice fails uniqueness and nothing else."""
-    assert failures(*GOOD, GOOD[0]) == {"source_coordinates_unique"}
+def test_doubled_record(validator: Validator) -> None:
+    """A record that one batch dead-lettered twice fails uniqueness; given up again by a later batch, it does not."""
+    assert failures(validator, *GOOD, GOOD[0]) == {"source_coordinates_unique"}
+    assert failures(validator, *GOOD, archived(letter(1, replaced={SEQUENCE: "2"}))) == set()
 
 
-def test_wrong_partition() -> None:
+def test_wrong_partition(validator: Validator) -> None:
     """A record in another partition than its source's modulo is found."""
-    stray = replace(letter(7), partition=2)
-    assert failures(*GOOD, stray) == {"partition_follows_source"}
+    stray = archived(replace(letter(7), partition=2))
+    assert failures(validator, *GOOD, stray) == {"partition_follows_source"}
 
 
-def test_unknown_cause() -> None:
+def test_unknown_cause(validator: Validator) -> None:
     """A message outside KIP-1191's two is found."""
-    assert failures(*GOOD, letter(7, cause="because")) == {"cause_known"}
+    assert failures(validator, *GOOD, archived(letter(7, cause="because"))) == {
+        "cause_known",
+        "cause_as_archived",
+    }
 
 
-def test_exceeded_below_the_limit() -> None:
-    """A record may end as exceeded only at the limit; a rejected one at any count."""
-    assert failures(*GOOD, letter(7, cause=EXCEEDED, count=4)) == {"exceeded_reached_limit"}
+def test_another_count_or_cause_than_archived(validator: Validator) -> None:
+    """What Postgres archived counts, not the limit of today."""
+    broken = archived(letter(7, cause=EXCEEDED, count=4), cause="exceeded", count=5)
+    assert failures(validator, *GOOD, broken) == {"delivery_count_as_archived"}
+    broken = archived(letter(7, cause=EXCEEDED, count=5), cause="rejected", count=5)
+    assert failures(validator, *GOOD, broken) == {"cause_as_archived"}
 
 
-def test_foreign_group() -> None:
-    """A record of another share group is found."""
-    assert failures(*GOOD, letter(7, replaced={"group": "other"})) == {"group_is_ours"}
+def test_content_other_than_in_the_source(validator: Validator) -> None:
+    """Key, value and copied headers are each their own check."""
+    assert failures(validator, *GOOD, compared=Compared(OTHER, ABSENT, ABSENT)) == {"key_as_source"}
+    both = Compared(ABSENT, OTHER, OTHER)
+    assert failures(validator, *GOOD, compared=both) == {"value_as_source", "headers_as_source"}
 
 
-def test_missing_value_only_warns() -> None:
-    """A dead letter without a value fails a check of severity WARN."""
-    bare = replace(letter(7), value=None)
-    verdicts = validate(dead_letters.frame([bare], 4), "dlq", SUITE)
-    (failed,) = [verdict for verdict in verdicts if not verdict.passed]
-    assert failed.expectation.check == "value_copied"
-    assert failed.to_check_result(dg.AssetKey("dead_letters")).severity == dg.AssetCheckSeverity.WARN
+def test_a_copy_that_could_not_be_made_only_warns(validator: Validator) -> None:
+    """A letter that says so fails a check of severity WARN."""
+    bare = archived(letter(7, replaced={"sharequeue.record.missing": "true"}))
+    assert failures(validator, bare) == {"copy_complete"}
+    (spec,) = [each for each in SUITE if each.check == "copy_complete"]
+    assert spec.severity == "warning"
 
 
 def test_one_spec_per_expectation() -> None:
-    """The checks Dagster shows are the suite's expectations, by name."""
-    specs = check_specs(dg.AssetKey("dead_letters"), SUITE)
+    """The checks Dagster shows are the suite's expectations, by name; errors block only where that is asked for."""
+    specs = check_specs(dg.AssetKey(DQ), SUITE)
     assert [spec.name for spec in specs] == [expectation.check for expectation in SUITE]
+    assert not any(spec.blocking for spec in specs)
+    blocking = {spec.name: spec.blocking for spec in check_specs(dg.AssetKey(DQ), SUITE, blocking=True)}
+    assert blocking.pop("copy_complete") is False
+    assert all(blocking.values())
 
 
-def test_critical_failure_is_an_error_with_examples() -> None:
-    """A critical failure is ERROR and shows what was found."""
-    verdict = Verdict(
-        SUITE[0], passed=False, elements=3, unexpected_count=1, unexpected=("None",), problem=None
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "expected an object with a list `expectations`"),
+        ('{"expectations": []}', "not empty"),
+        ('{"expectations": [{"kwargs": {}}]}', "expectation 0 has no `type`"),
+        ('{"expectations": [{"type": "expect_x", "severity": "bad"}]}', "critical, warning, info"),
+        ('{"expectations": [{"type": "expect_x"}, {"type": "expect_x"}]}', "two expectations are called 'x'"),
+    ],
+)
+def test_a_file_that_is_no_suite_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "suite.json"
+    path.write_text(content)
+    with pytest.raises(SuiteUnreadable, match=r"suite\.json") as refused:
+        suite_of(path)
+    assert message in str(refused.value)
+    with pytest.raises(SuiteUnreadable, match="No such file"):
+        suite_of(tmp_path / "missing.json")
+
+
+def test_the_checks_of_a_users_suite_have_names(tmp_path: Path) -> None:
+    """By type and columns, or by `meta.check`; what Dagster does not allow in a name is replaced."""
+    given: list[dict[str, Any]] = [
+        {"type": "expect_column_pair_values_to_be_equal", "kwargs": {"column_A": "a", "column_B": "b"}},
+        {
+            "type": "expect_column_values_to_not_be_null",
+            "kwargs": {"column": "a"},
+            "meta": {"check": "a is-there"},
+        },
+    ]
+    path = tmp_path / "suite.json"
+    path.write_text(json.dumps({"expectations": given}))
+    name, found = suite_of(path)
+    assert name == "suite"
+    assert [each.check for each in found] == ["column_pair_values_to_be_equal_a_b", "a_is_there"]
+
+
+def test_a_suite_stands_beside_its_defs_yaml() -> None:
+    """It is found there whatever the working directory is, and a wrong one is refused when the yaml is loaded."""
+    attributes = {
+        "group": "orders",
+        "topics": ["orders"],
+        "pipeline": "pipelines.flights.pipeline:flight_delays",
+        "dead_letters": {"suite": "dlq_suite.json"},
+        "checks": {"max_lag": 5, "max_age": "2h"},
+    }
+    text = yaml.safe_dump({"type": "sharequeue.dagster.ShareGroupComponent", "attributes": attributes})
+    with create_defs_folder_sandbox() as sandbox:
+        folder = sandbox.defs_folder_path / "orders"
+        folder.mkdir()
+        (folder / "defs.yaml").write_text(text)
+        resources = "import dagster as dg\nfrom sharequeue.dagster import share_group_resources as of\n\n"
+        (sandbox.defs_folder_path / "resources.py").write_text(
+            f"{resources}@dg.definitions\ndef resources():\n    return of()\n"
+        )
+        suite = folder / "dlq_suite.json"
+        suite.write_text(
+            '{"expectations": [{"type": "expect_table_columns_to_be_unique", "meta": {"check": "own"}}]}'
+        )
+        with sandbox.build_all_defs() as defs:
+            names = {key.name for each in defs.asset_checks or () for key in each.check_keys}
+        assert {"own", "lag_bounded", "oldest_record_bounded", "none_stuck", "like_last_week"} < names
+        suite.write_text("{}")
+        with pytest.raises(Exception, match="defs.yaml") as refused, sandbox.build_all_defs():  # noqa: RUF043
+            pass
+        told = "".join(traceback.format_exception(refused.value))
+        assert "dlq_suite.json is no suite of Great Expectations" in told
+
+
+def test_a_cursor_survives_its_metadata() -> None:
+    """What a check writes down is what the next one reads, with the commands that fit in its table."""
+    at = SharePartition("g", "flights", 0)
+    lost = Finding("missing", None, None, "flights", 0, 4)
+    cursor = Cursor("id", {0: 7}, {at: Place(2, 5)}, [Finding("x", 0, 3, "flights", 0, 2), lost])
+    data = json.loads(json.dumps(cursor.metadata().data))
+    again = Cursor._read(data, "g")
+    assert again == cursor
+    assert common_start({"a": cursor, "b": again}, "id") is cursor
+    assert common_start({"a": cursor, "b": Cursor("id", {0: 6})}, "id") is None
+    assert common_start({"a": cursor}, "other") is None
+    assert cursor.found[0].row("dlq", altered=False).data["command"] == (
+        "sharequeue dlq redrive dlq --offsets 0:3 --execute"
     )
-    result = verdict.to_check_result(dg.AssetKey("dead_letters"))
-    assert result.severity == dg.AssetCheckSeverity.ERROR
-    assert result.metadata["unexpected_records"] == dg.MetadataValue.int(1)
-    assert "1 of 3" in str(result.description)
+    assert cursor.found[0].row("dlq", altered=True).data["command"] == "sharequeue dlq show dlq 0 3"
 
 
-def test_reconciliation_agrees() -> None:
-    """The topic agrees with the state when both hold the same source offsets."""
-    archived = {("flights", 1): OffsetSet.of((1, 3)), ("flights", 3): OffsetSet.of((2, 3))}
-    assert dead_letters.reconcile(dead_letters.frame(GOOD, 4), archived).agrees
+def test_drift_needs_a_minimum_and_a_week_before() -> None:
+    """Volume by its factor, causes by their share, and nothing of a few letters or a group's first week."""
+    bounds = Drift(min_records=100)
 
+    def said(this: int, last: int, *, rejected: float = 1.0, old: bool = True) -> tuple[str, ...]:
+        now = Counter({"rejected": int(this * rejected), "exceeded": this - int(this * rejected)})
+        return compare(now, Counter({"rejected": last}), bounds, old_enough=old).changes
 
-def test_reconciliation_finds_lost_invented_and_doubled() -> None:
-    """Offsets only in the state are missing, offsets only in the topic invented, repetitions doubled."""
-    archived = {("flights", 1): OffsetSet.of((1, 5))}
-    found = dead_letters.reconcile(dead_letters.frame([*GOOD, GOOD[0]], 4), archived)
-    assert found.missing == {("flights", 1): OffsetSet.of((3, 5))}
-    assert found.invented == {("flights", 3): OffsetSet.of((2, 3))}
-    assert found.doubled == 1
-    assert not found.agrees
+    assert said(99, 0) == ()
+    assert said(5000, 0, old=False) == ()
+    assert said(150, 100) == ()
+    assert said(5000, 0) == ("5,000 dead letters in the last seven days, 0 in the seven before",)
+    assert said(0, 200) == ("0 dead letters in the last seven days, 200 in the seven before",)
+    assert said(120, 100, rejected=0.75) == (
+        "exceeded: 25% of all, 0% in the week before",
+        "rejected: 75% of all, 100% in the week before",
+    )

@@ -1,0 +1,163 @@
+"""Where do suites, checkpoints, validation results and Data Docs live?
+
+In a context on disk, as users of Great Expectations know it: `<home>/great_expectations/<group>/gx`. Our suite stands
+there as JSON beside the user's own, one checkpoint validates both, each validation is stored, and Data Docs show
+them. Whoever wants to, opens the folder with `great_expectations.get_context(mode="file", project_root_dir=…)`.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sharequeue.dagster.quality.expectations import Expectation, Verdict, verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BUILT_IN = "built_in"
+USERS = "users"
+SITE = "local_site"
+_ROWS = {
+    "result_format": "SUMMARY",
+    "unexpected_index_column_names": ["dlq_partition", "dlq_offset"],
+    "partial_unexpected_count": 20,
+}
+KEPT_VALIDATIONS = 100
+"""Validation results, and pages of them, that are kept; older ones are removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class QualityContext:
+    """The context of one group. `user_suite` is the user's JSON; `data_docs` another folder for the site."""
+
+    folder: Path
+    built_in: Sequence[Expectation]
+    user_suite: Path | None = None
+    users: Sequence[Expectation] = ()
+    data_docs: Path | None = None
+
+    @property
+    def site(self) -> Path:
+        """The folder of the Data Docs."""
+        return self.data_docs or self.folder / "gx" / "uncommitted" / "data_docs" / SITE
+
+    @property
+    def index(self) -> Path:
+        """Their first page."""
+        return self.site / "index.html"
+
+    @contextmanager
+    def open(self) -> Iterator["Validator"]:
+        """Open the context for some validations. One process at a time: its files are not made for two."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield Validator(self, _checkpoint(self))
+            for kept in (self.folder / "gx" / "uncommitted" / "validations", self.site / "validations"):
+                _remove_old(kept)
+
+
+class Validator:
+    """Validates batches by the group's checkpoint."""
+
+    def __init__(self, context: QualityContext, checkpoint: Any) -> None:
+        self._context = context
+        self._checkpoint = checkpoint
+        self._number = 0
+
+    def validate(self, frame: "pd.DataFrame", run_name: str) -> dict[str, Verdict]:
+        """Validate one batch against both suites; store the results and renew the Data Docs. By name of the check."""
+        from great_expectations.core.run_identifier import RunIdentifier
+
+        self._number += 1
+        result = self._checkpoint.run(
+            batch_parameters={"dataframe": frame},
+            run_id=RunIdentifier(run_name=f"{run_name}-{self._number}"),
+        )
+        found: dict[str, Verdict] = {}
+        for validated in result.run_results.values():
+            names = _names(self._context) if validated.suite_name == USERS else None
+            for each in validated.results:
+                config = each.expectation_config
+                name = names[str(config.id)] if names else str((config.meta or {})["check"])
+                found[name] = verdict(each)
+        return found
+
+
+def _names(context: QualityContext) -> dict[str, str]:
+    """The check of each of the user's expectations, by the id that it has in the context's copy of the suite."""
+    stored = json.loads((context.folder / "gx" / "expectations" / f"{USERS}.json").read_text())
+    return {
+        str(each["id"]): expectation.check
+        for each, expectation in zip(stored["expectations"], context.users, strict=True)
+    }
+
+
+def _checkpoint(given: QualityContext) -> Any:
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+    import great_expectations as gx
+    import great_expectations.expectations as gxe
+    from great_expectations.checkpoint.actions import UpdateDataDocsAction
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+    from great_expectations.expectations.row_conditions import Column
+
+    context = gx.get_context(mode="file", project_root_dir=given.folder)
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    if given.data_docs is not None:
+        store = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(given.data_docs)}
+        context.update_data_docs_site(
+            SITE,
+            {
+                "class_name": "SiteBuilder",
+                "store_backend": store,
+                "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+            },
+        )
+    source = context.data_sources.add_or_update_pandas("dead_letters")
+    batch = source.add_dataframe_asset("letters").add_batch_definition_whole_dataframe("batch")
+
+    def built(expectation: Expectation) -> Any:
+        arguments = dict(expectation.arguments)
+        if expectation.only_if is not None:
+            column, value = expectation.only_if
+            arguments["row_condition"] = Column(column) == value
+        return getattr(gxe, expectation.kind)(
+            **arguments,
+            severity=expectation.severity,
+            description=expectation.description,
+            meta={"check": expectation.check},
+        )
+
+    suites = [gx.ExpectationSuite(name=BUILT_IN, expectations=[built(each) for each in given.built_in])]
+    if given.user_suite is not None:
+        read = json.loads(given.user_suite.read_text())
+        suites.append(gx.ExpectationSuite(name=USERS, expectations=read["expectations"]))
+    definitions = [
+        context.validation_definitions.add_or_update(
+            gx.ValidationDefinition(name=suite.name, data=batch, suite=context.suites.add_or_update(suite))
+        )
+        for suite in suites
+    ]
+    return context.checkpoints.add_or_update(
+        gx.Checkpoint(
+            name="dead_letters",
+            validation_definitions=definitions,
+            actions=[UpdateDataDocsAction(name="data_docs", site_names=[SITE])],
+            result_format=_ROWS,
+        )
+    )
+
+
+def _remove_old(folder: Path) -> None:
+    """Remove what is older than the newest ones: a folder for each run, in one for each suite."""
+    runs = sorted(
+        (path for path in folder.glob("*/*") if path.is_dir()), key=lambda path: path.stat().st_mtime
+    )
+    for path in runs[:-KEPT_VALIDATIONS]:
+        shutil.rmtree(path, ignore_errors=True)

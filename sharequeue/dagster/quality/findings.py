@@ -1,0 +1,153 @@
+"""What did a check find, and where does the next one go on?
+
+A check reads the dead-letter topic once: the next one begins where it ended. What it found stays found, so that a
+check does not pass because nothing was written since; it is let go when the topic no longer holds the letter, when
+the letters are read anew, or when somebody accepts it. Both are in the metadata of the check's last evaluation. Where
+they are lost, the topic is read from its start, and nothing else is lost with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import dagster as dg
+
+from sharequeue.deadletters.reading import Reading
+from sharequeue.deadletters.reconciliation import Place
+from sharequeue.values import SharePartition
+
+CURSOR = "cursor"
+SHOWN = 20
+"""Rows of a check's table."""
+_HISTORY = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A letter that breaks a check, or a record that has none; then there is neither partition nor offset."""
+
+    found: str
+    partition: int | None = None
+    offset: int | None = None
+    source_topic: str | None = None
+    source_partition: int | None = None
+    source_offset: int | None = None
+
+    def row(self, topic: str, *, altered: bool) -> dg.TableRecord:
+        """A line of the check's table, with the command that fits."""
+        return dg.TableRecord(
+            {
+                "dlq_partition": self.partition,
+                "dlq_offset": self.offset,
+                "source_topic": self.source_topic,
+                "source_partition": self.source_partition,
+                "source_offset": self.source_offset,
+                "found": self.found,
+                "command": self._command(topic, altered=altered),
+            }
+        )
+
+    def _command(self, topic: str, *, altered: bool) -> str:
+        if self.offset is None:
+            return "the record has no letter: its source topic has it, as long as retention keeps it"
+        if altered or None in (self.source_topic, self.source_partition, self.source_offset):
+            # A redrive would send what was altered, or has nowhere to send it.
+            return f"sharequeue dlq show {topic} {self.partition} {self.offset}"
+        return f"sharequeue dlq redrive {topic} --offsets {self.partition}:{self.offset} --execute"
+
+
+@dataclass(slots=True)
+class Cursor:
+    """Up to where a check has read, and what it has found that is still there."""
+
+    topic_id: str = ""
+    next: dict[int, int] = field(default_factory=dict)
+    places: dict[SharePartition, Place] = field(default_factory=dict)
+    found: list[Finding] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, instance: dg.DagsterInstance, key: dg.AssetCheckKey, group_id: str) -> Cursor:
+        """The cursor of a check's last evaluation; an empty one where there is none that can be read."""
+        for record in instance.event_log_storage.get_asset_check_execution_history(key, _HISTORY):
+            event = record.event.dagster_event if record.event else None
+            if event is None or event.event_type != dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+                continue
+            kept = event.asset_check_evaluation_data.metadata.get(CURSOR)
+            try:
+                return cls._read(getattr(kept, "data", None), group_id)
+            except (KeyError, TypeError, ValueError):
+                return cls()
+        return cls()
+
+    @classmethod
+    def _read(cls, kept: Any, group_id: str) -> Cursor:
+        return cls(
+            kept["topic_id"],
+            {int(partition): int(offset) for partition, offset in kept["next"].items()},
+            {
+                SharePartition(group_id, topic, partition): Place(sequence, offset)
+                for topic, partition, sequence, offset in kept["places"]
+            },
+            [Finding(*each) for each in kept["found"]],
+        )
+
+    def metadata(self) -> dg.JsonMetadataValue:
+        """The cursor as the next check reads it."""
+        return dg.MetadataValue.json(
+            {
+                "topic_id": self.topic_id,
+                "next": {str(partition): offset for partition, offset in sorted(self.next.items())},
+                "places": [[at.topic, at.partition, *place] for at, place in sorted(self.places.items())],
+                "found": [
+                    [f.found, f.partition, f.offset, f.source_topic, f.source_partition, f.source_offset]
+                    for f in self.found
+                ],
+            }
+        )
+
+    def still(self, reading: Reading) -> list[Finding]:
+        """What was found before and is still there, as far as this reading has not read it again."""
+        return [
+            each
+            for each in self.found
+            if (each.partition is None and each.offset is None and self.places)
+            or (each.partition is not None and each.offset is not None and _unread(each, reading))
+        ]
+
+
+def _unread(finding: Finding, reading: Reading) -> bool:
+    partition, offset = finding.partition or 0, finding.offset or 0
+    log = reading.logs.get(partition)
+    if log is None or offset < log.log_start:
+        return False
+    return offset < reading.first.get(partition, 0) or offset >= reading.next[partition]
+
+
+def common_start(cursors: Mapping[str, Cursor], topic_id: str) -> Cursor | None:
+    """Where these checks go on together; None when they ended at different places, or with another topic of
+    the name.
+    """
+    ended = [(cursor.topic_id, cursor.next) for cursor in cursors.values()]
+    if not ended or any(each != ended[0] for each in ended) or ended[0][0] != topic_id:
+        return None
+    return next(iter(cursors.values()))
+
+
+def table(findings: Sequence[Finding], topic: str, *, altered: bool = False) -> dg.TableMetadataValue:
+    """The first of what was found, a line each."""
+    return dg.MetadataValue.table(
+        records=[each.row(topic, altered=altered) for each in findings[:SHOWN]],
+        schema=dg.TableSchema(
+            columns=[
+                dg.TableColumn("dlq_partition", "int"),
+                dg.TableColumn("dlq_offset", "int"),
+                dg.TableColumn("source_topic", "string"),
+                dg.TableColumn("source_partition", "int"),
+                dg.TableColumn("source_offset", "int"),
+                dg.TableColumn("found", "string"),
+                dg.TableColumn("command", "string"),
+            ]
+        ),
+    )

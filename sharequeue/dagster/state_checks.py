@@ -1,0 +1,163 @@
+"""Which asset checks does a share group have on where it stands?
+
+On its SPSO-and-lag report: the invariants of the state itself, no lease long past its lock, no lag below zero; and,
+where the yaml has a bound, how much waits and how old the oldest of it is. An age is that of the record in its topic.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import dagster as dg
+
+from sharequeue.dagster.reports import table
+from sharequeue.dagster.resources import SettingsResource, StateResource
+from sharequeue.dagster.share_group import ShareGroup, duration
+from sharequeue.kafka.records import Originals
+from sharequeue.offsets import OffsetSet
+from sharequeue.settings import Settings
+from sharequeue.values import SharePartitionStatus
+
+STATE_VERIFIED = "state_verified"
+LAG_NOT_NEGATIVE = "lag_not_negative"
+NONE_STUCK = "none_stuck"
+LAG_BOUNDED = "lag_bounded"
+AGE_BOUNDED = "oldest_record_bounded"
+
+STUCK_SECONDS = 600
+"""A lease so long past its lock is stuck: a service, or the next run, settles lapsed locks within seconds."""
+_LOOKED_THROUGH = 100
+"""Offsets that are looked through for the oldest record; a few can be markers of transactions."""
+
+
+def state_checks(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinition:
+    """The checks of the state of `group`, on the asset `asset`; each can be made alone."""
+    group_id, bounds = group.group, group.checks
+    described = {
+        STATE_VERIFIED: "Every invariant of the group's state holds: no offset has two leases, …",
+        LAG_NOT_NEGATIVE: "The group has not processed more than the log holds.",
+        NONE_STUCK: f"No lease is more than {STUCK_SECONDS // 60} minutes past its lock.",
+    }
+    if bounds.max_lag is not None:
+        described[LAG_BOUNDED] = f"At most {bounds.max_lag:,} records wait."
+    if bounds.max_age is not None:
+        described[AGE_BOUNDED] = f"No record that waits is older than {bounds.max_age}."
+
+    @dg.multi_asset_check(
+        name=f"{group.name}_state_invariants",
+        specs=[dg.AssetCheckSpec(name, asset=asset, description=text) for name, text in described.items()],
+        can_subset=True,
+    )
+    def checks(
+        context: dg.AssetCheckExecutionContext, settings: SettingsResource, queue: StateResource
+    ) -> Iterator[dg.AssetCheckResult]:
+        statuses = queue.state.figures.describe(group_id)
+        made: dict[str, Callable[[], dg.AssetCheckResult]] = {
+            STATE_VERIFIED: lambda: _verified(asset, queue.state.figures.verify(group_id)),
+            LAG_NOT_NEGATIVE: lambda: _not_negative(asset, statuses),
+            NONE_STUCK: lambda: _none_stuck(asset, queue, group_id),
+            LAG_BOUNDED: lambda: _lag(asset, statuses, bounds.max_lag or 0),
+            AGE_BOUNDED: lambda: _age(asset, statuses, bounds.max_age or "", settings.load()),
+        }
+        selected = {key.name for key in context.selected_asset_check_keys}
+        for name in described:
+            if name in selected:
+                yield made[name]()
+
+    return checks
+
+
+def _verified(asset: dg.AssetKey, violations: Sequence[str]) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        passed=not violations,
+        check_name=STATE_VERIFIED,
+        asset_key=asset,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description="\n".join(violations) or "every invariant holds",
+        metadata={"violations": len(violations)},
+    )
+
+
+def _not_negative(asset: dg.AssetKey, statuses: Sequence[SharePartitionStatus]) -> dg.AssetCheckResult:
+    ahead = [s for s in statuses if s.log_end - s.spso - s.delivery_complete_count < 0]
+    return _warning(
+        asset,
+        LAG_NOT_NEGATIVE,
+        "ahead of the log: " + ", ".join(str(s.share_partition) for s in ahead) if ahead else "",
+        "no share-partition is ahead of its log",
+        {
+            "lag_records": sum(s.lag for s in statuses),
+            "ahead": table(ahead, {"topic": "string", "partition": "int", "spso": "int", "log_end": "int"}),
+        },
+    )
+
+
+def _none_stuck(asset: dg.AssetKey, queue: StateResource, group_id: str) -> dg.AssetCheckResult:
+    stuck = [lease for lease in queue.state.figures.leases(group_id) if lease.seconds_left < -STUCK_SECONDS]
+    columns = {
+        "lease_id": "int",
+        "topic": "string",
+        "partition": "int",
+        "member_id": "string",
+        "records": "int",
+        "seconds_left": "float",
+    }
+    told = (
+        f"{len(stuck)} leases are long past their locks: see `sharequeue state leases --group {group_id}`, and "
+        "start a run or the service, which settles them"
+        if stuck
+        else ""
+    )
+    metadata = {"stuck_leases": len(stuck), "stuck": table(stuck[:20], columns)}
+    return _warning(asset, NONE_STUCK, told, "no lease is stuck", metadata)
+
+
+def _lag(asset: dg.AssetKey, statuses: Sequence[SharePartitionStatus], most: int) -> dg.AssetCheckResult:
+    lag = sum(s.lag for s in statuses)
+    told = f"{lag:,} records wait, more than {most:,}" if lag > most else ""
+    return _warning(asset, LAG_BOUNDED, told, f"{lag:,} records wait", {"lag_records": lag})
+
+
+def _age(
+    asset: dg.AssetKey, statuses: Sequence[SharePartitionStatus], most: str, settings: Settings
+) -> dg.AssetCheckResult:
+    ages = {
+        status: age
+        for status in statuses
+        if status.lag
+        and status.oldest_offset is not None
+        and (age := _age_seconds(status, status.oldest_offset, settings)) is not None
+    }
+    oldest = max(ages.values(), default=0.0)
+    old = [status for status, age in ages.items() if age > duration(most).total_seconds()]
+    where = ", ".join(f"{s.share_partition} at offset {s.oldest_offset}" for s in old)
+    return _warning(
+        asset,
+        AGE_BOUNDED,
+        f"records older than {most} wait: {where}" if old else "",
+        f"the oldest record that waits is {oldest:,.0f} s old" if ages else "nothing waits",
+        {"oldest_seconds": round(oldest, 3)},
+    )
+
+
+def _age_seconds(status: SharePartitionStatus, offset: int, settings: Settings) -> float | None:
+    """How old the record at an offset, or the next one, is; None when there is none there."""
+    with Originals(settings, status.topic) as records:
+        for record in records.read(status.partition, OffsetSet.of((offset, offset + _LOOKED_THROUGH))):
+            _, milliseconds = record.timestamp()
+            return max(0.0, datetime.now(UTC).timestamp() - milliseconds / 1000)
+    return None
+
+
+def _warning(
+    asset: dg.AssetKey, name: str, told: str, right: str, metadata: dict[str, Any]
+) -> dg.AssetCheckResult:
+    """A check that passes unless there is something to tell."""
+    return dg.AssetCheckResult(
+        passed=not told,
+        check_name=name,
+        asset_key=asset,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=told or right,
+        metadata=metadata,
+    )

@@ -1,0 +1,139 @@
+"""Is what a letter has copied still what its source record says?
+
+Only letters that say they are copies are compared, byte by byte, and only where the source still has the record: its
+retention may have removed it, its topic may have been made again. A letter without a copy has neither key nor value.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from sharequeue.deadletters.judging import Judged
+from sharequeue.deadletters.letters import (
+    BATCH,
+    ORIGINAL_HEADER,
+    ORIGINAL_TIMESTAMP,
+    RECORD_MISSING,
+    RECORD_OVERSIZED,
+    DeadLetter,
+    RecordCopy,
+    copy_of,
+)
+from sharequeue.kafka.records import Originals
+from sharequeue.kafka.topics import TopicInfo, Topics
+from sharequeue.offsets import OffsetSet
+from sharequeue.settings import Settings
+from sharequeue.values import SharePartition
+
+SAME, NOT_COMPARED = "as in the source", "not compared"
+ABSENT = "absent, as nothing is copied"
+OTHER, UNEXPECTED = "other than in the source", "there, though the letter is no copy"
+AS_EXPECTED = (SAME, NOT_COMPARED, ABSENT)
+
+COMPARE_SECONDS = 60.0
+"""How long the originals of one reading are read at most. They may lie far apart in a large topic."""
+_SOME = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Key, value and copied headers of one letter against its source record, each in one of the words above."""
+
+    key: str
+    value: str
+    headers: str
+
+
+def copied(letter: DeadLetter) -> str:
+    """What a letter says of its copy: `whole`, `missing`, `oversized`, or `none` where none was asked for."""
+    if letter.header(RECORD_MISSING) is not None:
+        return "missing"
+    if letter.header(RECORD_OVERSIZED) is not None:
+        return "oversized"
+    return "none" if letter.header(ORIGINAL_TIMESTAMP) is None else "whole"
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Compares the letters of one reading with their originals, for `seconds` at most."""
+
+    settings: Settings
+    topics: Topics
+    seconds: float = COMPARE_SECONDS
+    not_compared: int = 0
+    """Copies whose originals are not there any more, or for which there was no time."""
+    _infos: dict[str, TopicInfo | None] = field(default_factory=dict)
+
+    def compare(self, judged: Sequence[Judged]) -> list[Compared]:
+        """One for each letter, in their order."""
+        wanted: dict[SharePartition, set[int]] = defaultdict(set)
+        for each in judged:
+            if self._comparable(each) and each.batch is not None and each.letter.source_offset is not None:
+                wanted[each.batch.source].add(each.letter.source_offset)
+        originals = self._read(wanted)
+        return [self._one(each, originals) for each in judged]
+
+    def _comparable(self, judged: Judged) -> bool:
+        """Whether the source topic is the one that the letter's record is in."""
+        batch = judged.batch
+        if copied(judged.letter) != "whole" or batch is None:
+            return False
+        topic = batch.source.topic
+        if topic not in self._infos:
+            self._infos[topic] = self.topics.describe([topic]).get(topic)
+        info = self._infos[topic]
+        # The batch's identity has the id that the topic had when the letter was written.
+        return (
+            info is not None
+            and info.topic_id == batch.topic_id
+            and judged.letter.header(BATCH) == batch.identity
+        )
+
+    def _read(self, wanted: dict[SharePartition, set[int]]) -> dict[tuple[SharePartition, int], RecordCopy]:
+        found: dict[tuple[SharePartition, int], RecordCopy] = {}
+        began = time.monotonic()
+        with ExitStack() as stack:
+            readers: dict[str, Originals] = {}
+            for source, offsets in sorted(wanted.items()):
+                for some in _some(sorted(offsets)):
+                    if time.monotonic() - began > self.seconds:
+                        break
+                    if source.topic not in readers:
+                        readers[source.topic] = stack.enter_context(Originals(self.settings, source.topic))
+                    for message in readers[source.topic].read(source.partition, some):
+                        found[source, message.offset() or 0] = copy_of(message)
+        self.seconds -= time.monotonic() - began
+        return found
+
+    def _one(self, judged: Judged, originals: dict[tuple[SharePartition, int], RecordCopy]) -> Compared:
+        letter = judged.letter
+        if copied(letter) != "whole":
+            key, value = (ABSENT if part is None else UNEXPECTED for part in (letter.key, letter.value))
+            return Compared(key, value, ABSENT)
+        offset = letter.source_offset
+        original = (
+            None if judged.batch is None or offset is None else originals.get((judged.batch.source, offset))
+        )
+        if original is None:
+            self.not_compared += 1
+            return Compared(NOT_COMPARED, NOT_COMPARED, NOT_COMPARED)
+        headers = tuple(
+            header
+            for header in letter.headers
+            if header[0] == ORIGINAL_TIMESTAMP or header[0].startswith(ORIGINAL_HEADER)
+        )
+        return Compared(
+            SAME if letter.key == original.key else OTHER,
+            SAME if letter.value == original.value else OTHER,
+            SAME if headers == original.headers else OTHER,
+        )
+
+
+def _some(offsets: Sequence[int]) -> Iterable[OffsetSet]:
+    for at in range(0, len(offsets), _SOME):
+        some = offsets[at : at + _SOME]
+        yield OffsetSet.from_runs(some, some)

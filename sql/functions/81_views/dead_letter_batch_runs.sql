@@ -1,0 +1,7 @@
+-- Every run of every batch of dead letters, also of one that is being written now, with what the batch is known by.
+create or replace view sharequeue.dead_letter_batch_runs as
+select sp.group_id, sp.topic, sp.partition, sp.topic_id, r.sequence, b.opened_at, b.written_at, b.dropped, r.cause,
+    r.delivery_count, r.offsets
+from sharequeue.dead_letter_runs r
+join sharequeue.dead_letter_batches b using (share_partition_id, sequence)
+join sharequeue.share_partitions sp using (share_partition_id);
