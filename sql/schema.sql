@@ -1127,6 +1127,20 @@ CREATE TABLE sharequeue.dead_letter_runs (
     CONSTRAINT dead_letter_runs_cause_known CHECK ((cause = ANY (ARRAY['rejected'::text, 'exceeded'::text])))
 );
 
+CREATE VIEW sharequeue.dead_letter_batch_runs (
+    group_id text,
+    topic text,
+    partition integer,
+    topic_id text,
+    sequence bigint,
+    opened_at timestamp with time zone,
+    written_at timestamp with time zone,
+    dropped boolean,
+    cause text,
+    delivery_count smallint,
+    offsets int8multirange
+);
+
 CREATE VIEW sharequeue.written_dead_letters (
     group_id text,
     topic text,
