@@ -150,6 +150,7 @@ def prepare(database: Database) -> Calls:
             **held_many,
             "p_member_id": "m",
             "p_tokens": [str(lease.token)],
+            "p_suspects": [False],
         },
         # Leases and what becomes of them.
         "acquire": {**holder, "p_max_records": 5, "p_request_id": str(UUID(int=8))},

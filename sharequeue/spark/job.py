@@ -38,7 +38,8 @@ class ShareGroupJob:
     `dropped` is the outcome of a record that the handler returned no row for, `unknown` that of a record whose
     `outcome` is none of ours or null; None, the default, makes an error of either. `deliveries_per_run` is how often
     one run leases a record that it has released; what has no outcome (its process died) is not counted. A run stops
-    when `failed_share` of at least `failed_records` records of a round have failed; never when None. `try_empty`
+    when `failed_share` of at least `failed_records` records of a round have failed, or all of several Spark jobs with
+    the same error while nothing has worked; never when None. `try_empty`
     calls the handler on a frame without rows before anything is leased. `lock_duration_ms` is the group's own when
     None, and lies inside the service's bounds (15,000 to 60,000 unless it is configured otherwise). `headers` may be
     switched off where they are not used, which spares decoding them. `destination` says where accepted rows go

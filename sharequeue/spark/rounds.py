@@ -101,6 +101,7 @@ class Run:
             lambda handled, leases: write_leases(
                 source.spark, source.settings, source.state, names, handled, leases
             ),
+            stop_alike=self.job.failed_share is not None,
         )
 
 

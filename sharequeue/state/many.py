@@ -202,7 +202,8 @@ class Many:
         return [refusal(row) or acknowledged_of(row) for row in rows]
 
     def release(self, leases: Sequence[Lease], *, cancelled: bool = False, refund: bool = False) -> int:
-        """Give back what these leases still hold, as ``State.release_lease``; return how many records that was."""
+        """Give back what these leases still hold, as ``State.release_lease``; return how many records that was.
+        Suspects stay suspects."""
         if not leases:
             return 0
         # Under whichever epoch each was acquired: whoever gives back is not asked for one.
@@ -211,11 +212,13 @@ class Many:
         rows = self._database.call(
             sa.text(
                 "select coalesce(sum(records), 0) as released from sharequeue.release_many(:group_id, :topics,"
-                " :partitions, :member_id, cast(:tokens as uuid[]), :cancelled, :refund)"
+                " :partitions, :member_id, cast(:tokens as uuid[]), :cancelled, :refund,"
+                " cast(:suspects as boolean[]))"
             ),
             **names,
             cancelled=cancelled,
             refund=refund,
+            suspects=[lease.suspects for lease in leases],
         )
         return int(rows[0]["released"])
 

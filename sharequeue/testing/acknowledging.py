@@ -83,7 +83,7 @@ class Acknowledgement:
         for offset, kind in self.outcomes.items():
             self._answer(self.at.records[offset], kind)
         self._renew(self.renewals - self.outcomes.keys())
-        self._let_go_overtaken()
+        self._let_go_overtaken(batches)
         self.at.forget_ended_leases()
         self.at.advance_spso()
         return Acknowledged(spso=self.at.spso, lag=self.at.lag, **self.did)
@@ -98,13 +98,18 @@ class Acknowledgement:
         latest = max((t for t in (wait, self.not_before) if t is not None), default=self.now)
         self.not_before = latest if latest > self.now else None
 
-    def _let_go_overtaken(self) -> None:
-        """A holder that names its lease has no use any more for what the log start has overtaken."""
+    def _let_go_overtaken(self, batches: Sequence[AcknowledgementBatch]) -> None:
+        """A holder that names its lease has no use any more for what the log start has overtaken. What it accepts of
+        that was processed in time, and is lost no longer."""
         if self.token is None:
             return
         for offset in self.at.held(self.member_id, self.token):
             if offset < self.at.spso:
-                self.at.move(self.at.records[offset], RecordState.ARCHIVED)
+                record = self.at.records[offset]
+                if any(b.first <= offset <= b.last and b.type_at(offset) is ACCEPT for b in batches):
+                    self._count("accepted", "accepted", record)
+                    self.at.lost_records -= 1
+                self.at.move(record, RecordState.ARCHIVED)
 
     def _judge_run(self, batch: AcknowledgementBatch) -> None:
         if batch.last < self.at.spso:

@@ -7,11 +7,17 @@ a record that ends its worker fails only its own job; that lease ends without an
 further, and the others are acknowledged. What ends the driver or an executor may end all jobs of the round. So a
 suspect's last attempt is alone in its lease and in its round (``30_state/many.sql``), and no record is given up
 because of another.
+
+A mistake in the handler fails every job alike. The first job that fails may be a record's fault, so its lease comes
+back in parts. When every part fails with the same error, and nothing has worked in that run, no record is the cause:
+the run stops, and the parts get their delivery back. However often it is started, no record comes nearer to the dead
+letters.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.util import inheritable_thread_target
 
 from sharequeue.spark.leasing.renewal import LeaseKeeper
+from sharequeue.spark.outcomes.failure_limits import MostFailed
 from sharequeue.spark.output.lease_files import Written
 from sharequeue.values import Lease
 
@@ -69,20 +76,28 @@ Write = Callable[[DataFrame, Sequence[Lease]], Written]
 
 
 class Isolation:
-    """Runs the Spark jobs of a run's rounds, each separate from the others."""
+    """Runs the Spark jobs of a run's rounds, each separate from the others.
 
-    def __init__(self, spark: SparkSession, keeper: LeaseKeeper, write: Write) -> None:
+    With `stop_alike` a run ends as soon as all its jobs fail alike; else the records pay for it.
+    """
+
+    def __init__(
+        self, spark: SparkSession, keeper: LeaseKeeper, write: Write, *, stop_alike: bool = True
+    ) -> None:
         self._spark = spark
         self._keeper = keeper
         self._write = write
+        self._stop_alike = stop_alike
         self._failed_alone = 0
+        self._worked = False
 
     def write(self, planned: Sequence[SparkJob]) -> Ended:
         """Run the jobs side by side; the leases of a job that Spark failed are given back at once, as suspects.
 
-        Raises the first job's error when all of them failed: then the records are not the cause, and what is held is
-        given back when the run ends. A last attempt, which is alone in its round, may fail: its record is then given
-        up. Three last attempts that fail one after the other end the run too. Raises LockLost.
+        Raises the first job's error when all of them failed: what is held is given back when the run ends. Raises
+        MostFailed when there were several, all failed alike, and no job of the run has worked. A last attempt, which
+        is alone in its round, may fail: its record is then given up. Three last attempts that fail one after the
+        other end the run too. Raises LockLost.
         """
         results = self._side_by_side(planned)
         self._keeper.check()
@@ -91,6 +106,9 @@ class Isolation:
             (job, result) for job, result in zip(planned, results, strict=True) if isinstance(result, Written)
         ]
         failed = [job for job, result in zip(planned, results, strict=True) if isinstance(result, Exception)]
+        self._worked |= bool(succeeded)
+        if self._stop_alike and not self._worked:
+            _refuse_alike(errors)
         last_attempt = bool(failed) and all(lease.last_attempt for job in failed for lease in job.leases)
         self._failed_alone = self._failed_alone + 1 if last_attempt and not succeeded else 0
         if errors and not succeeded and (not last_attempt or self._failed_alone >= LAST_ATTEMPTS_FAILED):
@@ -138,6 +156,34 @@ class Isolation:
 
     def _at_once(self, jobs: int) -> int:
         return min(jobs, JOBS_AT_ONCE, max(2, self._spark.sparkContext.defaultParallelism))
+
+
+def _refuse_alike(errors: Sequence[Exception]) -> None:
+    """Raise MostFailed for several errors that are the same one."""
+    kinds = {kind_of(str(error)) for error in errors}
+    if len(errors) < 2 or len(kinds) > 1 or None in kinds:
+        return
+    raise MostFailed(
+        f"all {len(errors)} Spark jobs of the round failed with the same error, and nothing has worked in this run: "
+        "the handler is the cause, and not a record. Nothing was acknowledged, and the deliveries of this round were "
+        f"given back. The error: {_cause(errors[0])}. Mend the handler; where it is the records after all, switch "
+        "this off with `failed_share=None`."
+    ) from errors[0]
+
+
+def kind_of(error: str) -> str | None:
+    """Return what tells one error of a Spark job from another: the class of a Python exception, the name of a Spark
+    error, else its first words. None for the loss of an executor, which takes all jobs of a round along.
+    """
+    if "ExecutorLostFailure" in error or "SparkContext was shut down" in error:
+        return None
+    if raised := re.findall(
+        r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*([\w.]+)", error, re.MULTILINE
+    ):
+        return str(raised[-1])
+    if named := re.findall(r"\[([A-Z][A-Z0-9_.]+)\]", error):
+        return str(named[-1])
+    return error.partition("\n")[0].partition(":")[0]
 
 
 def _cause(error: Exception) -> str:

@@ -78,7 +78,8 @@ class LeaseKeeper:
         self._stop = False
         self._process = os.getpid()
         self._lost: str | None = None
-        self._last_attempts = 0
+        # A run begins with the others: they tell whether the handler works at all before a record is given up.
+        self._last_attempts = LAST_ATTEMPTS_IN_A_ROW
         self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
 
     def __enter__(self) -> Self:
@@ -138,7 +139,8 @@ class LeaseKeeper:
         """Lease from these share-partitions, in this order, within one budget, and keep the leases: up to `parts`
         leases of one share-partition's suspects, and nothing of `leave_out`.
 
-        A suspect's last attempt comes first and alone; after `LAST_ATTEMPTS_IN_A_ROW` of them the others have a turn.
+        A suspect's last attempt comes first and alone; in the first round, and after `LAST_ATTEMPTS_IN_A_ROW` of
+        them, the others have a turn.
         Raises LockLost, and the error of the first share-partition that refused.
         """
         first = self._last_attempts < LAST_ATTEMPTS_IN_A_ROW

@@ -67,13 +67,12 @@ def acknowledge(
             connection.execute(sa.text(f"set local idle_in_transaction_session_timeout = {STOPPED_MS}"))
 
             def send() -> Acknowledged:
-                last = len(calls) - 1
                 return _together(
                     [
                         joined.acknowledge(
                             lease,
                             outcomes,
-                            outputs=outputs if at == last else (),
+                            outputs=() if at else outputs,
                             request_id=uuid5(request_id, str(at)),
                             not_before=not_before,
                         )
@@ -157,16 +156,16 @@ def rounded(delays: Mapping[int, OffsetSet], most: int = MOST_DELAYS) -> dict[in
 def _calls(
     acknowledgement: Acknowledgement,
 ) -> list[tuple[dict[AcknowledgeType, OffsetSet], datetime | None]]:
-    """Return the calls that an acknowledgement takes; the last one ends the lease."""
-    calls: list[tuple[dict[AcknowledgeType, OffsetSet], datetime | None]] = []
+    """Return the calls that an acknowledgement takes. What is accepted comes first, with the outputs: the first call
+    lets go of what retention took from the lease meanwhile.
+    """
+    delayed: list[tuple[dict[AcknowledgeType, OffsetSet], datetime | None]] = []
     rest = dict(acknowledgement.outcomes)
     for second, offsets in sorted(rounded(acknowledgement.delays).items()):
-        calls.append(({AcknowledgeType.RELEASE: offsets}, datetime.fromtimestamp(second, UTC)))
+        delayed.append(({AcknowledgeType.RELEASE: offsets}, datetime.fromtimestamp(second, UTC)))
         rest[AcknowledgeType.RELEASE] -= offsets
     rest = {kind: offsets for kind, offsets in rest.items() if offsets}
-    if rest or not calls:
-        calls.append((rest, None))
-    return calls
+    return [(rest, None), *delayed] if rest or not delayed else delayed
 
 
 def _together(parts: Sequence[Acknowledged]) -> Acknowledged:

@@ -3,8 +3,9 @@
 --   release: AVAILABLE, not before p_not_before if that is given; given up when the deliveries are used up (R-ST-4).
 --   reject: given up.
 --   gap: ARCHIVED, never a dead letter.
--- All or nothing (R-AK-14). Offsets below SPSO succeed, and nothing happens (R-AK-6). Records of the lease that are in no
--- set stay leased.
+-- All or nothing (R-AK-14). Offsets below SPSO succeed, and nothing happens (R-AK-6), but for what retention took from under
+-- the lease of this token: accepted, it counts as accepted and no longer as lost. Records of the lease that are in no set
+-- stay leased.
 --
 -- An output that is named here counts from this commit on. So there is one holder only: the lease has that token and has not
 -- lapsed, and every offset of the sets is held under it, also those below SPSO. A lease has one output for each sink.
@@ -80,6 +81,7 @@ begin
             return v_result;
         end if;
     end if;
+    v_acknowledgements.accept := p_accept;
     v_result := sharequeue_internal.apply_acknowledgements(
         v_sp, v_found.settings, p_member_id, p_token, v_acknowledgements, coalesce(v_held, '{}'), p_not_before, v_at);
     insert into sharequeue.lease_outputs (lease_id, sink, share_partition_id, location, records, acknowledged_at)

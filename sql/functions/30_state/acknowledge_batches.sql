@@ -237,6 +237,7 @@ begin
                 - ((v_acknowledgements).accept + (v_acknowledgements).release + (v_acknowledgements).reject + (v_acknowledgements).gap);
         end if;
     end if;
+    v_acknowledgements.accept := (v_read.acknowledgements).accept;
     return sharequeue_internal.apply_acknowledgements(v_sp, p_settings, p_holder.member_id, p_holder.token,
         v_acknowledgements, coalesce(v_held, '{}'), p_not_before, p_at);
 end

@@ -133,8 +133,9 @@ end
 $$;
 
 -- Applies acknowledgements; the caller has checked that the member holds what they name. p_asked is what it holds of the
--- batches that they meet. If it names its token, records of its lease that the log start has overtaken are let go without an
--- outcome.
+-- batches that they meet. Below SPSO only what was accepted means something, and only to a member that names its token: of
+-- its lease, what the log start has overtaken is let go. Accepted, a record was processed in time: it counts as accepted, and
+-- as lost no longer (advance_log_start). All else stays lost, because it cannot be delivered again.
 create or replace function sharequeue_internal.apply_acknowledgements(
     p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_token uuid,
     p_acknowledgements sharequeue.acknowledgements, p_asked int8multirange, p_not_before timestamptz, p_at timestamptz
@@ -150,6 +151,8 @@ declare
     v_leases bigint[] := '{}';
     v_completed bigint := 0;
     v_accepted_first bigint := 0;
+    v_not_lost bigint := 0;
+    v_not_lost_first bigint := 0;
     -- To the second, so that different moments do not fragment a batch.
     v_not_before timestamptz := date_trunc('second', p_not_before + interval '999999 microseconds');
 begin
@@ -159,12 +162,12 @@ begin
     v_result.rejected := 0;
     v_result.gaps := 0;
     v_result.exhausted := 0;
+    v_acknowledgements := sharequeue_internal.acknowledgements_from(p_acknowledgements, p_sp.spso);
     if p_settings.breaker_percent > 0 then
         v_not_before := greatest(
-            v_not_before, sharequeue_internal.circuit_acknowledgements(v_id, p_settings, p_acknowledgements, p_asked, p_at));
+            v_not_before, sharequeue_internal.circuit_acknowledgements(v_id, p_settings, v_acknowledgements, p_asked, p_at));
     end if;
     if v_last is not null then
-        v_acknowledgements := sharequeue_internal.acknowledgements_from(p_acknowledgements, p_sp.spso);
         v_from := sharequeue_internal.batch_at(v_id, lower(p_asked));
         v_leases := sharequeue_internal.leases_between(v_id, v_from, v_last, p_member_id, p_token);
         if p_settings.dead_letters and not (isempty((v_acknowledgements).release) and isempty((v_acknowledgements).reject)) then
@@ -198,7 +201,23 @@ begin
         end loop;
     end if;
     if p_token is not null then
-        v_leases := v_leases || sharequeue_internal.let_go_overtaken(p_sp, p_member_id, p_token);
+        for v_ended in
+            select * from sharequeue_internal.let_go_overtaken(p_sp, p_member_id, p_token, (p_acknowledgements).accept)
+        loop
+            v_leases := v_leases || v_ended.lease_id;
+            v_result.accepted := v_result.accepted + v_ended.accepted;
+            v_not_lost := v_not_lost + v_ended.accepted;
+            if v_ended.delivery_count = 1 then
+                v_not_lost_first := v_not_lost_first + v_ended.accepted;
+            elsif v_ended.accepted > 0 then
+                perform sharequeue_internal.count_outcome(v_id, 'accepted', v_ended.delivery_count, v_ended.accepted);
+            end if;
+        end loop;
+        if v_not_lost > 0 then
+            update sharequeue.share_partitions
+            set lost_records = lost_records - v_not_lost, accepted_first = accepted_first + v_not_lost_first
+            where share_partition_id = v_id;
+        end if;
     end if;
     if not isempty((v_acknowledgements).renew) then
         perform sharequeue_internal.renew_offsets(v_id, p_settings, p_member_id, p_token, (v_acknowledgements).renew, p_at);
@@ -227,25 +246,25 @@ language sql stable as $$
         from sharequeue.leases where lease_id = p_lease_id), false)
 $$;
 
--- Records of a lease that the log start has overtaken, let go without an outcome; returns the leases they were under.
+-- Records of a lease that the log start has overtaken, let go: the leases they were under, and how many of them are among
+-- those accepted.
 create or replace function sharequeue_internal.let_go_overtaken(
-    p_sp sharequeue.share_partitions, p_member_id text, p_token uuid
-) returns bigint[]
+    p_sp sharequeue.share_partitions, p_member_id text, p_token uuid, p_accept int8multirange
+) returns table (lease_id bigint, delivery_count smallint, accepted bigint)
 language plpgsql volatile as $$
 declare
+    v_gone int8multirange := int8multirange(int8range(null, p_sp.spso));
     v_part record;
-    v_leases bigint[] := '{}';
 begin
     for v_part in
-        select f.first_offset, f.part, f.lease_id
+        select f.first_offset, f.part, f.lease_id, f.delivery_count,
+            sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) * v_gone * p_accept as accepted
         from sharequeue.in_flight_batches f
         where f.share_partition_id = p_sp.share_partition_id and f.state = 1 and f.first_offset < p_sp.spso
             and sharequeue_internal.is_holder(f.lease_id, p_member_id, p_token)
     loop
-        perform sharequeue_internal.take(p_sp.share_partition_id, v_part.first_offset, v_part.part,
-            int8multirange(int8range(null, p_sp.spso)));
-        v_leases := v_leases || v_part.lease_id;
+        perform sharequeue_internal.take(p_sp.share_partition_id, v_part.first_offset, v_part.part, v_gone);
+        return query select v_part.lease_id, v_part.delivery_count, sharequeue.records(v_part.accepted);
     end loop;
-    return v_leases;
 end
 $$;

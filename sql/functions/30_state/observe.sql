@@ -1,6 +1,6 @@
 -- Records what the broker has said of the log (R-LS): its start, its end, its last stable offset, seen now. A log start past
 -- SPSO moves SPSO. Records that nobody had processed are counted as lost. Leases keep what they hold until they acknowledge
--- or lapse; those records are counted as lost too. Dead letters that are being written are still written. The same
+-- or lapse; those records are counted as lost too, until the holder accepts them. Dead letters that are being written are still written. The same
 -- topic name under another id is another topic: nothing moves, and nothing is leased until somebody decides. An observation
 -- of the topic id before then changes nothing, also after the offsets were reset to the new topic.
 create or replace function sharequeue.observe(
@@ -45,8 +45,8 @@ end
 $$;
 
 -- The log now starts past SPSO. What is finished or was never processed below it goes. What is leased stays with its holder,
--- whose acknowledgement no longer counts. SPSO may then stand at something finished; the next acknowledgement moves it on
--- (R-SO-1).
+-- of whose acknowledgement only what it accepts still counts. SPSO may then stand at something finished; the next
+-- acknowledgement moves it on (R-SO-1).
 create or replace function sharequeue_internal.advance_log_start(p_sp sharequeue.share_partitions, p_log_start bigint)
 returns void
 language plpgsql volatile as $$

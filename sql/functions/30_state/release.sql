@@ -28,15 +28,17 @@ begin
     loop
         perform from sharequeue.share_partitions where share_partition_id = v_id for no key update;
         continue when not found;
-        v_released := v_released + sharequeue_internal.release_of(v_id, p_member_id, p_token, p_cancelled, p_refund);
+        v_released := v_released + sharequeue_internal.release_of(v_id, p_member_id, p_token, p_cancelled, p_refund, false);
     end loop;
     return v_released;
 end
 $$;
 
--- The same for one share-partition, whose row is locked.
+-- The same for one share-partition, whose row is locked. p_suspects: what goes back after a cancelled run or with a refund was
+-- suspect when it was leased, and is so again, in parts of the same size.
 create or replace function sharequeue_internal.release_of(
-    p_share_partition_id bigint, p_member_id text, p_token uuid, p_cancelled boolean, p_refund boolean
+    p_share_partition_id bigint, p_member_id text, p_token uuid, p_cancelled boolean, p_refund boolean,
+    p_suspects boolean
 ) returns bigint
 language plpgsql volatile as $$
 declare
@@ -54,7 +56,7 @@ begin
     loop
         if p_cancelled or p_refund then
             select e.held, e.completed into v_ended
-            from sharequeue_internal.end_cancelled(p_share_partition_id, v_lease_id, p_refund) as e;
+            from sharequeue_internal.end_cancelled(p_share_partition_id, v_lease_id, p_refund, p_suspects) as e;
         else
             select e.held, e.completed into v_ended from sharequeue_internal.end_unacknowledged(p_share_partition_id, v_lease_id) as e;
         end if;
@@ -67,15 +69,17 @@ end
 $$;
 
 -- Ends the lease of a cancelled run. With refunds its records come back as if it had not been; without, they have lost a
--- delivery, but the last one: nothing becomes a dead letter because a person stopped a run.
+-- delivery, but the last one: nothing becomes a dead letter because a person stopped a run. Nobody becomes suspect by that;
+-- those who were stay so (p_suspects).
 create or replace function sharequeue_internal.end_cancelled(
-    p_share_partition_id bigint, p_lease_id bigint, p_refund boolean, out held bigint, out completed bigint
+    p_share_partition_id bigint, p_lease_id bigint, p_refund boolean, p_suspects boolean, out held bigint, out completed bigint
 )
 language plpgsql volatile as $$
 declare
     v_sp record;
     v_refund boolean;
     v_part record;
+    v_isolate bigint;
 begin
     held := 0;
     completed := 0;
@@ -85,6 +89,10 @@ begin
     v_refund := p_refund or v_sp.refund_cancelled;
     if v_sp.dead_letters and not v_refund then
         perform sharequeue_internal.note_attempts(p_share_partition_id, array[p_lease_id]);
+    end if;
+    if p_suspects then
+        select sum(sharequeue.records(sharequeue_internal.offsets_of(first_offset, last_offset, offsets))) into v_isolate
+        from sharequeue.in_flight_batches where lease_id = p_lease_id;
     end if;
     delete from sharequeue.leases where lease_id = p_lease_id;
     for v_part in
@@ -96,7 +104,7 @@ begin
         perform sharequeue_internal.take(p_share_partition_id, v_part.first_offset, v_part.part, v_part.offsets);
         perform sharequeue_internal.place(p_share_partition_id, v_part.first_offset, v_part.last_offset, 0::smallint,
             least(v_part.delivery_count - v_refund::integer, v_sp.delivery_count_limit - 1)::smallint,
-            v_part.offsets * int8multirange(int8range(v_sp.spso, null)));
+            v_part.offsets * int8multirange(int8range(v_sp.spso, null)), p_isolate => v_isolate);
     end loop;
     update sharequeue.share_partitions set redeliverable = true
     where share_partition_id = p_share_partition_id and not redeliverable and held > completed;

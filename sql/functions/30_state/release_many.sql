@@ -1,7 +1,8 @@
--- release, for many leases of one member: returns how many records each still held.
+-- release, for many leases of one member: returns how many records each still held. p_suspects says for each whether its records
+-- were suspects when they were leased: after a cancelled run, or with a refund, they are so again.
 create or replace function sharequeue.release_many(
     p_group_id text, p_topics text[], p_partitions integer[], p_member_id text, p_tokens uuid[],
-    p_cancelled boolean default false, p_refund boolean default false
+    p_cancelled boolean default false, p_refund boolean default false, p_suspects boolean[] default null
 ) returns setof sharequeue.released_of
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -11,19 +12,21 @@ declare
 begin
     perform sharequeue_internal.authorise(p_group_id, 'READ');
     perform sharequeue_internal.check_present('the member id', p_member_id);
-    if p_cancelled is null or p_refund is null or array_position(p_tokens, null) is not null then
-        raise exception 'release_many needs the token of every lease, whether the run was cancelled, and whether its '
-            'deliveries are given back'
+    if p_cancelled is null or p_refund is null or array_position(p_tokens, null) is not null
+            or array_position(p_suspects, null) is not null then
+        raise exception 'release_many needs the token of every lease, whether the run was cancelled, whether its '
+            'deliveries are given back, and whether each lease was of suspects'
             using errcode = 'SQ042';
     end if;
-    v_there := sharequeue_internal.lock_share_partitions(p_group_id, p_topics, p_partitions, coalesce(cardinality(p_tokens), 0));
+    v_there := sharequeue_internal.lock_share_partitions(p_group_id, p_topics, p_partitions, coalesce(cardinality(p_tokens), 0),
+        coalesce(cardinality(p_suspects), cardinality(p_topics)));
     for v_place in 1 .. cardinality(p_topics) loop
         select share_partition_id into v_id from sharequeue.share_partitions
         where v_there[v_place] and group_id = p_group_id and topic = p_topics[v_place]
             and partition = p_partitions[v_place];
         return next row(p_topics[v_place], p_partitions[v_place], p_tokens[v_place],
             case when v_id is null then 0 else sharequeue_internal.release_of(v_id, p_member_id, p_tokens[v_place], p_cancelled,
-                p_refund) end)::sharequeue.released_of;
+                p_refund, coalesce(p_suspects[v_place], false)) end)::sharequeue.released_of;
     end loop;
 end
 $$;

@@ -201,7 +201,9 @@ begin
             (array_agg(c.delivery_complete_count order by c.journal_id desc)
                 filter (where c.delivery_complete_count is not null))[1] as complete,
             (array_agg(c.state_epoch order by c.journal_id desc) filter (where c.state_epoch is not null))[1] as epoch,
-            max(c.accepted_first) as accepted_first, max(c.lost_records) as lost_records,
+            -- The last one, not the highest: what a holder accepts after retention took it counts as lost no longer.
+            max(c.accepted_first) as accepted_first, (array_agg(c.lost_records order by c.journal_id desc)
+                filter (where c.lost_records is not null))[1] as lost_records,
             max(c.group_id) as group_id, max(c.topic) as topic, max(c.partition) as partition
         from changes c group by c.id
     ), granted as (
@@ -215,9 +217,9 @@ begin
     select p_day, y.id, coalesce(sp.group_id, y.group_id, '?'), coalesce(sp.topic, y.topic, '?'),
         coalesce(sp.partition, y.partition, -1), y.updates, y.snapshots, coalesce(g.leases, 0),
         coalesce((select sum(s.entered) from steps s where s.id = y.id and s.entered > 0 and s.lost <= 0), 0),
-        coalesce(y.accepted_first - b.accepted_first, 0), coalesce(greatest(y.lost_records, b.lost_records) - b.lost_records, 0),
+        coalesce(y.accepted_first - b.accepted_first, 0), coalesce(y.lost_records - b.lost_records, 0),
         coalesce(y.highest, 0), y.spso, y.speo, coalesce(y.complete, b.delivery_complete_count, 0),
-        coalesce(y.epoch, b.state_epoch, 0), y.accepted_first, coalesce(greatest(y.lost_records, b.lost_records), 0)
+        coalesce(y.epoch, b.state_epoch, 0), y.accepted_first, coalesce(y.lost_records, b.lost_records, 0)
     from days y join before b using (id) left join granted g using (id)
     left join sharequeue.share_partitions sp on sp.share_partition_id = y.id
     order by y.id

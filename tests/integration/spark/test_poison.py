@@ -12,14 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
 from pyspark.sql.types import StringType, StructField, StructType
 
 from sharequeue.spark.by_row import by_row
 from sharequeue.spark.contract import Handler
+from sharequeue.spark.outcomes.failure_limits import MostFailed
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.report import RunReport
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, job_of
+from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fix_stack import MakeTopic
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -130,3 +132,56 @@ def test_a_record_that_kills_its_worker_takes_only_itself_along(
     produce(topic, 1, range(16))
     holder = assigned(topic, errors_deadletterqueue_topic_name=f"dlq.{topic}")
     one_record_takes_only_itself_along(topic, records, handler, says, holder, run_job, spark, state, caplog)
+
+
+def raising(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Take no batch: each has an error with a message of its own."""
+    for batch in batches:
+        raise ValueError(f"no value at {batch.column('offset')[0].as_py()}")
+    yield from ()
+
+
+def broken(records: DataFrame) -> DataFrame:
+    kept = records.select("topic", "partition", "offset", "lease_id")
+    return kept.mapInArrow(raising, StructType([*kept.schema, StructField("outcome", StringType())]))
+
+
+def broken_expression(records: DataFrame) -> DataFrame:
+    at = fn.col("offset").cast("string")
+    raised = fn.raise_error(fn.concat(fn.lit("no value at "), at))
+    return all_accepted(records).withColumn("outcome", raised.cast("string"))
+
+
+@pytest.mark.parametrize("handler", [broken, broken_expression])
+def test_a_handler_that_fails_for_every_record_makes_no_dead_letters(
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    handler: Handler,
+) -> None:
+    """The first job that fails may be one record's fault. From then on all parts of it fail alike: each run stops
+    there, names the error, and no count rises any more. Mended, everything is accepted."""
+    topic = make_topic(1)
+    produce(topic, 0, range(40))
+    holder = assigned(topic, errors_deadletterqueue_topic_name=f"dlq.{topic}")
+    group = holder.assignment[0].group_id
+    job = job_of(group, topic, handler)
+    with pytest.raises(Exception, match="no value at") as first:
+        run_job(job, holder)
+    assert not isinstance(first.value, MostFailed)
+    for turn in range(2):
+        if turn:
+            produce(topic, 0, range(10))
+        with pytest.raises(MostFailed, match=r"the same error.*no value at"):
+            run_job(job, holder)
+        (status,) = state.figures.describe(group)
+        assert (status.highest_delivery_count, status.acquired, status.archiving) == (1, 0, 0)
+    with pytest.raises(Exception, match="no value at") as meant:
+        run_job(job_of(group, topic, handler, failed_share=None), holder)
+    assert not isinstance(meant.value, MostFailed)
+    assert state.figures.describe(group)[0].highest_delivery_count == 2
+    assert run_job(job_of(group, topic, all_accepted), holder).accepted == 50
+    assert state.dead_letters.written(group) == []
+    assert state.figures.verify(group) == []

@@ -126,6 +126,7 @@ MEANT: Mapping[str, Meant] = {
         "nothing is left out, or what the caller had",
     ),
     "release_many.p_refund": (EITHER, "either"),
+    "release_many.p_suspects": (("null", "of true"), "none was; either"),
     "*.p_state_epochs": (("a null in it", "of zero"), "not compared; a group may begin at epoch 0"),
     "*.p_accepts": (("of empty",), "nothing to accept"),
     "*.p_releases": (("of empty",), "nothing to release"),

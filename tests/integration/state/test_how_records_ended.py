@@ -9,12 +9,13 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.errors import InvalidRecordState
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
 from sharequeue.testing import InMemoryState
-from sharequeue.values import AcknowledgeType, SharePartition, SharePartitionStatus
+from sharequeue.values import AcknowledgeType, Lease, LeaseOutput, SharePartition, SharePartitionStatus
 from tests.fix_stack import REPOSITORY as ROOT
 from tests.integration.state.test_operations_offsets import Command, command
 
@@ -108,6 +109,57 @@ def test_they_add_up(engine: tuple[State | InMemoryState, Configure]) -> None:
     configure("errors.deadletterqueue.topic.name", "")
     lease_and_acknowledge(state, 4, REJECT=(26, 28), ACCEPT=(28, 30))
     check(accepted=11, rejected=8, exhausted=5, gap=2, no_dlq=7, dropped_letters=2, lost_records=4, spso=30)
+
+
+def test_what_retention_takes_from_a_lease_is_lost_or_accepted(
+    engine: tuple[State | InMemoryState, Configure],
+) -> None:
+    """Who read and wrote a record in time accepts it, with its output, though the log start has passed it: it is lost
+    no longer. What has another outcome, or none, stays lost; the rest of the lease is as ever. A lock that lapsed
+    keeps nothing."""
+    state, configure = engine
+    configure("sharequeue.retry.backoff.ms", "0")
+    state.initialize(AT, "id", 0, 1)
+    state.observe(AT, "id", 0, 100, 100)
+
+    def check(accepted: int, lost: int, spso: int) -> None:
+        (status,) = state.figures.describe("g")
+        assert (status.accepted, status.lost_records, status.spso) == (accepted, lost, spso)
+        assert ended(status) + status.lost_records == status.spso + status.delivery_complete_count
+        assert state.figures.verify("g") == []
+
+    def acquired() -> Lease:
+        lease = state.acquire(AT, "m", None, 10)
+        assert lease is not None
+        return lease
+
+    def output(lease: Lease) -> list[LeaseOutput]:
+        return [LeaseOutput("files", f"lease={lease.lease_id}", 1)]
+
+    partly = acquired()
+    state.observe(AT, "id", 6, 100, 100)
+    check(accepted=0, lost=6, spso=6)
+    outcomes = {ACCEPT: OffsetSet.of((0, 3), (6, 9)), RELEASE: OffsetSet.of((3, 4), (9, 10))}
+    outcomes |= {REJECT: OffsetSet.of((4, 5))}
+    done = state.acknowledge(partly, outcomes, outputs=output(partly))
+    assert (done.accepted, done.released, done.rejected) == (6, 1, 0)
+    check(accepted=6, lost=3, spso=9)
+
+    again = acquired()  # 9 for the second time
+    assert again.offsets == OffsetSet.of((9, 19))
+    state.observe(AT, "id", 30, 100, 100)
+    check(accepted=6, lost=3 + 21, spso=30)
+    assert state.acknowledge(again, {ACCEPT: again.offsets}, outputs=output(again)).accepted == 10
+    check(accepted=16, lost=14, spso=30)
+    assert [row.lease_id for row in state.outputs.counted("g", "files")] == [partly.lease_id, again.lease_id]
+    assert [row.records for row in state.figures.delivery_counts("g") if row.delivery_count == 2] == [1]
+
+    late = acquired()
+    state.observe(AT, "id", 40, 100, 100)
+    state.release("g", "m")
+    with pytest.raises(InvalidRecordState, match="output"):
+        state.acknowledge(late, {ACCEPT: late.offsets}, outputs=output(late))
+    check(accepted=16, lost=24, spso=40)
 
 
 def test_who_resets_keeps_what_has_been(private_database: Database) -> None:

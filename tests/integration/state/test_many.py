@@ -232,6 +232,27 @@ def test_parts_of_suspects_come_side_by_side(state: State, group: str) -> None:
     assert state.many.acquire([at], "m", None, 50, parts=20).leases == ()
 
 
+@pytest.mark.parametrize("how", [{"cancelled": True}, {"refund": True}])
+def test_suspects_stay_suspects_when_a_run_is_cancelled_or_gives_deliveries_back(
+    state: State, group: str, how: dict[str, bool]
+) -> None:
+    """They come again in the same parts; what was no suspect is none afterwards. A refund takes the delivery back."""
+    (at,) = started(state, group, 1)
+    state.many.observe(logs([at], 40))
+    state.many.release(state.many.acquire([at], "m", None, 40).leases)
+    parts = state.many.acquire([at], "m", None, 1_000, parts=10).leases
+    state.many.observe(logs([at], 50))
+    fresh = state.many.acquire([at], "m", None, 1_000, parts=10).leases
+    assert [lease.suspects for lease in (*parts, *fresh)] == [True] * 3 + [False]
+    state.many.release([*fresh, *parts], **how)
+    *again, rest = state.many.acquire([at], "m", None, 1_000, parts=10).leases
+    assert [part.offsets for part in again] == [part.offsets for part in parts]
+    count = 3 if "cancelled" in how else 2
+    assert [(part.suspects, part.deliveries[0].delivery_count) for part in again] == [(True, count)] * 3
+    assert (rest.suspects, rest.offsets) == (False, fresh[0].offsets)
+    assert state.figures.verify(group) == []
+
+
 def test_a_last_attempt_is_leased_alone(state: State, group: str) -> None:
     """With it nothing else is leased, of no share-partition; who does not want it gets everything else."""
     ours, other = started(state, group, 2)

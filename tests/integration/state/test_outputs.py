@@ -128,6 +128,25 @@ def test_a_driver_that_is_stopped_in_its_acknowledgement_holds_up_nobody(
     assert state.figures.verify("g") == []
 
 
+def test_what_retention_takes_from_a_lease_with_times_not_before_is_accepted_all_the_same(
+    state: State,
+) -> None:
+    """It takes several calls, and the first lets go of what the log start has passed: it is the one that accepts."""
+    lease = held(state, "m")
+    state.observe(AT, "id", 4, 1000, 1000)
+    outcomes = {ACCEPT: OffsetSet.of((0, 6)), RELEASE: OffsetSet.of((6, 10))}
+    later = int(state.now().timestamp()) + 60
+    delayed = Acknowledgement(
+        outcomes, 0, EMPTY, {later: OffsetSet.of((6, 8)), later + 60: OffsetSet.of((8, 10))}
+    )
+    acknowledged = acknowledging.acknowledge(state, lease, delayed, output(lease))
+    assert (acknowledged.accepted, acknowledged.released, acknowledged.spso) == (6, 4, 6)
+    assert [lease_id for lease_id, _, _ in counted(state)] == [lease.lease_id]
+    (status,) = state.figures.describe("g")
+    assert (status.accepted, status.lost_records, status.waiting) == (6, 0, 4)
+    assert state.figures.verify("g") == []
+
+
 def test_every_offset_that_comes_with_an_output_is_held_under_its_lease(state: State) -> None:
     """Another lease of the same member, or what was acknowledged before, is not enough; nor is it below SPSO."""
     first, second = held(state, "m"), held(state, "m")

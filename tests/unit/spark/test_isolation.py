@@ -1,0 +1,33 @@
+"""Which errors of Spark's jobs are the same one?"""
+
+from __future__ import annotations
+
+import pytest
+
+from sharequeue.spark.leasing.isolation import kind_of
+
+RAISED = """[TASK_WRITE_FAILED] Task failed. Caused by: org.apache.spark.api.python.PythonException:
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    process()
+{raised}
+        at org.apache.spark.api.python.BasePythonRunner
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RAISED.format(raised="ValueError: no value at 3"), "ValueError"),
+        ("An error occurred.\nTraceback (most recent call last):\n  File\nmy.Own: 17\n", "my.Own"),
+        (
+            "[TASK_WRITE_FAILED] …\nCaused by: [DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012",
+            "DIVIDE_BY_ZERO",
+        ),
+        ("Python worker exited unexpectedly: 7\n\tat x", "Python worker exited unexpectedly"),
+        ("Lost task 1.0: ExecutorLostFailure (executor 3 exited caused by one of the running tasks)", None),
+    ],
+)
+def test_the_kind_of_an_error_leaves_out_what_differs_by_record(error: str, kind: str | None) -> None:
+    """The class of a Python exception, the name of a Spark error, else the first words; never a lost executor."""
+    assert kind_of(error) == kind
