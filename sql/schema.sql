@@ -335,7 +335,7 @@ CREATE FUNCTION sharequeue.refresh_group(p_group_id text, p_assignment_interval_
 CREATE FUNCTION sharequeue.release(p_group_id text, p_member_id text, p_token uuid DEFAULT NULL::uuid, p_cancelled boolean DEFAULT false, p_refund boolean DEFAULT false) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION sharequeue.release_many(p_group_id text, p_topics text[], p_partitions integer[], p_member_id text, p_tokens uuid[], p_cancelled boolean DEFAULT false, p_refund boolean DEFAULT false) RETURNS SETOF sharequeue.released_of
+CREATE FUNCTION sharequeue.release_many(p_group_id text, p_topics text[], p_partitions integer[], p_member_id text, p_tokens uuid[], p_cancelled boolean DEFAULT false, p_refund boolean DEFAULT false, p_suspects boolean[] DEFAULT NULL::boolean[]) RETURNS SETOF sharequeue.released_of
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.removable_outputs(p_group_id text, p_sink text, p_grace interval) RETURNS TABLE(compaction_id uuid, folders text[])
@@ -638,7 +638,7 @@ CREATE FUNCTION sharequeue_internal.delete_share_partitions(p_ids bigint[]) RETU
 CREATE FUNCTION sharequeue_internal.due_assignment(p_group_id text, p_interval_ms integer) RETURNS jsonb
     LANGUAGE plpgsql;
 
-CREATE FUNCTION sharequeue_internal.end_cancelled(p_share_partition_id bigint, p_lease_id bigint, p_refund boolean, OUT held bigint, OUT completed bigint) RETURNS record
+CREATE FUNCTION sharequeue_internal.end_cancelled(p_share_partition_id bigint, p_lease_id bigint, p_refund boolean, p_suspects boolean, OUT held bigint, OUT completed bigint) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION sharequeue_internal.end_leases(p_share_partition_id bigint, p_lease_ids bigint[], OUT held bigint, OUT completed bigint) RETURNS record
@@ -740,7 +740,7 @@ CREATE FUNCTION sharequeue_internal.journal_share_partition_change() RETURNS tri
 CREATE FUNCTION sharequeue_internal.leases_between(p_id bigint, p_from bigint, p_last bigint, p_member_id text, p_token uuid) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION sharequeue_internal.let_go_overtaken(p_sp sharequeue.share_partitions, p_member_id text, p_token uuid) RETURNS bigint[]
+CREATE FUNCTION sharequeue_internal.let_go_overtaken(p_sp sharequeue.share_partitions, p_member_id text, p_token uuid, p_accept int8multirange) RETURNS TABLE(lease_id bigint, delivery_count smallint, accepted bigint)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION sharequeue_internal.lock_empty_group(p_group_id text) RETURNS boolean
@@ -824,7 +824,7 @@ CREATE FUNCTION sharequeue_internal.refund(p_id bigint, p_offsets int8multirange
 CREATE FUNCTION sharequeue_internal.refuse_stranger(p_group_id text, p_member_id text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION sharequeue_internal.release_of(p_share_partition_id bigint, p_member_id text, p_token uuid, p_cancelled boolean, p_refund boolean) RETURNS bigint
+CREATE FUNCTION sharequeue_internal.release_of(p_share_partition_id bigint, p_member_id text, p_token uuid, p_cancelled boolean, p_refund boolean, p_suspects boolean) RETURNS bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION sharequeue_internal.remember(p_request_key uuid, p_operation text, p_result jsonb) RETURNS void
