@@ -47,12 +47,11 @@ from sharequeue.extras import require
 
 if TYPE_CHECKING:
     from sharequeue.spark.by_row import Reject, Release, by_row
-    from sharequeue.spark.contract import HandlerError
+    from sharequeue.spark.contract import HandlerError, MostFailed
     from sharequeue.spark.draining import DeadLettersLeft
     from sharequeue.spark.job import Summary
     from sharequeue.spark.lease import LeasedRecords, Unacknowledged, lease
     from sharequeue.spark.leasing.renewal import LockLost
-    from sharequeue.spark.outcomes.failure_limits import MostFailed
     from sharequeue.spark.output.compaction import compact, sweep_compactions
     from sharequeue.spark.output.folders import SinkTaken
     from sharequeue.spark.output.manifest import NotFiles, read_output
@@ -108,12 +107,11 @@ __all__ = [
 
 _MODULES = {
     "by_row": ("Reject", "Release", "by_row"),
-    "contract": ("HandlerError",),
+    "contract": ("HandlerError", "MostFailed"),
     "draining": ("DeadLettersLeft",),
     "job": ("Summary",),
     "lease": ("LeasedRecords", "Unacknowledged", "lease"),
     "leasing.renewal": ("LockLost",),
-    "outcomes.failure_limits": ("MostFailed",),
     "output.compaction": ("compact", "sweep_compactions"),
     "output.folders": ("SinkTaken",),
     "output.manifest": ("NotFiles", "read_output"),

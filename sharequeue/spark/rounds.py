@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.offsets import EMPTY
-from sharequeue.spark.contract import HandlerError
+from sharequeue.spark.contract import HandlerError, MostFailed
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.budget import Budget
 from sharequeue.spark.leasing.isolation import Isolation, SparkJob, apart, parts_each
 from sharequeue.spark.leasing.member import Member
 from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost, release_held
 from sharequeue.spark.outcomes.acknowledging import ToAcknowledge, acknowledge_all
-from sharequeue.spark.outcomes.failure_limits import Limits, MostFailed
+from sharequeue.spark.outcomes.failure_limits import Limits
 from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.outcomes.missing import Acknowledgement, acknowledgements
 from sharequeue.spark.outcomes.read_back import Seen, read_back

@@ -27,8 +27,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.util import inheritable_thread_target
 
+from sharequeue.spark.contract import MostFailed
 from sharequeue.spark.leasing.renewal import LeaseKeeper
-from sharequeue.spark.outcomes.failure_limits import MostFailed
 from sharequeue.spark.output.lease_files import Written
 from sharequeue.values import Lease
 

@@ -14,15 +14,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.spark.contract import MostFailed
 from sharequeue.spark.outcomes.read_back import Seen
 from sharequeue.spark.output.lease_files import Written
 from sharequeue.values import AcknowledgeType, Lease
-
-
-class MostFailed(Exception):
-    """Most records of a round failed. Nothing of it was acknowledged, and its deliveries were given back; the message
-    has the most frequent error and an example.
-    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import StringType, StructField, StructType
 
 from sharequeue.spark.by_row import by_row
-from sharequeue.spark.contract import Handler
-from sharequeue.spark.outcomes.failure_limits import MostFailed
+from sharequeue.spark.contract import Handler, MostFailed
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.report import RunReport
 from sharequeue.state import State

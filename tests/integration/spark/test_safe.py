@@ -16,9 +16,8 @@ from sharequeue.errors import UnknownTopicOrPartition
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
-from sharequeue.spark.contract import HandlerError
+from sharequeue.spark.contract import HandlerError, MostFailed
 from sharequeue.spark.lease import Unacknowledged, lease
-from sharequeue.spark.outcomes.failure_limits import MostFailed
 from sharequeue.state import State
 from sharequeue.values import SharePartition
 from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
