@@ -44,6 +44,6 @@ def check_meanings(dropped: str | None, unknown: str | None) -> None:
 
 
 class MostFailed(Exception):
-    """Most records of a round failed, or all of its Spark jobs with the same error. Nothing of it was acknowledged, and
-    its deliveries were given back; the message has the most frequent error and an example.
+    """Most records of a round failed, or all of its Spark jobs with the same error. Nothing of it was acknowledged,
+    and its deliveries were given back; the message has the most frequent error and an example.
     """
