@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 class SettingsResource(dg.ConfigurableResource[Any]):
     """Where everything is: environment, then the data folder's ``stack.json``, then defaults."""
 
-    home: str | None = None
+    home: str | None = Field(
+        default=None, description="The data folder; SHAREQUEUE_HOME or .sharequeue if not given."
+    )
 
     def load(self) -> Settings:
         """The settings as of now; a missing address raises when it is asked for, with what to set."""
@@ -72,8 +74,12 @@ class SparkResource(dg.ConfigurableResource[Any]):
     """
 
     settings: dg.ResourceDependency[SettingsResource]
-    master: str | None = None
-    conf: dict[str, str] = Field(default={}, description="Spark's own configuration.")
+    master: str | None = Field(
+        default=None, description="Spark's master, such as `local[2]`; as the settings say if not given."
+    )
+    conf: dict[str, str] = Field(
+        default={}, description="Spark's own configuration, such as `spark.driver.memory: 2g`."
+    )
     _session: Any = PrivateAttr(default=None)
     _ours: bool = PrivateAttr(default=False)
 

@@ -45,6 +45,18 @@ def test_the_job_runs_in_one_process(repository: dg.RepositoryDefinition) -> Non
     assert repository.get_job("flight_delays").executor_def.name == "in_process"
 
 
+def test_the_launchpad_says_what_each_field_means(repository: dg.RepositoryDefinition) -> None:
+    """Every field of the config of our steps and resources has a description."""
+    silent = []
+    for job in repository.get_all_jobs():
+        resources = {name: job.resource_defs[name] for name in ("settings", "queue", "spark")}
+        for name, each in [*((node.name, node.definition) for node in job.nodes), *resources.items()]:
+            schema = each.config_schema
+            fields = getattr(schema.as_field().config_type, "fields", {}) if schema else {}
+            silent += [f"{name}.{field}" for field, given in fields.items() if not given.description]
+    assert silent == []
+
+
 def test_automation_is_off_until_switched_on(repository: dg.RepositoryDefinition) -> None:
     """Neither the sensor nor the schedule runs by itself in a fresh instance."""
     assert repository.get_sensor_def("flight_delays_lag").default_status == dg.DefaultSensorStatus.STOPPED
@@ -104,6 +116,7 @@ def test_the_instance_is_what_dagster_accepts(tmp_path: Path, monkeypatch: pytes
     assert config["storage"]["postgres"]["postgres_url"] == {"env": "SHAREQUEUE_DAGSTER_URL"}
     assert config["telemetry"] == {"enabled": False}
     assert config["run_monitoring"]["enabled"] is True
+    assert config["concurrency"]["pools"] == {"default_limit": 2, "granularity": "run"}
 
 
 def test_the_group_is_the_pipelines() -> None:
