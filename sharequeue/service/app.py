@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from sharequeue import __version__
@@ -40,8 +40,10 @@ from sharequeue.errors import (
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.descriptions import describe_group, list_groups
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, heartbeat
+from sharequeue.groups.known import require_group
 from sharequeue.kafka.topics import Topics
 from sharequeue.names import listed
+from sharequeue.reporting.page import page
 from sharequeue.service.bodies import group_description, heartbeat_request, heartbeat_response
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.hosts import AllowedHosts
@@ -49,6 +51,7 @@ from sharequeue.service.metrics import Metrics
 from sharequeue.service.watched_topics import record_topics, unknown_names
 from sharequeue.settings import Settings
 from sharequeue.state import State
+from sharequeue.state.group_report import read_report
 
 _log = logging.getLogger(__name__)
 
@@ -168,6 +171,7 @@ def create_app(
         Route("/v1/share-group-heartbeat", _route(service, _heartbeat), methods=["POST"]),
         Route("/v1/groups", _route(service, _groups)),
         Route("/v1/groups/{group_id:path}", _route(service, _group)),
+        Route("/v1/reports/{group_id:path}", _route(service, _report)),
         Route("/health", _route(service, _health)),
         Route("/ready", _route(service, _ready)),
         Route("/metrics", _route(service, _metrics)),
@@ -237,6 +241,16 @@ async def _group(service: Service, request: Request) -> Response:
     partitions = await service.in_thread(lambda: State(service.database).figures.describe(group_id))
     waiting = {topic: why for (waits, topic), why in service.coordinator.waiting.items() if waits == group_id}
     return JSONResponse(group_description(group, partitions, waiting))
+
+
+async def _report(service: Service, request: Request) -> Response:
+    group_id = request.path_params["group_id"]
+
+    def made() -> str:
+        require_group(service.database, group_id)
+        return page(read_report(service.database, group_id))
+
+    return HTMLResponse(await service.in_thread(made))
 
 
 async def _health(service: Service, request: Request) -> Response:

@@ -43,7 +43,11 @@ HERE = {
     "docs/howto/lease.md",
     "docs/howto/move-offsets.md",
     "docs/howto/pipeline.md",
+<<<<<<< HEAD
     "docs/howto/replay.md",
+=======
+    "docs/howto/reports.md",
+>>>>>>> b0f3d2f (A page on a share group: sharequeue report, and GET /v1/reports of the service)
     "docs/howto/roles-and-acls.md",
     "docs/howto/sinks.md",
     "docs/howto/test-your-pipeline.md",
@@ -110,6 +114,20 @@ def test_journal(reader: Reader) -> None:
     state.acknowledge(lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 5))})
     reader.names |= {"database": reader.database, "at": at}
     assert reader.reads("docs/explanation/journal.md")
+
+
+def test_reports(reader: Reader) -> None:
+    """Each query and command of the page on reports is taken, by a group that has been worked on."""
+    state, at = State(reader.database), SharePartition("flight-delays", "flights", 0)
+    alter_group_configs(reader.database, at.group_id, {})
+    state.initialize(at, "id", 0, 1)
+    state.observe(at, "id", 0, 100, 100)
+    lease = state.acquire(at, "member", None, 10)
+    assert lease is not None
+    state.acknowledge(lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 5))})
+    assert reader.reads("docs/howto/reports.md")
+    (page,) = (reader.folder / "output" / "reports" / "flight-delays").iterdir()
+    assert "5 acquired" in page.read_text()
 
 
 def test_roles_upgrade_and_backup(reader: Reader) -> None:

@@ -250,8 +250,12 @@ def test_a_group_to_look_at(client: httpx.Client, make_topic: MakeTopic) -> None
     assert (group["group_state"], group["assignor_name"]) == ("Stable", "simple")
     assert group["members"][0]["subscribed_topic_names"] == sorted([topic, "absent"])
     assert (group["offsets"][0]["topic_name"], group["offsets"][0]["lag"]) == (topic, 0)
-    missing = client.get("/v1/groups/none")
-    assert (missing.status_code, missing.json()["error_code"]) == (404, 69)
+    report = client.get("/v1/reports/a/b")
+    assert report.headers["content-type"].startswith("text/html")
+    assert "Share group a/b" in report.text
+    for path in ("groups", "reports"):
+        missing = client.get(f"/v1/{path}/none")
+        assert (missing.status_code, missing.json()["error_code"]) == (404, 69)
 
 
 def test_alive_and_ready(client: httpx.Client, here: Settings) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from click.testing import CliRunner
 
+from sharequeue.cli import command
 from sharequeue.database import Database
+from sharequeue.errors import GroupIdNotFound
 from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
 from sharequeue.state.group_report import GroupFigures, read_figures, read_report
@@ -138,6 +142,29 @@ def test_causes_by_day(private_database: Database, at: SharePartition) -> None:
         ("rejected", 0, 4),
     ]
     assert causes[0].day == datetime.now(UTC).date()
+
+
+def test_the_command_writes_a_page(
+    private_database: Database,
+    at: SharePartition,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To the day's file, to a file of one's own, or to stdout; a group that is not there is an error."""
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    monkeypatch.setenv("SHAREQUEUE_DATABASE_URL", url)
+    monkeypatch.setenv("SHAREQUEUE_HOME", str(tmp_path))
+    invoke = CliRunner().invoke
+    done = invoke(command, ["report", at.group_id, "--record"])
+    path = Path(done.stdout.strip())
+    assert path.parent == tmp_path / "output" / "reports" / at.group_id
+    assert path.read_text().startswith("<!doctype html>")
+    assert len(Reports(private_database).history(at.group_id)) == 1
+    own = tmp_path / "own.html"
+    assert invoke(command, ["report", at.group_id, "--output", str(own)]).stdout == f"{own}\n"
+    assert "1,000" in own.read_text()
+    assert invoke(command, ["report", at.group_id, "--output", "-"]).stdout.endswith("</html>\n")
+    assert isinstance(invoke(command, ["report", "nobody"]).exception, GroupIdNotFound)
 
 
 def test_a_group_without_anything(private_database: Database) -> None:

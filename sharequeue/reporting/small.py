@@ -1,0 +1,114 @@
+"""How does a picture fit into a line of metadata?
+
+As an SVG in a `data:` address in Markdown, below a thousand characters: Dagster's page of an asset shows Markdown of
+that length where it stands, and hides anything longer behind a button. Where a picture would be longer, it is drawn
+with less detail.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from urllib.parse import quote
+
+from sharequeue.reporting.drawing import STATE_COLOURS, number, said, strip_paths
+from sharequeue.state.group_report import Window
+
+MOST_CHARACTERS = 999
+_WIDTH, _HEIGHT = 360, 60
+
+
+def line(points: Sequence[tuple[datetime, float]], *, unit: str) -> str:
+    """Markdown: one line over time, with its highest and its latest value in words."""
+    if not points:
+        return "no reports yet"
+    highest, latest = max(value for _, value in points), points[-1][1]
+    words = f"now {number(latest)}, highest {number(highest)} {unit}"
+    begin, seconds = points[0][0], (points[-1][0] - points[0][0]).total_seconds() or 1
+
+    def drawn(detail: int) -> str:
+        chosen = _thinned(points, detail)
+        at = [
+            (
+                round(_WIDTH * (moment - begin).total_seconds() / seconds),
+                round(2 + (_HEIGHT - 4) * (1 - value / (highest or 1))),
+            )
+            for moment, value in chosen
+        ]
+        path = f"M{at[0][0]} {at[0][1]}" + "".join(f"H{x}V{y}" for x, y in at[1:]) + f"H{_WIDTH}"
+        return f"<path d='{path}' fill='none' stroke='#0072B2' stroke-width='2'/>"
+
+    return _fitting(drawn, words, min(60, len(points)))
+
+
+def bars(counts: Mapping[int, int], *, unit: str) -> str:
+    """Markdown: a bar for each delivery count, logarithmic, with the numbers in words."""
+    if not counts:
+        return "nothing has ended yet"
+    highest = max(counts.values())
+    words = ", ".join(f"{number(counts[count])} at {count}" for count in sorted(counts)[:6])
+    last = max(counts)
+
+    def drawn(detail: int) -> str:
+        # The bars of what is beyond the detail fall into the last one.
+        heights: dict[int, int] = {}
+        for count, records in counts.items():
+            at = min(count, detail)
+            heights[at] = heights.get(at, 0) + records
+        wide = _WIDTH // (min(last, detail) + 1)
+        path = ""
+        for count in sorted(heights):
+            tall = max(
+                2,
+                round(
+                    (_HEIGHT - 2) * math.log1p(heights[count]) / math.log1p(max(highest, *heights.values()))
+                ),
+            )
+            path += f"M{count * wide} {_HEIGHT}v-{tall}h{max(1, wide - 3)}v{tall}z"
+        return f"<path d='{path}' fill='#0072B2'/>"
+
+    return _fitting(drawn, f"{words} {unit}", min(30, last))
+
+
+def strip(window: Window | None) -> str:
+    """Markdown: the in-flight window of a share-partition, with its numbers in words."""
+    if window is None:
+        return "nothing in flight"
+
+    def drawn(detail: int) -> str:
+        return "".join(
+            f"<path fill='{STATE_COLOURS[state]}' d='{path}'/>"
+            for state, path in strip_paths(window, detail, _WIDTH, 24).items()
+        )
+
+    return _fitting(drawn, f"{window.topic}-{window.partition}, {said(window)}", 90, height=24)
+
+
+def _fitting(drawn: Callable[[int], str], words: str, detail: int, *, height: int = _HEIGHT) -> str:
+    """The picture and the words, with as much detail as there is room for; the words alone where there is none."""
+    words = _plain(words)
+    while detail:
+        svg = f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{height}'>{drawn(detail)}</svg>"
+        text = f"![{words}](<data:image/svg+xml,{quote(svg, safe=_SAFE)}>)\n\n{words}"
+        if len(text) <= MOST_CHARACTERS:
+            return text
+        detail = detail * 3 // 4
+    return words[:MOST_CHARACTERS]
+
+
+_SAFE = " '=/:,;.-"
+
+
+def _plain(words: str) -> str:
+    """Words without what Markdown would read as more: topics may be called anything."""
+    return "".join(" " if each in "[]<>`*\\!#|\n" else each for each in words)[:200]
+
+
+def _thinned(points: Sequence[tuple[datetime, float]], most: int) -> list[tuple[datetime, float]]:
+    """At most so many points; of each piece of the line the highest, and always the last of all."""
+    if len(points) <= most:
+        return list(points)
+    size = len(points) / most
+    pieces = [points[int(size * n) : int(size * (n + 1))] for n in range(most)]
+    return [*(max(piece, key=lambda point: point[1]) for piece in pieces if piece), points[-1]]

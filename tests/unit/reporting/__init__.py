@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.reporting` that need no server."""
