@@ -43,11 +43,8 @@ HERE = {
     "docs/howto/lease.md",
     "docs/howto/move-offsets.md",
     "docs/howto/pipeline.md",
-<<<<<<< HEAD
     "docs/howto/replay.md",
-=======
     "docs/howto/reports.md",
->>>>>>> b0f3d2f (A page on a share group: sharequeue report, and GET /v1/reports of the service)
     "docs/howto/roles-and-acls.md",
     "docs/howto/sinks.md",
     "docs/howto/test-your-pipeline.md",
