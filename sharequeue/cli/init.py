@@ -30,9 +30,10 @@ def init(group: str, topic: str | None, package: str, folder: Path) -> None:
     if folder != Path():
         print_line(f"\ncd {folder}")
     print_line(
-        f"\nsharequeue up --ui                    start everything on this machine\n"
+        f"\nsharequeue up                         start Postgres, Kafka and the service on this machine\n"
         f"python -m {package}.samples 100         make the topics and 100 sample records\n"
-        "Then look at Dagster: its sensor launches a run within half a minute. README.md has the rest."
+        "sharequeue up --ui                    start Dagster: its sensor launches a run within half a minute\n"
+        "\nREADME.md has the rest."
     )
 
 

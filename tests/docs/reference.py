@@ -12,11 +12,14 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import get_args
 
 import click
+from pydantic import BaseModel
 
 from sharequeue import settings
 from sharequeue.cli import command
+from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.errors import ERRORS_BY_CODE, explanation
 from sharequeue.groups.config_keys import (
     GROUP_CONFIGS,
@@ -171,9 +174,35 @@ def errors() -> str:
     return table(("number", "name", "SQLSTATE", "repeat the call", "meaning"), rows)
 
 
+def defs_yaml() -> str:
+    """Return every field of a `defs.yaml`: its default, and what it is for."""
+    return table(("field", "default", "meaning"), _fields(ShareGroup))
+
+
+def _fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, ...]]:
+    for name, field in model.model_fields.items():
+        inner = next(
+            (each for each in (field.annotation, *get_args(field.annotation)) if _is_model(each)), None
+        )
+        if inner is not None:
+            doc = " ".join(inspect.cleandoc(inner.__doc__ or "").split())
+            default = "none" if field.default is None else "see below"
+            yield f"`{prefix}{name}`", "required" if field.is_required() else default, doc
+            yield from _fields(inner, f"{prefix}{name}.")
+        else:
+            value = field.get_default(call_default_factory=True)
+            shown = "none" if value in (None, [], {}) else f"`{as_text(value)}`"
+            yield f"`{prefix}{name}`", "required" if field.is_required() else shown, field.description or ""
+
+
+def _is_model(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
 PARTS: Mapping[str, tuple[str, Callable[[], str]]] = {
     "group configs": ("configs.md", group_configs),
     "service configs": ("configs.md", service_configs),
+    "defs.yaml": ("defs-yaml.md", defs_yaml),
     "environment": ("settings.md", environment),
     "commands": ("commands.md", commands),
     "metrics": ("metrics.md", metric_names),
