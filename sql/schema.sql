@@ -233,6 +233,9 @@ CREATE FUNCTION sharequeue.close_redrive(p_topic text, p_topic_id text, p_partit
 CREATE FUNCTION sharequeue.commit_compaction(p_compaction_id uuid, p_replaced text[], p_records bigint) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION sharequeue.commit_replacement(p_compaction_id uuid, p_replaced text[], p_counted bigint, p_lease_ids bigint[], p_records bigint[]) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION sharequeue.dead_letter_attempts(p_group_id text, p_topic text, p_partition integer, p_sequence bigint) RETURNS TABLE(lease_id bigint, member_id text, client_id text, acquired_at timestamp with time zone, offsets int8multirange, exceptions text)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 

@@ -22,6 +22,7 @@ CALLED_BY_WORKERS = {
     *("acknowledge_and_fetch", "renew", "release", "sweep", "open_dead_letters", "close_dead_letters"),
     *("dead_letter_attempts", "hold_dead_letters", "service_drains", "stored_service_configs"),
     *("begin_compaction", "commit_compaction", "removable_outputs", "forget_compaction"),
+    "commit_replacement",
     *("acknowledge_many", "acquire_many", "observe_many", "release_many", "renew_many"),
     *("record_report", "pause", "force", "alter_offsets", "reset_offsets", "delete_offsets", "delete_group"),
     *("check_cluster", "clock", "principal", "schema_version", "state_id", "topics_redriven_for_others"),
@@ -72,6 +73,7 @@ def call_every_operation(
     compaction_id = UUID(int=1)
     state.outputs.begin_compaction(compaction_id, group, "sink", "/folder")
     assert state.outputs.commit_compaction(compaction_id, [], 0) == 0
+    assert state.outputs.commit_replacement(compaction_id, [], 0, {}) == 0
     assert state.outputs.removable(group, "sink", timedelta(0)) == {compaction_id: []}
     assert state.outputs.forget_compaction(compaction_id)
     state.now()

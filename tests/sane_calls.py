@@ -207,6 +207,13 @@ def prepare(database: Database) -> Calls:
             "p_location": "/other",
         },
         "commit_compaction": {"p_compaction_id": str(COMPACTION), "p_replaced": ["/lease"], "p_records": 2},
+        "commit_replacement": {
+            "p_compaction_id": str(COMPACTION),
+            "p_replaced": ["/lease"],
+            "p_counted": 2,
+            "p_lease_ids": [1],
+            "p_records": [2],
+        },
         "removable_outputs": {"p_group_id": "g", "p_sink": "sink", "p_grace": "1 hour"},
         "forget_compaction": {"p_compaction_id": str(COMPACTION)},
         # The service.

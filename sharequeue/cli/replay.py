@@ -1,4 +1,4 @@
-"""`sharequeue replay`: a pipeline's handler once more on records of the past, beside the live group."""
+"""`sharequeue replay` and `publish`: a handler once more on records of the past, beside the live group."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -94,6 +95,38 @@ def replay(
     print_line(str(report) if output == "text" else json.dumps(report.plain()))
 
 
+@click.command()
+@home_option
+@output_option
+@click.option("--execute", is_flag=True, help="Publish; without it the command only says what would change.")
+@click.argument("job", metavar="MODULE:JOB")
+@click.argument("name")
+def publish(home: Path | None, output: str, execute: bool, job: str, name: str) -> None:
+    """Put the replay NAME into the live output of a pipeline, in the place of the rows of the same records.
+
+    A reader finds each record once, before and after: files move in one commit of the manifest, rows of a Postgres
+    table in one transaction. Published twice, the output is the same.
+    """
+    from sharequeue.spark import HandlerError, OutputNotShared, SinkRefused, SparkNotReady
+    from sharequeue.spark.output.compaction import CompactionFailed
+    from sharequeue.spark.output.parquet import ColumnChanged
+
+    settings = Settings.load(home)
+    try:
+        with nullcontext() if output == "text" else redirect_stdout(sys.stderr):
+            report = load_job(job).publish(name, settings, execute=execute)
+    except (
+        ColumnChanged,
+        CompactionFailed,
+        HandlerError,
+        OutputNotShared,
+        SinkRefused,
+        SparkNotReady,
+    ) as error:
+        raise click.ClickException(f"{type(error).__name__}: {error}") from error
+    print_line(str(report) if output == "text" else json.dumps(asdict(report)))
+
+
 def _read(option: str, parse: Callable[[], T]) -> T:
     """Return what an option says. Raises BadParameter that names it."""
     try:
@@ -102,4 +135,4 @@ def _read(option: str, parse: Callable[[], T]) -> T:
         raise click.BadParameter(str(error), param_hint=option) from error
 
 
-COMMANDS = (replay,)
+COMMANDS = (replay, publish)

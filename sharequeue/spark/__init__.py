@@ -8,7 +8,8 @@ The names that a program needs, by what they are for:
   `Trial`; `run_rounds` is what a run calls;
 - where accepted rows go: `ParquetByLease` (the default), `PostgresTable`, `AtLeastOnce`;
 - a lease of one's own, in any program: `lease` gives `LeasedRecords`, whose acknowledgement is `AcknowledgedRecords`;
-- records of the past once more, beside the live group: `job.replay()`, or `replay`, gives a `ReplayReport`;
+- records of the past once more, beside the live group: `job.replay()`, or `replay`, gives a
+  `ReplayReport`; `job.publish()`, or `publish`, puts it in the place of the live output's rows (`PublishReport`);
 - the output: `read_output`, `sweep_outputs`, `compact`, `sweep_compactions`;
 - the Spark session: `spark_session`;
 - errors: `HandlerError`, `MostFailed`, `LockLost`, `SinkTaken`, `SinkRefused`, `NotFiles`, `OutputNotShared`,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from sharequeue.spark.output.manifest import NotFiles, read_output
     from sharequeue.spark.output.shared_folder import OutputNotShared
     from sharequeue.spark.pipeline import Pipeline, pipeline
+    from sharequeue.spark.replays.publishing import PublishReport, publish
     from sharequeue.spark.replays.replay import replay
     from sharequeue.spark.replays.report import ReplayReport
     from sharequeue.spark.report import AcknowledgedRecords, RoundReport, RunReport
@@ -82,6 +84,7 @@ __all__ = [
     "ParquetByLease",
     "Pipeline",
     "PostgresTable",
+    "PublishReport",
     "Reject",
     "Release",
     "ReplayReport",
@@ -97,6 +100,7 @@ __all__ = [
     "compact",
     "lease",
     "pipeline",
+    "publish",
     "read_output",
     "replay",
     "run_rounds",
@@ -117,6 +121,7 @@ _MODULES = {
     "output.manifest": ("NotFiles", "read_output"),
     "output.shared_folder": ("OutputNotShared",),
     "pipeline": ("Pipeline", "pipeline"),
+    "replays.publishing": ("PublishReport", "publish"),
     "replays.replay": ("replay",),
     "replays.report": ("ReplayReport",),
     "report": ("AcknowledgedRecords", "RoundReport", "RunReport"),

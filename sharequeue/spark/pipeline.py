@@ -27,6 +27,7 @@ from sharequeue.spark.leasing.member import Member
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import shown_progress
 from sharequeue.spark.reading.plan import TopicPartition
+from sharequeue.spark.replays.publishing import PublishReport, publish
 from sharequeue.spark.replays.replay import replay
 from sharequeue.spark.replays.report import ReplayReport
 from sharequeue.spark.report import ProgressCallback, RunReport
@@ -143,6 +144,33 @@ class Pipeline(ShareGroupJob):
                 allow_missing=allow_missing,
                 output=output,
                 dry_run=dry_run,
+            )
+
+    def publish(
+        self,
+        name: str,
+        settings: Settings | None = None,
+        *,
+        output: str | None = None,
+        execute: bool = False,
+        spark: SparkSession | None = None,
+        state: State | None = None,
+    ) -> PublishReport:
+        """Put a replay's accepted rows into the live output, in the place of those of the same records.
+
+        Without `execute` nothing is changed, and the report says what would be. Errors are those of
+        `sharequeue.spark.publish`, and SettingMissing and SparkNotReady.
+        """
+        with self._opened(settings, spark, state) as (loaded, session, queue), Topics(loaded) as topics:
+            return publish(
+                self,
+                loaded,
+                name,
+                state=queue,
+                topics=topics,
+                spark=session,
+                output=output,
+                execute=execute,
             )
 
     def output(

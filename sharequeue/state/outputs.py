@@ -7,7 +7,7 @@ The files are moved by ``sharequeue.spark.output.compaction``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -66,6 +66,27 @@ class Outputs:
             id=str(compaction_id),
             replaced=list(replaced),
             records=records,
+        )
+        return int(rows[0]["moved"])
+
+    def commit_replacement(
+        self, compaction_id: UUID, replaced: Sequence[str], counted: int, records: Mapping[int, int]
+    ) -> int:
+        """Count the new folder instead of these, which count so many records, with other `records` of each lease.
+
+        Return of how many leases it is. Raises InvalidRequest as `commit_compaction`, and unless `records` has every
+        lease of the folders.
+        """
+        rows = self._database.call(
+            sa.text(
+                "select sharequeue.commit_replacement(cast(:id as uuid), cast(:replaced as text[]), :counted,"
+                " cast(:lease_ids as bigint[]), cast(:records as bigint[])) as moved"
+            ),
+            id=str(compaction_id),
+            replaced=list(replaced),
+            counted=counted,
+            lease_ids=list(records),
+            records=list(records.values()),
         )
         return int(rows[0]["moved"])
 

@@ -29,7 +29,7 @@ declare
         'record_report', 'release', 'renew', 'stored_configs', 'sweep', 'topics_redriven_for_others',
         'acknowledge_many', 'acquire_many', 'observe_many', 'release_many', 'renew_many',
         'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets',
-        'begin_compaction', 'commit_compaction', 'forget_compaction', 'removable_outputs'];
+        'begin_compaction', 'commit_compaction', 'commit_replacement', 'forget_compaction', 'removable_outputs'];
     v_service constant text[] := array[
         'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive',
         'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'journal_partitions',

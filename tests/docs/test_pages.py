@@ -246,12 +246,14 @@ def test_sinks(
 def test_replay(
     reader: Reader,
     spark: SparkSession,
+    topics: Topics,
     make_topic: MakeTopic,
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A month in a program, a day by command; the group has never begun, and has not after that."""
-    assert spark
+    """A month in a program, a day by command, and the month published into what the group had done."""
+    from sharequeue.spark import run_rounds
+
     for name, value in reader.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.syspath_prepend(str(reader.folder))
@@ -268,13 +270,29 @@ def test_replay(
         "    empty = fn.length('value') == 0\n"
         "    return records.withColumn('outcome', fn.when(empty, 'reject').otherwise('accept'))\n"
     )
-    assert reader.reads("docs/howto/replay.md")
+    by_python, by_command, published = (
+        block for block in blocks("docs/howto/replay.md") if block.language in RUN
+    )
+    reader.run(by_python)
+    reader.run(by_command)
+    state, info = State(reader.database), topics.describe(["orders"])["orders"]
+    assert state.figures.describe("orders") == []
+    alter_group_configs(reader.database, "orders", {"share.auto.offset.reset": "earliest"})
+    at = SharePartition("orders", "orders", 0)
+    state.initialize(at, info.topic_id, 0, 1)
+    orders = reader.names["orders"]
+    own = settings.replace(
+        database_url=reader.environment["SHAREQUEUE_DATABASE_URL"], output=reader.folder / "output"
+    )
+    report = run_rounds(own, orders, membership=Holder([at]), state=state, topics=topics, spark=spark)
+    assert (report.accepted, report.rejected) == (2, 1)
+    reader.run(published)
+    assert orders.output(own, state=state).count() == 2
     found = {
         path.parent.name: json.loads(path.read_text())["records"]
         for path in (reader.folder / "output/replays/orders/orders").glob("*/replay.json")
     }
     assert found == {"january": 3, "2013-01-01": 2}
-    assert State(reader.database).figures.describe("orders") == []
 
 
 def test_test_your_pipeline(

@@ -139,7 +139,7 @@ def sweep_compactions(
     files = Files(spark, settings.output)
     removed = Removed()
     for compaction_id, folders in state.outputs.removable(group, sink, grace).items():
-        for folder in (*folders, _staging(settings, sink, compaction_id)):
+        for folder in (*folders, compaction_staging(settings, sink, compaction_id)):
             # The names come from whoever may work on the group: nothing but a sink's own folders is removed.
             if _OURS.search(folder) and files.exists(folder):
                 files.remove(folder)
@@ -162,7 +162,7 @@ def _replace(
     files = Files(spark, settings.output)
     state.outputs.begin_compaction(wanted.compaction_id, group, sink, wanted.location)
     on_step("begun")
-    staging = _staging(settings, sink, wanted.compaction_id)
+    staging = compaction_staging(settings, sink, wanted.compaction_id)
     counted = Counted(read_parquet(spark, wanted.replaced).coalesce(max(1, file_count)))
     counted.records.write.mode("overwrite").parquet(staging)
     on_step("written")
@@ -194,7 +194,7 @@ def _records_in(written: DataFrame) -> int | None:
     return int(row["records"])
 
 
-def _staging(settings: Settings, sink: str, compaction_id: UUID) -> str:
+def compaction_staging(settings: Settings, sink: str, compaction_id: UUID) -> str:
     """Return the folder that a compaction writes before it is complete."""
     return f"{sink_root(settings, sink)}/{STAGING}/compacting={compaction_id}"
 

@@ -166,7 +166,7 @@ class OpenTable:
             return
         copier = self.copier(written.accepted)
         rows = self.context.spark.read.parquet(*map(literal, written.accepted.values()))
-        receipts = _texts(rows, self.columns).mapInArrow(copier, RECEIPT).collect()
+        receipts = as_texts(rows, self.columns).mapInArrow(copier, RECEIPT).collect()
         self.take((row["attempt"], row["lease_id"], row["rows"]) for row in receipts)
 
     def copier(self, lease_ids: Iterable[int]) -> Copier:
@@ -209,7 +209,7 @@ class OpenTable:
 
         def around(connection: sa.Connection, send: Callable[[], Acknowledged]) -> Acknowledged:
             if not self._counts_already(connection, lease.lease_id):
-                self._move(cursor_of(connection), lease.lease_id, accepted.rows)
+                self.move(cursor_of(connection), lease.lease_id, accepted.rows)
             on_step("inserted")
             acknowledged = send()
             on_step("acknowledged")
@@ -218,7 +218,7 @@ class OpenTable:
         acknowledged = acknowledge(state, lease, acknowledgement, [output, *outputs], around)
         on_step("committed")
         if accepted.rows:
-            dropped(state, self.target.schema, self._name(lease.lease_id))
+            dropped(state, self.target.schema, self.staging_name(lease.lease_id))
         discard(self.context, accepted)
         on_step("dropped")
         return acknowledged
@@ -232,7 +232,7 @@ class OpenTable:
         connection.execute(sa.text("set local statement_timeout = 0"))
         connection.execute(
             sa.text("select pg_advisory_xact_lock(hashtextextended(:name, 0))"),
-            {"name": self._name(lease_id)},
+            {"name": self.staging_name(lease_id)},
         )
         self.sink.on_step("locked")
         found = connection.execute(
@@ -241,7 +241,8 @@ class OpenTable:
         )
         return found.first() is not None
 
-    def _move(self, cursor: Any, lease_id: int, expected: int) -> None:
+    def move(self, cursor: Any, lease_id: int, expected: int) -> None:
+        """Move a lease's staged rows into the table. Raises StagingLost when they are not as many as expected."""
         attempts = self.attempts.get(lease_id, {})
         if expected == 0:
             return
@@ -264,17 +265,18 @@ class OpenTable:
                 "come again. Did Postgres crash, or did somebody touch the staging table?"
             )
 
-    def _name(self, lease_id: int) -> str:
+    def staging_name(self, lease_id: int) -> str:
+        """Return the name of a lease's staging table."""
         return f"{staging_prefix(self.context.names.group, self.context.names.sink)}{lease_id}"
 
     def _staging(self, lease_id: int) -> sql.Identifier:
-        return sql.Identifier(self.target.schema, self._name(lease_id))
+        return sql.Identifier(self.target.schema, self.staging_name(lease_id))
 
     def _table(self) -> sql.Identifier:
         return sql.Identifier(self.target.schema, self.target.name)
 
 
-def _texts(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+def as_texts(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
     """Return the columns to copy, in forms that a CSV has: binary as Postgres's hex, nested ones as JSON."""
 
     def text(name: str) -> Column:

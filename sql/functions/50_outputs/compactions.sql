@@ -75,6 +75,36 @@ begin
 end
 $$;
 
+-- The same for a new folder with other records in it: commit_compaction, and the number of records of each of its leases.
+-- p_counted is what the old folders count. Unless p_lease_ids are the leases of all of them, nothing changes.
+create or replace function sharequeue.commit_replacement(
+    p_compaction_id uuid, p_replaced text[], p_counted bigint, p_lease_ids bigint[], p_records bigint[]
+) returns bigint
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_moved bigint;
+    v_compaction sharequeue.compactions;
+begin
+    perform sharequeue_internal.check_present('the lease ids', p_lease_ids),
+        sharequeue_internal.check_present('the numbers of records', p_records);
+    v_moved := sharequeue.commit_compaction(p_compaction_id, p_replaced, p_counted);
+    select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id;
+    if cardinality(p_lease_ids) <> cardinality(p_records) or exists (select from unnest(p_records) n where n is null or n < 0)
+        or v_moved <> cardinality(p_lease_ids) or v_moved <> (
+            select count(*) from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
+            where sp.group_id = v_compaction.group_id and o.sink = v_compaction.sink
+                and o.location = v_compaction.location and o.lease_id = any (p_lease_ids)) then
+        raise exception 'replacement % of % outputs: % leases with % numbers of records were named, each output''s lease '
+            'once and a number from 0 on were expected', p_compaction_id, v_moved, cardinality(p_lease_ids),
+            cardinality(p_records) using errcode = 'SQ042';
+    end if;
+    update sharequeue.lease_outputs o set records = n.records
+    from unnest(p_lease_ids, p_records) as n (lease_id, records)
+    where o.lease_id = n.lease_id and o.sink = v_compaction.sink;
+    return v_moved;
+end
+$$;
+
 -- Folders that no reader needs any more: those replaced longer ago than the grace, and the new ones of compactions that
 -- were not committed within it, which are given up here. A folder that counts is never among them.
 create or replace function sharequeue.removable_outputs(p_group_id text, p_sink text, p_grace interval)

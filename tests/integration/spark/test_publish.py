@@ -1,0 +1,263 @@
+"""A replay takes the place of what the live group had made of the same records: each is there once, as before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from sharequeue.database import Database
+from sharequeue.errors import InvalidRequest, UnknownTopicId
+from sharequeue.kafka.topics import Topics
+from sharequeue.offsets import OffsetSet
+from sharequeue.settings import Settings
+from sharequeue.spark import PublishReport, Summary, compact, pipeline, sweep_compactions
+from sharequeue.spark.output.manifest import read_manifest, read_output
+from sharequeue.spark.pipeline import Pipeline
+from sharequeue.spark.sinks.interface import SinkRefused
+from sharequeue.spark.sinks.postgres import PostgresTable
+from sharequeue.state import State
+from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, RunJob
+from tests.fix_stack import MakeTopic
+
+RECORDS = 20
+"""Of each of two partitions: every fifth is rejected."""
+
+
+def first_version(records: DataFrame) -> DataFrame:
+    """Rejects every fifth."""
+    kept = records.select("topic", "partition", "offset", "lease_id").withColumn("note", fn.lit("first"))
+    return kept.withColumn("outcome", fn.when(fn.col("offset") % 5 == 3, "reject").otherwise("accept"))
+
+
+def second_version(records: DataFrame) -> DataFrame:
+    """Accepts all but every seventh, makes two rows of every tenth, and has a column more."""
+    kept = records.select("topic", "partition", "offset", "lease_id").withColumns(
+        {"note": fn.lit("second"), "more": fn.col("offset") * 2}
+    )
+    outcome = fn.when(fn.col("offset") % 7 == 6, "reject").otherwise("accept")
+    twice = kept.withColumn("copy", fn.expr("explode(if(offset % 10 = 0, array(1, 2), array(1)))"))
+    return twice.withColumn("outcome", outcome).drop("copy")
+
+
+def by_note(accepted: DataFrame) -> DataFrame:
+    return accepted.groupBy("lease_id", "note").agg(fn.count("*").alias("rows"))
+
+
+def wanted(hidden: OffsetSet) -> Counter[tuple[int, int, str]]:
+    """What the output has once these offsets of both partitions are published."""
+    found: Counter[tuple[int, int, str]] = Counter()
+    for partition in range(2):
+        for at in range(RECORDS):
+            if at not in hidden:
+                found[partition, at, "first"] = int(at % 5 != 3)
+            else:
+                found[partition, at, "second"] = 0 if at % 7 == 6 else 2 if at % 10 == 0 else 1
+    return +found
+
+
+class Case:
+    """A job that has done its records, and its next version."""
+
+    def __init__(
+        self,
+        old: Pipeline,
+        settings: Settings,
+        state: State,
+        spark: SparkSession,
+        holder: Holder,
+        run_job: RunJob,
+    ) -> None:
+        self.old, self.new = old, replace(old, handler=second_version)
+        self.settings, self.state, self.spark, self.holder, self.run_job = (
+            settings,
+            state,
+            spark,
+            holder,
+            run_job,
+        )
+        self.topic = old.topics[0]
+
+    def replay(self, offsets: OffsetSet, name: str = "again") -> None:
+        given = {(self.topic, partition): offsets for partition in range(2)}
+        self.new.replay(self.settings, offsets=given, name=name, spark=self.spark, state=self.state)
+
+    def publish(self, name: str = "again", **given: Any) -> PublishReport:
+        return self.new.publish(name, self.settings, spark=self.spark, state=self.state, **given)
+
+    def output(self) -> Counter[tuple[int, int, str]]:
+        rows = read_output(self.spark, self.state, self.old.group, self.old.sink).select(
+            "partition", "offset", "note"
+        )
+        return Counter((row[0], row[1], row[2]) for row in rows.collect())
+
+    def counted(self) -> int:
+        return sum(row.records for row in self.state.outputs.counted(self.old.group, self.old.sink))
+
+    def sums(self) -> dict[str, int]:
+        sink = self.old.summary_sink(self.old.summaries[0])
+        rows = read_output(self.spark, self.state, self.old.group, sink).groupBy("note").agg(fn.sum("rows"))
+        return {row[0]: row[1] for row in rows.collect()}
+
+
+@pytest.fixture
+def case(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    output_settings: Settings,
+    state: State,
+    spark: SparkSession,
+) -> Case:
+    """Give a group with two leases of each partition, whose output and summary are in files."""
+    topic = make_topic(2)
+    job = pipeline(group=group, topics=topic, sink=f"sink-{group}", summaries=[Summary("notes", by_note)])(
+        first_version
+    )
+    holder = assigned(topic)
+    for _ in range(2):
+        for partition in range(2):
+            produce(topic, partition, range(RECORDS // 2))
+        run_job(job, holder, max_rounds=1)
+    return Case(job, output_settings, state, spark, holder, run_job)
+
+
+def test_published_files_have_each_record_once_with_its_summary(case: Case) -> None:
+    """Out with the old rows, in with the new, also of records that were rejected before; counts and sums follow; a
+    dry run changes nothing; old folders stay for the grace; a second time is the same."""
+    hidden = OffsetSet.of((2, 7), (8, 9))
+    case.replay(hidden)
+    before, lag = case.output(), case.state.figures.describe(case.old.group)
+    assert before == wanted(OffsetSet())
+    old = read_manifest(case.state, case.old.group, case.old.sink)
+    would = case.publish()
+    assert (would.published, would.hidden_rows, would.added_rows, would.folders) == (False, 8, 10, 2)
+    assert (case.output(), read_manifest(case.state, case.old.group, case.old.sink)) == (before, old)
+
+    done = case.publish(execute=True)
+    assert replace(would, published=True) == done
+    expected = wanted(hidden)
+    assert case.output() == expected
+    assert case.counted() == expected.total()
+    assert case.sums() == Counter(note for *_, note in expected.elements())
+    assert case.state.figures.describe(case.old.group) == lag
+    assert case.spark.read.parquet(*old).count() == before.total()
+
+    assert case.publish(execute=True).hidden_rows == 10
+    assert case.output() == expected
+    assert case.sums() == Counter(note for *_, note in expected.elements())
+    swept = sweep_compactions(
+        case.spark, case.settings, case.state, case.old.group, case.old.sink, grace=timedelta(0)
+    )
+    assert len(swept) == 3
+    assert case.output() == expected
+
+
+def test_a_replay_is_published_into_folders_that_were_brought_together(case: Case) -> None:
+    """A compacted folder has rows of many leases: those of others stay, and so do their sums."""
+    for sink in (case.old.sink, case.old.summary_sink(case.old.summaries[0])):
+        assert compact(case.spark, case.settings, case.state, case.old.group, sink)
+    hidden = OffsetSet.of((0, 6))
+    case.replay(hidden)
+    assert case.publish(execute=True).folders == 1
+    expected = wanted(hidden)
+    assert case.output() == expected
+    assert case.counted() == expected.total()
+    assert case.sums() == Counter(note for *_, note in expected.elements())
+
+
+def test_what_the_group_has_not_done_yet_is_not_published(
+    case: Case, produce: Produce, topics: Topics, tmp_path: Path
+) -> None:
+    """It would come again and be there twice; neither is a replay that nobody made, or of another topic."""
+    produce(case.topic, 1, range(3))
+    given = {(case.topic, 1): OffsetSet.of((RECORDS - 1, RECORDS + 2))}
+    case.new.replay(case.settings, offsets=given, name="early", spark=case.spark, state=case.state)
+    with pytest.raises(InvalidRequest, match=rf"2 of {case.topic}-1, from offset {RECORDS} on"):
+        case.publish("early", execute=True)
+    case.run_job(case.old, case.holder, max_rounds=1)
+    case.publish("early", execute=True)
+    assert case.output()[1, RECORDS + 1, "second"] == 1
+    assert case.output()[1, RECORDS + 1, "first"] == 0
+    with pytest.raises(InvalidRequest, match="There is no replay in"):
+        case.publish("other")
+    topics.delete(case.topic)
+    topics.create(case.topic, 2)
+    with pytest.raises(UnknownTopicId, match="replay it again"):
+        case.publish("early")
+
+
+def test_a_compaction_that_was_quicker_leaves_everything_as_it_is(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest moved meanwhile: the publication is refused as a whole, and can be done again."""
+    from sharequeue.spark.replays.publishing import _Files
+
+    hidden = OffsetSet.of((2, 7))
+    case.replay(hidden)
+    write = _Files._write
+
+    def late(self: _Files, *given: Any) -> Any:
+        compact(case.spark, case.settings, case.state, case.old.group, case.old.sink)
+        monkeypatch.setattr(_Files, "_write", write)
+        return write(self, *given)
+
+    monkeypatch.setattr(_Files, "_write", late)
+    with pytest.raises(InvalidRequest, match="another compaction was quicker"):
+        case.publish(execute=True)
+    assert case.output() == wanted(OffsetSet())
+    case.publish(execute=True)
+    assert case.output() == wanted(hidden)
+    assert case.sums() == Counter(note for *_, note in wanted(hidden).elements())
+
+
+def test_rows_of_a_table_are_replaced_in_one_transaction(
+    case: Case, database: Database, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By topic, partition and offset; what fails in between changes nothing; a table without offsets is refused."""
+    table = make_table('topic text, partition integer, "offset" bigint, note text, more bigint')
+    sink = PostgresTable(table)
+    case.old = replace(case.old, destination=sink, summaries=(), sink=f"{case.old.sink}-table")
+    case.new = replace(case.old, handler=second_version)
+    for partition in range(2):
+        at = case.holder.assignment[partition]
+        (status,) = [each for each in case.state.figures.describe(at.group_id) if each.partition == partition]
+        case.state.administration.alter_offsets(at, status.topic_id, 0)
+    case.run_job(case.old, case.holder)
+
+    def rows() -> Counter[tuple[int, int, str]]:
+        found = database.rows(sa.text(f'select partition, "offset", note from {table}'))  # noqa: S608 - ours
+        return Counter((row["partition"], row["offset"], row["note"]) for row in found)
+
+    hidden = OffsetSet.of((0, 7))
+    case.replay(hidden)
+    assert rows() == wanted(OffsetSet())
+    would = case.publish()
+    assert (would.hidden_rows, would.added_rows, would.where) == (12, 14, f"table {table}")
+
+    from sharequeue.spark.sinks.postgres import OpenTable, StagingLost
+
+    def lost(*given: object) -> None:
+        raise StagingLost("gone")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(OpenTable, "move", lost)
+        with pytest.raises(StagingLost):
+            case.publish(execute=True)
+    assert rows() == wanted(OffsetSet())
+    for _ in range(2):
+        case.publish(execute=True)
+        assert rows() == wanted(hidden)
+    with database.transaction() as connection:
+        connection.exec_driver_sql(f'alter table {table} drop column "offset"')
+    with pytest.raises(SinkRefused, match="has no column offset"):
+        case.publish()
