@@ -16,6 +16,7 @@ import click
 
 from sharequeue.cli.offsets import execute_option
 from sharequeue.cli.output import home_option, output_option, print_line, print_rows, print_to_stderr
+from sharequeue.cli.purging import forget, purge
 from sharequeue.database import Database
 from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
 from sharequeue.deadletters.writer import DeadLetterWriter
@@ -272,5 +273,8 @@ def drain(home: Path | None, output: str, group: str, execute: bool) -> None:
     if held:
         raise click.exceptions.Exit(1)
 
+
+dlq.add_command(purge)
+dlq.add_command(forget)
 
 COMMANDS = (dlq,)

@@ -1,0 +1,131 @@
+"""`sharequeue dlq purge` and `dlq forget`: letters deleted, as far as Kafka can.
+
+Nothing is deleted without `--execute`. A partition can only be deleted from its start up to an offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from sharequeue.cli.offsets import execute_option
+from sharequeue.cli.output import home_option, output_option, print_line, print_rows, print_to_stderr
+from sharequeue.database import Database
+from sharequeue.redrive.purging import Copies, Purge, PurgedPartition
+from sharequeue.settings import Settings
+
+
+def _before(context: click.Context, parameter: click.Parameter, given: Sequence[str]) -> dict[int, int]:
+    try:
+        return {
+            int(partition): int(offset) for partition, _, offset in (text.partition(":") for text in given)
+        }
+    except ValueError as error:
+        raise click.BadParameter(f"{' '.join(given)!r}: expected PARTITION:OFFSET, as in 0:1200") from error
+
+
+@click.command()
+@home_option
+@output_option
+@click.option(
+    "--before",
+    multiple=True,
+    callback=_before,
+    metavar="P:OFFSET",
+    help="Delete what lies before this offset of a partition; repeatable.",
+)
+@click.option("--until", type=click.DateTime(), help="Delete what was written before then, UTC.")
+@execute_option
+@click.argument("topic")
+def purge(
+    home: Path | None, output: str, before: dict[int, int], until: datetime | None, execute: bool, topic: str
+) -> None:
+    """Delete the oldest letters of TOPIC, of all groups. Without --execute it only shows what would be deleted.
+
+    Kafka deletes a partition from its start up to an offset, and nothing in between. It is written to the audit log.
+    """
+    if bool(before) == (until is not None):
+        raise click.UsageError("give --before or --until, one of them")
+    settings = Settings.load(home)
+    with Database.open(settings) as database:
+        work = Purge(settings, database, topic)
+        plans = work.plan(before if until is None else work.before_time(until.replace(tzinfo=UTC)))
+        if execute:
+            work.run(plans)
+    _print_plans(plans, output)
+    if output == "text":
+        print_line("deleted" if execute else "a dry run: nothing was deleted; --execute deletes")
+
+
+@click.command()
+@home_option
+@output_option
+@execute_option
+@click.argument("topic")
+@click.argument("source_topic")
+@click.argument("partition", type=click.IntRange(0))
+@click.argument("offset", type=click.IntRange(0))
+def forget(
+    home: Path | None, output: str, execute: bool, topic: str, source_topic: str, partition: int, offset: int
+) -> None:
+    """Delete the letters that TOPIC has of one record of SOURCE_TOPIC, and say where else the record is.
+
+    Kafka cannot delete one letter: every letter before it in its partition, of all groups, is deleted with it.
+    Without --execute it only shows what that would be. Letters of the record that are written later are not deleted.
+    """
+    settings = Settings.load(home)
+    with Database.open(settings) as database:
+        work = Purge(settings, database, topic)
+        copies = work.copies_of(source_topic, partition, offset)
+        before: dict[int, int] = {}
+        for letter in copies.letters:
+            before[letter.partition] = max(before.get(letter.partition, 0), letter.offset + 1)
+        plans = work.plan(before)
+        if execute:
+            work.run(plans)
+    _print_plans(plans, output)
+    if output == "text":
+        print_line(
+            f"{len(copies.letters)} letters of {source_topic}-{partition} offset {offset}: "
+            + ("deleted" if execute else "a dry run: nothing was deleted; --execute deletes")
+        )
+    for line in _left(copies, source_topic, partition, offset):
+        print_to_stderr(f"left: {line}")
+
+
+def _print_plans(plans: Sequence[PurgedPartition], output: str) -> None:
+    rows = [
+        {
+            "partition": plan.partition,
+            "from": plan.log_start,
+            "before": plan.before,
+            "letters": plan.letters,
+            "not_put_back": plan.not_put_back,
+            "newest": plan.newest and plan.newest.isoformat(timespec="seconds"),
+            "groups": ", ".join(f"{group} ({count})" for group, count in sorted(plan.groups.items())),
+        }
+        for plan in plans
+    ]
+    print_rows(("PARTITION", "FROM", "BEFORE", "LETTERS", "NOT-PUT-BACK", "NEWEST", "GROUPS"), rows, output)
+
+
+def _left(copies: Copies, source_topic: str, partition: int, offset: int) -> list[str]:
+    """What this command does not delete."""
+    return [
+        f"the record itself: {source_topic}-{partition} still has offset {offset}"
+        if copies.in_source
+        else f"nothing in {source_topic}-{partition}: it does not have offset {offset} any more",
+        *(
+            f"the record as it was put back into {target}: look for the header sharequeue.redrive.from = "
+            f"…:{at[0]}:{at[1]}"
+            for at, targets in sorted(copies.put_back_to.items())
+            for target in targets
+        ),
+        "what runs wrote of it, if it was accepted later, and replays: the output folders or tables of its pipelines",
+        "texts of exceptions: the Parquet files <sink>-exceptions, and the headers of its letters until the broker "
+        "has removed them from its disk",
+        "Great Expectations' validation results and Data Docs, which show examples of letters",
+    ]
