@@ -7,7 +7,6 @@ only. The group is drained when both agree that nothing is left.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sharequeue.dagster.sensors import waiting_records
 from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.state import State
 from sharequeue.values import SharePartitionStatus
@@ -36,7 +35,7 @@ class Position:
     @property
     def waiting(self) -> int:
         """Records a new run could take, and dead letters it could write."""
-        return waiting_records(self.statuses) + self.unseen
+        return sum(max(0, status.lag - status.acquired) for status in self.statuses) + self.unseen
 
     @property
     def archiving(self) -> int:

@@ -4,7 +4,7 @@ What a code location needs, by what it is for:
 
 - a queue: `ShareGroupComponent` in a `defs.yaml`; or, without YAML, `share_group_defs` of a `ShareGroup`;
 - what its definitions take: the resources `SettingsResource`, `StateResource`, `SparkResource`, which
-  `share_group_resources` gives together;
+  `share_group_resources` gives together; `WebhookResource` where a group has `alerts`;
 - to change a run or the looks of assets: `Processing`, which `ShareGroupComponent.execute` gets, and `AssetData`.
 
 Needs the extra `dagster`. Importing it loads Dagster, and neither Spark nor Great Expectations.
@@ -26,6 +26,7 @@ from sharequeue.dagster.resources import (
     share_group_resources,
 )
 from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.dagster.webhook import WebhookResource
 
 __all__ = [
     "AssetData",
@@ -36,6 +37,7 @@ __all__ = [
     "ShareGroupComponent",
     "SparkResource",
     "StateResource",
+    "WebhookResource",
     "share_group_defs",
     "share_group_resources",
 ]

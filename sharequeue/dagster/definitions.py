@@ -26,7 +26,7 @@ from sharequeue.dagster.lineage import (
     Translate,
 )
 from sharequeue.dagster.redrive import redrive_asset
-from sharequeue.dagster.sensors import lag_sensor
+from sharequeue.dagster.sensors import Observed, alerts_sensor, lag_sensor, observe_sensor
 from sharequeue.dagster.share_group import Schedule, ShareGroup
 from sharequeue.dagster.state_checks import state_checks
 
@@ -56,6 +56,21 @@ def share_group_defs(
         tags=group.run_tags,
         description=f"Puts dead letters of share group {group.group} back to work; a dry run unless told to execute.",
     )
+    checks_job = dg.define_asset_job(
+        f"{name}_checks",
+        selection=dg.AssetSelection.assets(lineage.key(DEAD_LETTERS)),
+        executor_def=dg.in_process_executor,
+        tags=group.run_tags,
+        description=f"Reports the dead letters of share group {group.group} and checks them: no Spark.",
+    )
+    checks = [
+        dead_letter_checks(group, asset=lineage.key(DEAD_LETTERS), after=reported),
+        state_checks(group, asset=lineage.key(SPSO_AND_LAG)),
+    ]
+    touched = [*lineage.of_a_run, lineage.key(REDRIVEN)]
+    observed = Observed(lineage.key(SPSO_AND_LAG), lineage.key(DEAD_LETTERS), touched, checks_job.name)
+    check_keys = [spec.key for each in checks for spec in each.check_specs]
+    alerts = group.alerts and alerts_sensor(group, group.alerts, assets=touched, checks=check_keys)
     schedule = group.automation.schedule
     replayed = [replayed_asset(lineage[REPLAYED], group, group.backfill)] if group.backfill else []
     return dg.Definitions(
@@ -69,12 +84,9 @@ def share_group_defs(
             spso_and_lag_asset(lineage[SPSO_AND_LAG], group),
             delivery_counts_asset(lineage[DELIVERY_COUNTS], group),
         ],
-        asset_checks=[
-            dead_letter_checks(group, asset=lineage.key(DEAD_LETTERS), after=reported),
-            state_checks(group, asset=lineage.key(SPSO_AND_LAG)),
-        ],
-        jobs=[job, redrive_job, *(_replay_job(group, asset) for asset in replayed)],
-        sensors=[lag_sensor(group)],
+        asset_checks=checks,
+        jobs=[job, redrive_job, checks_job, *(_replay_job(group, asset) for asset in replayed)],
+        sensors=[lag_sensor(group, touched), observe_sensor(group, observed), *([alerts] if alerts else [])],
         schedules=[] if schedule is None else [_schedule(group, schedule)],
     )
 

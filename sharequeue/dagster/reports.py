@@ -137,7 +137,16 @@ def spso_and_lag(
 ) -> Metadata:
     """Lag and what is in flight in records, SPSO per partition in offsets, as a table; lag over time, and what the
     days that are over have brought."""
-    per_partition = {f"spso_{s.topic}_{s.partition}_offset": s.spso for s in statuses}
+    return {
+        **figures(statuses),
+        "share_partitions": table(statuses, _STATUS_COLUMNS),
+        "by_day": table(days, _DAY_COLUMNS),
+        "lag_over_time": plots.lines(_lag(history), title="Lag per partition", unit="records"),
+    }
+
+
+def figures(statuses: Sequence[SharePartitionStatus]) -> dict[str, int]:
+    """The numbers of the report on SPSO and lag, which Dagster plots: the same ones from a run and from a sensor."""
     return {
         "lag_records": sum(s.lag for s in statuses),
         "in_flight_records": sum(s.in_flight for s in statuses),
@@ -145,10 +154,7 @@ def spso_and_lag(
         "acquired_records": sum(s.acquired for s in statuses),
         "archiving_records": sum(s.archiving for s in statuses),
         "lost_records": sum(s.lost_records for s in statuses),
-        **per_partition,
-        "share_partitions": table(statuses, _STATUS_COLUMNS),
-        "by_day": table(days, _DAY_COLUMNS),
-        "lag_over_time": plots.lines(_lag(history), title="Lag per partition", unit="records"),
+        **{f"spso_{s.topic}_{s.partition}_offset": s.spso for s in statuses},
     }
 
 

@@ -35,22 +35,30 @@ class StateResource(dg.ConfigurableResource[Any]):
     """The share groups' state in Postgres, and the reports on it, over one pool per run."""
 
     settings: dg.ResourceDependency[SettingsResource]
+    _in_use: bool = PrivateAttr(default=False)
     _database: Database | None = PrivateAttr(default=None)
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Make the pool; it connects at the first question."""
-        self._database = Database.open(self.settings.load())
+        """Make nothing yet: where an address is missing, whoever asks for the pool says so in a way of its own."""
+        self._in_use = True
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Close the pool."""
+        self._in_use = False
         if self._database is not None:
             self._database.close()
+            self._database = None
 
     @property
     def database(self) -> Database:
-        """The pool of this run."""
-        if self._database is None:
+        """The pool of this run, made at the first touch; it connects at the first question.
+
+        Raises SettingMissing when the settings have no address.
+        """
+        if not self._in_use:
             raise RuntimeError("the state resource is used outside of a run")
+        if self._database is None:
+            self._database = Database.open(self.settings.load())
         return self._database
 
     @property

@@ -61,11 +61,14 @@ class LagSensor(dg.Model, dg.Resolvable):
     max_age_seconds: float | None = Field(
         default=None,
         gt=0,
-        description="A run is also asked for when a record has waited so long, whatever the lag.",
+        description="A run is also asked for when anything has waited for so long since it was seen.",
     )
     interval_seconds: int = Field(default=30, ge=1, description="Seconds between two looks.")
     pause_after_failure_seconds: float = Field(
-        default=300, ge=0, description="Seconds after a failed run before the next one is asked for."
+        default=300,
+        ge=0,
+        description="Seconds after a run that failed, was cancelled or has changed nothing before the next one is "
+        "asked for.",
     )
 
 
@@ -86,6 +89,26 @@ class Observe(dg.Model, dg.Resolvable):
         default=False, description="Whether it runs in a new deployment without being switched on."
     )
     interval_seconds: int = Field(default=60, ge=1, description="Seconds between two looks.")
+    keep: str = Field(default="90d", description="How long the history of reports is kept, such as `90d`.")
+
+    @field_validator("keep")
+    @classmethod
+    def _is_duration(cls, text: str) -> str:
+        duration(text)
+        return text
+
+
+class Alerts(dg.Model, dg.Resolvable):
+    """Sends failed runs and failed checks to a webhook."""
+
+    webhook: str = Field(
+        default="webhook", description="The code location's resource that sends: a `WebhookResource`."
+    )
+    warnings: bool = Field(default=False, description="Whether checks that only warn are sent too.")
+    interval_seconds: int = Field(default=30, ge=1, description="Seconds between two looks.")
+    enabled: bool = Field(
+        default=True, description="Whether it runs in a new deployment without being switched on."
+    )
 
 
 class Automation(dg.Model, dg.Resolvable):
@@ -223,6 +246,7 @@ class ShareGroup(dg.Model, dg.Resolvable):
     )
     run: Run = Field(default_factory=Run)
     automation: Automation = Field(default_factory=Automation)
+    alerts: Alerts | None = None
     freshness: Freshness | None = None
     backfill: Backfill | None = None
     key_prefix: Sequence[str] | str | None = Field(

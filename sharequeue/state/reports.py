@@ -9,7 +9,7 @@ tool may read the tables ``share_partition_history`` and ``delivery_count_histor
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
@@ -40,13 +40,29 @@ class Reports:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def record(self, group_id: str) -> datetime:
-        """Add one snapshot of the group to the history; return its time by the database clock."""
+    def record(self, group_id: str, keep: timedelta | None = None) -> datetime:
+        """Add one snapshot of the group to the history; return its time by the database clock.
+
+        Snapshots older than `keep` are removed, a thousand rows of each table at most: the rest goes with the next
+        ones. None keeps everything.
+        """
         rows = self._database.rows(
             sa.text("select sharequeue.record_report(:group_id) as reported_at"), group_id=group_id
         )
+        if keep is not None:
+            self.remove(group_id, keep)
         reported_at: datetime = rows[0]["reported_at"]
         return reported_at
+
+    def remove(self, group_id: str, keep: timedelta, most: int = 1000) -> int:
+        """Remove snapshots older than `keep`, at most so many rows of each table; return how many rows went."""
+        rows = self._database.rows(
+            sa.text("select sharequeue.remove_reports(:group_id, :keep, :most) as removed"),
+            group_id=group_id,
+            keep=keep,
+            most=most,
+        )
+        return int(rows[0]["removed"])
 
     def history(self, group_id: str, limit: int = 100) -> list[SharePartitionReport]:
         """The last ``limit`` snapshots of every share-partition of the group, oldest first."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
+import yaml
 from confluent_kafka import Producer
 
 from sharequeue.database import Database
@@ -24,6 +25,7 @@ from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import AcknowledgeType, SharePartition
 from tests.docs.pages import PAGES, ROOT, RUN, SHOWN, Reader, blocks
+from tests.fix_dagster import share_group
 from tests.fix_deadletters import GivenUp
 from tests.fix_pipelines import Holder, Produce
 from tests.fix_stack import MakeTopic, jars_folder
@@ -40,6 +42,7 @@ ELSEWHERE = {
 }
 HERE = {
     "docs/explanation/journal.md",
+    "docs/howto/automation.md",
     "docs/howto/backup.md",
     "docs/howto/compaction.md",
     "docs/howto/dagster.md",
@@ -141,6 +144,16 @@ def test_roles_upgrade_and_backup(reader: Reader) -> None:
         with reader.database.transaction() as connection:
             connection.exec_driver_sql("reset role")
             connection.exec_driver_sql("drop owned by flights_job; drop role if exists flights_job")
+
+
+def test_automation(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The definitions without YAML load, with the address of the webhook from the environment; those with it, too."""
+    monkeypatch.setenv("ALERTS_URL", "http://127.0.0.1:9/alerts")
+    monkeypatch.setenv("ALERTS_AUTHORIZATION", "Bearer secret")
+    assert reader.reads("docs/howto/automation.md")
+    (shown,) = [each for each in blocks("docs/howto/automation.md") if each.language == "yaml"]
+    group = share_group("orders", **yaml.safe_load(shown.text))
+    assert group.automation.sensor.min_lag == 1000
 
 
 def test_move_offsets(reader: Reader, topics: Topics, make_topic: MakeTopic, produce: Produce) -> None:

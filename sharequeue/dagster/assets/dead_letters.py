@@ -25,7 +25,7 @@ def dead_letters_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
         context: dg.AssetExecutionContext, settings: SettingsResource, queue: StateResource
     ) -> Any:
         configs = GroupConfigs.load(queue.database, group.group)
-        since = _reported_until(context, spec.key)
+        since = reported_until(context.instance, spec.key)
         report = DeadLetterWriter(settings.load(), queue.state, group.group, configs).drain(
             progress=context.log.info
         )
@@ -49,12 +49,12 @@ def dead_letters_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
     return dead_letters
 
 
-def _reported_until(context: dg.AssetExecutionContext, key: dg.AssetKey) -> datetime | None:
-    """The time up to which the last materialization has reported; None before the first one."""
-    event = context.instance.get_latest_materialization_event(key)
+def reported_until(instance: dg.DagsterInstance, key: dg.AssetKey) -> datetime | None:
+    """The time up to which the last materialization of `key` has reported; None before the first one."""
+    event = instance.get_latest_materialization_event(key)
     made = event.asset_materialization if event else None
     value = made.metadata.get(WRITTEN_UNTIL) if made else None
     return datetime.fromtimestamp(value.value, UTC) if isinstance(value, dg.TimestampMetadataValue) else None
 
 
-__all__ = ["dead_letters_asset"]
+__all__ = ["dead_letters_asset", "reported_until"]

@@ -6,8 +6,11 @@ import dagster as dg
 
 from sharequeue.dagster import reports
 from sharequeue.dagster.resources import StateResource
-from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.dagster.share_group import ShareGroup, duration
+from sharequeue.database import Database
+from sharequeue.state.figures import Figures
 from sharequeue.state.journal import Journal
+from sharequeue.state.reports import Reports
 
 HISTORY_REPORTS = 200
 REPORTED_DAYS = 200
@@ -19,14 +22,17 @@ def spso_and_lag_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
 
     @dg.multi_asset(specs=[spec], name=f"{group.name}_spso_and_lag")
     def spso_and_lag(queue: StateResource) -> Any:
-        queue.reports.record(group.group)
-        history = queue.reports.history(group.group, HISTORY_REPORTS)
-        days = Journal(queue.database).days(group.group)[-REPORTED_DAYS:]
-        return dg.MaterializeResult(
-            metadata=reports.spso_and_lag(queue.state.figures.describe(group.group), history, days)
-        )
+        queue.reports.record(group.group, duration(group.automation.observe.keep))
+        return dg.MaterializeResult(metadata=standing(queue.database, group))
 
     return spso_and_lag
+
+
+def standing(database: Database, group: ShareGroup) -> reports.Metadata:
+    """Where the group stands, how it came there, and what each day has brought."""
+    history = Reports(database).history(group.group, HISTORY_REPORTS)
+    days = Journal(database).days(group.group)[-REPORTED_DAYS:]
+    return reports.spso_and_lag(Figures(database).describe(group.group), history, days)
 
 
 def delivery_counts_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefinition:
@@ -41,4 +47,4 @@ def delivery_counts_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDef
     return delivery_counts
 
 
-__all__ = ["delivery_counts_asset", "spso_and_lag_asset"]
+__all__ = ["delivery_counts_asset", "spso_and_lag_asset", "standing"]

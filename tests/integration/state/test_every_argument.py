@@ -166,6 +166,7 @@ MEANT: Mapping[str, Meant] = {
     "make_journal_partitions.p_ahead": (("zero",), "today's alone"),
     "give_back_room.p_least": (("zero", "2^31-1", "2^62", "2^63-2", "2^63-1"), "tables over so many bytes"),
     "*.p_retention": (("zero",), "all that is past"),
+    "*.p_keep": (("zero",), "all that is past"),
     "*.p_grace": (("zero",), "at once"),
     "*.p_amount": (("zero",), "by nothing"),
     "*.p_silence": (("null", "zero"), "null: no silence counts; zero: any does"),

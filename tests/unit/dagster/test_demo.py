@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,26 @@ from orchestration.demo.runs import sole_demo, stage_of
 from orchestration.demo.waiting import Holder, wait_for_holders
 from sharequeue.kafka.topics import LogOffsets
 from sharequeue.local.home import Home
-from tests.unit.dagster.test_sensor import status
+from sharequeue.values import SharePartitionStatus
+
+
+def status(**figures: int) -> SharePartitionStatus:
+    """One share-partition's figures; what is not given is 0."""
+    names = (
+        *("partition", "state_epoch", "spso", "speo", "log_start", "log_end", "last_stable_offset", "lag"),
+        *("in_flight", "available", "acquired", "archiving", "delivery_complete_count", "lost_records"),
+        *("highest_delivery_count", "leases"),
+    )
+    values: dict[str, Any] = dict.fromkeys(names, 0) | figures
+    return SharePartitionStatus(
+        group_id="flight-delays",
+        topic="flights",
+        topic_id="id",
+        status="active",
+        observed_at=datetime.now(UTC),
+        next_expiry=None,
+        **values,
+    )
 
 
 def logs(*ends: int) -> dict[int, LogOffsets]:

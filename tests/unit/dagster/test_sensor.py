@@ -1,70 +1,39 @@
-"""The lag sensor: when it asks for a run, and when it does not."""
+"""The lag sensor's words and rules, without a server; what it does on the real state is in the integration tests."""
+
+from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
 import pytest
+from sqlalchemy.exc import OperationalError
 
-from sharequeue.dagster.sensors import (
-    PAUSE_AFTER_FAILURE_SECONDS,
-    lag_sensor,
-    reason_to_wait,
-    waiting_records,
-)
-from sharequeue.values import SharePartitionStatus
+from sharequeue.dagster.sensors import lag, lag_sensor
+from sharequeue.dagster.sensors.lag import nothing_to_do, reason_to_wait
+from sharequeue.dagster.sensors.outages import LONGEST_PAUSE_SECONDS
+from sharequeue.dagster.share_group import LagSensor
+from sharequeue.state.waiting_work import GroupWork, WaitingWork
 from tests.fix_dagster import share_group
 
-GROUP = "flight-delays"
-JOB = "flight_delays"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ACCEPTED = dg.AssetKey(["orders", "accepted"])
 
 
-def status(**figures: int) -> SharePartitionStatus:
-    """One share-partition's figures; what is not given is 0."""
-    names = (
-        *("partition", "state_epoch", "spso", "speo", "log_start", "log_end", "last_stable_offset", "lag"),
-        *("in_flight", "available", "acquired", "archiving", "delivery_complete_count", "lost_records"),
-        *("highest_delivery_count", "leases"),
-    )
-    values: dict[str, Any] = dict.fromkeys(names, 0) | figures
-    return SharePartitionStatus(
-        group_id=GROUP,
-        topic="flights",
-        topic_id="id",
-        status="active",
-        observed_at=datetime.now(UTC),
-        next_expiry=None,
-        **values,
-    )
+def part(**given: Any) -> WaitingWork:
+    """One share-partition; what is not given is 0 or None."""
+    numbers = ("partition", "lag", "ready_records", "unwritten_letters", "held_letters", "waiting_records")
+    offsets = ("held_records", "spso", "speo", "log_end", "delivery_complete_count", "highest_delivery_count")
+    nothing = ("waiting_until", "blocked_reason", "observed_at", "letters_written_at")
+    values = dict.fromkeys((*numbers, *offsets), 0) | dict.fromkeys(nothing) | {"topic": "flights"}
+    return WaitingWork(**{**values, **given})
 
 
-class FakeQueue:
-    """Stands in for the state: returns the figures it was given."""
-
-    def __init__(self, *statuses: SharePartitionStatus) -> None:
-        self.statuses = list(statuses)
-
-    @property
-    def state(self) -> "FakeQueue":
-        """Itself, and so are the state's figures."""
-        return self
-
-    figures = state
-
-    def describe(self, group_id: str) -> list[SharePartitionStatus]:
-        """The figures, for the group that is watched."""
-        assert group_id == GROUP
-        return self.statuses
-
-
-@contextmanager
-def evaluated(instance: dg.DagsterInstance, *statuses: SharePartitionStatus) -> Iterator[Any]:
-    """Give the result of a tick of the sensor."""
-    with dg.build_sensor_context(instance=instance, resources={"queue": FakeQueue(*statuses)}) as context:
-        yield lag_sensor(share_group(GROUP))(context)
+def work(*parts: WaitingWork, members: int = 0, heard: datetime | None = None) -> GroupWork:
+    return GroupWork(NOW, parts, members, heard)
 
 
 @pytest.fixture
@@ -74,65 +43,116 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield made
 
 
-def add_run(instance: dg.DagsterInstance, status: dg.DagsterRunStatus) -> dg.DagsterRun:
-    """A run of the job in a given state."""
+Tick = Callable[..., Any]
 
-    @dg.job(name=JOB)
+
+@pytest.fixture
+def tick(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Tick:
+    """Give a function that has the sensor look at `found`; the cursor lasts from tick to tick."""
+    kept: list[str | None] = [None]
+
+    def look(found: GroupWork | Exception, **sensor: Any) -> Any:
+        def asked(database: object, group_id: str) -> GroupWork:
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        monkeypatch.setattr(lag, "work_of", asked)
+        group = share_group("orders", automation={"sensor": sensor})
+        resources = {"queue": SimpleNamespace(database=None)}
+        with dg.build_sensor_context(instance=instance, resources=resources, cursor=kept[0]) as context:
+            answer = lag_sensor(group, [ACCEPTED])(context)
+            kept[0] = answer.cursor if isinstance(answer, dg.SensorResult) else context.cursor
+            return answer
+
+    return look
+
+
+def test_work_requests_a_run(tick: Tick) -> None:
+    """One run, tagged with the group's own name, for all share-partitions."""
+    answer = tick(work(part(lag=5, ready_records=5), part(lag=7, ready_records=7, partition=1)))
+    (request,) = answer.run_requests
+    assert request.run_key == "orders:first"
+    assert request.tags == {"sharequeue/group": "orders"}
+    assert json.loads(answer.cursor)["lag_records"] == 12
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (work(part()), "nothing to do"),
+        (work(part(lag=5, held_records=5)), "members hold 5 records"),
+        (work(part(lag=5, blocked_reason="paused: a test")), "flights: paused: a test"),
+        (work(part(lag=5, held_letters=5)), "5 dead letters are held"),
+        (
+            work(part(lag=5, waiting_records=5, waiting_until=NOW)),
+            "5 records wait for their time, the first until 00:00:00 UTC",
+        ),
+        (work(part(lag=5)), "the service is writing"),
+        (work(part(ready_records=5), heard=NOW - timedelta(minutes=5)), "no service was at work for 300 s"),
+        (
+            work(part(ready_records=5, observed_at=NOW - timedelta(minutes=2)), heard=NOW),
+            "not reached the broker for 120 s",
+        ),
+        (work(part(lag=5, unwritten_letters=5)), None),
+        (work(part(ready_records=5, observed_at=NOW - timedelta(days=1))), None),
+        (work(), None),
+    ],
+)
+def test_the_reason_not_to_run_is_said(found: GroupWork, says: str | None) -> None:
+    """In the words that the sensor's page in the UI shows; None where a run is wanted."""
+    reason = nothing_to_do(share_group("orders"), found)
+    assert reason is None if says is None else says in str(reason)
+
+
+def test_a_few_records_wait_until_they_are_old(tick: Tick) -> None:
+    """Below `min_lag` a run is requested once they have waited for `max_age_seconds` since they were seen."""
+    few, wanted = work(part(lag=5, ready_records=5)), {"min_lag": 10, "max_age_seconds": 0.001}
+    assert "5 records wait, a run is worth 10" in tick(few, min_lag=10).skip_message
+    assert tick(few, **wanted).run_requests
+    assert tick(work(part()), **wanted).skip_message == "lag 0: nothing to do"
+    assert "a run is worth 10" in tick(few, min_lag=10, max_age_seconds=60).skip_message
+
+
+def record(status: dg.DagsterRunStatus) -> Any:
+    return SimpleNamespace(dagster_run=SimpleNamespace(run_id="r", status=status), end_time=1000.0)
+
+
+def test_what_did_not_help_is_not_repeated_at_once() -> None:
+    """A failed run, a cancelled one, and one that changed nothing are followed by a pause; progress is not."""
+    given = LagSensor(pause_after_failure_seconds=300)
+    status = dg.DagsterRunStatus
+    assert "r failed; the next one is requested in 299 s" in str(
+        reason_to_wait(given, record(status.FAILURE), False, 1001)
+    )
+    assert "was cancelled" in str(reason_to_wait(given, record(status.CANCELED), False, 1001))
+    assert "has changed nothing" in str(reason_to_wait(given, record(status.SUCCESS), True, 1001))
+    assert reason_to_wait(given, record(status.SUCCESS), False, 1001) is None
+    assert reason_to_wait(given, record(status.FAILURE), True, 1300) is None
+
+
+def test_a_topic_that_nobody_knows_is_tried_once(tick: Tick, instance: dg.DagsterInstance) -> None:
+    """The first run makes a group's share-partitions; one that found no topic is not repeated at every tick."""
+    assert tick(work()).run_requests
+
+    @dg.job(name="orders")
     def job() -> None: ...
 
-    return instance.create_run_for_job(job, status=status)
+    instance.create_run_for_job(job, status=dg.DagsterRunStatus.SUCCESS)
+    assert "the state knows nothing of topic flights" in tick(work()).skip_message
 
 
-def test_no_lag_no_run(instance: dg.DagsterInstance) -> None:
-    """A drained group asks for nothing."""
-    with evaluated(instance, status(log_end=10, spso=10)) as result:
-        assert isinstance(result, dg.SkipReason)
-        assert result.skip_message == "lag 0: nothing to do"
-
-
-def test_lag_requests_a_run(instance: dg.DagsterInstance) -> None:
-    """Records that nobody holds ask for one run, tagged with the group's own name."""
-    with evaluated(instance, status(lag=5), status(lag=7, partition=1)) as result:
-        (request,) = result.run_requests
-        assert request.run_key == "flight-delays:first"
-        assert request.tags == {"sharequeue/group": GROUP}
-        assert json.loads(result.cursor)["lag_records"] == 12
-
-
-def test_records_that_members_hold_request_nothing(instance: dg.DagsterInstance) -> None:
-    """A run could lease nothing while all that lags is held."""
-    with evaluated(instance, status(lag=5, acquired=5)) as result:
-        assert isinstance(result, dg.SkipReason)
-
-
-def test_dead_letters_to_write_request_a_run(instance: dg.DagsterInstance) -> None:
-    """Records that only wait to be written as dead letters lag too, and want a run."""
-    assert waiting_records([status(lag=3, archiving=3)]) == 3
-
-
-def test_a_run_at_work_is_left_alone(instance: dg.DagsterInstance) -> None:
-    """While a run of the job is at work, lag or not, no other is requested."""
-    run = add_run(instance, dg.DagsterRunStatus.STARTED)
-    with evaluated(instance, status(lag=5)) as result:
-        assert isinstance(result, dg.SkipReason)
-        assert run.run_id in str(result.skip_message)
-
-
-def test_a_repeated_tick_asks_for_the_same_run(instance: dg.DagsterInstance) -> None:
-    """The run key names the latest run, so a tick repeated after a crash requests nothing twice."""
-    run = add_run(instance, dg.DagsterRunStatus.SUCCESS)
-    keys = []
-    for _ in range(2):
-        with evaluated(instance, status(lag=5)) as result:
-            keys.append(result.run_requests[0].run_key)
-    assert keys == [f"flight-delays:{run.run_id}"] * 2
-
-
-def test_a_failed_run_is_followed_by_a_pause(instance: dg.DagsterInstance) -> None:
-    """A job that fails is not requested again at every tick, but after a pause it is."""
-    run = add_run(instance, dg.DagsterRunStatus.STARTED)
-    instance.report_run_failed(run)
-    (record,) = instance.get_run_records()
-    assert record.end_time is not None
-    assert "failed" in str(reason_to_wait(record, record.end_time + 1))
-    assert reason_to_wait(record, record.end_time + PAUSE_AFTER_FAILURE_SECONDS) is None
+def test_an_outage_is_a_line_and_pauses_grow(tick: Tick, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While Postgres is away, nothing is asked before its time; then it is, and all is forgotten when it is back."""
+    away, now = OperationalError("select", {}, Exception("no route\nto host")), [1000.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    pauses = []
+    for _ in range(6):
+        said = tick(away).skip_message
+        assert said.startswith("the state cannot be read: no route; next attempt in")
+        pauses.append(int(said.split()[-2]))
+        assert "could not be read: no route" in tick(RuntimeError("asked too early")).skip_message
+        now[0] += pauses[-1]
+    assert pauses == [60, 120, 240, 480, LONGEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS]
+    assert tick(work(part())).skip_message == "lag 0: nothing to do"
+    assert tick(away).skip_message.endswith("in 60 s")

@@ -70,7 +70,7 @@ def test_a_group_topics_and_a_pipeline_are_enough() -> None:
         "orders/spso_and_lag": ["orders/accepted", "orders/dead_letters"],
         "orders/delivery_counts": ["orders/accepted", "orders/dead_letters"],
     }
-    assert {sensor.name for sensor in defs.sensors or ()} == {"orders_lag"}
+    assert {sensor.name for sensor in defs.sensors or ()} == {"orders_lag", "orders_observe"}
     assert not defs.schedules
     assert all(
         spec.description and spec.kinds and spec.metadata["share_group"] == "orders"

@@ -1,0 +1,154 @@
+"""When does a share group want a run?
+
+When there is something that a run could lease, or dead letters that nobody else writes, and nobody is at work: no run
+that touches the group's assets, no live member. A request is named after the job's latest run, so that a tick that is
+repeated after a crash requests nothing twice. After a run that failed, was cancelled, or has changed nothing, the
+sensor waits before it asks again.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import dagster as dg
+
+from sharequeue.dagster.names import GROUP_TAG
+from sharequeue.dagster.resources import StateResource
+from sharequeue.dagster.sensors.at_work import at_work, latest_run
+from sharequeue.dagster.sensors.outages import keep, waiting_out
+from sharequeue.dagster.share_group import LagSensor, ShareGroup
+from sharequeue.names import listed
+from sharequeue.state.waiting_work import GroupWork, work_of
+
+SILENT = timedelta(seconds=60)
+"""Without a sign of the service, or of the broker, for so long, a run could not work."""
+UNKNOWN_TOPIC_SECONDS = 3600.0
+"""How long after a run that left a topic unknown the next one tries again."""
+
+_FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+
+
+def lag_sensor(group: ShareGroup, assets: Sequence[dg.AssetKey]) -> dg.SensorDefinition:
+    """A sensor that keeps the job of `group` running while work waits; `assets` are what its runs make."""
+    given = group.automation.sensor
+
+    @dg.sensor(
+        name=f"{group.name}_lag",
+        job_name=group.name,
+        minimum_interval_seconds=given.interval_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING if given.enabled else dg.DefaultSensorStatus.STOPPED,
+        description=f"Requests a run of {group.name} while {group.group} has work and nobody is at work.",
+    )
+    def sensor(context: dg.SensorEvaluationContext, queue: StateResource) -> dg.SensorResult | dg.SkipReason:
+        def tick(kept: dict[str, Any]) -> dg.SensorResult | dg.SkipReason:
+            work, now = work_of(queue.database, group.group), time.time()
+            kept = {name: kept[name] for name in ("marks", "waiting_since") if name in kept}
+            since = kept.pop("waiting_since", now)
+
+            def skipped(reason: str) -> dg.SkipReason:
+                keep(context, kept)
+                return dg.SkipReason(f"lag {work.lag}: {reason}")
+
+            if reason := nothing_to_do(group, work):
+                return skipped(reason)
+            if work.members:
+                return skipped(f"{work.members} live members of the group are at work")
+            if running := at_work(context.instance, group, assets):
+                return skipped(running)
+            latest = latest_run(context.instance, group)
+            marks = _marks(work)
+            if reason := reason_to_wait(given, latest, kept.get("marks") == marks, now):
+                return skipped(reason)
+            if reason := _unknown_or_few(group, work, latest, now, since):
+                kept["waiting_since"] = since
+                return skipped(reason)
+            run_key = f"{group.group}:{latest.dagster_run.run_id if latest else 'first'}"
+            told = {"lag_records": work.lag, "waiting_records": work.records, "run_key": run_key}
+            return dg.SensorResult(
+                run_requests=[dg.RunRequest(run_key=run_key, tags={GROUP_TAG: group.group})],
+                cursor=json.dumps({**told, "marks": marks}),
+            )
+
+        return waiting_out(context, given.interval_seconds, tick)
+
+    return sensor
+
+
+def nothing_to_do(group: ShareGroup, work: GroupWork) -> str | None:
+    """Why a run would find nothing to do, or could not work; None when it would."""
+    if (silent := work.service_silent_for()) > SILENT:
+        return (
+            f"no service was at work for {silent.total_seconds():.0f} s, and members cannot join without one"
+        )
+    if (silent := work.broker_silent_for()) > SILENT:
+        return f"the service has not reached the broker for {silent.total_seconds():.0f} s"
+    if work.records or unknown_topics(group, work):
+        return None
+    parts = work.share_partitions
+    if not work.lag:
+        return "nothing to do"
+    reasons = {
+        each.blocked_reason: f"{each.topic}: {each.blocked_reason}" for each in parts if each.blocked_reason
+    }
+    if held := sum(each.held_records for each in parts):
+        reasons["held"] = f"members hold {held:,} records"
+    if waiting := sum(each.waiting_records for each in parts):
+        until = min(each.waiting_until for each in parts if each.waiting_until)
+        reasons["time"] = f"{waiting:,} records wait for their time, the first until {until:%H:%M:%S} UTC"
+    if letters := sum(each.held_letters for each in parts):
+        reasons["letters"] = f"{letters:,} dead letters are held (`sharequeue groups describe` says why)"
+    return "; ".join(reasons.values()) or "the service is writing what is left as dead letters"
+
+
+def unknown_topics(group: ShareGroup, work: GroupWork) -> list[str]:
+    """Topics of the group of which the state has nothing: the first run makes their share-partitions."""
+    return sorted(set(group.topics) - {each.topic for each in work.share_partitions})
+
+
+def reason_to_wait(given: LagSensor, latest: dg.RunRecord | None, unchanged: bool, now: float) -> str | None:
+    """Why no run should be requested yet after `latest` at `now` (Unix seconds); None when one should.
+
+    `unchanged` says that everything is where it was when that run was requested.
+    """
+    if latest is None or latest.end_time is None:
+        return None
+    run = latest.dagster_run
+    left = latest.end_time + given.pause_after_failure_seconds - now
+    if left <= 0 or not (run.status in _FAILED or unchanged):
+        return None
+    ended = {dg.DagsterRunStatus.FAILURE: "failed", dg.DagsterRunStatus.CANCELED: "was cancelled"}
+    how = ended.get(run.status, "has changed nothing")
+    return f"run {run.run_id} {how}; the next one is requested in {left:.0f} s"
+
+
+def _unknown_or_few(
+    group: ShareGroup, work: GroupWork, latest: dg.RunRecord | None, now: float, since: float
+) -> str | None:
+    """Why what waits is not worth a run yet; None when it is."""
+    given = group.automation.sensor
+    if work.records:
+        old = given.max_age_seconds is not None and now - since >= given.max_age_seconds
+        if work.records >= given.min_lag or old:
+            return None
+        return f"{work.records:,} records wait, a run is worth {given.min_lag:,}"
+    recent = latest is not None and now - latest.create_timestamp.timestamp() < UNKNOWN_TOPIC_SECONDS
+    if latest is None or latest.dagster_run.status in _FAILED or not recent:
+        return None
+    unknown = listed(unknown_topics(group, work))
+    return f"the state knows nothing of topic {unknown}, nor did the last run: is it there? It is tried every hour"
+
+
+def _marks(work: GroupWork) -> list[list[int | str]]:
+    """What a run that does anything changes."""
+    return [
+        [
+            *(each.topic, each.partition, each.spso, each.speo, each.log_end, each.delivery_complete_count),
+            *(each.highest_delivery_count, each.ready_records, each.unwritten_letters),
+        ]
+        for each in work.share_partitions
+    ]
+
+
+__all__ = ["lag_sensor", "nothing_to_do", "reason_to_wait", "unknown_topics"]

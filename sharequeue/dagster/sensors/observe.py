@@ -1,0 +1,122 @@
+"""Where does a share group stand while nothing runs?
+
+At every tick, without a run and without Spark: a row of history in Postgres, and an observation of the report asset
+with the figures that its materializations have, so that plots have no holes. Freshness policies count
+materializations only, so the sensor records one where the last is older than a third of the window: an idle queue is
+fresh, a state that cannot be read is not. When dead letters were written while no run was at work, it has them
+checked.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from sharequeue.dagster import reports
+from sharequeue.dagster.assets.dead_letters import reported_until
+from sharequeue.dagster.assets.reports import standing
+from sharequeue.dagster.resources import StateResource
+from sharequeue.dagster.sensors.at_work import at_work
+from sharequeue.dagster.sensors.lag import unknown_topics
+from sharequeue.dagster.sensors.outages import keep, waiting_out
+from sharequeue.dagster.share_group import ShareGroup, duration
+from sharequeue.names import listed
+from sharequeue.state import State
+from sharequeue.state.reports import Reports
+from sharequeue.state.waiting_work import GroupWork, bounded, work_of
+
+Event = dg.AssetObservation | dg.AssetMaterialization
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the sensor looks at, by asset keys, and the job that it asks for."""
+
+    report: dg.AssetKey
+    dead_letters: dg.AssetKey
+    made_by_runs: Sequence[dg.AssetKey]
+    checks_job: str
+
+
+def observe_sensor(group: ShareGroup, observed: Observed) -> dg.SensorDefinition:
+    """A sensor that records where `group` stands, and has new dead letters checked."""
+    given = group.automation.observe
+
+    @dg.sensor(
+        name=f"{group.name}_observe",
+        job_name=observed.checks_job,
+        minimum_interval_seconds=given.interval_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING if given.enabled else dg.DefaultSensorStatus.STOPPED,
+        description=f"Records SPSO and lag of {group.group} without a run; has its new dead letters checked.",
+    )
+    def sensor(context: dg.SensorEvaluationContext, queue: StateResource) -> dg.SensorResult | dg.SkipReason:
+        def tick(kept: dict[str, Any]) -> dg.SensorResult | dg.SkipReason:
+            with bounded(queue.database) as database:
+                statuses = State(database).figures.describe(group.group)
+                if statuses:
+                    Reports(database).record(group.group, duration(given.keep))
+                work = work_of(database, group.group)
+                due = bool(statuses) and _due(context.instance, group, observed.report)
+                report = standing(database, group) if due else None
+            if not statuses:
+                keep(context, kept)
+                return dg.SkipReason("the state has nothing of the group yet: its first run makes it")
+            figures = reports.figures(statuses)
+            now = [str(status.share_partition) for status in statuses]
+            events: list[Event] = [
+                dg.AssetObservation(observed.report, metadata={**figures, **_seen(group, work, now, kept)})
+            ]
+            if report is not None:
+                said = "Recorded by the sensor, without a run."
+                events.append(dg.AssetMaterialization(observed.report, description=said, metadata=report))
+            return dg.SensorResult(
+                run_requests=_checks(context.instance, group, observed, work),
+                asset_events=events,
+                cursor=json.dumps({"share_partitions": now}),
+            )
+
+        return waiting_out(context, given.interval_seconds, tick)
+
+    return sensor
+
+
+def _seen(group: ShareGroup, work: GroupWork, now: list[str], kept: dict[str, Any]) -> dict[str, str | int]:
+    """What has come since the last tick, and what the state cannot know: a topic that no member has asked for."""
+    known = kept.get("share_partitions", now)
+    new = [each for each in now if each not in known]
+    unknown = unknown_topics(group, work)
+    return {
+        "share_partition_count": len(now),
+        **({"new_share_partitions": listed(new, 20)} if new else {}),
+        **({"unknown_topics": f"{listed(unknown, 20)}: known from the next run on"} if unknown else {}),
+    }
+
+
+def _due(instance: dg.DagsterInstance, group: ShareGroup, report: dg.AssetKey) -> bool:
+    """Whether the report's last materialization is older than a third of what its freshness policy allows."""
+    if group.freshness is None:
+        return False
+    event = instance.get_latest_materialization_event(report)
+    window = duration(group.freshness.warn_window or group.freshness.fail_window)
+    return event is None or time.time() - event.timestamp >= window.total_seconds() / 3
+
+
+def _checks(
+    instance: dg.DagsterInstance, group: ShareGroup, observed: Observed, work: GroupWork
+) -> list[dg.RunRequest]:
+    """A run of the checks for letters that no materialization has reported; a run at work does that itself."""
+    written_at = work.letters_written_at
+    if written_at is None:
+        return []
+    reported = reported_until(instance, observed.dead_letters)
+    if (reported is not None and written_at.timestamp() <= reported.timestamp()) or at_work(
+        instance, group, observed.made_by_runs
+    ):
+        return []
+    return [dg.RunRequest(run_key=f"{group.group}:letters:{written_at.isoformat()}", tags=group.run_tags)]
+
+
+__all__ = ["Observed", "observe_sensor"]

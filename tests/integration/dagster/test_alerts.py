@@ -1,0 +1,228 @@
+"""Failed runs and failed checks of a share group reach a webhook, once each, whatever the receiver does."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from sharequeue.dagster import WebhookResource, share_group_defs, webhook
+from sharequeue.dagster.sensors import alerts_sensor
+from sharequeue.dagster.share_group import Alerts
+from tests.fix_dagster import share_group
+
+ACCEPTED = dg.AssetKey(["orders", "accepted"])
+CHECK = dg.AssetCheckKey(ACCEPTED, "good")
+GROUP = share_group("orders")
+
+
+class Receiver:
+    """Somebody's HTTP server: what it got, and what it returns next."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.headers: list[str | None] = []
+        self.returns: list[int] = []
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                status = receiver.returns.pop(0) if receiver.returns else 200
+                receiver.headers.append(self.headers["Authorization"])
+                if status == 200:
+                    receiver.messages.append(body)
+                self.send_response(status)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    thread = threading.Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.server.shutdown()
+        made.server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def instance(monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
+    monkeypatch.setattr(webhook, "PAUSE_SECONDS", 0.001)
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+Tick = Callable[..., str]
+
+
+@pytest.fixture
+def tick(instance: dg.DagsterInstance, receiver: Receiver) -> Tick:
+    """Give a function that is one tick, and returns what it says; the cursor lasts."""
+    kept: list[str | None] = [None]
+
+    def look(url: str | None = None, **given: Any) -> str:
+        sensor = alerts_sensor(GROUP, Alerts(**given), assets=[ACCEPTED], checks=[CHECK])
+        pager = WebhookResource(
+            url=url or receiver.url,
+            headers={"Authorization": "Bearer secret"},
+            timeout_seconds=1,
+            dagster_url="http://dagster.example/",
+        )
+        with dg.build_sensor_context(instance, kept[0], resources={"webhook": pager}) as context:
+            answer = sensor.evaluate_tick(context)
+            kept[0] = answer.cursor
+        return str(answer.skip_message)
+
+    return look
+
+
+def fail(instance: dg.DagsterInstance, asset: dg.AssetKey = ACCEPTED) -> str:
+    """A run of one asset that fails; return its id."""
+
+    @dg.asset(key=asset)
+    def broken() -> None:
+        try:
+            raise ValueError("the handler returned nothing\nand more")
+        except ValueError as error:
+            raise RuntimeError("a round failed") from error
+
+    return dg.materialize([broken], instance=instance, raise_on_error=False).run_id
+
+
+def evaluate(instance: dg.DagsterInstance, passed: bool, severity: dg.AssetCheckSeverity) -> None:
+    """The check has a result."""
+
+    @dg.asset_check(asset=ACCEPTED, name=CHECK.name)
+    def good() -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=passed, severity=severity, description="3 records missing\nmore")
+
+    @dg.asset(key=ACCEPTED)
+    def accepted() -> None: ...
+
+    dg.materialize([accepted, good], instance=instance)
+
+
+def test_a_failed_run_is_sent_once(tick: Tick, instance: dg.DagsterInstance, receiver: Receiver) -> None:
+    """What failed, the first line of the error under it, and a link; not what failed before the first tick, nor
+    another's run."""
+    fail(instance)
+    assert tick() == "0 alerts sent"
+    run_id = fail(instance)
+    fail(instance, dg.AssetKey("another"))
+    assert tick() == "1 alerts sent"
+    assert tick() == "0 alerts sent"
+    (message,) = receiver.messages
+    assert message.pop("happened_at").startswith("20")
+    what = "run of __ephemeral_asset_job__, orders__accepted"
+    assert message == {
+        "text": f"orders: {what} failed: ValueError: the handler returned nothing",
+        "kind": "run_failed",
+        "group": "orders",
+        "what": what,
+        "error": "ValueError: the handler returned nothing",
+        "severity": "ERROR",
+        "run_id": run_id,
+        "run_url": f"http://dagster.example/runs/{run_id}",
+    }
+    assert receiver.headers == ["Bearer secret"]
+
+
+def test_a_run_without_a_step_that_failed_is_sent_too(
+    tick: Tick, instance: dg.DagsterInstance, receiver: Receiver
+) -> None:
+    """One whose worker was killed has nothing but the monitor's word."""
+    tick()
+    run = instance.add_run(dg.DagsterRun("orders", status=dg.DagsterRunStatus.STARTED, tags=GROUP.run_tags))
+    instance.report_run_failed(run, "The worker of the run was killed.")
+    tick()
+    (message,) = receiver.messages
+    assert (message["what"], message["error"]) == ("run of orders", "The worker of the run was killed.")
+
+
+def test_a_check_is_sent_when_it_begins_to_fail(
+    tick: Tick, instance: dg.DagsterInstance, receiver: Receiver
+) -> None:
+    """Not again while it keeps failing, again after it has passed; warnings where they are wanted."""
+    error, warn = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
+    tick()
+    for passed, severity, wanted, sent in (
+        (False, error, False, 1),
+        (False, error, False, 0),
+        (True, error, False, 0),
+        (False, warn, False, 0),
+        (True, error, False, 0),
+        (False, warn, True, 1),
+        (False, error, True, 1),
+    ):
+        evaluate(instance, passed, severity)
+        assert tick(warnings=wanted) == f"{sent} alerts sent", (passed, severity, wanted)
+    assert [message["severity"] for message in receiver.messages] == ["ERROR", "WARN", "ERROR"]
+    first = receiver.messages[0]
+    assert first["text"] == "orders: check orders/accepted:good failed: 3 records missing"
+    assert (first["kind"], first["run_url"]) == (
+        "check_failed",
+        f"http://dagster.example/runs/{first['run_id']}",
+    )
+
+
+def test_a_receiver_that_is_away_gets_it_later(
+    tick: Tick, instance: dg.DagsterInstance, receiver: Receiver
+) -> None:
+    """An error of its own is tried again three times, then at the next tick; a refusal is not."""
+    tick()
+    fail(instance)
+    receiver.returns = [503, 429, 200]
+    assert tick() == "1 alerts sent"
+    fail(instance)
+    receiver.returns = [500, 500, 500]
+    assert "the receiver does not answer" in tick()
+    assert "the receiver does not answer" in tick(url="http://127.0.0.1:9/nobody")
+    assert "the receiver does not answer" in tick(url="no address")
+    assert tick() == "1 alerts sent"
+    fail(instance)
+    receiver.returns = [404]
+    assert tick() == "0 alerts sent"
+    assert tick() == "0 alerts sent"
+    assert len(receiver.messages) == 2
+
+
+def test_alerts_are_on_where_somebody_asks_for_them() -> None:
+    """Without `alerts` there is no sensor; with it, it runs in a new deployment, and its address comes from the
+    environment."""
+    assert "orders_alerts" not in {each.name for each in share_group_defs(GROUP).sensors or ()}
+    defs = share_group_defs(share_group("orders", alerts={"webhook": "pager"}))
+    (sensor,) = [each for each in defs.sensors or () if each.name == "orders_alerts"]
+    assert sensor.default_status == dg.DefaultSensorStatus.RUNNING
+    assert sensor.required_resource_keys == {"pager"}
+
+
+def test_secrets_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, receiver: Receiver) -> None:
+    """In the address, and in the headers."""
+    monkeypatch.setenv("ALERTS_URL", receiver.url)
+    monkeypatch.setenv("ALERTS_TOKEN", "Bearer from outside")
+    made = WebhookResource(url=dg.EnvVar("ALERTS_URL"), headers={"Authorization": dg.EnvVar("ALERTS_TOKEN")})
+
+    @dg.op
+    def send(pager: WebhookResource) -> None:
+        assert pager.send({"text": "hello"}).value == "sent"
+
+    @dg.job(resource_defs={"pager": made})
+    def job() -> None:
+        send()
+
+    assert job.execute_in_process().success
+    assert receiver.headers == ["Bearer from outside"]

@@ -1,0 +1,189 @@
+"""The sensor that observes: history, figures and fresh reports without a run, and checks for new dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pytest
+import sqlalchemy as sa
+
+from sharequeue.dagster import StateResource, share_group_defs
+from sharequeue.dagster.assets.reports import spso_and_lag_asset
+from sharequeue.dagster.reports import figures
+from sharequeue.dagster.resources import SettingsResource
+from sharequeue.dagster.sensors import Observed, observe_sensor
+from sharequeue.database import Database
+from sharequeue.groups.heartbeats import ensure_group
+from sharequeue.offsets import OffsetSet
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.state.reports import Reports
+from sharequeue.values import AcknowledgeType, SharePartition
+from tests.fix_dagster import share_group
+from tests.fix_deadletters import GivenUp
+from tests.waiting import pass_time
+
+REPORT, LETTERS = dg.AssetKey(["g", "spso_and_lag"]), dg.AssetKey(["g", "dead_letters"])
+OBSERVED = Observed(REPORT, LETTERS, [REPORT, LETTERS], "g_checks")
+Tick = Callable[..., Any]
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+@pytest.fixture
+def tick(private_database: Database, instance: dg.DagsterInstance) -> Tick:
+    """Give a function that is one tick, whose events the instance gets; the cursor lasts."""
+    kept: list[str | None] = [None]
+
+    def look(**given: Any) -> Any:
+        resources = {"queue": SimpleNamespace(database=private_database)}
+        group = share_group("g", **{"topics": ["t"], **given})
+        with dg.build_sensor_context(instance, kept[0], resources=resources) as context:
+            answer = observe_sensor(group, OBSERVED)(context)
+            kept[0] = answer.cursor if isinstance(answer, dg.SensorResult) else context.cursor
+        for event in getattr(answer, "asset_events", ()):
+            instance.report_runless_asset_event(event)
+        return answer
+
+    return look
+
+
+def events(answer: Any, kind: type) -> list[Any]:
+    return [event for event in answer.asset_events if isinstance(event, kind)]
+
+
+def test_figures_are_observed_without_a_run(
+    tick: Tick, private_database: Database, at: SharePartition
+) -> None:
+    """Each tick is a row of history and an observation, with the figures that the report's materializations have."""
+    state = State(private_database)
+    for _ in range(2):
+        lease = state.acquire(at, "member", None, 10)
+        assert lease is not None
+        state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets})
+        (observation,) = events(tick(), dg.AssetObservation)
+        seen = {name: value.value for name, value in observation.metadata.items()}
+        assert seen.items() >= figures(state.figures.describe("g")).items()
+    assert (seen["lag_records"], seen["spso_t_0_offset"], seen["share_partition_count"]) == (980, 20, 1)
+    assert [row.lag for row in Reports(private_database).history("g")] == [990, 980]
+
+
+def test_an_idle_queue_stays_fresh(tick: Tick, instance: dg.DagsterInstance, at: SharePartition) -> None:
+    """The report is materialized where its last materialization is older than a third of the window, with its table
+    and its picture; without a policy it is not."""
+    assert not events(tick(), dg.AssetMaterialization)
+    hours = {"freshness": {"fail_window": "2h"}}
+    (made,) = events(tick(**hours), dg.AssetMaterialization)
+    assert {"lag_records", "share_partitions"} <= set(made.metadata)
+    assert not events(tick(**hours), dg.AssetMaterialization)
+    assert events(tick(freshness={"fail_window": "0.001s"}), dg.AssetMaterialization)
+
+
+def test_new_partitions_are_seen_and_unknown_topics_are_named(
+    tick: Tick, private_database: Database, at: SharePartition
+) -> None:
+    """What has come since the last tick is named once; a topic that no member has asked for is not known."""
+    tick()
+    State(private_database).initialize(SharePartition("g", "t", 1), "id", 0, 2)
+    (observation,) = events(tick(topics=["t", "new"]), dg.AssetObservation)
+    assert observation.metadata["new_share_partitions"].value == "t-1"
+    assert observation.metadata["unknown_topics"].value == "new: known from the next run on"
+    (observation,) = events(tick(), dg.AssetObservation)
+    assert not {"new_share_partitions", "unknown_topics"} & set(observation.metadata)
+
+
+def test_a_group_without_state_is_skipped(tick: Tick) -> None:
+    """Before the first run there is nothing to observe."""
+    assert "its first run makes it" in tick().skip_message
+
+
+def test_history_is_kept_for_so_long(tick: Tick, private_database: Database, at: SharePartition) -> None:
+    """What is older goes with the next reports, in bounded parts, from both tables, and of this group alone."""
+    state, reports = State(private_database), Reports(private_database)
+    other = SharePartition("other", "t", 0)
+    ensure_group(private_database, "other")
+    state.initialize(other, "id", 0, 1)
+    lease = state.acquire(at, "member", None, 10)
+    assert lease is not None
+    state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets})
+    for _ in range(3):
+        reports.record("g")
+    reports.record("other")
+    pass_time(private_database, timedelta(days=91).total_seconds())
+    assert reports.remove("g", timedelta(days=90), most=1) == 2
+    tick()
+    counted = sa.text(
+        "select sp.group_id, count(*) as rows from sharequeue.{} h"
+        " join sharequeue.share_partitions sp using (share_partition_id) group by 1 order by 1"
+    )
+    for table in ("share_partition_history", "delivery_count_history"):
+        rows = private_database.rows(sa.text(str(counted).format(table)))
+        assert {row["group_id"]: row["rows"] for row in rows}["g"] == 1
+    assert len(reports.history("other")) == 1
+    pass_time(private_database, timedelta(days=8).total_seconds())
+    tick(automation={"observe": {"keep": "1w"}})
+    assert len(reports.history("g")) == 1
+
+
+def test_letters_that_the_service_wrote_are_checked_once(
+    given_up: Callable[..., GivenUp], settings: Settings
+) -> None:
+    """While no run is at work, new letters ask for a run of the checks, which reports them; that is all it makes."""
+    case = given_up(partitions=1, copy=True)
+    case.produce(6)
+    case.reject({0: OffsetSet.of((0, 3))})
+    group = share_group(case.group, topics=[case.topic])
+    base = SettingsResource(home=str(settings.home))
+    defs = dg.Definitions.merge(
+        share_group_defs(group),
+        dg.Definitions(
+            resources={"settings": base, "queue": StateResource(settings=base), "spark": object()},
+        ),
+    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert asked(case, defs, instance) == []
+        case.writer().drain()
+        (request,) = asked(case, defs, instance)
+        assert [again.run_key for again in asked(case, defs, instance)] == [request.run_key]
+        letters = dg.AssetKey([group.name, "dead_letters"])
+        job = defs.resolve_job_def(f"{group.name}_checks")
+        made = job.execute_in_process(instance=instance)
+        assert [e.asset_key for e in made.get_asset_materialization_events()] == [letters]
+        verdicts = {each.check_name: each.passed for each in made.get_asset_check_evaluations()}
+        assert verdicts["reconciled_with_state"]
+        assert asked(case, defs, instance) == []
+        case.produce(1)
+        case.reject({0: OffsetSet.of((6, 7))})
+        case.writer().drain()
+        (later,) = asked(case, defs, instance)
+        assert later.run_key != request.run_key
+
+
+def asked(case: GivenUp, defs: dg.Definitions, instance: dg.DagsterInstance) -> list[dg.RunRequest]:
+    """What a tick of the group's sensor asks for."""
+    sensor = defs.resolve_sensor_def(f"{share_group(case.group).name}_observe")
+    with dg.build_sensor_context(
+        instance, resources={"queue": SimpleNamespace(database=case.database)}
+    ) as context:
+        answer = sensor(context)
+    assert isinstance(answer, dg.SensorResult)
+    return list(answer.run_requests or ())
+
+
+def test_the_asset_of_a_run_keeps_history_too(private_database: Database, at: SharePartition) -> None:
+    """A run records, and removes what is old, also where nobody observes."""
+    reports = Reports(private_database)
+    reports.record("g")
+    pass_time(private_database, timedelta(days=100).total_seconds())
+    queue = SimpleNamespace(database=private_database, reports=reports, state=State(private_database))
+    asset = spso_and_lag_asset(dg.AssetSpec(REPORT), share_group("g", topics=["t"]))
+    assert dg.materialize([asset], resources={"queue": queue}).success
+    assert len(reports.history("g")) == 1

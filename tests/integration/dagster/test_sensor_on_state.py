@@ -1,0 +1,273 @@
+"""The lag sensor on the real state: it asks for one run where one would find work, and else says why not."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from types import SimpleNamespace
+
+import dagster as dg
+import pytest
+from dagster._core.events import AssetMaterializationPlannedData
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
+from dagster._core.remote_origin import (
+    RegisteredCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
+
+from sharequeue.dagster.definitions import share_group_defs
+from sharequeue.dagster.sensors import lag_sensor
+from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.database import Database
+from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
+from sharequeue.groups.service_leases import hear_replica
+from sharequeue.state import State
+from sharequeue.values import AcknowledgeType, Lease, SharePartition
+from tests.fix_dagster import share_group
+from tests.waiting import pass_time
+
+ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+RECORDS = 1000
+GROUP = share_group("g", topics=["t"])
+ACCEPTED, DEAD_LETTERS = dg.AssetKey(["g", "accepted"]), dg.AssetKey(["g", "dead_letters"])
+REPLAYED, OTHER = dg.AssetKey(["g", "replayed"]), dg.AssetKey("other")
+MADE = [ACCEPTED, DEAD_LETTERS]
+
+
+@pytest.fixture
+def at_configs() -> Mapping[str, str | int]:
+    """All records in one lease; a breaker that opens when more than half of a hundred records fail."""
+    return {
+        "share.partition.max.record.locks": 2_000_000,
+        "sharequeue.circuit.breaker.failure.percent": 50,
+        "sharequeue.circuit.breaker.open.ms": 60_000,
+    }
+
+
+@dataclass
+class Case:
+    """A group with a thousand records in its only share-partition, and an instance without runs."""
+
+    database: Database
+    at: SharePartition
+    instance: dg.DagsterInstance
+    cursor: str | None = None
+
+    @property
+    def state(self) -> State:
+        return State(self.database)
+
+    def look(self, group: ShareGroup = GROUP) -> dg.SensorResult | dg.SkipReason:
+        """One tick."""
+        resources = {"queue": SimpleNamespace(database=self.database)}
+        with dg.build_sensor_context(self.instance, self.cursor, resources=resources) as context:
+            answer = lag_sensor(group, MADE)(context)
+            self.cursor = answer.cursor if isinstance(answer, dg.SensorResult) else context.cursor
+        assert isinstance(answer, dg.SensorResult | dg.SkipReason)
+        return answer
+
+    def said(self) -> str | None:
+        """Why a tick asks for nothing; None when it asks for exactly one run."""
+        answer = self.look()
+        if isinstance(answer, dg.SkipReason):
+            return answer.skip_message
+        assert len(answer.run_requests or ()) == 1
+        return None
+
+    def lease(self, records: int = RECORDS) -> Lease:
+        """Some member leases."""
+        lease = self.state.acquire(self.at, "member", None, records)
+        assert lease is not None
+        return lease
+
+    def end(self, how: AcknowledgeType, records: int = RECORDS, wait: int = 0) -> None:
+        """Records end so; what is released waits for so many seconds."""
+        lease = self.lease(records)
+        not_before = self.state.now() + timedelta(seconds=wait) if wait else None
+        self.state.acknowledge(lease, {how: lease.offsets}, not_before=not_before)
+
+    def join(self) -> None:
+        """A member joins."""
+        request = HeartbeatRequest("g", str(uuid.uuid4()), 0, subscribed_topic_names=("t",))
+        assert heartbeat(self.database, request).error_code == 0
+
+    def heard(self, drains: bool = False) -> None:
+        """A replica of the service is at work."""
+        hear_replica(self.database, "replica", drains=drains)
+
+    def run(
+        self,
+        status: dg.DagsterRunStatus = dg.DagsterRunStatus.QUEUED,
+        job: str = "g",
+        assets: frozenset[dg.AssetKey] | None = None,
+        checks: frozenset[dg.AssetCheckKey] | None = None,
+        tagged: bool = False,
+        **planned: dg.AssetKey,
+    ) -> dg.DagsterRun:
+        """A run as Dagster has it after it was created; `planned` are the assets that its plan makes."""
+
+        origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("here"), "repository")
+        run = self.instance.add_run(
+            dg.DagsterRun(
+                job,
+                status=status,
+                asset_selection=assets,
+                asset_check_selection=checks,
+                tags=GROUP.run_tags if tagged else {},
+                remote_job_origin=RemoteJobOrigin(origin, job),
+            )
+        )
+        for key in planned.values():
+            self.instance.report_dagster_event(_planned(job, key), run.run_id)
+        return run
+
+    def backfill(self, *assets: dg.AssetKey) -> None:
+        """A backfill whose next runs are not made yet."""
+        self.instance.add_backfill(
+            PartitionBackfill("b", BulkActionStatus.REQUESTED, False, {}, 0.0, asset_selection=assets)
+        )
+
+
+def _planned(job: str, key: dg.AssetKey) -> dg.DagsterEvent:
+    return dg.DagsterEvent(
+        dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED.value,
+        job,
+        event_specific_data=AssetMaterializationPlannedData(key),
+    )
+
+
+@pytest.fixture
+def case(private_database: Database, at: SharePartition) -> Iterator[Case]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Case(private_database, at, instance)
+
+
+def later(case: Case, seconds: float) -> None:
+    pass_time(case.database, seconds)
+
+
+SITUATIONS: dict[str, tuple[list[Callable[[Case], object]], str | None]] = {
+    "records that nobody has": ([], None),
+    "drained": ([lambda c: c.end(ACCEPT)], "lag 0: nothing to do"),
+    "new records after that": (
+        [lambda c: c.end(ACCEPT), lambda c: c.state.observe(c.at, "id", 0, 1001, 1001)],
+        None,
+    ),
+    "a member holds all": ([lambda c: c.lease()], "members hold 1,000 records"),
+    "its lock has lapsed": ([lambda c: c.lease(), lambda c: later(c, 60)], None),
+    "paused": ([lambda c: c.state.administration.pause("g", "a test")], "paused: a test"),
+    "paused, with letters to write": (
+        [lambda c: c.end(REJECT, 10), lambda c: c.state.administration.pause("g", "a test")],
+        None,
+    ),
+    "all wait for their time": (
+        [lambda c: c.end(ACCEPT, 960), lambda c: c.end(RELEASE, 40, wait=60)],
+        "40 records wait for their time",
+    ),
+    "their time has come": (
+        [lambda c: c.end(ACCEPT, 960), lambda c: c.end(RELEASE, 40, wait=60), lambda c: later(c, 61)],
+        None,
+    ),
+    "the breaker is open": ([lambda c: c.end(RELEASE, 100)], "circuit breaker open: 100 of the last 100"),
+    "it is time to probe": ([lambda c: c.end(RELEASE, 100), lambda c: later(c, 61)], None),
+    "a probe is held": (
+        [lambda c: c.end(RELEASE, 100), lambda c: later(c, 61), lambda c: c.lease()],
+        "circuit breaker probing",
+    ),
+    "letters that nobody writes": ([lambda c: c.end(ACCEPT, 990), lambda c: c.end(REJECT, 10)], None),
+    "letters that the service writes": (
+        [lambda c: c.end(ACCEPT, 990), lambda c: c.end(REJECT, 10), lambda c: c.heard(drains=True)],
+        "the service is writing",
+    ),
+    "letters that are held": (
+        [
+            lambda c: c.end(ACCEPT, 990),
+            lambda c: c.end(REJECT, 10),
+            lambda c: c.state.dead_letters.hold(c.at, "no such topic"),
+        ],
+        "10 dead letters are held",
+    ),
+    "the topic was deleted": (
+        [lambda c: c.state.administration.note_topics({"t": None})],
+        "t: the topic was deleted",
+    ),
+    "the topic was made anew": (
+        [lambda c: c.state.observe(c.at, "another id", 0, 5, 5)],
+        "t: the topic was deleted and made anew",
+    ),
+    "a member is at work": ([lambda c: c.join()], "1 live members of the group are at work"),
+    "its session has expired": ([lambda c: c.join(), lambda c: later(c, 60)], None),
+    "the service is at work": ([lambda c: c.heard()], None),
+    "the service is silent": (
+        [lambda c: c.heard(), lambda c: later(c, 120)],
+        "no service was at work for 120 s",
+    ),
+    "the broker is silent": (
+        [lambda c: later(c, 120), lambda c: c.heard()],
+        "the service has not reached the broker for 12",
+    ),
+    "a run of the job is queued": ([lambda c: c.run()], "of g is queued"),
+    "a run of the job is being cancelled": (
+        [lambda c: c.run(dg.DagsterRunStatus.CANCELING)],
+        "of g is canceling",
+    ),
+    "the UI's run": (
+        [lambda c: c.run(job="__ASSET_JOB", assets=frozenset([ACCEPTED]))],
+        "of __ASSET_JOB is queued",
+    ),
+    "another job's run over the assets": (
+        [lambda c: c.run(dg.DagsterRunStatus.STARTED, job="nightly", a=OTHER, b=DEAD_LETTERS)],
+        "of nightly is started",
+    ),
+    "another job's run elsewhere": ([lambda c: c.run(job="nightly", a=OTHER)], None),
+    "a tagged run": ([lambda c: c.run(job="g_redrive", tagged=True)], "of g_redrive is queued"),
+    "a run of a replay": ([lambda c: c.run(job="r", assets=frozenset([REPLAYED]), tagged=True)], None),
+    "a replay's job": ([lambda c: c.run(job="g_replay", tagged=True, a=REPLAYED)], None),
+    "a run of checks alone": (
+        [lambda c: c.run(job="c", checks=frozenset([dg.AssetCheckKey(DEAD_LETTERS, "x")]), tagged=True)],
+        None,
+    ),
+    "a backfill": ([lambda c: c.backfill(OTHER, ACCEPTED)], "backfill b is requested"),
+    "a backfill elsewhere": ([lambda c: c.backfill(OTHER)], None),
+    "a run that has ended": ([lambda c: c.run(dg.DagsterRunStatus.SUCCESS)], None),
+}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_a_run_is_requested_where_one_would_find_work(case: Case, situation: str) -> None:
+    steps, says = SITUATIONS[situation]
+    for step in steps:
+        step(case)
+    said = case.said()
+    assert said is None if says is None else says in str(said)
+
+
+def test_one_backlog_has_one_run(case: Case) -> None:
+    """A tick that is repeated asks for the same run; one after a run that has changed nothing, for none."""
+    first, repeated = case.look(), case.look()
+    assert isinstance(first, dg.SensorResult)
+    assert isinstance(repeated, dg.SensorResult)
+    keys = [request.run_key for tick in (first, repeated) for request in tick.run_requests or ()]
+    assert keys == ["g:first", "g:first"]
+    run = case.run(dg.DagsterRunStatus.STARTED)
+    assert run.run_id in str(case.said())
+    case.instance.handle_run_event(run.run_id, _ended(run))
+    assert "has changed nothing" in str(case.said())
+    case.end(ACCEPT, 10)
+    assert case.said() is None
+
+
+def _ended(run: dg.DagsterRun) -> dg.DagsterEvent:
+    return dg.DagsterEvent(dg.DagsterEventType.RUN_SUCCESS.value, run.job_name)
+
+
+def test_no_sensor_is_on_by_itself() -> None:
+    """Lag and observation are switched on by who wants them."""
+    defs = share_group_defs(GROUP)
+    assert {each.name: each.default_status.value for each in defs.sensors or ()} == {
+        "g_lag": "STOPPED",
+        "g_observe": "STOPPED",
+    }
