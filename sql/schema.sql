@@ -366,6 +366,9 @@ CREATE FUNCTION sharequeue.remove_acls(p_principal text, p_operation text, p_per
 CREATE FUNCTION sharequeue.remove_deleted_topics(p_gone_for interval, p_execute boolean, p_group_id text DEFAULT NULL::text) RETURNS TABLE(topic text, topic_id text, gone_since timestamp with time zone, group_id text, share_partitions bigint)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION sharequeue.remove_reports(p_group_id text, p_keep interval, p_limit integer DEFAULT 1000) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION sharequeue.renew(p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer, p_token uuid, OUT error_code smallint, OUT error_message text, OUT expires_at timestamp with time zone) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -1627,6 +1630,19 @@ CREATE TABLE sharequeue.redrives (
     target_topics text[] DEFAULT '{}'::text[] NOT NULL
 );
 
+CREATE TABLE sharequeue.service_replicas (
+    replica_id text NOT NULL,
+    heard_at timestamp with time zone NOT NULL,
+    drains boolean DEFAULT false NOT NULL
+)
+WITH (fillfactor='50');
+
+CREATE VIEW sharequeue.replicas (
+    replica_id text,
+    heard_at timestamp with time zone,
+    drains boolean
+);
+
 CREATE TABLE sharequeue.requests (
     request_key uuid CONSTRAINT requests_request_id_not_null NOT NULL,
     operation text NOT NULL,
@@ -1659,13 +1675,6 @@ CREATE TABLE sharequeue.service_leases (
     token uuid NOT NULL,
     expires_at timestamp with time zone NOT NULL
 );
-
-CREATE TABLE sharequeue.service_replicas (
-    replica_id text NOT NULL,
-    heard_at timestamp with time zone NOT NULL,
-    drains boolean DEFAULT false NOT NULL
-)
-WITH (fillfactor='50');
 
 CREATE UNLOGGED TABLE sharequeue.service_run (
     singleton boolean DEFAULT true NOT NULL,
@@ -1719,6 +1728,27 @@ CREATE TABLE sharequeue.topics (
     topic_id text NOT NULL,
     partitions integer NOT NULL,
     seen_at timestamp with time zone NOT NULL
+);
+
+CREATE VIEW sharequeue.waiting_work (
+    group_id text,
+    topic text,
+    partition integer,
+    lag bigint,
+    ready_records bigint,
+    unwritten_letters bigint,
+    held_letters bigint,
+    waiting_records bigint,
+    waiting_until timestamp with time zone,
+    held_records bigint,
+    blocked_reason text,
+    spso bigint,
+    speo bigint,
+    log_end bigint,
+    delivery_complete_count bigint,
+    highest_delivery_count integer,
+    observed_at timestamp with time zone,
+    letters_written_at timestamp with time zone
 );
 
 ALTER TABLE ONLY sharequeue.journal ATTACH PARTITION sharequeue.journal_other DEFAULT;
