@@ -45,6 +45,13 @@ WORK_LEFT = 3
 )
 @click.option("--max-seconds", type=click.FloatRange(0), help="No round begins after so many seconds.")
 @click.option(
+    "--partition",
+    "partitions",
+    multiple=True,
+    metavar="TOPIC-N",
+    help="Lease from this partition alone, such as orders-0, if it is assigned to the run; may be repeated.",
+)
+@click.option(
     "--dry-run",
     "tried",
     type=click.IntRange(1),
@@ -64,6 +71,7 @@ def run(
     max_records: int | None,
     max_bytes: int | None,
     max_seconds: float | None,
+    partitions: tuple[str, ...],
     tried: int | None,
     progress: bool,
     job: str,
@@ -100,6 +108,7 @@ def run(
                     max_records=max_records or MAX_RECORDS,
                     max_bytes=max_bytes,
                     max_seconds=max_seconds,
+                    only=partitions or None,
                     progress=progress,
                 )
             else:
@@ -178,6 +187,8 @@ def _plain(report: RunReport) -> dict[str, object]:
         "drained": report.drained,
         "seconds": report.seconds,
         "remark": report.remark,
+        "left_out": report.left_out,
+        "not_assigned": report.not_assigned,
         "dead_letters": letters
         and {
             "written": letters.written,

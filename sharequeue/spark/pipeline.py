@@ -7,7 +7,7 @@ as with `lease`, and a DataFrame of the output needs it. `run.py` does the work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -58,14 +58,16 @@ class Pipeline(ShareGroupJob):
         max_bytes: int | None = None,
         max_seconds: float | None = None,
         isolation_level: str | None = None,
+        only: Collection[str] | None = None,
         progress: bool | ProgressCallback = True,
     ) -> RunReport:
         """Lease, handle, write and acknowledge, round by round, until nothing is left to lease.
 
         Settings, Spark session, state and membership are made when they are not given. A membership that is made here
         joins the group through the service and leaves it at the end. The bounds are those of `run_rounds`:
-        `max_records` and `max_bytes` of one round, `max_rounds` and `max_seconds` of the run. `progress` is shown on
-        stderr, or below the cell of a notebook; with False it is not, and a function gets it instead.
+        `max_records` and `max_bytes` of one round, `max_rounds` and `max_seconds` of the run, and `only`, the
+        partitions that are leased from, such as `orders-0`. `progress` is shown on stderr, or below the cell of a
+        notebook; with False it is not, and a function gets it instead.
 
         Raises what `run_rounds` raises, SettingMissing, SparkNotReady, and the errors of joining.
         """
@@ -89,6 +91,7 @@ class Pipeline(ShareGroupJob):
                 max_bytes=max_bytes,
                 max_seconds=max_seconds,
                 isolation_level=isolation_level,
+                only=only,
                 progress=told,
             )
 

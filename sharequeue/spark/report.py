@@ -70,6 +70,10 @@ class RunReport(Shown):
     """Why there was nothing more to lease although not all is done; None where there is nothing to say."""
     dead_letters: Drained | None = None
     """The dead letters of the group that the run has written; None where none waited or a service writes them."""
+    left_out: tuple[str, ...] = ()
+    """Share-partitions that were assigned to the member and not leased from, because others were chosen (`only`)."""
+    not_assigned: tuple[str, ...] = ()
+    """Share-partitions that were chosen, and were not assigned to the member when the run ended."""
 
     @property
     def leased(self) -> int:
@@ -139,6 +143,8 @@ class RunReport(Shown):
             f"({self.rate:,.0f}/s), {self.accepted:,} accepted, {state}",
             self.rounds,
             self.remark,
+            f"left to other runs: {', '.join(self.left_out)}" if self.left_out else None,
+            f"not assigned to this member: {', '.join(self.not_assigned)}" if self.not_assigned else None,
             f"dead letters: {letters.written:,} written" if letters and letters.written else None,
             str(letters.warning) if letters and letters.warning else None,
         )

@@ -60,6 +60,8 @@ class Run:
     sizes: RecordSizes
     progress: ProgressCallback
     max_rounds: int | None = None
+    only: frozenset[str] | None = None
+    """The share-partitions that are leased from, such as `orders-0`; None for all that are assigned."""
     releases: Releases = field(init=False)
     began_at: float = field(init=False, default_factory=time.monotonic)
     records_done: int = field(init=False, default=0)
@@ -70,6 +72,18 @@ class Run:
         self.releases = Releases(self.job.deliveries_per_run)
 
     def assigned(self) -> list[SharePartition]:
+        """Return what the member is assigned of this job's topics, and may lease from."""
+        return [each for each in self.of_topics() if self.only is None or str(each) in self.only]
+
+    def left_out(self) -> tuple[str, ...]:
+        """Return what the member is assigned and does not lease from, because others were chosen."""
+        return tuple(str(each) for each in self.of_topics() if self.only and str(each) not in self.only)
+
+    def not_assigned(self) -> tuple[str, ...]:
+        """Return what was chosen and is not assigned to the member."""
+        return tuple(sorted((self.only or frozenset()) - set(map(str, self.of_topics()))))
+
+    def of_topics(self) -> list[SharePartition]:
         """Return what the member is assigned of this job's topics."""
         return sorted(sp for sp in self.member.assignment if sp.topic in self.job.topics)
 
@@ -80,7 +94,11 @@ class Run:
     def look(self, rounds_done: int) -> int:
         """Return the lag, and note what is `left` of it for this run after so many rounds."""
         statuses = self._statuses()
-        left = sum(max(0, each.lag - each.acquired - each.archiving - each.waiting) for each in statuses)
+        left = sum(
+            max(0, each.lag - each.acquired - each.archiving - each.waiting)
+            for each in statuses
+            if self.only is None or str(each.share_partition) in self.only
+        )
         if self.max_rounds is not None:
             # A budget of bytes is known by what the rounds so far have leased.
             a_round = self.records_done // rounds_done if rounds_done else self.budget.max_records
@@ -122,7 +140,7 @@ class Round:
         run = self.run
         with self._stage("observe"):
             share_partitions = self._assigned()
-            infos = run.source.observe(share_partitions)
+            infos = run.source.observe(run.of_topics())
             if run.left is None:
                 run.look(0)
         with self._stage("acquire"):

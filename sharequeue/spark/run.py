@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
 from sharequeue.database import Database
+from sharequeue.errors import UnknownTopicOrPartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
+from sharequeue.names import nearest
 from sharequeue.settings import Settings
 from sharequeue.spark.draining import drain_at_end
 from sharequeue.spark.job import ShareGroupJob
@@ -55,15 +58,17 @@ def run_rounds(
     max_bytes: int | None = None,
     max_seconds: float | None = None,
     isolation_level: str | None = None,
+    only: Collection[str] | None = None,
     progress: ProgressCallback = lambda progress: None,
 ) -> RunReport:
     """Process what the member is assigned, until drained, or out of rounds, or no round may begin any more.
 
     `max_records` and `max_bytes` are the budget of one round; `max_bytes` is the job's when None, or else the group's
-    own, as `isolation_level` is. Raises ValueError for a budget below one record, UnknownTopicOrPartition for a topic
-    that is not there, what the handler, Spark, the state or the broker raised, HandlerError, MostFailed, LockLost,
-    and SinkRefused; everything held has then been given back, with its deliveries unless a task of Spark's had run
-    and left it without an outcome.
+    own, as `isolation_level` is. `only` names partitions, such as `orders-0`: of those that are assigned to the
+    member it then leases from these alone, and the report names the others. Raises ValueError for a budget below one
+    record, UnknownTopicOrPartition for a topic or partition that is not there, what the handler, Spark, the state or
+    the broker raised, HandlerError, MostFailed, LockLost, and SinkRefused; everything held has then been given back,
+    with its deliveries unless a task of Spark's had run and left it without an outcome.
     """
     if max_records < 1:
         raise ValueError(f"max_records is {max_records}: expected how many records a round leases, 1 or more")
@@ -74,6 +79,7 @@ def run_rounds(
     isolation_level = isolation_level or configs.isolation_level
     max_bytes = configs.fetch_max_bytes if max_bytes is None else max_bytes
     require_topics(topics, job.topics)
+    chosen = _chosen(only, job, topics) if only else None
     with RecordSizes(settings, isolation_level) as sizes:
         refuse_unshared(spark, settings, settings.output)
         source = Source(
@@ -90,6 +96,7 @@ def run_rounds(
             sizes,
             progress,
             max_rounds,
+            chosen,
         )
         try:
             report = _rounds(run, max_seconds)
@@ -97,6 +104,21 @@ def run_rounds(
             drain_at_end(settings, state, configs)
             raise
     return replace(report, dead_letters=drain_at_end(settings, state, configs))
+
+
+def _chosen(only: Collection[str], job: ShareGroupJob, topics: Topics) -> frozenset[str]:
+    """Return the names of chosen partitions. Raises UnknownTopicOrPartition for one that the job does not read."""
+    there = [
+        f"{topic}-{partition}"
+        for topic, info in topics.describe(job.topics).items()
+        for partition in range(info.partitions)
+    ]
+    for name in only:
+        if name not in there:
+            raise UnknownTopicOrPartition(
+                f"Group {job.group} reads no partition {name}. {nearest(name, there, 'partitions')}"
+            )
+    return frozenset(only)
 
 
 def _rounds(run: Run, max_seconds: float | None) -> RunReport:
@@ -123,9 +145,20 @@ def _rounds(run: Run, max_seconds: float | None) -> RunReport:
             f"nothing of {', '.join(job.topics)} is assigned to this member of group {job.group}: "
             "it has not joined, or the service has assigned it nothing yet"
         )
+        if run.only is not None:
+            remark = f"{', '.join(run.not_assigned())} of group {job.group} is not assigned to this member"
     if remark and not reports:
         _log.warning("nothing was leased: %s", remark)
-    return RunReport(job.group, tuple(reports), run.lag(), drained, seconds, remark)
+    return RunReport(
+        job.group,
+        tuple(reports),
+        run.lag(),
+        drained,
+        seconds,
+        remark,
+        left_out=run.left_out(),
+        not_assigned=run.not_assigned(),
+    )
 
 
 def _try_empty(run: Run) -> None:

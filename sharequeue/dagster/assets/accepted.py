@@ -38,6 +38,10 @@ class Bounds(dg.Config):
     deliveries_per_run: int | None = Field(
         default=None, ge=1, description="How often this run leases a record that it has released."
     )
+    partitions: list[str] = Field(
+        default=[],
+        description="Lease from these partitions alone, such as `orders-0`; empty for all that are assigned.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,8 @@ def process(run: Processing) -> "dg.MaterializeResult[None]":
             "dagster/row_count": sum(row.records for row in state.outputs.counted(group.group, job.sink)),
             **files,
             "member": member_id,
+            **({"left_to_other_runs": list(report.left_out)} if report.left_out else {}),
+            **({"not_assigned": list(report.not_assigned)} if report.not_assigned else {}),
             **reports.run(report),
             "swept_leases": swept.leases,
             "swept_records": swept.records,
@@ -158,6 +164,7 @@ def _rounds(run: Processing, job: "Pipeline") -> tuple["RunReport", str]:
             max_rounds=bounds.max_rounds,
             max_records=bounds.max_records or limits.max_records,
             max_bytes=limits.max_bytes if bounds.max_bytes is None else bounds.max_bytes,
+            only=bounds.partitions or None,
             progress=lambda progress: context.log.info(str(progress)),
         )
     if report.remark:

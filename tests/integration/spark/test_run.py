@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
+from sharequeue.errors import UnknownTopicOrPartition
 from sharequeue.settings import Settings
 from sharequeue.spark.contract import HandlerError
 from sharequeue.spark.job import ShareGroupJob, Summary
@@ -412,3 +413,29 @@ def _nothing_happened(state: State, group: str, available: int) -> None:
 
 def _topic_id(state: State, group: str) -> str:
     return state.figures.describe(group)[0].topic_id
+
+
+def test_chosen_partitions_are_drained_and_the_others_are_named(
+    job: ShareGroupJob, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
+) -> None:
+    """Of what is assigned only the chosen ones are leased; one that is another member's is named too, and what the
+    topic does not have is refused before anything is leased."""
+    (topic,) = job.topics
+    for partition in range(2):
+        produce(topic, partition, ["accept a", "accept b"])
+    holder = assigned(topic)
+    report = run_job(job, holder, only=[f"{topic}-1"])
+    assert (report.accepted, report.drained, report.lag) == (2, True, 2)
+    assert (report.left_out, report.not_assigned) == ((f"{topic}-0",), ())
+    assert f"left to other runs: {topic}-0" in str(report)
+    assert [(each.partition, each.lag) for each in state.figures.describe(job.group)] == [(0, 2), (1, 0)]
+
+    first, second = holder.assignment
+    holder.assignment = [second]
+    report = run_job(job, holder, only=[f"{topic}-0"])
+    assert (report.leased, report.drained, report.not_assigned) == (0, False, (f"{topic}-0",))
+    assert report.remark == f"{topic}-0 of group {job.group} is not assigned to this member"
+    with pytest.raises(UnknownTopicOrPartition, match=f"reads no partition {topic}-2"):
+        run_job(job, holder, only=[f"{topic}-2"])
+    holder.assignment = [first, second]
+    assert run_job(job, holder).accepted == 2
