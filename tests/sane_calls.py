@@ -213,7 +213,7 @@ def prepare(database: Database) -> Calls:
             "p_compaction_id": str(COMPACTION),
             "p_replaced": ["/lease"],
             "p_counted": 2,
-            "p_lease_ids": [1],
+            "p_lease_ids": [written.lease_id],
             "p_records": [2],
         },
         "removable_outputs": {"p_group_id": "g", "p_sink": "sink", "p_grace": "1 hour"},

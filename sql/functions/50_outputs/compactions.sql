@@ -89,13 +89,15 @@ begin
         sharequeue_internal.check_present('the numbers of records', p_records);
     v_moved := sharequeue.commit_compaction(p_compaction_id, p_replaced, p_counted);
     select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id;
-    if cardinality(p_lease_ids) <> cardinality(p_records) or exists (select from unnest(p_records) n where n is null or n < 0)
+    if cardinality(p_lease_ids) <> cardinality(p_records) or exists (
+            -- So that sums over a sink stay numbers of records.
+            select from unnest(p_records) as n where n is null or n not between 0 and 1000000000000000)
         or v_moved <> cardinality(p_lease_ids) or v_moved <> (
             select count(*) from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
             where sp.group_id = v_compaction.group_id and o.sink = v_compaction.sink
                 and o.location = v_compaction.location and o.lease_id = any (p_lease_ids)) then
         raise exception 'replacement % of % outputs: % leases with % numbers of records were named, each output''s lease '
-            'once and a number from 0 on were expected', p_compaction_id, v_moved, cardinality(p_lease_ids),
+            'once and a number from 0 to 10^15 were expected', p_compaction_id, v_moved, cardinality(p_lease_ids),
             cardinality(p_records) using errcode = 'SQ042';
     end if;
     update sharequeue.lease_outputs o set records = n.records

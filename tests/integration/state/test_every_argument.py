@@ -59,6 +59,7 @@ MEANT: Mapping[str, Meant] = {
     "*.p_gap": (("empty",), "no gaps"),
     "*.p_renew": (("empty",), "nothing to renew"),
     "*.p_outputs": (("a list",), "no output"),
+    "commit_replacement.p_records": (("of zero", "of 2^31-1"), "how much a lease has in the new folder"),
     "*.p_renew_allowed": (EITHER, "either"),
     "*.p_execute": (EITHER, "either"),
     "*.p_cancelled": (EITHER, "either"),
