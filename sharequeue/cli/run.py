@@ -128,7 +128,7 @@ def run(
         return
     left = _left(settings, found, report)
     print_line(str(report) if output == "text" else json.dumps({**_plain(report), "left": left}))
-    if left or not report.drained:
+    if left or not (report.drained or report.rounds):  # who was assigned nothing does not know what is left
         context.exit(WORK_LEFT)
 
 

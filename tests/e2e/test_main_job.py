@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 
@@ -101,7 +102,7 @@ def test_reports_have_a_history(drained: Drained) -> None:
 def test_runs_are_seen_in_dagster_and_their_checks_passed(drained: Drained) -> None:
     """One run suffices, and every check passed."""
     assert drained.stack.run_statuses() == ["SUCCESS"]
-    assert "all 19 passed" in drained.printed
+    assert re.search(r"all \d\d passed", drained.printed)
 
 
 def test_the_demo_prints_what_happened(drained: Drained) -> None:

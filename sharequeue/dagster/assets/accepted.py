@@ -8,6 +8,8 @@ import dagster as dg
 from pydantic import Field
 
 from sharequeue.dagster import reports
+from sharequeue.dagster.ahead import import_ahead
+from sharequeue.dagster.cancelling import cancelled_plainly
 from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG, lease_tag_value
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup
@@ -71,7 +73,8 @@ def accepted_asset(spec: dg.AssetSpec, group: ShareGroup, execute: Execute) -> d
         spark: SparkResource,
     ) -> Any:
         context.instance.add_run_tags(context.run.run_id, group.run_tags)
-        return execute(Processing(context, group, config, settings, queue, spark))
+        with cancelled_plainly():
+            return execute(Processing(context, group, config, settings, queue, spark))
 
     return accepted
 
@@ -88,6 +91,7 @@ def process(run: Processing) -> "dg.MaterializeResult[None]":
     context, group = run.context, run.group
     settings, state = run.settings.load(), run.queue.state
     job = pipeline_of(group)
+    import_ahead(node.name.removeprefix(f"{group.name}_") for node in context.job_def.nodes)
     group.configure(run.queue.database)
     report, member_id = _rounds(run, job)
     swept = state.sweep()

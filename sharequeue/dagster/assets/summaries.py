@@ -6,6 +6,7 @@ import dagster as dg
 
 from sharequeue.dagster import reports
 from sharequeue.dagster.assets.accepted import pipeline_of
+from sharequeue.dagster.cancelling import cancelled_plainly
 from sharequeue.dagster.files import replace_parquet
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup
@@ -36,7 +37,8 @@ def summary_asset(spec: dg.AssetSpec, group: ShareGroup, name: str) -> dg.Assets
         if not read_manifest(queue.state, group.group, sink):
             return dg.MaterializeResult(metadata={"dagster/row_count": 0})
         partials = read_output(spark.session(group.name), queue.state, group.group, sink)
-        merged = merge(partials).toPandas()
+        with cancelled_plainly():
+            merged = merge(partials).toPandas()
         path = replace_parquet(merged, settings.load().local_output / group.name / f"{name}.parquet")
         return dg.MaterializeResult(
             metadata={
