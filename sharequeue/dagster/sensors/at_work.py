@@ -26,16 +26,11 @@ _MOST_RUNS = 500
 """Runs at work that are looked at, the newest first."""
 
 
-def at_work(
-    instance: dg.DagsterInstance, group: ShareGroup, assets: Sequence[dg.AssetKey], but: str | None = None
-) -> str | None:
-    """The first run, or backfill, at work on one of `assets` of `group`, in words; None when there is none.
-
-    `but` is a job whose runs do not count.
-    """
+def at_work(instance: dg.DagsterInstance, group: ShareGroup, assets: Sequence[dg.AssetKey]) -> str | None:
+    """The first run, or backfill, at work on one of `assets` of `group`, in words; None when there is none."""
     keys = frozenset(assets)
     for run in _runs_at_work(instance, group):
-        if run.job_name != but and touches(instance, run, group, keys):
+        if touches(instance, run, group, keys):
             return f"run {run.run_id} of {run.job_name} is {run.status.value.lower()}"
     for backfill in instance.get_backfills(filters=BulkActionsFilter(statuses=_BACKFILLS_AT_WORK)):
         if keys & set(backfill.asset_selection or ()):
