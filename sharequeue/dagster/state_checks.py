@@ -1,7 +1,8 @@
 """Which asset checks does a share group have on where it stands?
 
-On its SPSO-and-lag report: the invariants of the state itself, no lease long past its lock, no lag below zero; and,
-where the yaml has a bound, how much waits and how old the oldest of it is. An age is that of the record in its topic.
+On its SPSO-and-lag report: the invariants of the state itself, no lease that nobody brings to an end, no lag below
+zero; and, where the yaml has a bound, how much waits and how old the oldest of it is. An age is that of the record in
+its topic.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,13 +10,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
+import sqlalchemy as sa
 
 from sharequeue.dagster.reports import table
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup, duration
+from sharequeue.database import Database
 from sharequeue.kafka.records import Originals
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
+from sharequeue.state.group_report import StuckLease
 from sharequeue.values import SharePartitionStatus
 
 STATE_VERIFIED = "state_verified"
@@ -24,8 +28,6 @@ NONE_STUCK = "none_stuck"
 LAG_BOUNDED = "lag_bounded"
 AGE_BOUNDED = "oldest_record_bounded"
 
-STUCK_SECONDS = 600
-"""A lease so long past its lock is stuck: a service, or the next run, settles lapsed locks within seconds."""
 _LOOKED_THROUGH = 100
 """Offsets that are looked through for the oldest record; a few can be markers of transactions."""
 
@@ -36,7 +38,7 @@ def state_checks(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinit
     described = {
         STATE_VERIFIED: "Every invariant of the group's state holds: no offset has two leases, …",
         LAG_NOT_NEGATIVE: "The group has not processed more than the log holds.",
-        NONE_STUCK: f"No lease is more than {STUCK_SECONDS // 60} minutes past its lock.",
+        NONE_STUCK: "No lease is long past its lock, and none is of a member that is gone.",
     }
     if bounds.max_lag is not None:
         described[LAG_BOUNDED] = f"At most {bounds.max_lag:,} records wait."
@@ -55,7 +57,7 @@ def state_checks(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinit
         made: dict[str, Callable[[], dg.AssetCheckResult]] = {
             STATE_VERIFIED: lambda: _verified(asset, queue.state.figures.verify(group_id)),
             LAG_NOT_NEGATIVE: lambda: _not_negative(asset, statuses),
-            NONE_STUCK: lambda: _none_stuck(asset, queue, group_id),
+            NONE_STUCK: lambda: _none_stuck(asset, queue.database, group_id),
             LAG_BOUNDED: lambda: _lag(asset, statuses, bounds.max_lag or 0),
             AGE_BOUNDED: lambda: _age(asset, statuses, bounds.max_age or "", settings.load()),
         }
@@ -92,19 +94,29 @@ def _not_negative(asset: dg.AssetKey, statuses: Sequence[SharePartitionStatus]) 
     )
 
 
-def _none_stuck(asset: dg.AssetKey, queue: StateResource, group_id: str) -> dg.AssetCheckResult:
-    stuck = [lease for lease in queue.state.figures.leases(group_id) if lease.seconds_left < -STUCK_SECONDS]
+def _none_stuck(asset: dg.AssetKey, database: Database, group_id: str) -> dg.AssetCheckResult:
+    stuck = [
+        StuckLease(**row)
+        for row in database.rows(
+            sa.text(
+                "select lease_id, topic, partition, member_id, records, held_seconds, reason"
+                " from sharequeue.stuck_leases where group_id = :group_id order by held_seconds desc, lease_id"
+            ),
+            group_id=group_id,
+        )
+    ]
     columns = {
         "lease_id": "int",
         "topic": "string",
         "partition": "int",
         "member_id": "string",
         "records": "int",
-        "seconds_left": "float",
+        "held_seconds": "float",
+        "reason": "string",
     }
     told = (
-        f"{len(stuck)} leases are long past their locks: see `sharequeue state leases --group {group_id}`, and "
-        "start a run or the service, which settles them"
+        f"{len(stuck)} leases are stuck: see `sharequeue state leases --group {group_id}`; a run, or the service, "
+        "settles lapsed locks"
         if stuck
         else ""
     )

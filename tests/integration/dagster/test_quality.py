@@ -10,11 +10,14 @@ from typing import Any, Protocol
 
 import dagster as dg
 import pytest
+import sqlalchemy as sa
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sharequeue.dagster.checks import NONE_HELD, RECONCILED, dead_letter_checks
+from sharequeue.dagster.quality.drift import drift_of
 from sharequeue.dagster.resources import SettingsResource, StateResource
+from sharequeue.dagster.share_group import Drift
 from sharequeue.dagster.state_checks import (
     AGE_BOUNDED,
     LAG_BOUNDED,
@@ -22,6 +25,7 @@ from sharequeue.dagster.state_checks import (
     STATE_VERIFIED,
     state_checks,
 )
+from sharequeue.database import Database
 from sharequeue.deadletters.letters import DELIVERY_COUNT, GROUP, MESSAGE, MESSAGES, OFFSET, ORIGINAL_HEADER
 from sharequeue.deadletters.writer import DeadLetter
 from sharequeue.kafka.clients import client_config
@@ -402,3 +406,26 @@ def test_bounds_on_lag_and_age_warn(run_checks: RunChecks, ours: GivenUp) -> Non
     assert failed(results) == {AGE_BOUNDED}
     assert f"{ours.topic}-0 at offset 0" in str(results[AGE_BOUNDED].description)
     assert {STATE_VERIFIED, NONE_STUCK} <= set(run_checks())
+
+
+def test_another_week_is_told(settings: Settings, private_database: Database, make_topic: MakeTopic) -> None:
+    """From what Postgres has as written: fifty letters a week ago, none in the last seven days."""
+    source = make_topic(1)
+    dlq = make_topic(1, name=f"dlq.{source}", errors_deadletterqueue_group_enable="true")
+    case = GivenUp(settings, private_database, "weeks", source, dlq)
+    case.configure(errors_deadletterqueue_topic_name=dlq, share_auto_offset_reset="earliest")
+    case.produce(50)
+    case.reject()
+    case.writer().drain()
+    bounds = Drift(min_records=50)
+    first = drift_of(private_database, "weeks", bounds)
+    assert (first.this_week, first.changes) == ({"rejected": 50}, ())
+    assert "no week before" in first.remark
+    private_database.rows(sa.text("select sharequeue.set_clock_offset(interval '8 days')"))
+    second = drift_of(private_database, "weeks", bounds)
+    assert second.last_week == {"rejected": 50}
+    assert second.changes == ("0 dead letters in the last seven days, 50 in the seven before",)
+    result = second.result(DEAD_LETTERS, "like_last_week")
+    assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.WARN)
+    private_database.rows(sa.text("select sharequeue.set_clock_offset(interval '15 days')"))
+    assert drift_of(private_database, "weeks", bounds).changes == ()

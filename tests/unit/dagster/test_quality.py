@@ -17,6 +17,7 @@ import pytest
 import yaml
 from dagster.components.testing import create_defs_folder_sandbox
 
+from sharequeue.dagster import share_group_defs, share_group_resources
 from sharequeue.dagster.quality import dead_letters
 from sharequeue.dagster.quality.context import QualityContext, Validator
 from sharequeue.dagster.quality.drift import compare
@@ -30,6 +31,7 @@ from sharequeue.deadletters.letters import BATCH, KAFKA_HEADERS, MESSAGES, SEQUE
 from sharequeue.deadletters.reconciliation import Place
 from sharequeue.offsets import OffsetSet
 from sharequeue.values import DeadLetterRun, SharePartition
+from tests.fix_dagster import share_group
 
 PREFIX = "__dlq.errors."
 REJECTED, EXCEEDED = MESSAGES["rejected"], MESSAGES["exceeded"]
@@ -179,6 +181,15 @@ def test_one_spec_per_expectation() -> None:
     blocking = {spec.name: spec.blocking for spec in check_specs(dg.AssetKey(DQ), SUITE, blocking=True)}
     assert blocking.pop("copy_complete") is False
     assert all(blocking.values())
+
+
+def test_a_blocking_check_comes_before_what_it_blocks() -> None:
+    """Where the yaml asks for it: the checks then do not wait for the reports, which wait for them."""
+    defs = share_group_defs(share_group("orders", dead_letters={"blocking": True}))
+    resources = share_group_resources()
+    repository = dg.Definitions.merge(defs, resources).get_repository_def()
+    steps = [step.name for step in repository.get_job("orders").nodes_in_topological_order]
+    assert steps.index("orders_dead_letter_suite") < steps.index("orders_spso_and_lag")
 
 
 @pytest.mark.parametrize(
