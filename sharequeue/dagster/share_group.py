@@ -167,7 +167,7 @@ class DeadLetters(dg.Model, dg.Resolvable):
         description="The folder of Data Docs, beside the defs.yaml; below the data folder if not given.",
     )
     max_letters: int = Field(
-        default=500_000,
+        default=200_000,
         ge=1,
         description="Letters that one run of the checks reads; the rest is the next one's.",
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -19,7 +19,6 @@ from sharequeue.deadletters.letters import (
     ORIGINAL_TIMESTAMP,
     RECORD_MISSING,
     RECORD_OVERSIZED,
-    DeadLetter,
     RecordCopy,
     copy_of,
 )
@@ -48,13 +47,13 @@ class Compared:
     headers: str
 
 
-def copied(letter: DeadLetter) -> str:
+def copied(headers: Mapping[str, str | None]) -> str:
     """What a letter says of its copy: `whole`, `missing`, `oversized`, or `none` where none was asked for."""
-    if letter.header(RECORD_MISSING) is not None:
+    if headers.get(RECORD_MISSING) is not None:
         return "missing"
-    if letter.header(RECORD_OVERSIZED) is not None:
+    if headers.get(RECORD_OVERSIZED) is not None:
         return "oversized"
-    return "none" if letter.header(ORIGINAL_TIMESTAMP) is None else "whole"
+    return "none" if headers.get(ORIGINAL_TIMESTAMP) is None else "whole"
 
 
 @dataclass(slots=True)
@@ -72,15 +71,15 @@ class Comparison:
         """One for each letter, in their order."""
         wanted: dict[SharePartition, set[int]] = defaultdict(set)
         for each in judged:
-            if self._comparable(each) and each.batch is not None and each.letter.source_offset is not None:
-                wanted[each.batch.source].add(each.letter.source_offset)
+            if self._comparable(each) and each.source is not None and each.offset is not None:
+                wanted[each.source].add(each.offset)
         originals = self._read(wanted)
         return [self._one(each, originals) for each in judged]
 
     def _comparable(self, judged: Judged) -> bool:
         """Whether the source topic is the one that the letter's record is in."""
         batch = judged.batch
-        if copied(judged.letter) != "whole" or batch is None:
+        if copied(judged.headers) != "whole" or batch is None:
             return False
         topic = batch.source.topic
         if topic not in self._infos:
@@ -90,7 +89,7 @@ class Comparison:
         return (
             info is not None
             and info.topic_id == batch.topic_id
-            and judged.letter.header(BATCH) == batch.identity
+            and judged.headers.get(BATCH) == batch.identity
         )
 
     def _read(self, wanted: dict[SharePartition, set[int]]) -> dict[tuple[SharePartition, int], RecordCopy]:
@@ -111,13 +110,11 @@ class Comparison:
 
     def _one(self, judged: Judged, originals: dict[tuple[SharePartition, int], RecordCopy]) -> Compared:
         letter = judged.letter
-        if copied(letter) != "whole":
+        if copied(judged.headers) != "whole":
             key, value = (ABSENT if part is None else UNEXPECTED for part in (letter.key, letter.value))
             return Compared(key, value, ABSENT)
-        offset = letter.source_offset
-        original = (
-            None if judged.batch is None or offset is None else originals.get((judged.batch.source, offset))
-        )
+        source, offset = judged.source, judged.offset
+        original = None if source is None or offset is None else originals.get((source, offset))
         if original is None:
             self.not_compared += 1
             return Compared(NOT_COMPARED, NOT_COMPARED, NOT_COMPARED)

@@ -8,13 +8,22 @@ group and that Postgres does not know was invented or altered.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
 from sharequeue.deadletters.archived import ArchivedBatch, ArchivedLetters, ArchivedSpan
-from sharequeue.deadletters.letters import BATCH, SEQUENCE, DeadLetter
+from sharequeue.deadletters.letters import (
+    BATCH,
+    GROUP,
+    OFFSET,
+    PARTITION,
+    SEQUENCE,
+    TOPIC,
+    DeadLetter,
+    header_texts,
+)
 from sharequeue.offsets import MAX_OFFSET, OffsetSet
 from sharequeue.values import DeadLetterRun, SharePartition
 
@@ -30,10 +39,14 @@ topic that Postgres no longer knows. `foreign`: of another group, or of nobody."
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A letter, what it is, and the batch and run that hold it in Postgres."""
+    """A letter, its headers as text, what it is, and the batch and run that hold it in Postgres."""
 
     letter: DeadLetter
+    headers: Mapping[str, str | None]
     standing: Standing
+    source: SharePartition | None = None
+    offset: int | None = None
+    """The record's; None, as the source, when the letter does not say it readably."""
     batch: ArchivedBatch | None = None
     run: DeadLetterRun | None = None
 
@@ -41,22 +54,6 @@ class Judged:
     def ours(self) -> bool:
         """Whether the letter claims the group, or stands where one of the group's must stand."""
         return self.standing != "foreign"
-
-
-def source_of(letter: DeadLetter, group_id: str) -> SharePartition | None:
-    """Where the record lies; None when the letter does not say it readably."""
-    topic, partition, offset = letter.source_topic, letter.source_partition, letter.source_offset
-    if topic is None or partition is None or offset is None:
-        return None
-    if not (0 <= partition <= _MAX_PARTITION and 0 <= offset <= MAX_OFFSET):
-        return None
-    return SharePartition(group_id, topic, partition)
-
-
-def sequence_of(letter: DeadLetter) -> int | None:
-    """The number of the batch that wrote the letter, as it says."""
-    text = letter.header(SEQUENCE) or ""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < len(str(MAX_OFFSET)) else None
 
 
 class Judge:
@@ -69,18 +66,17 @@ class Judge:
         self._group_id = group_id
         self._spans = spans
 
-    def judge(self, letters: Sequence[DeadLetter]) -> list[Judged]:
+    def judge(self, letters: Iterable[DeadLetter]) -> list[Judged]:
         """Judge some letters; the batches that they name are asked for in one question a source partition."""
+        claims = [self._claim(letter) for letter in letters]
         named: dict[SharePartition, set[int]] = defaultdict(set)
         loose: dict[SharePartition, list[tuple[int, int]]] = defaultdict(list)
-        for letter in letters:
-            source = source_of(letter, self._group_id)
-            if source is not None and source in self._spans and letter.group in (self._group_id, None):
-                sequence, offset = sequence_of(letter), letter.source_offset
-                if sequence is not None:
-                    named[source].add(sequence)
-                elif offset is not None:
-                    loose[source].append((offset, offset + 1))
+        for claim in claims:
+            if claim.source is not None and claim.offset is not None and claim.source in self._spans:
+                if claim.sequence is not None:
+                    named[claim.source].add(claim.sequence)
+                else:
+                    loose[claim.source].append((claim.offset, claim.offset + 1))
         by_number = {
             (source, batch.sequence): batch
             for source, sequences in named.items()
@@ -89,51 +85,76 @@ class Judge:
         by_offset = {
             source: self._archived.holding(source, OffsetSet.of(*ranges)) for source, ranges in loose.items()
         }
-        return [self._one(letter, by_number, by_offset) for letter in letters]
+        return [self._one(claim, by_number, by_offset) for claim in claims]
+
+    def _claim(self, letter: DeadLetter) -> _Claim:
+        headers = header_texts(letter)
+        topic, partition = headers.get(TOPIC), _number(headers.get(PARTITION), _MAX_PARTITION)
+        offset, group = _number(headers.get(OFFSET), MAX_OFFSET), headers.get(GROUP)
+        if group not in (self._group_id, None) or topic is None or partition is None or offset is None:
+            return _Claim(letter, headers, group)
+        source = SharePartition(self._group_id, topic, partition)
+        return _Claim(letter, headers, group, source, offset, _number(headers.get(SEQUENCE), MAX_OFFSET))
 
     def _one(
         self,
-        letter: DeadLetter,
+        claim: _Claim,
         by_number: Mapping[tuple[SharePartition, int], ArchivedBatch],
         by_offset: Mapping[SharePartition, Sequence[ArchivedBatch]],
     ) -> Judged:
-        if letter.group not in (self._group_id, None):
-            return Judged(letter, "foreign")
-        source, offset = source_of(letter, self._group_id), letter.source_offset
+        letter, headers, source, offset = claim.letter, claim.headers, claim.source, claim.offset
+        if claim.group not in (self._group_id, None):
+            return Judged(letter, headers, "foreign")
         if source is None or offset is None:
-            return Judged(letter, "foreign" if letter.group is None else "unplaced")
-        sequence = sequence_of(letter)
+            return Judged(letter, headers, "foreign" if claim.group is None else "unplaced")
         batch: ArchivedBatch | None
-        if sequence is not None:
-            batch = by_number.get((source, sequence))
+        if claim.sequence is not None:
+            batch = by_number.get((source, claim.sequence))
         else:
-            # What was read from Postgres may hold the offset twice: after a reset, a record is given up once more.
+            # Postgres may have the offset twice: after a reset, a record is given up once more.
             batch = next((b for b in reversed(by_offset.get(source, ())) if offset in b.offsets), None)
         run = None if batch is None else batch.run_of(offset)
-        if batch is not None and run is not None and not _before(letter, batch):
-            return Judged(letter, "known", batch, run)
-        if letter.group is None:
-            return Judged(letter, "foreign")
-        return Judged(letter, "earlier" if self._is_earlier(letter, source, sequence, batch) else "invented")
+        if batch is not None and run is not None and not _before(claim, batch):
+            return Judged(letter, headers, "known", source, offset, batch, run)
+        if claim.group is None:
+            return Judged(letter, headers, "foreign", source, offset)
+        standing: Standing = "earlier" if self._is_earlier(claim, source, batch) else "invented"
+        return Judged(letter, headers, standing, source, offset)
 
-    def _is_earlier(
-        self, letter: DeadLetter, source: SharePartition, sequence: int | None, batch: ArchivedBatch | None
-    ) -> bool:
+    def _is_earlier(self, claim: _Claim, source: SharePartition, batch: ArchivedBatch | None) -> bool:
         span = self._spans.get(source)
         if span is None:
             return True
         if batch is not None:
-            return _before(letter, batch)
-        if sequence is not None and sequence <= span.last_sequence:
+            return _before(claim, batch)
+        if claim.sequence is not None and claim.sequence <= span.last_sequence:
             return True  # a reset of the group gave the batch up while it was open
-        return letter.timestamp is not None and letter.timestamp < span.first_opened_at
+        written_at = claim.letter.timestamp
+        return written_at is not None and written_at < span.first_opened_at
 
 
-def _before(letter: DeadLetter, batch: ArchivedBatch) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What a letter says of itself, as far as it can be read."""
+
+    letter: DeadLetter
+    headers: Mapping[str, str | None]
+    group: str | None
+    source: SharePartition | None = None
+    offset: int | None = None
+    sequence: int | None = None
+
+
+def _before(claim: _Claim, batch: ArchivedBatch) -> bool:
     """Whether the letter was written before its batch was opened: then an earlier batch of that number wrote it."""
-    if letter.header(BATCH) == batch.identity:
+    if claim.headers.get(BATCH) == batch.identity:
         return False
-    return letter.timestamp is not None and letter.timestamp < batch.opened_at - CLOCKS_APART
+    written_at = claim.letter.timestamp
+    return written_at is not None and written_at < batch.opened_at - CLOCKS_APART
 
 
-__all__ = ["Judge", "Judged", "Standing", "sequence_of", "source_of"]
+def _number(text: str | None, most: int) -> int | None:
+    if text is None or not (text.isascii() and text.isdigit()) or len(text) > len(str(most)):
+        return None
+    number = int(text)
+    return number if number <= most else None

@@ -158,6 +158,18 @@ class DeadLetter:
             return None
 
 
+def header_texts(letter: DeadLetter) -> dict[str, str | None]:
+    """What `header` returns for each name that the letter has; for whoever asks for many."""
+    found: dict[str, str | None] = {}
+    for name, content in letter.headers:
+        if name not in found:
+            try:
+                found[name] = None if content is None else content.decode()
+            except UnicodeDecodeError:
+                found[name] = None
+    return found
+
+
 def letters_of(batch: DeadLetterBatch, wanted: OffsetSet) -> Iterator[Letter]:
     """The records of a batch whose offsets are wanted, ascending."""
     for first, end, delivery_count, cause in _alike(batch, wanted):

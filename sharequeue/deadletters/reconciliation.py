@@ -71,7 +71,7 @@ class Reconciliation:
     def add(self, judged: Iterable[Judged]) -> None:
         """Take some letters."""
         for each in judged:
-            offset = each.letter.source_offset
+            offset = each.offset
             if each.standing == "invented":
                 self._found.invented += 1
                 self._apart("invented", each)

@@ -16,7 +16,10 @@ from sharequeue.deadletters.judging import Judged
 from sharequeue.deadletters.letters import (
     BATCH,
     DELIVERY_COUNT,
+    EXCEPTION_CLASS,
+    EXCEPTION_MESSAGE,
     KAFKA_HEADERS,
+    MESSAGE,
     MESSAGES,
     OFFSET,
     PARTITION,
@@ -162,31 +165,39 @@ def _column(header: str) -> str:
 
 
 def _row(judged: Judged, compared: Compared, dlq_partitions: int) -> dict[str, object]:
-    letter, run = judged.letter, judged.run
-    source = letter.source_partition
+    letter, run, headers = judged.letter, judged.run, judged.headers
+    source = _number(headers.get(PARTITION))
     return {
-        **{_column(header): letter.header(header) for header in KAFKA_HEADERS},
-        "sequence": letter.header(SEQUENCE),
-        "batch": letter.header(BATCH),
+        **{column: headers.get(header) for header, column in _HEADERS.items()},
+        "sequence": headers.get(SEQUENCE),
+        "batch": headers.get(BATCH),
         "dlq_partition": letter.partition,
         "dlq_offset": letter.offset,
         "written_at": letter.timestamp,
         "expected_partition": None if source is None else source % dlq_partitions,
-        "deliveries": letter.delivery_count,
+        "deliveries": _number(headers.get(DELIVERY_COUNT)),
         "archived_deliveries": None if run is None else run.delivery_count,
-        "cause": letter.cause or "unknown",
+        "cause": _CAUSES.get(headers.get(MESSAGE) or "", "unknown"),
         "archived_cause": None if run is None else run.cause,
         "standing": judged.standing,
-        "copy": copied(letter),
+        "copy": copied(headers),
         "key_found": compared.key,
         "value_found": compared.value,
         "headers_found": compared.headers,
         "key": _text(letter.key),
         "value": _text(letter.value),
-        "exception_class": letter.exception_class,
-        "exception_message": letter.exception_message,
+        "exception_class": headers.get(EXCEPTION_CLASS),
+        "exception_message": headers.get(EXCEPTION_MESSAGE),
     }
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def _text(content: bytes | None) -> str | None:
     return None if content is None else content.decode(errors="backslashreplace")
+
+
+_HEADERS = {header: _column(header) for header in KAFKA_HEADERS}
+_CAUSES = {message: cause for cause, message in MESSAGES.items()}

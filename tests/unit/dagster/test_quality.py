@@ -27,7 +27,7 @@ from sharequeue.dagster.share_group import Drift
 from sharequeue.deadletters.archived import ArchivedBatch
 from sharequeue.deadletters.comparison import ABSENT, OTHER, Compared
 from sharequeue.deadletters.judging import Judged
-from sharequeue.deadletters.letters import BATCH, KAFKA_HEADERS, MESSAGES, SEQUENCE, DeadLetter
+from sharequeue.deadletters.letters import BATCH, KAFKA_HEADERS, MESSAGES, SEQUENCE, DeadLetter, header_texts
 from sharequeue.deadletters.reconciliation import Place
 from sharequeue.offsets import OffsetSet
 from sharequeue.values import DeadLetterRun, SharePartition
@@ -82,7 +82,8 @@ def archived(record: DeadLetter, *, cause: str = "rejected", count: int = 1) -> 
     run = DeadLetterRun(count, cause, OffsetSet.of((0, 100)))
     now = datetime(2026, 5, 1, tzinfo=UTC)
     at = SharePartition("flight-delays", "flights", 1)
-    return Judged(record, "known", ArchivedBatch(at, 1, "id", now, now, False, (run,)), run)
+    batch = ArchivedBatch(at, 1, "id", now, now, False, (run,))
+    return Judged(record, header_texts(record), "known", at, record.offset, batch, run)
 
 
 def failures(validator: Validator, *judged: Judged, compared: Compared = NOTHING_COPIED) -> set[str]:
@@ -117,7 +118,8 @@ def test_missing_headers(validator: Validator) -> None:
 
 def test_letters_that_postgres_does_not_know_need_no_header_of_ours(validator: Validator) -> None:
     """Only what Postgres has as written was written by us."""
-    bare = Judged(letter(9, replaced={SEQUENCE: "", BATCH: ""}), "earlier")
+    record = letter(9, replaced={SEQUENCE: "", BATCH: ""})
+    bare = Judged(record, header_texts(record), "earlier")
     assert failures(validator, *GOOD, bare) == set()
 
 
