@@ -39,6 +39,9 @@ T = TypeVar("T")
     metavar="ID",
     help="What these leases had accepted, such as 7 or 3-5,9, as a run's tag sharequeue/leases has them.",
 )
+@click.option(
+    "--member", help="What the leases of this member had accepted; a run's tag sharequeue/member names it."
+)
 @click.option("--name", help="What the replay, and its folder, is called; made up of the choice by default.")
 @click.option(
     "--allow-missing", is_flag=True, help="Replay what is left where retention has removed records."
@@ -54,6 +57,7 @@ def replay(
     until: str | None,
     offsets: tuple[str, ...],
     leases: tuple[str, ...],
+    member: str | None,
     name: str | None,
     allow_missing: bool,
     dry_run: bool,
@@ -78,11 +82,14 @@ def replay(
         "until": window.until if window else until and _read("--until", lambda: moment(until)),
         "offsets": _read("--offsets", lambda: parse_offsets(offsets)) if offsets else None,
         "leases": _read("--lease", lambda: parse_leases(leases)),
+        "member": member,
         "name": _read("--name", lambda: checked_name(name)) if name else window and window.name,
     }
-    chosen = [given["since"] or given["until"], given["offsets"], given["leases"]]
+    chosen = [given["since"] or given["until"], given["offsets"], given["leases"], member]
     if sum(bool(each) for each in chosen) != 1:
-        raise click.UsageError("name what to replay: --day, --since and --until, --offsets, or --lease")
+        raise click.UsageError(
+            "name what to replay: --day, --since and --until, --offsets, --lease, or --member"
+        )
     settings = Settings.load(home)
     try:
         # What the user's code prints is no figure.

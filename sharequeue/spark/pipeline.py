@@ -120,6 +120,7 @@ class Pipeline(ShareGroupJob):
         until: datetime | None = None,
         offsets: Mapping[TopicPartition, OffsetSet] | None = None,
         leases: Sequence[int] = (),
+        member: str | None = None,
         name: str | None = None,
         allow_missing: bool = False,
         output: str | None = None,
@@ -127,7 +128,7 @@ class Pipeline(ShareGroupJob):
         spark: SparkSession | None = None,
         state: State | None = None,
     ) -> ReplayReport:
-        """Run the handler again on records of the past: by time, by offsets, or what some leases had accepted.
+        """Run the handler again on records of the past: by time, by offsets, or what leases had accepted.
 
         Nothing of the live group is touched. What comes back is in a folder of its own, `report.path`. Arguments and
         errors are those of `sharequeue.spark.replay`, and SettingMissing and SparkNotReady.
@@ -143,6 +144,7 @@ class Pipeline(ShareGroupJob):
                 until=until,
                 offsets=offsets,
                 leases=leases,
+                member=member,
                 name=name,
                 allow_missing=allow_missing,
                 output=output,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import sqlalchemy as sa
 from pyspark.sql import Column
 from pyspark.sql import functions as fn
 
@@ -41,6 +42,11 @@ MOST_NAMED = 5
 """Topic-partitions that an error names."""
 _FIRST_RECORDS = 1000
 """Offsets at the log start among which a record is looked for: the first may be a transaction's marker."""
+_OF_MEMBER = sa.text(
+    "select distinct o.lease_id from sharequeue.journal j"
+    " join sharequeue.counted_outputs o using (lease_id)"
+    " where o.group_id = :group_id and o.sink = :sink and j.member_id = :member_id order by o.lease_id"
+)
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
@@ -94,9 +100,10 @@ def by_time(
     records, unless they may be missing.
     """
     chosen: list[Chosen] = []
+    starts = _first_records(source, logs)
     for at in range(0, len(windows), WINDOWS_AT_ONCE):
         some = windows[at : at + WINDOWS_AT_ONCE]
-        missing = [_removed(source, logs, window, allow_missing) for window in some]
+        missing = [_removed(source, logs, window, starts, allow_missing) for window in some]
         earliest = min(some, key=lambda window: window.since)
         spans = _spans(logs, _first_offsets(source, logs, earliest.since_ms))
         found: list[dict[TopicPartition, OffsetSet]] = [{} for _ in some]
@@ -187,6 +194,20 @@ def accepted_by(
     }
 
 
+def leases_of(source: Source, job: ShareGroupJob, member_id: str) -> tuple[int, ...]:
+    """Return the leases that a member had and that count in an output, as long as the journal knows the member.
+
+    Raises InvalidRequest where it knows none.
+    """
+    rows = source.state.database.rows(_OF_MEMBER, group_id=job.group, sink=job.sink, member_id=member_id)
+    if not rows:
+        raise InvalidRequest(
+            f"The journal knows no lease of member {member_id!r} of group {job.group} whose output counts. It keeps "
+            "some days: name the leases (`sharequeue/leases` among the tags of the run), offsets or a time."
+        )
+    return tuple(row["lease_id"] for row in rows)
+
+
 def stand_ins(group: str, offsets: Mapping[TopicPartition, OffsetSet]) -> list[Lease]:
     """Return what is read like leases of these offsets, at their first delivery. The ids are below 0: nobody's."""
     return [
@@ -251,24 +272,32 @@ def _spans(logs: Logs, firsts: Mapping[TopicPartition, int | None]) -> dict[Topi
     }
 
 
-def _removed(source: Source, logs: Logs, window: Window, allow_missing: bool) -> list[str]:
+def _first_records(source: Source, logs: Logs) -> dict[TopicPartition, tuple[int | None, datetime | None]]:
+    """Return the first record that is left, and its timestamp, of each log whose beginning was removed."""
+    shortened = sorted(at for at in logs.ends if logs.start(at) > 0)
+    left = _first_offsets(source, logs, 0) if shortened else {}
+    return {at: (left[at], _time_at(source, at, left[at], logs.end(at))) for at in shortened}
+
+
+def _removed(
+    source: Source,
+    logs: Logs,
+    window: Window,
+    starts: Mapping[TopicPartition, tuple[int | None, datetime | None]],
+    allow_missing: bool,
+) -> list[str]:
     """Return of which partitions retention may have removed records of this window, in words, or refuse them.
 
     It has removed none where the first record that is left is before the window. With timestamps in disorder a
     record of the window may have gone before that one; nobody knows.
     """
-    shortened = {at for at in logs.ends if logs.start(at) > 0}
-    if not shortened:
-        return []
-    firsts, left = _first_offsets(source, logs, window.since_ms), _first_offsets(source, logs, 0)
+    firsts = _first_offsets(source, logs, window.since_ms) if starts else {}
     gone: list[str] = []
     possible: list[datetime] = []
-    for at in sorted(shortened):
-        if left[at] is not None and firsts[at] != left[at]:
+    for at, (left, begins) in starts.items():
+        if left is not None and firsts[at] != left:
             continue
         name = f"{at[0]}-{at[1]}"
-        first = left[at]
-        begins = None if first is None else _time_at(source, at, first, logs.end(at))
         if begins is None:
             gone.append(f"{name}: its log starts at offset {logs.start(at)} and has no record")
         else:
@@ -295,9 +324,9 @@ def _refuse(what: str, gone: Sequence[str], after: str, allow_missing: bool) -> 
         )
 
 
-def _time_at(source: Source, at: TopicPartition, first: int, end: int) -> datetime | None:
+def _time_at(source: Source, at: TopicPartition, first: int | None, end: int) -> datetime | None:
     """Return the timestamp of the first record of a log; None where none is near its start."""
-    if first >= end:
+    if first is None or first >= end:
         return None
     scan = Scan((Segment(*at, first, min(end, first + _FIRST_RECORDS)),))
     rows = (

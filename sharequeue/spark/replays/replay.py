@@ -68,6 +68,7 @@ def replay(
     until: datetime | None = None,
     offsets: Mapping[TopicPartition, OffsetSet] | None = None,
     leases: Sequence[int] = (),
+    member: str | None = None,
     name: str | None = None,
     allow_missing: bool = False,
     output: str | None = None,
@@ -76,16 +77,19 @@ def replay(
     """Run a job's handler again on records of the past, and touch nothing of the live group.
 
     The records are those with timestamps at or after `since` and before `until`, or those at `offsets`, by topic and
-    partition, or those that `leases`, by their ids, had accepted: exactly one of the three. `name` is the folder's,
-    `output` the folder of all replays; both are made up when None. With `dry_run` the records are found and counted.
+    partition, or those that `leases`, by their ids, or the leases of a `member`, had accepted: exactly one of the
+    four. `name` is the folder's, `output` the folder of all replays; both are made up when None. With `dry_run` the
+    records are found and counted.
 
     Raises ValueError for anything but one choice, OffsetOutOfRange where retention has removed records, unless
     `allow_missing`, UnknownTopicOrPartition, InvalidRequest for a lease of which nothing is known, HandlerError, and
     what the handler raises: nothing has then been replaced.
     """
-    given = [since is not None or until is not None, offsets is not None, bool(leases)]
+    given = [since is not None or until is not None, offsets is not None, bool(leases), member is not None]
     if sum(given) != 1:
-        raise ValueError("name either a time (since and until), or offsets, or leases: one of the three")
+        raise ValueError(
+            "name either a time (since and until), offsets, leases, or a member: one of the four"
+        )
     if given[0] and (since is None or until is None):
         raise ValueError("a time has two ends: name since and until")
     if name is not None:
@@ -95,8 +99,8 @@ def replay(
             window = Window(since, until, name or "")
             (chosen,) = choosing.by_time(work.source, job, work.logs, [window], allow_missing)
             return work.replayed(chosen, window.name, str(window), dry_run)
-        if leases:
-            ids = sorted(set(leases))
+        if leases or member is not None:
+            ids = sorted(set(leases if member is None else choosing.leases_of(work.source, job, member)))
             accepted = choosing.accepted_by(work.source, job, ids)
             chosen = choosing.by_offsets(work.source, job, work.logs, accepted, allow_missing)
             named = ", ".join(map(str, ids[:5])) + (", …" if len(ids) > 5 else "")

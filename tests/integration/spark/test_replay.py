@@ -185,13 +185,17 @@ def test_offsets_and_leases_choose_exactly_what_they_name(case: Case) -> None:
     report = case.replay(leases=[counted[0].lease_id])
     assert (report.name, report.accepted) == (f"lease-{counted[0].lease_id}", counted[0].records)
     assert {at for at, _ in case.rows(report.accepted_path)} == {counted[0].partition}
+    every = case.replay(member="holder", name="all-of-it")
+    assert every.accepted == sum(row.records for row in counted)
+    with pytest.raises(InvalidRequest, match="knows no lease of member 'nobody'"):
+        case.replay(member="nobody")
     with pytest.raises(InvalidRequest, match="Nothing of lease 1000000000 counts"):
         case.replay(leases=[10**9])
     with pytest.raises(UnknownTopicOrPartition, match="there is no nowhere-0"):
         case.replay(offsets={("nowhere", 0): OffsetSet.of((0, 1))})
     with pytest.raises(OffsetOutOfRange, match="which ends at 60"):
         case.replay(offsets={(case.topic, 0): OffsetSet.of((0, 61))})
-    with pytest.raises(ValueError, match="one of the three"):
+    with pytest.raises(ValueError, match="one of the four"):
         case.replay(since=FIRST_DAY, leases=[1])
 
 
