@@ -7,6 +7,7 @@ bytes); here they end where topic names do, for they are keys in Postgres and la
 from __future__ import annotations
 
 import difflib
+import operator
 import re
 from collections.abc import Iterable, Sequence
 
@@ -63,3 +64,15 @@ def nearest(name: str, known: Iterable[str], what: str) -> str:
         return f"Did you mean {' or '.join(like)}?"
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return f"The {what} are {shown}."
+
+
+def whole_number(name: str, value: object, at_least: int | None = None) -> int:
+    """Return an argument that is a whole number. Raises TypeError for what is none, ValueError for one too small."""
+    expected = "a whole number" if at_least is None else f"a whole number, {at_least:,} or more"
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}, of type {type(value).__name__}: expected {expected}") from None
+    if at_least is not None and number < at_least:
+        raise ValueError(f"{name} is {number}: expected {expected}")
+    return number

@@ -128,6 +128,7 @@ def list_letters(home: Path | None, output: str, limit: int, selection: Selectio
             "error": _error(letter),
         }
         for letter in islice(letters, limit or None)
+        if not letter.foreign
     ]
     if not rows:
         with Database.open(settings) as database, Topics(settings) as broker:
@@ -135,6 +136,10 @@ def list_letters(home: Path | None, output: str, limit: int, selection: Selectio
                 seen.check(selection, topic, lambda: group_names(database), broker)
             except RedriveRefused as error:
                 raise click.ClickException(str(error)) from error
+    if seen.others:
+        print_to_stderr(
+            f"{seen.others:,} records of {topic} are no dead letters (they lack the headers), and are left out"
+        )
     source = ("SOURCE-TOPIC", "SOURCE-PARTITION", "SOURCE-OFFSET")
     print_rows(("PARTITION", "OFFSET", "GROUP", *source, "DELIVERIES", "CAUSE", "ERROR"), rows, output)
 

@@ -53,12 +53,11 @@ WORK_LEFT = 3
 )
 @click.option(
     "--dry-run",
-    "tried",
-    type=click.IntRange(1),
-    is_flag=False,
-    flag_value=TRIED,
-    metavar="[N]",
-    help=f"Only try the handler on the next N records ({TRIED}): nothing is leased, written or acknowledged.",
+    is_flag=True,
+    help="Only try the handler on the next records: nothing is leased, written or acknowledged.",
+)
+@click.option(
+    "--records", type=click.IntRange(1), help=f"How many records `--dry-run` tries; {TRIED} by default."
 )
 @click.option("--progress/--no-progress", default=True, show_default=True, help="Show progress on stderr.")
 @click.argument("job", metavar="MODULE:JOB")
@@ -72,7 +71,8 @@ def run(
     max_bytes: int | None,
     max_seconds: float | None,
     partitions: tuple[str, ...],
-    tried: int | None,
+    dry_run: bool,
+    records: int | None,
     progress: bool,
     job: str,
 ) -> None:
@@ -96,12 +96,14 @@ def run(
     )
     from sharequeue.spark.leasing.budget import MAX_RECORDS
 
+    if records is not None and not dry_run:
+        raise click.UsageError("--records says how many records `--dry-run` tries; a run has --max-records")
     settings = Settings.load(home)
     try:
         # What the user's code prints is no figure.
         with nullcontext() if output == "text" else redirect_stdout(sys.stderr):
             found = load_job(job)
-            if tried is None:
+            if not dry_run:
                 report = found.run(
                     settings,
                     max_rounds=max_rounds,
@@ -112,7 +114,7 @@ def run(
                     progress=progress,
                 )
             else:
-                trial = found.try_on(tried, settings)
+                trial = found.try_on(records or TRIED, settings)
     except (
         HandlerError,
         LockLost,
@@ -123,7 +125,7 @@ def run(
         SparkNotReady,
     ) as error:
         raise click.ClickException(f"{type(error).__name__}: {error}") from error
-    if tried is not None:
+    if dry_run:
         print_line(str(trial) if output == "text" else json.dumps(asdict(trial)))
         return
     left = _left(settings, found, report)

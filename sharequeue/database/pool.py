@@ -24,6 +24,19 @@ from sharequeue.settings import DatabaseOptions, Settings
 
 __all__ = ["Database", "Joined"]
 
+CONNECTION_DEFAULTS = {
+    "application_name": "sharequeue",
+    "connect_timeout": 10,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""libpq's parameters of a connection, where its URL does not say otherwise. A server that vanished without a word (a
+cable, a firewall) is noticed after half a minute; the system's own defaults wait a quarter of an hour for a reply,
+and two hours when idle. Seconds, the last one milliseconds.
+"""
+
 _IDLE_SECONDS = 1.0
 """A pooled connection idle for longer is tested before it is handed out. Testing every time cost each call one round
 trip of two."""
@@ -62,7 +75,7 @@ class Database:
             url,
             pool_size=size,
             max_overflow=size,
-            connect_args={"application_name": "sharequeue", "connect_timeout": 10},
+            connect_args=connection_defaults(url),
         )
         self._preamble = (
             "set transaction isolation level read committed; "
@@ -169,6 +182,12 @@ class Database:
             cursor.execute(self._preamble)
             return statement, parameters
         return self._preamble + statement, parameters
+
+
+def connection_defaults(url: str) -> dict[str, Any]:
+    """Return the parameters of a connection that its URL leaves open."""
+    given = sa.make_url(url).query
+    return {name: value for name, value in CONNECTION_DEFAULTS.items() if name not in given}
 
 
 class Joined(Database):

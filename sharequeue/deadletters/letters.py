@@ -140,6 +140,11 @@ class DeadLetter:
         return next((cause for cause, message in MESSAGES.items() if message == self.message), None)
 
     @property
+    def foreign(self) -> bool:
+        """Whether it is no dead letter at all: it names neither a group nor a topic."""
+        return self.group is None and self.source_topic is None
+
+    @property
     def exception_class(self) -> str | None:
         """The class of what its handler raised at the last attempt."""
         return self.header(EXCEPTION_CLASS)

@@ -171,23 +171,30 @@ class Membership:
         full = False
         wait = self._interval_s
         while not self._stop.wait(wait):
+            # The session lives from when the service heard of the member, at the earliest from now.
+            asked = time.monotonic()
             try:
                 self._beat(full=full)
             except (UnknownMemberId, FencedMemberEpoch) as error:
                 self._lose(error.message)
                 return
-            except ShareError as error:
+            except Exception as error:
+                # Any error, also one that nobody thought of: a thread that died of it would tell nobody.
                 silent = time.monotonic() - heard
-                if silent >= self._session_s:
+                if silent >= self._session_s and not self.lost.is_set():
                     self._lose(
                         f"no heartbeat was answered for {silent:.0f} s, the session has expired: {error}"
                     )
-                    return
-                _log.warning("heartbeat of %s failed, trying again: %s", self.member_id, error)
+                _log.warning(
+                    "heartbeat of %s failed, trying again: %s: %s",
+                    self.member_id,
+                    type(error).__name__,
+                    error,
+                )
                 full = True
                 wait = min(_LONGEST_WAIT_S, self._interval_s)
             else:
-                heard = time.monotonic()
+                heard = asked
                 full = False
                 wait = self._interval_s
 

@@ -91,6 +91,8 @@ class LettersSeen:
 
     groups: set[str] = field(default_factory=set)
     topics: set[str] = field(default_factory=set)
+    others: int = 0
+    """Records without a header of dead letters: the topic is another one, or somebody else writes to it."""
 
     def of(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
         """Yield the letters, and remember what they name."""
@@ -99,6 +101,7 @@ class LettersSeen:
                 self.groups.add(letter.group)
             if letter.source_topic is not None:
                 self.topics.add(letter.source_topic)
+            self.others += letter.foreign
             yield letter
 
     def check(

@@ -118,7 +118,8 @@ class Coordinator:
         def stopped() -> bool:
             return silence is not None and time.monotonic() - began > silence.total_seconds()
 
-        self._state.administration.beat()
+        # A beat that waited while the database stood still must not hide the silence.
+        self._state.administration.beat(silence)
         hear_replica(self._database, self.name, drains=self._drainer is not None)
         expired = 0
         for group_id in overdue_groups(self._database):

@@ -12,8 +12,8 @@ The names that a program needs, by what they are for:
   `ReplayReport`; `job.publish()`, or `publish`, puts it in the place of the live output's rows (`PublishReport`);
 - the output: `read_output`, `sweep_outputs`, `compact`, `sweep_compactions`;
 - the Spark session: `spark_session`;
-- errors: `HandlerError`, `MostFailed`, `LockLost`, `SinkTaken`, `SinkRefused`, `NotFiles`, `OutputNotShared`,
-  `SparkNotReady`; and warnings: `Unacknowledged`, `DeadLettersLeft`.
+- errors: `HandlerError`, `MostFailed`, `LockLost`, `SinkTaken`, `SinkRefused`, `NotFiles`, `NoSuchSink`,
+  `OutputNotShared`, `SparkNotReady`; and warnings: `Unacknowledged`, `DeadLettersLeft`.
 
 A name is imported when it is first used: importing this package loads neither Spark nor SQLAlchemy.
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from sharequeue.spark.leasing.renewal import LockLost
     from sharequeue.spark.output.compaction import compact, sweep_compactions
     from sharequeue.spark.output.folders import SinkTaken
-    from sharequeue.spark.output.manifest import NotFiles, read_output
+    from sharequeue.spark.output.manifest import NoSuchSink, NotFiles, read_output
     from sharequeue.spark.output.shared_folder import OutputNotShared
     from sharequeue.spark.pipeline import Pipeline, pipeline
     from sharequeue.spark.replays.publishing import PublishReport, publish
@@ -79,6 +79,7 @@ __all__ = [
     "LeasedRecords",
     "LockLost",
     "MostFailed",
+    "NoSuchSink",
     "NotFiles",
     "OutputNotShared",
     "ParquetByLease",
@@ -118,7 +119,7 @@ _MODULES = {
     "leasing.renewal": ("LockLost",),
     "output.compaction": ("compact", "sweep_compactions"),
     "output.folders": ("SinkTaken",),
-    "output.manifest": ("NotFiles", "read_output"),
+    "output.manifest": ("NoSuchSink", "NotFiles", "read_output"),
     "output.shared_folder": ("OutputNotShared",),
     "pipeline": ("Pipeline", "pipeline"),
     "replays.publishing": ("PublishReport", "publish"),

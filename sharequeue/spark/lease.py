@@ -28,6 +28,7 @@ from sharequeue.database import Database
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import TopicInfo, Topics
+from sharequeue.names import whole_number
 from sharequeue.settings import Settings
 from sharequeue.spark.contract import HandlerError, check_meanings
 from sharequeue.spark.draining import DrainAtEnd, Drained
@@ -348,13 +349,19 @@ def lease(
     (KeyboardInterrupt, or anything that is no Exception) it is given back as by a cancelled run, which leaves no
     suspects and gives no record up. Where no service does, dead letters of the group are then written.
 
-    Raises ValueError without topics, for a budget below one record or a `dropped` or `unknown` that is no outcome,
+    Raises TypeError for a number that is none, ValueError without topics, for a budget below one record or a
+    `dropped` or `unknown` that is no outcome,
     UnknownTopicOrPartition for a topic that is not there, SparkNotReady, SettingMissing, and the errors of joining
     and acquiring.
     """
     check_meanings(dropped, unknown)
-    if max_records < 1:
-        raise ValueError(f"max_records is {max_records}: expected how many records to lease, 1 or more")
+    max_records, max_bytes = (
+        whole_number("max_records", max_records, 1),
+        whole_number("max_bytes", max_bytes, 0),
+    )
+    max_scans = whole_number("max_scans", max_scans, 1)
+    if lock_duration_ms is not None:
+        lock_duration_ms = whole_number("lock_duration_ms", lock_duration_ms, 1)
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
         raise ValueError("there is nothing to lease from: name at least one topic")

@@ -190,11 +190,11 @@ class Pipeline(ShareGroupJob):
         """Return the accepted records as of now: those whose acknowledgement has committed, each once.
 
         `sink` is the job's own when None; `exceptions_sink` and `summary_sink(…)` name the others. `schema` names the
-        columns where nothing has been accepted yet. Raises NotFiles for a job whose rows go elsewhere, ColumnChanged,
-        SettingMissing and SparkNotReady.
+        columns where nothing has been accepted yet. Raises NotFiles for a job whose rows go elsewhere, NoSuchSink
+        for a sink that is none of its own and has no output, ColumnChanged, SettingMissing and SparkNotReady.
         """
         with self._opened(settings, spark, state) as (_, session, queue):
-            return read_output(session, queue, self.group, sink or self.sink, schema)
+            return read_output(session, queue, self.group, sink or self.sink, schema, known=self.names.all)
 
     def sweep(
         self,

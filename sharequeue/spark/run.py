@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
@@ -20,9 +21,10 @@ from sharequeue.database import Database
 from sharequeue.errors import UnknownTopicOrPartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
-from sharequeue.names import nearest
+from sharequeue.names import nearest, whole_number
 from sharequeue.settings import Settings
 from sharequeue.spark.draining import drain_at_end
+from sharequeue.spark.interrupts import deferred
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
 from sharequeue.spark.leasing.member import Member
@@ -36,7 +38,7 @@ from sharequeue.spark.reading.source import Source
 from sharequeue.spark.report import ProgressCallback, RoundReport, RunReport
 from sharequeue.spark.rounds import Round, Run
 from sharequeue.spark.session import cancellable, uncache
-from sharequeue.spark.sinks.interface import SinkContext
+from sharequeue.spark.sinks.interface import OpenSink, SinkContext
 from sharequeue.spark.sinks.parquet import ParquetByLease
 from sharequeue.state import State
 
@@ -65,14 +67,17 @@ def run_rounds(
 
     `max_records` and `max_bytes` are the budget of one round; `max_bytes` is the job's when None, or else the group's
     own, as `isolation_level` is. `only` names partitions, such as `orders-0`: of those that are assigned to the
-    member it then leases from these alone, and the report names the others. Raises ValueError for a budget below one
-    record, UnknownTopicOrPartition for a topic or partition that is not there, what the handler, Spark, the state or
-    the broker raised, HandlerError, MostFailed, LockLost, and SinkRefused; everything held has then been given back,
-    with its deliveries unless a task of Spark's had run and left it without an outcome.
+    member it then leases from these alone, and the report names the others. Raises TypeError for a number that is
+    none, ValueError for a budget below one record, UnknownTopicOrPartition for a topic or partition that is not
+    there, what the handler, Spark, the state or the broker raised, HandlerError, MostFailed, LockLost, and SinkRefused;
+    everything held has then been given back, with its deliveries unless a task of Spark's had run and left it without
+    an outcome.
     """
-    if max_records < 1:
-        raise ValueError(f"max_records is {max_records}: expected how many records a round leases, 1 or more")
-    max_bytes = job.max_bytes if max_bytes is None else max_bytes
+    max_records = whole_number("max_records", max_records, 1)
+    max_rounds = None if max_rounds is None else whole_number("max_rounds", max_rounds, 0)
+    max_bytes = job.max_bytes if max_bytes is None else whole_number("max_bytes", max_bytes, 0)
+    if max_seconds is not None and not isinstance(max_seconds, int | float):
+        raise TypeError(f"max_seconds is {max_seconds!r}: expected a number of seconds")
     with Database.open(settings) as database:
         State(database).administration.check_cluster(topics.cluster_id())
         configs = GroupConfigs.load(database, job.group)
@@ -125,7 +130,8 @@ def _rounds(run: Run, max_seconds: float | None) -> RunReport:
     job, state, spark = run.job, run.source.state, run.source.spark
     reports: list[RoundReport] = []
     drained = ended = False
-    with cancellable(spark) as jobs, LeaseKeeper(state, run.member, jobs) as keeper:
+    # The sink is closed last: by then nothing is held any more.
+    with _closed(run.sink), cancellable(spark) as jobs, LeaseKeeper(state, run.member, jobs) as keeper:
         isolation = run.isolation(keeper)
         if job.try_empty:
             _try_empty(run)
@@ -159,6 +165,16 @@ def _rounds(run: Run, max_seconds: float | None) -> RunReport:
         left_out=run.left_out(),
         not_assigned=run.not_assigned(),
     )
+
+
+@contextmanager
+def _closed(sink: OpenSink) -> Iterator[None]:
+    """Close the sink at the end of the block, also when a signal ends it, and before another one."""
+    try:
+        yield
+    finally:
+        with deferred():
+            sink.close()
 
 
 def _try_empty(run: Run) -> None:

@@ -43,6 +43,16 @@ class Outputs:
         )
         return [OutputRow(**row) for row in rows]
 
+    def sinks(self, group_id: str) -> list[str]:
+        """Return the sinks of a group that have outputs which count."""
+        rows = self._database.rows(
+            sa.text(
+                "select distinct sink from sharequeue.counted_outputs where group_id = :group_id order by sink"
+            ),
+            group_id=group_id,
+        )
+        return [row["sink"] for row in rows]
+
     def begin_compaction(self, compaction_id: UUID, group_id: str, sink: str, location: str) -> None:
         """Announce that a folder will be written, so that a sweep finds it whatever happens."""
         self._database.call(

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from uuid import UUID, uuid4
 
 from sharequeue.errors import ShareError, error_for
+from sharequeue.names import whole_number
 from sharequeue.offsets import OffsetSet
 from sharequeue.values import Acknowledged, Delivery, Lease, LeaseOutput, SharePartition
 
@@ -46,7 +47,7 @@ def acquisition(
 ) -> dict[str, str | int | None]:
     """The parameters that every acquire has; a request id of its own where none is given."""
     return {
-        "max_records": max_records,
+        "max_records": whole_number("max_records", max_records),
         "lock_duration_ms": lock_duration_ms,
         "request_id": str(request_id or uuid4()),
         "redelivery": redelivery,

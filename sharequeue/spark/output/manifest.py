@@ -7,9 +7,12 @@ begins with ELSEWHERE.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from sharequeue.names import nearest
 from sharequeue.spark.output.parquet import read_parquet
 from sharequeue.state import State
 
@@ -19,6 +22,10 @@ ELSEWHERE = "sink:"
 
 class NotFiles(Exception):
     """What a sink's manifest counts is not in files; the message says where it is."""
+
+
+class NoSuchSink(Exception):
+    """Nothing was ever acknowledged with an output of this sink; the message names the sinks that there are."""
 
 
 def read_manifest(state: State, group: str, sink: str) -> tuple[str, ...]:
@@ -35,15 +42,26 @@ def read_manifest(state: State, group: str, sink: str) -> tuple[str, ...]:
 
 
 def read_output(
-    spark: SparkSession, state: State, group: str, sink: str, schema: StructType | str | None = None
+    spark: SparkSession,
+    state: State,
+    group: str,
+    sink: str,
+    schema: StructType | str | None = None,
+    *,
+    known: Collection[str] = (),
 ) -> DataFrame:
     """Return what a sink holds now: rows of acknowledged leases only, each record once.
 
-    Works for `<sink>-exceptions` and `<sink>-<summary>` too. Without acknowledged output, the DataFrame is empty, and
+    Works for `<sink>-exceptions` and `<sink>-<summary>` too. Where nothing was accepted, the DataFrame is empty, and
     has columns only if `schema` names them. A column whose type was widened is read as the wider type. Raises
-    ColumnChanged for a column whose types do not fit together.
+    ColumnChanged for a column whose types do not fit together, and NoSuchSink for a sink that never had an output,
+    unless it is one of those `known` to exist.
     """
     folders = read_manifest(state, group, sink)
     if not folders:
+        if sink not in known and sink not in (there := state.outputs.sinks(group)):
+            raise NoSuchSink(
+                f"group {group} has no output of a sink {sink!r}. {nearest(sink, [*there, *known], 'sinks')}"
+            )
         return spark.createDataFrame([], schema or StructType([]))
     return read_parquet(spark, folders, schema)

@@ -54,6 +54,8 @@ class _OpenWriter:
 
     def output(self, accepted: Accepted) -> None: ...
 
+    def close(self) -> None: ...
+
     def acknowledge(
         self, accepted: Accepted, acknowledgement: Acknowledgement, outputs: Sequence[LeaseOutput]
     ) -> Acknowledged:

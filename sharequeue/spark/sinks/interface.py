@@ -56,7 +56,7 @@ class Accepted:
 
 
 class OpenSink(Protocol):
-    """A sink in one run. The calls come in this order, all but the first once a round."""
+    """A sink in one run. The calls come in this order, all but the first and the last once a round."""
 
     @property
     def stages(self) -> bool:
@@ -81,6 +81,10 @@ class OpenSink(Protocol):
         self, accepted: Accepted, acknowledgement: Acknowledgement, outputs: Sequence[LeaseOutput]
     ) -> Acknowledged:
         """Acknowledge a lease, and have its accepted rows count with that."""
+        ...
+
+    def close(self) -> None:
+        """Remove what was prepared and will not count: the run has ended, however it did, and holds nothing."""
         ...
 
 

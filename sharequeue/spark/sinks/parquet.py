@@ -38,6 +38,8 @@ class _OpenFiles:
 
     def stage(self, written: Written) -> None: ...
 
+    def close(self) -> None: ...
+
     def output(self, accepted: Accepted) -> LeaseOutput:
         sink, state = self.context.names.sink, self.context.state
         folder = lease_folder(self.context.settings, state, sink, accepted.lease.lease_id)

@@ -8,6 +8,8 @@ everything back. No row passes through the driver. Staging tables of leases that
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,6 +18,7 @@ import sqlalchemy as sa
 from psycopg2 import sql
 from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as fn
+from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.spark.contract import KEPT_COLUMNS
 from sharequeue.spark.outcomes.acknowledging import acknowledge
@@ -38,6 +41,11 @@ from sharequeue.spark.sinks.postgres_tables import (
 )
 from sharequeue.state import State
 from sharequeue.values import Acknowledged, LeaseOutput
+
+_log = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 10.0
+"""How long the end of a run waits for tasks that were cancelled, and still copy into staging tables."""
 
 Step = Literal["staged", "copied", "locked", "inserted", "acknowledged", "committed", "dropped"]
 
@@ -115,6 +123,8 @@ class OpenTable:
     columns: tuple[str, ...] = ()
     attempts: dict[int, dict[str, int]] = field(default_factory=dict)
     """What was copied: rows by attempt, by lease id."""
+    staged: set[int] = field(default_factory=set)
+    """Leases that have a staging table."""
     stages = True
 
     def output(self, accepted: Accepted) -> None:
@@ -172,6 +182,9 @@ class OpenTable:
     def copier(self, lease_ids: Iterable[int]) -> Copier:
         """Make the staging tables of these leases, empty, and return what fills them from any process."""
         statements: dict[int, str] = {}
+        lease_ids = list(lease_ids)
+        # Before they are made: an interrupt may come between the commit and the note of it.
+        self.staged.update(lease_ids)
         with self.context.state.transaction() as (connection, _):
             cursor = cursor_of(connection)
             columns = sql.SQL(", ").join(map(sql.Identifier, self.columns))
@@ -217,11 +230,34 @@ class OpenTable:
 
         acknowledged = acknowledge(state, lease, acknowledgement, [output, *outputs], around)
         on_step("committed")
-        if accepted.rows:
-            dropped(state, self.target.schema, self.staging_name(lease.lease_id))
+        self._drop(lease.lease_id)
         discard(self.context, accepted)
         on_step("dropped")
         return acknowledged
+
+    def close(self) -> None:
+        """Drop the staging tables of leases that were not acknowledged. Where tasks copy on for long, or the database
+        is lost, they are left to the sweep.
+        """
+        deadline = time.monotonic() + CLOSE_SECONDS
+        while self.staged and time.monotonic() < deadline:
+            try:
+                for lease_id in sorted(self.staged):
+                    if not self._drop(lease_id):
+                        break  # its task is being cancelled, and the tables of the others may be free then, too
+            except SQLAlchemyError as error:
+                _log.warning("staging tables could not be dropped: %s", error)
+                break
+        if self.staged:
+            _log.warning("%d staging tables are left to the sweep", len(self.staged))
+
+    def _drop(self, lease_id: int) -> bool:
+        if lease_id in self.staged and not dropped(
+            self.context.state, self.target.schema, self.staging_name(lease_id)
+        ):
+            return False
+        self.staged.discard(lease_id)
+        return True
 
     def _counts_already(self, connection: sa.Connection, lease_id: int) -> bool:
         """Return whether an earlier transaction of this lease was committed after all.

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from psycopg2 import sql
 from psycopg2.errors import LockNotAvailable
 
+from sharequeue.database.pool import connection_defaults
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.state import State
 
@@ -51,6 +52,7 @@ def connection_of(url: str) -> dict[str, Any]:
     """Return psycopg2's arguments for an SQLAlchemy URL."""
     parts = sa.make_url(url)
     given = {
+        **connection_defaults(url),
         **parts.query,
         "host": parts.host or parts.query.get("host"),
         "port": parts.port,

@@ -1,10 +1,23 @@
 -- An outage of the database ends no lock: while nobody could renew it, its time does not run.
 --
 -- The service writes a beat every second. When Postgres comes back after a crash, the first call that looks at lapsed locks
--- finds that Postgres was away since the last beat (was_away). It notes from when to when nothing could be renewed. The
+-- finds that Postgres was away since the last beat (was_away), or that no beat came for long (was_silent). It notes from when to when nothing could be renewed. The
 -- service notes the same after a silence of its own. A lock that was alive at the last beat, and that the outage would have
 -- ended, goes on afterwards with the time that it had left. A lock that was taken or renewed in the meantime does not: its
 -- holder could reach the database. Without a service there are no beats, and locks lapse by the clock alone.
+
+-- A standstill of Postgres (its processes stopped, its machine suspended) leaves no other trace than that beats are missing.
+-- Whoever looks at lapsed locks first, the service or a member that renews, finds a silence longer than this and notes it,
+-- once for each beat. A service that is dead looks the same: then a lock lasts once for the time it had left.
+create or replace function sharequeue_internal.longest_silence() returns interval
+language sql immutable parallel safe as $$ select pg_catalog.make_interval(secs => 10) $$;
+
+-- Whether a silence since a beat is to be noted: it is long, and it has not been noted yet.
+create or replace function sharequeue_internal.was_silent(p_beat sharequeue.service_beat) returns boolean
+language sql volatile as $$
+    select p_beat.outage_from is distinct from p_beat.beat_at
+        and sharequeue.clock() - p_beat.beat_at > sharequeue_internal.longest_silence()
+$$;
 
 -- How long holders have, after an outage, until they must have reached the database again; and how long before it a
 -- lock may have been taken or renewed without a beat having followed.
@@ -49,6 +62,11 @@ begin
         set outage_from = v_beat.beat_at, outage_until = v_at + sharequeue_internal.outage_margin(), beat_at = v_at,
             server_started_at = pg_postmaster_start_time();
         return v_at - v_beat.beat_at;
+    elsif not p_beat and sharequeue_internal.was_silent(v_beat) then
+        -- The beat stays as it is: the service has not been heard.
+        update sharequeue.service_beat
+        set outage_from = v_beat.beat_at, outage_until = v_at + sharequeue_internal.outage_margin();
+        return v_at - v_beat.beat_at;
     elsif p_beat then
         update sharequeue.service_beat set beat_at = v_at;
     end if;
@@ -67,7 +85,7 @@ begin
     if not found then
         return;
     end if;
-    if sharequeue_internal.was_away(v_beat) then
+    if sharequeue_internal.was_away(v_beat) or sharequeue_internal.was_silent(v_beat) then
         -- Skipped while another call has the row: it notes the same. A call that waited for the row might hold a
         -- share-partition that the other one waits for (30_state/lock_order.sql).
         perform from sharequeue.service_beat for no key update skip locked;
@@ -75,7 +93,7 @@ begin
             perform sharequeue_internal.note_outage(null, false);
         end if;
         select * into v_beat from sharequeue.service_beat;
-        if sharequeue_internal.was_away(v_beat) then
+        if sharequeue_internal.was_away(v_beat) or sharequeue_internal.was_silent(v_beat) then
             v_beat.outage_from := v_beat.beat_at;
             v_beat.outage_until := sharequeue.clock() + sharequeue_internal.outage_margin();
         end if;

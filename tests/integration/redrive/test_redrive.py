@@ -209,6 +209,10 @@ def test_the_command_shows_first_and_sends_with_execute(
     )
     assert [row["offset"] for row in json.loads(listed)] == [1, 2]
     assert json.loads(run("list", case.dead_letter_topic, "--output", "json", "--cause", "exceeded")) == []
+    ordinary = CliRunner().invoke(command, ["dlq", "list", case.topic, "-o", "json"])
+    assert json.loads(ordinary.stdout) == []
+    assert "3 records of" in ordinary.stderr
+    assert "are no dead letters" in ordinary.stderr
 
     wanted = ["redrive", case.dead_letter_topic, "--cause", "rejected", "--offsets", "0:0-1"]
     assert "a dry run: nothing was sent" in run(*wanted)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +26,8 @@ from sharequeue.spark import HandlerError, Pipeline, pipeline
 from sharequeue.spark.output.folders import lease_folder
 from sharequeue.state import State
 from tests.fix_pipelines import Produce
-from tests.fix_stack import MakeTopic
+from tests.fix_stack import REPOSITORY, MakeTopic
+from tests.waiting import wait_until
 
 
 def by_value(records: DataFrame) -> DataFrame:
@@ -140,9 +144,11 @@ def run_command(
 
 def test_the_command_runs_a_job(run_command: Callable[..., Result], job: Pipeline, state: State) -> None:
     """First on a few records, which takes nothing; then in earnest, with progress beside the result."""
-    tried = run_command("my_module:orders", "--dry-run", "2")
-    assert (tried.exit_code, state.figures.describe(job.group)) == (0, []), tried.output
-    assert "tried on 2 records" in tried.stdout
+    for arguments in (("my_module:orders", "--dry-run"), ("--dry-run", "my_module:orders")):
+        tried = run_command(*arguments, "--records", "2")
+        assert (tried.exit_code, state.figures.describe(job.group)) == (0, []), tried.output
+        assert "tried on 2 records" in tried.stdout
+    assert run_command("--records", "2", "my_module:orders").exit_code == 2
     done = run_command("my_module:orders", "-o", "json", "--max-rounds", "1")
     assert done.exit_code == 3, done.output  # the released one waits
     (line,) = done.stdout.splitlines()
@@ -185,6 +191,44 @@ def test_the_exit_code_says_what_is_left(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 130
+
+
+@pytest.mark.slow
+def test_ctrl_c_gives_everything_back(
+    surroundings: Settings, job: Pipeline, state: State, tmp_path: Path
+) -> None:
+    """SIGINT to `sharequeue run` in the middle of a Spark job: it ends with 130, holds nothing, and no record is a
+    suspect, nor is anybody a member."""
+    (tmp_path / "my_module.py").write_text(
+        "import time\nfrom pathlib import Path\nfrom pyspark.sql import functions as fn\n"
+        "from sharequeue.spark import pipeline\n\n"
+        f"@pipeline(group={job.group!r}, topics={list(job.topics)!r}, sink={job.sink!r}, try_empty=False)\n"
+        "def orders(records):\n"
+        "    def wait(offset):\n"
+        f"        Path({str(tmp_path / 'at-work')!r}).touch()\n        time.sleep(300)\n\n"
+        "    return records.withColumn('outcome', fn.udf(wait, 'string')('offset'))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sharequeue.cli", "run", "my_module:orders", "--no-progress"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        wait_until(lambda: (tmp_path / "at-work").exists() or process.poll() is not None, 120)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130, said
+    assert said.splitlines()[-1] == "Error: stopped"
+    statuses = state.figures.describe(job.group)
+    assert sum(each.available for each in statuses) == 6
+    assert {(each.acquired, each.highest_delivery_count) for each in statuses} == {(0, 1)}
+    leased = state.many.acquire([each.share_partition for each in statuses], "m", None, 10).leases
+    assert [(lease.suspects, lease.offsets.count) for lease in leased] == [(False, 4), (False, 2)]
 
 
 def test_what_is_wrong_with_a_job_is_one_line(run_command: Callable[..., Result]) -> None:

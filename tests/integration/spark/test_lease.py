@@ -149,6 +149,10 @@ def test_what_a_lease_cannot_be_made_of_is_said_at_once(leasing: Leasing) -> Non
         pass
     with pytest.raises(ValueError, match="at least one topic"), leasing([]):
         pass
+    with pytest.raises(
+        TypeError, match="max_records is '10', of type str: expected a whole number, 1 or more"
+    ):
+        leasing(["t"], max_records="10")
     with pytest.raises(ValueError, match="1 or more"), leasing(["t"], max_records=0):
         pass
 

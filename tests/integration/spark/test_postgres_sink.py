@@ -20,7 +20,7 @@ from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.spark.output.manifest import NotFiles, read_manifest, read_output
 from sharequeue.spark.sinks.interface import SinkContext, SinkRefused
-from sharequeue.spark.sinks.postgres import PostgresTable, StagingLost, Step
+from sharequeue.spark.sinks.postgres import OpenTable, PostgresTable, StagingLost, Step
 from sharequeue.spark.sinks.postgres_copy import Copier
 from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
@@ -39,6 +39,14 @@ COLUMNS = """
 def table(make_table: MakeTable) -> str:
     """Give a table for what is accepted."""
     return make_table(COLUMNS)
+
+
+def staging_of(database: Database, table: str) -> list[str]:
+    names = sa.text(
+        "select relname from pg_class where relname like 'sharequeue_staging%' and"
+        " relnamespace = to_regnamespace(:schema)"
+    )
+    return [row["relname"] for row in database.rows(names, schema=table.partition(".")[0])]
 
 
 def every_type(records: DataFrame) -> DataFrame:
@@ -236,6 +244,49 @@ def test_rows_that_are_not_all_there_are_not_acknowledged(
         )
     assert rows_of(database, table) == []
     assert state.figures.describe(group)[0].available == 30
+    assert staging_of(database, table) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_a_run_that_ends_early_leaves_no_staging_table(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    output_settings: Settings,
+    state: State,
+    database: Database,
+    table: str,
+    error: type[BaseException],
+) -> None:
+    """Cancelled or failed, it drops its own. What a kill leaves, the sweep drops."""
+    topic = make_topic(1)
+    produce(topic, 0, range(30))
+    holder = assigned(topic)
+
+    def end(step: Step) -> None:
+        if step == "copied":
+            assert staging_of(database, table)
+            raise error
+
+    job = job_of(group, topic, simple, destination=PostgresTable(table, on_step=end))
+    with pytest.raises(error):
+        run_job(job, holder)
+    assert staging_of(database, table) == []
+    assert state.figures.describe(group)[0].acquired == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OpenTable, "close", lambda self: None)
+        with pytest.raises(error):
+            run_job(job, holder)
+    left = staging_of(database, table)
+    assert left
+    would = sweep_outputs(spark, output_settings, state, job, dry_run=True)
+    assert {name for name in left if any(each.endswith(name) for each in would)} == set(left)
+    assert staging_of(database, table) == left
+    sweep_outputs(spark, output_settings, state, job)
+    assert staging_of(database, table) == []
 
 
 def test_a_copy_that_spark_did_not_count_is_left_behind(

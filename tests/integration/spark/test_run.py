@@ -22,7 +22,7 @@ from sharequeue.spark.job import ShareGroupJob, Summary
 from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.output.folders import SinkTaken, lease_folder
 from sharequeue.spark.output.lease_files import write_leases
-from sharequeue.spark.output.manifest import read_manifest, read_output
+from sharequeue.spark.output.manifest import NoSuchSink, read_manifest, read_output
 from sharequeue.spark.pipeline import pipeline
 from sharequeue.spark.reading.frame import leased_records
 from sharequeue.spark.report import Progress
@@ -398,8 +398,27 @@ def test_no_round_begins_when_the_time_is_up(
 
 def test_nothing_acknowledged_is_an_empty_output(spark: SparkSession, state: State, group: str) -> None:
     assert read_manifest(state, group, "sink") == ()
-    assert read_output(spark, state, group, "sink", "offset long").columns == ["offset"]
-    assert read_output(spark, state, group, "sink").count() == 0
+    assert read_output(spark, state, group, "sink", "offset long", known=["sink"]).columns == ["offset"]
+    assert read_output(spark, state, group, "sink", known=["sink"]).count() == 0
+
+
+def test_a_sink_that_never_had_an_output_is_named(
+    spark: SparkSession,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    group: str,
+) -> None:
+    """A typo is no empty output. A sink that counts, and has no accepted row, is one."""
+    topic = make_topic(1)
+    produce(topic, 0, range(3))
+    job = job_of(group, topic, all_accepted)
+    run_job(job, assigned(topic))
+    with pytest.raises(NoSuchSink, match=f"Did you mean {job.sink}"):
+        read_output(spark, state, group, job.sink + "x")
+    assert read_output(spark, state, group, job.exceptions_sink).count() == 0
 
 
 def _nothing_happened(state: State, group: str, available: int) -> None:

@@ -117,6 +117,7 @@ def test_locks_stand_still_while_the_database_is_away(state: State, at: SharePar
     assert {each.member_id for each in state.figures.leases("g")} == {"m", "other"}
     state.renew(lease)
     pass_time(state.database, 31)
+    state.administration.beat()
     assert state.sweep().leases == 2
     assert state.figures.verify() == []
 
@@ -136,6 +137,7 @@ def test_an_outage_is_made_up_for_once(state: State, at: SharePartition) -> None
     made_up = expiry(state) - before
     assert timedelta(seconds=100) <= made_up < timedelta(seconds=110)
     pass_time(state.database, 40)
+    state.administration.beat()
     assert state.sweep().leases == 1
 
 
@@ -154,6 +156,35 @@ def test_a_silent_service_makes_up_for_its_silence(state: State, at: SharePartit
     assert timedelta(hours=1) <= outage < timedelta(hours=1, minutes=1)
     assert state.sweep().leases == 0
     assert state.renew(later) > state.now()
+
+
+def test_a_standstill_that_a_member_sees_before_the_service(state: State, at: SharePartition) -> None:
+    """Postgres is stopped for a minute and goes on: a renewal that waited comes before the service's round. No lock
+    is ended by it, of this member or of another. That of a holder who is gone lapses after the time it had left."""
+    state.administration.beat()
+    renewed = take(state, at, 10, "fan_out")
+    gone = state.acquire(at, "gone", None, 10)
+    assert gone is not None
+    pass_time(state.database, 60)
+    assert state.renew(renewed) > state.now()
+    held = {row.member_id: row.seconds_left for row in state.figures.leases("g")}
+    assert held.keys() == {"m", "gone"}
+    assert 25 < held["gone"] < 40
+    pass_time(state.database, 20)
+    state.renew(renewed)
+    pass_time(state.database, 20)
+    assert [row.member_id for row in state.figures.leases("g") if row.seconds_left > 0] == ["m"]
+    assert state.sweep().leases == 1
+    assert state.figures.verify() == []
+
+
+def test_the_death_of_the_service_lengthens_a_lock_once(state: State, at: SharePartition) -> None:
+    """It looks like a standstill. What is leased afterwards lapses by the clock."""
+    state.administration.beat()
+    pass_time(state.database, 60)
+    assert state.acquire(at, "m", None, 10) is not None
+    pass_time(state.database, 31)
+    assert state.sweep().leases == 1
 
 
 def test_a_service_that_starts_makes_up_before_it_sweeps(
@@ -323,5 +354,6 @@ def test_a_lock_survives_the_kill_of_one_backend(stack_home: Path) -> None:
         outage = state.administration.beat()
         assert outage is None, "noted already, once"
         pass_time(state.database, 120)
+        state.administration.beat()
         assert state.sweep().leases == 1
         assert state.figures.verify() == []

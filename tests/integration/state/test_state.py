@@ -168,8 +168,8 @@ def test_an_output_counts_only_with_its_acknowledgement(state: State, at: ShareP
 
 
 def test_retention_that_overtakes_the_window_is_counted(state: State, at: SharePartition) -> None:
-    """The log start moves SPSO; what nobody had finished is counted as lost, once, what is leased among it. That may
-    still be acknowledged, and then changes nothing."""
+    """The log start moves SPSO; what nobody had finished is counted as lost, once, what is leased among it. What
+    its holder accepts then was processed in time, and is lost no longer."""
     lease = acquired(state, at, 100)
     state.acknowledge(lease, {ACCEPT: OffsetSet.of((10, 20)), RELEASE: OffsetSet.of((20, 30))})
     assert state.observe(at, "id", 200, 1000, 1000) == "active"
@@ -178,7 +178,8 @@ def test_retention_that_overtakes_the_window_is_counted(state: State, at: ShareP
     assert state.observe(at, "id", 210, 1000, 1000) == "active"
     assert state.figures.describe("g")[0].lost_records == 10 + 80 + 110
     result = state.acknowledge(lease, {ACCEPT: OffsetSet.of((0, 10), (30, 100))})
-    assert (result.accepted, result.spso) == (0, 210)
+    assert (result.accepted, result.spso) == (80, 210)
+    assert state.figures.describe("g")[0].lost_records == 10 + 110
     assert state.figures.leases("g") == []
     assert state.figures.verify() == []
 

@@ -1,0 +1,46 @@
+"""A member whose heartbeats fail goes on trying, and is told when its session must have ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sharequeue.groups.membership import Membership
+from tests.waiting import wait_until
+
+ANSWER = {
+    "member_epoch": 1,
+    "heartbeat_interval_ms": 10,
+    "session_timeout_ms": 400,
+    "assignment": {"topic_partitions": [{"topic_name": "t", "partitions": [0]}]},
+}
+
+
+def test_no_error_ends_the_heartbeats_and_a_lost_session_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also an error that nobody thought of: a reply without an epoch. Once the service answers, all is as before;
+    when it does not for a session, `lost` is set, and the heartbeats still go on."""
+    replies: list[dict[str, Any]] = [ANSWER]
+    sent = 0
+
+    def send(self: Membership, epoch: int, **_: object) -> dict[str, Any]:
+        nonlocal sent
+        sent += 1
+        return replies[0]
+
+    monkeypatch.setattr(Membership, "_send", send)
+    with Membership("http://127.0.0.1:1", "g", ["t"]) as member:
+        assert [str(at.topic) for at in member.join()] == ["t"]
+        replies[0] = {}
+        before = sent
+        wait_until(lambda: sent > before + 2)
+        replies[0] = ANSWER | {"member_epoch": 2}
+        wait_until(lambda: member.member_epoch == 2)
+        assert not member.lost.is_set()
+        replies[0] = {}
+        assert member.lost.wait(10)
+        assert member.lost_reason is not None
+        assert "no heartbeat was answered" in member.lost_reason
+        assert member.assignment == []
+        before = sent
+        wait_until(lambda: sent > before + 2)
