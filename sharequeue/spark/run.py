@@ -69,9 +69,9 @@ def run_rounds(
     own, as `isolation_level` is. `only` names partitions, such as `orders-0`: of those that are assigned to the
     member it then leases from these alone, and the report names the others. Raises TypeError for a number that is
     none, ValueError for a budget below one record, UnknownTopicOrPartition for a topic or partition that is not
-    there, what the handler, Spark, the state or the broker raised, HandlerError, MostFailed, LockLost, and SinkRefused;
-    everything held has then been given back, with its deliveries unless a task of Spark's had run and left it without
-    an outcome.
+    there, what the handler, Spark, the state or the broker raised, HandlerError, MostFailed, LockLost, and
+    SinkRefused; everything held has then been given back, with its deliveries unless a task of Spark's had run and
+    left it without an outcome.
     """
     max_records = whole_number("max_records", max_records, 1)
     max_rounds = None if max_rounds is None else whole_number("max_rounds", max_rounds, 0)
