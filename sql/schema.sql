@@ -767,6 +767,9 @@ CREATE FUNCTION sharequeue_internal.lock_share_partition(p_group_id text, p_topi
 CREATE FUNCTION sharequeue_internal.lock_share_partitions(p_group_id text, p_topics text[], p_partitions integer[], VARIADIC p_lengths integer[]) RETURNS boolean[]
     LANGUAGE plpgsql;
 
+CREATE FUNCTION sharequeue_internal.longest_silence() RETURNS interval
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION sharequeue_internal.max_runs() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -911,6 +914,9 @@ WITH (fillfactor='50');
 
 CREATE FUNCTION sharequeue_internal.was_away(p_beat sharequeue.service_beat) RETURNS boolean
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION sharequeue_internal.was_silent(p_beat sharequeue.service_beat) RETURNS boolean
+    LANGUAGE sql;
 
 CREATE FUNCTION sharequeue_internal.within_bounds(p_own text, p_service integer[]) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
