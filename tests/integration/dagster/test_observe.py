@@ -39,12 +39,13 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 @pytest.fixture
-def tick(private_database: Database, instance: dg.DagsterInstance) -> Tick:
+def tick(private_database: Database, instance: dg.DagsterInstance, settings: Settings) -> Tick:
     """Give a function that is one tick, whose events the instance gets; the cursor lasts."""
     kept: list[str | None] = [None]
 
     def look(**given: Any) -> Any:
-        resources = {"queue": SimpleNamespace(database=private_database)}
+        home = SettingsResource(home=str(settings.home))
+        resources = {"queue": SimpleNamespace(database=private_database, settings=home)}
         group = share_group("g", **{"topics": ["t"], **given})
         with dg.build_sensor_context(instance, kept[0], resources=resources) as context:
             answer = observe_sensor(group, OBSERVED)(context)

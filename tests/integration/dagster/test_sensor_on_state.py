@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import dagster as dg
@@ -19,12 +20,13 @@ from dagster._core.remote_origin import (
 )
 
 from sharequeue.dagster.definitions import share_group_defs
+from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.sensors import lag_sensor
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.database import Database
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.groups.service_leases import hear_replica
-from sharequeue.state import State
+from sharequeue.state import State, waiting_work
 from sharequeue.values import AcknowledgeType, Lease, SharePartition
 from tests.fix_dagster import share_group
 from tests.waiting import pass_time
@@ -262,6 +264,40 @@ def test_one_backlog_has_one_run(case: Case) -> None:
 
 def _ended(run: dg.DagsterRun) -> dg.DagsterEvent:
     return dg.DagsterEvent(dg.DagsterEventType.RUN_SUCCESS.value, run.job_name)
+
+
+def test_a_state_that_does_not_answer_is_a_line(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A statement that takes too long is ended, the tick says so, and the next one does not even ask."""
+    monkeypatch.setattr(waiting_work, "STATEMENT_TIMEOUT_MS", 50)
+    with case.database.transaction() as connection:
+        connection.exec_driver_sql("lock table sharequeue.share_partitions in access exclusive mode")
+        assert "canceling statement due to statement timeout; next attempt in 60 s" in str(case.said())
+    assert "the state could not be read" in str(case.said())
+    case.cursor = None
+    assert case.said() is None
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("postgresql+psycopg2://nobody@127.0.0.1:9/nothing", "connection to server at"),
+        ("", "SHAREQUEUE_DATABASE_URL"),
+    ],
+)
+def test_without_a_server_or_an_address_no_tick_fails(
+    url: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the resource that a code location has: nothing is opened before the sensor asks."""
+    monkeypatch.setenv("SHAREQUEUE_DATABASE_URL", url)
+    queue = StateResource(settings=SettingsResource(home=str(tmp_path)))
+    with (
+        dg.DagsterInstance.ephemeral() as instance,
+        dg.build_sensor_context(instance, resources={"queue": queue}) as context,
+    ):
+        data = lag_sensor(GROUP, MADE).evaluate_tick(context)
+    assert data.skip_message is not None
+    assert data.skip_message.startswith("the state cannot be read: ")
+    assert says in data.skip_message
 
 
 def test_no_sensor_is_on_by_itself() -> None:
