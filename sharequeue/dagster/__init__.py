@@ -12,7 +12,7 @@ Needs the extra `dagster`. Importing it loads Dagster, and neither Spark nor Gre
 
 from sharequeue.extras import require
 
-require("dagster", "dagster", "great_expectations", "matplotlib")
+require("dagster", "dagster", "great_expectations")
 
 from sharequeue.dagster.assets.accepted import Processing
 from sharequeue.dagster.component import ShareGroupComponent

@@ -1,21 +1,22 @@
 """What does a report on a share group show in Dagster?
 
-The numbers that Dagster plots over time (flat keys, one unit each, the same at every materialization), a
-table and a picture. The figures are those of ``State.figures``, the picture of lag is drawn from the history in
-Postgres; nothing is computed here that SQL already computes.
+First a link to the page, then the numbers that Dagster plots over time (flat keys, one unit each, the same at every
+materialization; what is not known is null), then pictures that are short enough to be shown where they stand, and
+tables last. Figures and history are read from Postgres; nothing is computed here that SQL already computes.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from sharequeue.dagster import plots
 from sharequeue.deadletters.writer import DeadLetterReport
+from sharequeue.reporting import small
+from sharequeue.reporting.drawing import CAUSE_COLOURS
+from sharequeue.state.group_report import CausesOfDay, GroupFigures, GroupReport
 from sharequeue.state.journal import Day
-from sharequeue.state.reports import SharePartitionReport
 from sharequeue.values import ArchivedRun, DeliveryCount, SharePartitionStatus
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 Metadata = dict[str, Any]
 
+CAUSES = ("rejected", "exceeded")
 OUTCOMES = ("accepted", "rejected", "exceeded", "gap")
 
 _ROUND_COLUMNS = ("number", "leased", "accepted", "released", "rejected", "exhausted", "gaps", "lost", "lag")
@@ -37,12 +39,26 @@ _STATUS_COLUMNS = {
     "log_end": "int",
     "lag": "int",
     "in_flight": "int",
+    "delivery_complete_count": "int",
     "available": "int",
     "acquired": "int",
     "archiving": "int",
     "lost_records": "int",
     "highest_delivery_count": "int",
 }
+_STUCK_COLUMNS = {
+    "lease_id": "int",
+    "topic": "string",
+    "partition": "int",
+    "member_id": "string",
+    "records": "int",
+    "held_seconds": "float",
+    "reason": "string",
+}
+MOST_ROWS = 200
+"""Of a table with a row for each share-partition, those that lag most; the page and the views have more."""
+MOST_PARTITIONS = 50
+"""SPSO is a number of its own, for Dagster to plot, where there are at most so many share-partitions."""
 _DAY_COLUMNS = {
     "day": "string",
     "topic": "string",
@@ -90,8 +106,11 @@ def run(report: "RunReport") -> Metadata:
     }
 
 
-def dead_letters(report: DeadLetterReport, written: Sequence[ArchivedRun]) -> Metadata:
-    """What was written since the last report, by whomever; what this drain did of it; what is held, and why."""
+def dead_letters(
+    report: DeadLetterReport, written: Sequence[ArchivedRun], history: Sequence[CausesOfDay] = ()
+) -> Metadata:
+    """What was written since the last report, by whomever; what this drain did of it; what is held, and why; and the
+    causes of the last days."""
     held = [
         dg.TableRecord({"share_partition": str(h.share_partition), "records": h.records, "reason": h.reason})
         for h in report.held
@@ -116,7 +135,16 @@ def dead_letters(report: DeadLetterReport, written: Sequence[ArchivedRun]) -> Me
         "resumed_records": report.resumed,
         "dropped_records": sum(run.offsets.count for run in written if run.dropped),
         "held_records": sum(h.records for h in report.held),
+        **{
+            f"{cause}_records": sum(
+                run.offsets.count for run in written if run.cause == cause and not run.dropped
+            )
+            for cause in CAUSES
+        },
         "drain_seconds": round(report.seconds, 3),
+        "causes_over_time": dg.MetadataValue.md(
+            small.columns(_by_day(history), CAUSE_COLOURS, unit="by day, in the last 30 days")
+        ),
         "by_cause": dg.MetadataValue.table(
             records=causes,
             schema=dg.TableSchema(
@@ -132,29 +160,44 @@ def dead_letters(report: DeadLetterReport, written: Sequence[ArchivedRun]) -> Me
     }
 
 
-def spso_and_lag(
-    statuses: Sequence[SharePartitionStatus], history: Sequence[SharePartitionReport], days: Sequence[Day]
-) -> Metadata:
-    """Lag and what is in flight in records, SPSO per partition in offsets, as a table; lag over time, and what the
-    days that are over have brought."""
+def spso_and_lag(report: GroupReport, days: Sequence[Day]) -> Metadata:
+    """Where the group stands in numbers; how it came there in pictures; its share-partitions, stuck leases, and what
+    the days that are over have brought in tables."""
+    lag = [(moment.at, float(moment.lag)) for moment in report.moments]
+    widest = max(report.windows, key=lambda window: window.speo - window.spso, default=None)
+    most_lag = sorted(report.statuses, key=lambda status: -status.lag)[:MOST_ROWS]
     return {
-        **figures(statuses),
-        "share_partitions": table(statuses, _STATUS_COLUMNS),
+        **figures(report.statuses, report.figures),
+        "lag_over_time": dg.MetadataValue.md(small.line(lag, unit="records in the last 24 hours")),
+        "throughput_over_time": dg.MetadataValue.md(
+            small.line(report.rates(), unit="records a second in the last 24 hours")
+        ),
+        "in_flight_window": dg.MetadataValue.md(small.strip(widest)),
+        "share_partitions": table(most_lag, _STATUS_COLUMNS),
+        "stuck": table(report.stuck, _STUCK_COLUMNS),
         "by_day": table(days, _DAY_COLUMNS),
-        "lag_over_time": plots.lines(_lag(history), title="Lag per partition", unit="records"),
     }
 
 
-def figures(statuses: Sequence[SharePartitionStatus]) -> dict[str, int]:
+def figures(statuses: Sequence[SharePartitionStatus], group: GroupFigures) -> dict[str, int | float | None]:
     """The numbers of the report on SPSO and lag, which Dagster plots: the same ones from a run and from a sensor."""
     return {
-        "lag_records": sum(s.lag for s in statuses),
-        "in_flight_records": sum(s.in_flight for s in statuses),
-        "available_records": sum(s.available for s in statuses),
-        "acquired_records": sum(s.acquired for s in statuses),
-        "archiving_records": sum(s.archiving for s in statuses),
-        "lost_records": sum(s.lost_records for s in statuses),
-        **{f"spso_{s.topic}_{s.partition}_offset": s.spso for s in statuses},
+        "lag_records": group.lag,
+        "in_flight_records": group.in_flight,
+        "available_records": group.available,
+        "acquired_records": group.acquired,
+        "archiving_records": group.archiving,
+        "delivery_complete_records": group.delivery_complete_count,
+        "lost_records": group.lost_records,
+        "throughput_records_per_second": _rounded(group.throughput),
+        "time_to_drain_seconds": _rounded(group.time_to_drain_seconds),
+        "oldest_age_seconds": _rounded(group.oldest_age_seconds),
+        "stuck_leases": group.stuck_leases,
+        **(
+            {f"spso_{s.topic}_{s.partition}_offset": s.spso for s in statuses}
+            if len(statuses) <= MOST_PARTITIONS
+            else {}
+        ),
     }
 
 
@@ -166,10 +209,12 @@ def delivery_counts(counts: Sequence[DeliveryCount]) -> Metadata:
         **{f"{outcome}_records": records for outcome, records in ended.items()},
         "highest_delivery_count": max((c.delivery_count for c in counts), default=0),
         "deliveries_per_record": round(deliveries / sum(ended.values()), 4) if counts else 0.0,
-        "delivery_counts": table(counts, _COUNT_COLUMNS),
-        "histogram": plots.bars(
-            histogram(counts), title="Deliveries until a record ended", across="delivery count"
+        "histogram": dg.MetadataValue.md(
+            small.bars(
+                _over_outcomes(counts), unit="deliveries (records at each delivery count, logarithmic)"
+            )
         ),
+        "delivery_counts": table(counts, _COUNT_COLUMNS),
     }
 
 
@@ -219,8 +264,21 @@ def _cell(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date) else value
 
 
-def _lag(history: Sequence[SharePartitionReport]) -> dict[str, list[tuple[datetime, int]]]:
-    series: dict[str, list[tuple[datetime, int]]] = defaultdict(list)
-    for report in history:
-        series[f"{report.topic}-{report.partition}"].append((report.reported_at, report.lag))
-    return series
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(float(value), 3)
+
+
+def _over_outcomes(counts: Sequence[DeliveryCount]) -> dict[int, int]:
+    summed: Counter[int] = Counter()
+    for count in counts:
+        summed[count.delivery_count] += count.records
+    return dict(summed)
+
+
+def _by_day(causes: Sequence[CausesOfDay]) -> list[dict[str, int]]:
+    """A column for each day that had dead letters, those that were dropped apart."""
+    days: dict[date, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for each in causes:
+        days[each.day][each.cause] += each.written_records
+        days[each.day]["dropped"] += each.dropped_records
+    return [dict(days[day]) for day in sorted(days)]

@@ -71,6 +71,28 @@ def bars(counts: Mapping[int, int], *, unit: str) -> str:
     return _fitting(drawn, f"{words} {unit}", min(30, last))
 
 
+def columns(groups: Sequence[Mapping[str, int]], colours: Mapping[str, str], *, unit: str) -> str:
+    """Markdown: a column for each group, its parts on each other in their colours; the sums in words."""
+    if not groups:
+        return "none"
+    highest = max(sum(parts.values()) for parts in groups)
+    sums = {name: sum(parts.get(name, 0) for parts in groups) for name in colours}
+
+    def drawn(detail: int) -> str:
+        wide, paths = _WIDTH // detail, dict.fromkeys(colours, "")
+        for index, parts in enumerate(groups[-detail:]):
+            bottom = _HEIGHT
+            for name in colours:
+                if count := parts.get(name, 0):
+                    tall = max(2, round((_HEIGHT - 6) * count / highest))
+                    paths[name] += f"M{index * wide} {bottom}v-{tall}h{max(1, wide - 2)}v{tall}z"
+                    bottom -= tall
+        return "".join(f"<path fill='{colours[name]}' d='{path}'/>" for name, path in paths.items() if path)
+
+    words = ", ".join(f"{number(records)} {name}" for name, records in sums.items() if records)
+    return _fitting(drawn, f"{words} {unit}", len(groups))
+
+
 def strip(window: Window | None) -> str:
     """Markdown: the in-flight window of a share-partition, with its numbers in words."""
     if window is None:

@@ -11,7 +11,7 @@ import pytest
 EXTRAS = {
     "service": ("starlette", "uvicorn", "prometheus_client"),
     "spark": ("pyspark", "pandas"),
-    "dagster": ("dagster", "great_expectations", "matplotlib"),
+    "dagster": ("dagster", "great_expectations"),
 }
 WITHOUT = textwrap.dedent(
     """

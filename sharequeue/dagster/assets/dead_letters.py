@@ -10,6 +10,7 @@ from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.groups.configs import GroupConfigs
+from sharequeue.state.group_report import read_causes
 
 WRITTEN_UNTIL = "written_until"
 """The metadata key of the time up to which a materialization reports."""
@@ -41,7 +42,7 @@ def dead_letters_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
         until = max((run.written_at for run in written), default=since)
         return dg.MaterializeResult(
             metadata={
-                **reports.dead_letters(report, written),
+                **reports.dead_letters(report, written, read_causes(queue.database, group.group)),
                 **({} if until is None else {WRITTEN_UNTIL: dg.MetadataValue.timestamp(until)}),
             }
         )

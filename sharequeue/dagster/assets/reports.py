@@ -1,6 +1,8 @@
 """The assets `spso_and_lag` and `delivery_counts`: where the group stands, from Postgres alone."""
 
+from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 import dagster as dg
 
@@ -8,11 +10,11 @@ from sharequeue.dagster import reports
 from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.database import Database
-from sharequeue.state.figures import Figures
+from sharequeue.reporting.files import page_path, write_page
+from sharequeue.settings import Settings
+from sharequeue.state.group_report import read_report
 from sharequeue.state.journal import Journal
-from sharequeue.state.reports import Reports
 
-HISTORY_REPORTS = 200
 REPORTED_DAYS = 200
 """Rows, one a share-partition and day: seven weeks of four partitions."""
 
@@ -23,16 +25,29 @@ def spso_and_lag_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefini
     @dg.multi_asset(specs=[spec], name=f"{group.name}_spso_and_lag")
     def spso_and_lag(queue: StateResource) -> Any:
         queue.reports.record(group.group, duration(group.automation.observe.keep))
-        return dg.MaterializeResult(metadata=standing(queue.database, group))
+        return dg.MaterializeResult(metadata=standing(queue.database, group, queue.settings.load()))
 
     return spso_and_lag
 
 
-def standing(database: Database, group: ShareGroup) -> reports.Metadata:
-    """Where the group stands, how it came there, and what each day has brought."""
-    history = Reports(database).history(group.group, HISTORY_REPORTS)
+def standing(database: Database, group: ShareGroup, settings: Settings) -> reports.Metadata:
+    """Where the group stands, how it came there, and what each day has brought. It writes the day's page, too."""
+    report = read_report(database, group.group)
     days = Journal(database).days(group.group)[-REPORTED_DAYS:]
-    return reports.spso_and_lag(Figures(database).describe(group.group), history, days)
+    try:
+        file: dg.MetadataValue[Any] = dg.MetadataValue.path(str(write_page(settings, report)))
+    except OSError as error:
+        # The figures count, also where the disk is full.
+        file = dg.MetadataValue.text(f"the page could not be written: {error}")
+    return {**link(settings, group, report.at), "report_file": file, **reports.spso_and_lag(report, days)}
+
+
+def link(settings: Settings, group: ShareGroup, at: datetime) -> reports.Metadata:
+    """Where the page can be read: at the service, which makes it anew for each reader; else the day's file."""
+    if settings.knows("service_url"):
+        return {"report": dg.MetadataValue.url(f"{settings.service_url}/v1/reports/{quote(group.group)}")}
+    file = page_path(settings, group.group, at.astimezone(UTC).date())
+    return {"report": dg.MetadataValue.url(file.as_uri())}
 
 
 def delivery_counts_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefinition:
@@ -40,9 +55,9 @@ def delivery_counts_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDef
 
     @dg.multi_asset(specs=[spec], name=f"{group.name}_delivery_counts")
     def delivery_counts(queue: StateResource) -> Any:
-        return dg.MaterializeResult(
-            metadata=reports.delivery_counts(queue.state.figures.delivery_counts(group.group))
-        )
+        counts = queue.state.figures.delivery_counts(group.group)
+        at_page = link(queue.settings.load(), group, queue.state.now())
+        return dg.MaterializeResult(metadata={**at_page, **reports.delivery_counts(counts)})
 
     return delivery_counts
 
