@@ -1,8 +1,9 @@
 """What does a report on a share group show in Dagster?
 
-First a link to the page, then the numbers that Dagster plots over time (flat keys, one unit each, the same at every
-materialization; what is not known is null), then pictures that are short enough to be shown where they stand, and
-tables last. Figures and history are read from Postgres; nothing is computed here that SQL already computes.
+First a link to the page and the numbers that matter most, then pictures that are short enough to be shown where they
+stand, then the other numbers, and tables last: Dagster keeps this order. It plots numbers over time: flat keys, one
+unit each, the same at every materialization; what is not known is null. Figures and history are read from Postgres;
+nothing is computed here that SQL already computes.
 """
 
 from collections import Counter, defaultdict
@@ -55,6 +56,8 @@ _STUCK_COLUMNS = {
     "held_seconds": "float",
     "reason": "string",
 }
+HEADLINES = 6
+"""Numbers that stand before the pictures, the others after them."""
 MOST_ROWS = 200
 """Of a table with a row for each share-partition, those that lag most; the page and the views have more."""
 MOST_PARTITIONS = 50
@@ -166,13 +169,15 @@ def spso_and_lag(report: GroupReport, days: Sequence[Day]) -> Metadata:
     lag = [(moment.at, float(moment.lag)) for moment in report.moments]
     widest = max(report.windows, key=lambda window: window.speo - window.spso, default=None)
     most_lag = sorted(report.statuses, key=lambda status: -status.lag)[:MOST_ROWS]
+    numbers = figures(report.statuses, report.figures)
     return {
-        **figures(report.statuses, report.figures),
+        **dict(list(numbers.items())[:HEADLINES]),
         "lag_over_time": dg.MetadataValue.md(small.line(lag, unit="records in the last 24 hours")),
         "throughput_over_time": dg.MetadataValue.md(
             small.line(report.rates(), unit="records a second in the last 24 hours")
         ),
         "in_flight_window": dg.MetadataValue.md(small.strip(widest)),
+        **numbers,
         "share_partitions": table(most_lag, _STATUS_COLUMNS),
         "stuck": table(report.stuck, _STUCK_COLUMNS),
         "by_day": table(days, _DAY_COLUMNS),
@@ -184,15 +189,15 @@ def figures(statuses: Sequence[SharePartitionStatus], group: GroupFigures) -> di
     return {
         "lag_records": group.lag,
         "in_flight_records": group.in_flight,
+        "throughput_records_per_second": _rounded(group.throughput),
+        "time_to_drain_seconds": _rounded(group.time_to_drain_seconds),
+        "oldest_age_seconds": _rounded(group.oldest_age_seconds),
+        "stuck_leases": group.stuck_leases,
         "available_records": group.available,
         "acquired_records": group.acquired,
         "archiving_records": group.archiving,
         "delivery_complete_records": group.delivery_complete_count,
         "lost_records": group.lost_records,
-        "throughput_records_per_second": _rounded(group.throughput),
-        "time_to_drain_seconds": _rounded(group.time_to_drain_seconds),
-        "oldest_age_seconds": _rounded(group.oldest_age_seconds),
-        "stuck_leases": group.stuck_leases,
         **(
             {f"spso_{s.topic}_{s.partition}_offset": s.spso for s in statuses}
             if len(statuses) <= MOST_PARTITIONS

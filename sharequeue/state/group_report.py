@@ -31,7 +31,8 @@ MOST_STUCK = 100
 class GroupFigures:
     """A share group in records, seconds, and records a second; the view ``group_figures``.
 
-    ``finished_records`` ended in the last ``window_seconds``, an hour at most. None is what is not known.
+    ``finished_records`` ended in the last ``window_seconds``, an hour at most: since the first report in it, or since
+    the group's share-partitions came to life. None is what is not known.
     """
 
     group_id: str

@@ -1,7 +1,7 @@
 -- The figures of each share group, as of now. finished_records are those that ended since the oldest report of the last
--- hour, window_seconds ago; throughput is that a second, and time_to_drain_seconds how long the lag takes at that rate.
--- They are null where they are not known: without such a report, and the last two also where nothing ended. Nothing that
--- lags takes no time. oldest_age_seconds is that of oldest_records.
+-- hour, or since a share-partition came to life in that hour, window_seconds ago; throughput is that a second, and
+-- time_to_drain_seconds how long the lag takes at that rate. They are null where they are not known: without either, and
+-- the last two also where nothing ended. No lag takes no time. oldest_age_seconds is that of oldest_records.
 create or replace view sharequeue.group_figures as
 select f.group_id, f.share_partitions, f.lag, f.in_flight, f.available, f.acquired, f.archiving, f.waiting,
     f.delivery_complete_count, f.lost_records, f.accepted, f.rejected, f.exhausted, f.gap, f.leases, f.stuck_leases,
@@ -26,13 +26,21 @@ from (
     from sharequeue.share_groups g
     left join sharequeue.share_partition_status s using (group_id)
     left join lateral (
-        select h.reported_at, (
-            select coalesce(sum(c.records), 0) from sharequeue.delivery_count_history c
-            where c.share_partition_id = h.share_partition_id and c.reported_at = h.reported_at) as ended
-        from sharequeue.share_partition_history h
-        where h.share_partition_id = s.share_partition_id
-            and h.reported_at between sharequeue.clock() - interval '1 hour' and sharequeue.clock() - interval '1 second'
-        order by h.reported_at limit 1
+        select e.reported_at, e.ended from (
+            select h.reported_at, (
+                select coalesce(sum(c.records), 0) from sharequeue.delivery_count_history c
+                where c.share_partition_id = h.share_partition_id and c.reported_at = h.reported_at) as ended
+            from sharequeue.share_partition_history h
+            where h.share_partition_id = s.share_partition_id
+                and h.reported_at between sharequeue.clock() - interval '1 hour'
+                    and sharequeue.clock() - interval '1 second'
+            union all
+            select j.at, 0
+            from sharequeue.journal_snapshots n join sharequeue.journal j using (share_partition_id, journal_id)
+            where n.share_partition_id = s.share_partition_id and j.kind = 'initialized'
+                and n.taken_at between sharequeue.clock() - interval '1 hour' and sharequeue.clock() - interval '1 second'
+        ) as e
+        order by e.reported_at limit 1
     ) as b on true
     group by g.group_id
 ) as f;

@@ -40,6 +40,7 @@ def test_throughput_and_time_to_drain(private_database: Database, at: ShareParti
     reports has its own rate."""
     state, reports = State(private_database), Reports(private_database)
     assert read_figures(private_database, at.group_id).throughput is None
+    pass_time(private_database, 3700)  # It came to life more than an hour ago.
     reports.record(at.group_id)
     pass_time(private_database, 50)
     work(state, at, 100, ACCEPT=(0, 90), REJECT=(90, 100))
@@ -67,6 +68,15 @@ def test_throughput_and_time_to_drain(private_database: Database, at: ShareParti
     pass_time(private_database, 100)
     figures = read_figures(private_database, at.group_id)
     assert (figures.finished_records, figures.throughput, figures.time_to_drain_seconds) == (0, None, None)
+
+
+def test_throughput_of_a_first_run(private_database: Database, at: SharePartition) -> None:
+    """Before any report, it counts from when the share-partitions came to life."""
+    pass_time(private_database, 20)
+    work(State(private_database), at, 100, ACCEPT=(0, 100))
+    figures = read_figures(private_database, at.group_id)
+    assert (figures.finished_records, figures.window_seconds) == (100, pytest.approx(20, abs=5))
+    assert figures.throughput == pytest.approx(5, rel=0.25)
 
 
 def test_the_window_is_that_of_the_state(private_database: Database, at: SharePartition) -> None:
