@@ -16,7 +16,7 @@ PYTEST_ARGS ?=
 # Two at a time, a file of tests whole. Three are no faster on two cores.
 PYTEST_WORKERS ?= 2
 
-.PHONY: help demo test test/deep up down status ui reset doctor check format bench docs
+.PHONY: help demo test test/deep up down status ui reset doctor check format bench docs pictures
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z/-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ bench: $(READY) ## run the benchmarks, each a question with a table
 docs: $(DOCS)/.ready ## build the documentation as a site in dist/site
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
 	@echo "dist/site/index.html"
+
+pictures: $(READY) ## take pictures of a running `make ui` and of its report, with Chromium, into docs/pictures
+	@$(BIN)/python -m orchestration.pictures
 
 $(DOCS)/.ready: pyproject.toml | $(READY)
 	@$(BIN)/python -m venv $(DOCS)

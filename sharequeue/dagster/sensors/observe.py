@@ -25,6 +25,7 @@ from sharequeue.dagster.sensors.outages import keep, waiting_out
 from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.names import listed
 from sharequeue.state import State
+from sharequeue.state.group_report import read_figures
 from sharequeue.state.reports import Reports
 from sharequeue.state.waiting_work import GroupWork, bounded, work_of
 
@@ -60,11 +61,11 @@ def observe_sensor(group: ShareGroup, observed: Observed) -> dg.SensorDefinition
                     Reports(database).record(group.group, duration(given.keep))
                 work = work_of(database, group.group)
                 due = bool(statuses) and _due(context.instance, group, observed.report)
-                report = standing(database, group) if due else None
+                report = standing(database, group, queue.settings.load()) if due else None
+                figures = reports.figures(statuses, read_figures(database, group.group))
             if not statuses:
                 keep(context, kept)
                 return dg.SkipReason("the state has nothing of the group yet: its first run makes it")
-            figures = reports.figures(statuses)
             now = [str(status.share_partition) for status in statuses]
             events: list[Event] = [
                 dg.AssetObservation(observed.report, metadata={**figures, **_seen(group, work, now, kept)})
