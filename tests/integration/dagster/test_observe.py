@@ -41,20 +41,12 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 @pytest.fixture
-<<<<<<< HEAD
 def tick(private_database: Database, instance: dg.DagsterInstance, settings: Settings) -> Tick:
-=======
-def tick(private_database: Database, instance: dg.DagsterInstance, tmp_path: Path) -> Tick:
->>>>>>> 8153fb6 (The observing sensor has the same figures; throughput counts from a run's begin; make pictures)
     """Give a function that is one tick, whose events the instance gets; the cursor lasts."""
     kept: list[str | None] = [None]
 
     def look(**given: Any) -> Any:
-<<<<<<< HEAD
         home = SettingsResource(home=str(settings.home))
-=======
-        home = SettingsResource(home=str(tmp_path))
->>>>>>> 8153fb6 (The observing sensor has the same figures; throughput counts from a run's begin; make pictures)
         resources = {"queue": SimpleNamespace(database=private_database, settings=home)}
         group = share_group("g", **{"topics": ["t"], **given})
         with dg.build_sensor_context(instance, kept[0], resources=resources) as context:
