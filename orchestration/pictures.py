@@ -106,7 +106,7 @@ def pictures(dagster: Dagster, service: str | None) -> Iterator[Picture | Missin
     """What there is to take, in the order of the docs; in the place of what is missing, why it is."""
     location = quote(dagster.location())
     yield Picture("graph", f"{dagster.url}/locations/{location}/asset-groups/{NAME}/lineage")
-    yield Picture("report-asset", f"{dagster.url}/assets/{NAME}/spso_and_lag", height=1500)
+    yield Picture("report-asset", f"{dagster.url}/assets/{NAME}/spso_and_lag", height=1350)
     if service is None:
         yield Missing("no report page: the stack runs without the service")
     else:

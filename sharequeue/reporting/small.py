@@ -8,6 +8,7 @@ with less detail.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from urllib.parse import quote
@@ -17,6 +18,8 @@ from sharequeue.state.group_report import Window
 
 MOST_CHARACTERS = 999
 _WIDTH, _HEIGHT = 360, 60
+_LINE = 40
+"""Characters of a line of words: more than that is cut off beside the picture."""
 
 
 def line(points: Sequence[tuple[datetime, float]], *, unit: str) -> str:
@@ -110,9 +113,10 @@ def strip(window: Window | None) -> str:
 def _fitting(drawn: Callable[[int], str], words: str, detail: int, *, height: int = _HEIGHT) -> str:
     """The picture and the words, with as much detail as there is room for; the words alone where there is none."""
     words = _plain(words)
+    below = "  \n".join(textwrap.wrap(words, _LINE))
     while detail:
         svg = f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{height}'>{drawn(detail)}</svg>"
-        text = f"![{words}](<data:image/svg+xml,{quote(svg, safe=_SAFE)}>)\n\n{words}"
+        text = f"![{words}](<data:image/svg+xml,{quote(svg, safe=_SAFE)}>)\n\n{below}"
         if len(text) <= MOST_CHARACTERS:
             return text
         detail = detail * 3 // 4

@@ -39,7 +39,7 @@ def standing(database: Database, group: ShareGroup, settings: Settings) -> repor
     except OSError as error:
         # The figures count, also where the disk is full.
         file = dg.MetadataValue.text(f"the page could not be written: {error}")
-    return {**link(settings, group, report.at), "report_file": file, **reports.spso_and_lag(report, days)}
+    return {**link(settings, group, report.at), **reports.spso_and_lag(report, days), "report_file": file}
 
 
 def link(settings: Settings, group: ShareGroup, at: datetime) -> reports.Metadata:
