@@ -126,10 +126,7 @@ def _throughput(report: GroupReport) -> str:
     rates = report.rates()
     if not rates:
         return "<p>Known from the second report on.</p>"
-    # A rate is that of the time before its report.
-    begins = [moment.at for moment in report.moments]
-    points = [(begin, rate) for begin, (_, rate) in zip(begins, rates, strict=False)]
-    return drawing.lines([*points, rates[-1]], title="Records that ended a second", unit="records/s")
+    return drawing.lines(rates, title="Records that ended a second", unit="records/s")
 
 
 def _histogram(report: GroupReport) -> str:

@@ -134,11 +134,12 @@ class GroupReport:
     """Of the last CAUSE_DAYS days."""
 
     def rates(self) -> list[tuple[datetime, float]]:
-        """Records that ended a second, between each report and the one before it."""
-        return [
-            (later.at, max(0, later.ended - earlier.ended) / (later.at - earlier.at).total_seconds())
+        """Records that ended a second: from each report to the next, and the last rate again where it ends."""
+        found = [
+            (earlier.at, max(0, later.ended - earlier.ended) / (later.at - earlier.at).total_seconds())
             for earlier, later in pairwise(self.moments)
         ]
+        return [*found, (self.moments[-1].at, found[-1][1])] if found else []
 
 
 _FIGURES = sa.text(
