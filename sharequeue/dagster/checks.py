@@ -210,7 +210,7 @@ def _result(
     if expectation.altered:
         metadata["not_compared_records"] = examined.not_compared
     if findings:
-        metadata["found"] = table(findings, topic, altered=expectation.altered)
+        metadata["found"] = table(findings, topic, shown_only=expectation.altered or expectation.doubled)
     if found.problem:
         metadata["problem"] = found.problem
     metadata["cursor"] = after.metadata()

@@ -120,6 +120,7 @@ def expectations() -> tuple[Expectation, ...]:
             description="No batch has dead-lettered a source record twice.",
             kind="ExpectCompoundColumnsToBeUnique",
             arguments={"column_list": _COORDINATES, "ignore_row_if": "any_value_is_missing"},
+            doubled=True,
         ),
         Expectation(
             check="partition_follows_source",

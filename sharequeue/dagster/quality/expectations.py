@@ -26,7 +26,7 @@ class Expectation:
 
     ``kind`` is the class's name in ``great_expectations.expectations``. ``only_if`` is a ``(column, value)``
     pair: rows with another value in that column are left out. ``altered``: what breaks it is content that a redrive
-    would send on.
+    would send on; ``doubled``: a record that a redrive would send once more.
     """
 
     check: str
@@ -36,6 +36,7 @@ class Expectation:
     severity: str = "critical"
     only_if: tuple[str, str] | None = None
     altered: bool = False
+    doubled: bool = False
 
 
 class SuiteUnreadable(ValueError):

@@ -22,6 +22,8 @@ CURSOR = "cursor"
 SHOWN = 20
 """Rows of a check's table."""
 _HISTORY = 10
+_NEVER_SENT = ("invented", "doubled")
+"""Found by the reconciliation: no record of this group's, or one that has a letter already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Finding:
     source_partition: int | None = None
     source_offset: int | None = None
 
-    def row(self, topic: str, *, altered: bool) -> dg.TableRecord:
+    def row(self, topic: str, *, shown_only: bool) -> dg.TableRecord:
         """A line of the check's table, with the command that fits."""
         return dg.TableRecord(
             {
@@ -45,17 +47,18 @@ class Finding:
                 "source_partition": self.source_partition,
                 "source_offset": self.source_offset,
                 "found": self.found,
-                "command": self._command(topic, altered=altered),
+                "command": self._command(topic, shown_only=shown_only),
             }
         )
 
-    def _command(self, topic: str, *, altered: bool) -> str:
+    def _command(self, topic: str, *, shown_only: bool) -> str:
         if self.offset is None:
             return "the record has no letter: its source topic has it, as long as retention keeps it"
-        if altered or None in (self.source_topic, self.source_partition, self.source_offset):
-            # A redrive would send what was altered, or has nowhere to send it.
+        unreadable = None in (self.source_topic, self.source_partition, self.source_offset)
+        if shown_only or unreadable or self.found in _NEVER_SENT:
+            # A redrive would send what was altered, or send a record once more, or has nowhere to send it.
             return f"sharequeue dlq show {topic} {self.partition} {self.offset}"
-        return f"sharequeue dlq redrive {topic} --offsets {self.partition}:{self.offset} --execute"
+        return f"sharequeue dlq redrive {topic} --offsets {self.partition}:{self.offset}"
 
 
 @dataclass(slots=True)
@@ -135,10 +138,10 @@ def common_start(cursors: Mapping[str, Cursor], topic_id: str) -> Cursor | None:
     return next(iter(cursors.values()))
 
 
-def table(findings: Sequence[Finding], topic: str, *, altered: bool = False) -> dg.TableMetadataValue:
+def table(findings: Sequence[Finding], topic: str, *, shown_only: bool = False) -> dg.TableMetadataValue:
     """The first of what was found, a line each."""
     return dg.MetadataValue.table(
-        records=[each.row(topic, altered=altered) for each in findings[:SHOWN]],
+        records=[each.row(topic, shown_only=shown_only) for each in findings[:SHOWN]],
         schema=dg.TableSchema(
             columns=[
                 dg.TableColumn("dlq_partition", "int"),

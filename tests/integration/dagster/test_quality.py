@@ -212,7 +212,7 @@ def test_whatever_is_altered_is_found_where_it_is(
     assert isinstance(table, dg.TableMetadataValue)
     (row,) = table.records
     assert row.data["command"] == (
-        f"sharequeue dlq redrive {altered} --offsets {row.data['dlq_partition']}:{row.data['dlq_offset']} --execute"
+        f"sharequeue dlq redrive {altered} --offsets {row.data['dlq_partition']}:{row.data['dlq_offset']}"
     )
     assert "deliveries: 4.0" in str(row.data["found"])
 

@@ -275,10 +275,12 @@ def test_a_cursor_survives_its_metadata() -> None:
     assert common_start({"a": cursor, "b": again}, "id") is cursor
     assert common_start({"a": cursor, "b": Cursor("id", {0: 6})}, "id") is None
     assert common_start({"a": cursor}, "other") is None
-    assert cursor.found[0].row("dlq", altered=False).data["command"] == (
-        "sharequeue dlq redrive dlq --offsets 0:3 --execute"
+    assert cursor.found[0].row("dlq", shown_only=False).data["command"] == (
+        "sharequeue dlq redrive dlq --offsets 0:3"
     )
-    assert cursor.found[0].row("dlq", altered=True).data["command"] == "sharequeue dlq show dlq 0 3"
+    assert cursor.found[0].row("dlq", shown_only=True).data["command"] == "sharequeue dlq show dlq 0 3"
+    twice = Finding("doubled", 0, 5, "flights", 0, 2)
+    assert twice.row("dlq", shown_only=False).data["command"] == "sharequeue dlq show dlq 0 5"
 
 
 def test_drift_needs_a_minimum_and_a_week_before() -> None:
