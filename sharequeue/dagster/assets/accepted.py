@@ -8,7 +8,6 @@ import dagster as dg
 from pydantic import Field
 
 from sharequeue.dagster import reports
-from sharequeue.dagster.ahead import import_ahead
 from sharequeue.dagster.cancelling import cancelled_plainly
 from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG, lease_tag_value
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
@@ -91,7 +90,6 @@ def process(run: Processing) -> "dg.MaterializeResult[None]":
     context, group = run.context, run.group
     settings, state = run.settings.load(), run.queue.state
     job = pipeline_of(group)
-    import_ahead(node.name.removeprefix(f"{group.name}_") for node in context.job_def.nodes)
     group.configure(run.queue.database)
     if state.figures.describe(group.group):
         # How fast this run is, is counted from here.
