@@ -17,7 +17,7 @@ KEPT = (
     *("SHAREQUEUE_TEST_PGBOUNCER", "SHAREQUEUE_TEST_KILLS", "SHAREQUEUE_TEST_SECONDS"),
 )
 
-LONGEST_FIRST = ("e2e", "integration/spark", "chaos", "docs", "integration/local")
+LONGEST_FIRST = ("e2e", "integration/spark", "integration/dagster", "chaos", "docs", "integration/local")
 """Folders whose files take up to a minute and more; all others follow."""
 
 pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]
