@@ -229,7 +229,8 @@ def _what_failed(expectation: Expectation, found: Found, before: int) -> str:
         return f"{found.problem}. Expected: {expectation.description}"
     told = []
     if found.unexpected:
-        told.append(f"{found.unexpected:,} letters break it.")
+        letters = "1 letter breaks" if found.unexpected == 1 else f"{found.unexpected:,} letters break"
+        told.append(f"{letters} it.")
     if before:
         told.append(f"{before} that were found before are still there.")
     return " ".join([*told, f"Expected: {expectation.description}"])
