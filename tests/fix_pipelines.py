@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.values import SharePartition, SharePartitionStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +37,11 @@ class Holder:
     member_id: str = "holder"
     member_epoch: int | None = None
     lost: threading.Event = field(default_factory=threading.Event)
+
+
+def standing(state: State, group: str) -> list[SharePartitionStatus]:
+    """Return every figure of a group, but for the time at which the service last looked at its logs: it goes on."""
+    return [replace(status, observed_at=None) for status in state.figures.describe(group)]
 
 
 def all_accepted(records: DataFrame) -> DataFrame:

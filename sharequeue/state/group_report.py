@@ -164,7 +164,7 @@ _MOMENTS = sa.text(
 )
 _WINDOWS = sa.text(
     "select w.topic, w.partition, w.spso, w.speo, w.state, cast(w.offsets as text) as offsets"
-    " from (select topic, partition from sharequeue.share_partitions where group_id = :group_id and speo > spso"
+    " from (select topic, partition from sharequeue.share_partition_status where group_id = :group_id and speo > spso"
     "  order by speo - spso desc, topic, partition limit :most) as m"
     " join sharequeue.in_flight_windows w using (topic, partition)"
     " where w.group_id = :group_id order by w.topic, w.partition, w.state"

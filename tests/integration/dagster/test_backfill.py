@@ -26,7 +26,7 @@ from sharequeue.local.stack import StackInfo
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from tests.fix_dagster import share_group
-from tests.fix_pipelines import Assigned, RunJob, job_of
+from tests.fix_pipelines import Assigned, RunJob, job_of, standing
 from tests.fix_stack import MakeTopic
 from tests.waiting import wait_until
 
@@ -116,7 +116,7 @@ class Case:
             " join sharequeue.share_partitions sp using (share_partition_id) where sp.group_id = :group_id"
         )
         return [
-            self.state.figures.describe(name),
+            standing(self.state, name),
             self.state.figures.delivery_counts(name),
             self.state.figures.leases(name),
             self.state.dead_letters.written(name),

@@ -24,7 +24,7 @@ from sharequeue.spark.pipeline import Pipeline
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, RunJob
+from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, RunJob, standing
 from tests.fix_stack import MakeTopic
 
 RECORDS = 20
@@ -136,7 +136,7 @@ def test_published_files_have_each_record_once_with_its_summary(case: Case) -> N
     dry run changes nothing; old folders stay for the grace; a second time is the same."""
     hidden = OffsetSet.of((2, 7), (8, 9))
     case.replay(hidden)
-    before, lag = case.output(), case.state.figures.describe(case.old.group)
+    before, figures = case.output(), standing(case.state, case.old.group)
     assert before == wanted(OffsetSet())
     old = read_manifest(case.state, case.old.group, case.old.sink)
     would = case.publish()
@@ -149,7 +149,7 @@ def test_published_files_have_each_record_once_with_its_summary(case: Case) -> N
     assert case.output() == expected
     assert case.counted() == expected.total()
     assert case.sums() == Counter(note for *_, note in expected.elements())
-    assert case.state.figures.describe(case.old.group) == lag
+    assert standing(case.state, case.old.group) == figures
     assert case.spark.read.parquet(*old).count() == before.total()
 
     assert case.publish(execute=True).hidden_rows == 10

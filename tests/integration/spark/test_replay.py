@@ -28,7 +28,7 @@ from sharequeue.spark import HandlerError, Pipeline, ReplayReport, pipeline
 from sharequeue.spark.replays.replay import replay_windows
 from sharequeue.spark.replays.wanted import Window
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, RunJob
+from tests.fix_pipelines import Assigned, RunJob, standing
 from tests.fix_stack import MakeTopic
 
 DAYS = 3
@@ -63,7 +63,7 @@ class Case:
             " join sharequeue.share_partitions sp using (share_partition_id) where sp.group_id = :group_id"
         )
         return {
-            "status": self.state.figures.describe(self.job.group),
+            "status": standing(self.state, self.job.group),
             "counts": self.state.figures.delivery_counts(self.job.group),
             "leases": self.state.figures.leases(self.job.group),
             "written": self.state.dead_letters.written(self.job.group),
