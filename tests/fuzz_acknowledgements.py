@@ -141,8 +141,16 @@ class Acknowledgements(Books):
                 self._lapse(record)
             if record is None or record.state != "held" or record.token != a["p_token"]:
                 # What retention took from under a lease is still of that lease, and of its output.
-                lost = record is not None and record.state == "lost" and record.token == a["p_token"]
-                did["output"] += lost and kind == ACCEPT
+                if (
+                    record is not None
+                    and record.state == "lost"
+                    and record.token == a["p_token"]
+                    and kind == ACCEPT
+                ):
+                    # It counts as accepted where the lease was still alive.
+                    did["accepted"] += 1
+                    did["doubtful"] += 1
+                    did["output"] += 1
                 below = offset < partition.spso or (record is not None and record.maybe_done)
                 # This very call may have found the other holder's last lock lapsed, and SPSO passed the record then;
                 # whether it might, `_spso` judges.

@@ -85,6 +85,7 @@ declare
     v_moved bigint;
     v_compaction sharequeue.compactions;
 begin
+    perform sharequeue.require_read_committed();
     perform sharequeue_internal.check_present('the lease ids', p_lease_ids),
         sharequeue_internal.check_present('the numbers of records', p_records);
     v_moved := sharequeue.commit_compaction(p_compaction_id, p_replaced, p_counted);
