@@ -836,6 +836,9 @@ CREATE FUNCTION sharequeue_internal.refund(p_id bigint, p_offsets int8multirange
 CREATE FUNCTION sharequeue_internal.refuse_stranger(p_group_id text, p_member_id text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION sharequeue_internal.release_held(p_group_id text, p_member_ids text[], p_token uuid DEFAULT NULL::uuid, p_cancelled boolean DEFAULT false, p_refund boolean DEFAULT false) RETURNS bigint
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION sharequeue_internal.release_of(p_share_partition_id bigint, p_member_id text, p_token uuid, p_cancelled boolean, p_refund boolean, p_suspects boolean) RETURNS bigint
     LANGUAGE plpgsql;
 

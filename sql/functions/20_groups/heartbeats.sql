@@ -245,7 +245,7 @@ begin
         delete from sharequeue.members m where m.group_id = p_group_id and m.session_expires_at <= sharequeue.clock()
         returning m.member_id)
     select coalesce(array_agg(gone.member_id order by gone.member_id), '{}') into v_gone from gone;
-    perform sharequeue.release(p_group_id, t.member_id) from unnest(v_gone) as t (member_id);
+    perform sharequeue_internal.release_held(p_group_id, v_gone);
     perform sharequeue_internal.note_leavers(p_group_id, cardinality(v_gone));
     return v_gone;
 end

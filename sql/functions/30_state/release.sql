@@ -6,14 +6,27 @@ create or replace function sharequeue.release(
     p_refund boolean default false
 ) returns bigint
 language plpgsql volatile set search_path = pg_catalog as $$
-declare
-    v_id bigint;
-    v_released bigint := 0;
 begin
     perform sharequeue_internal.authorise(p_group_id, 'READ');
     perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('the member id', p_member_id),
         sharequeue_internal.check_present('whether the run was cancelled', p_cancelled),
         sharequeue_internal.check_present('whether deliveries are given back', p_refund);
+    return sharequeue_internal.release_held(p_group_id, array[p_member_id], p_token, p_cancelled, p_refund);
+end
+$$;
+
+-- The same for several members at once: share-partition by share-partition, in the order of the ids, whoever holds something
+-- of it. One member after the other would go back to the first share-partition with the last one locked.
+create or replace function sharequeue_internal.release_held(
+    p_group_id text, p_member_ids text[], p_token uuid default null, p_cancelled boolean default false,
+    p_refund boolean default false
+) returns bigint
+language plpgsql volatile as $$
+declare
+    v_id bigint;
+    v_member_id text;
+    v_released bigint := 0;
+begin
     for v_id in
         -- Looked for without a lock, in one snapshot, which has a lease folded or as a row of its own. A row that changed while
         -- its lock was waited for would be judged anew, but its leases by the old snapshot: a lease that unfolded meanwhile was
@@ -22,13 +35,15 @@ begin
         select share_partition_id from sharequeue.share_partitions
         where group_id = p_group_id and next_expiry is not null and ((
             select true from sharequeue.leases l where l.share_partition_id = share_partitions.share_partition_id
-                and l.member_id = p_member_id and (p_token is null or l.token = p_token) limit 1)
-            or (folded_member_id = p_member_id and (p_token is null or folded_token = p_token)))
+                and l.member_id = any (p_member_ids) and (p_token is null or l.token = p_token) limit 1)
+            or (folded_member_id = any (p_member_ids) and (p_token is null or folded_token = p_token)))
         order by share_partition_id
     loop
         perform from sharequeue.share_partitions where share_partition_id = v_id for no key update;
         continue when not found;
-        v_released := v_released + sharequeue_internal.release_of(v_id, p_member_id, p_token, p_cancelled, p_refund, false);
+        foreach v_member_id in array p_member_ids loop
+            v_released := v_released + sharequeue_internal.release_of(v_id, v_member_id, p_token, p_cancelled, p_refund, false);
+        end loop;
     end loop;
     return v_released;
 end

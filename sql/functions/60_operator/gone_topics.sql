@@ -47,6 +47,7 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_at timestamptz;
     v_found record;
+    v_locked text;
     v_ids bigint[];
     v_before jsonb;
 begin
@@ -55,7 +56,7 @@ begin
     perform sharequeue_internal.check_span('the time for which a topic is gone', p_gone_for),
         sharequeue_internal.check_present('whether to execute', p_execute);
     v_at := sharequeue.clock();
-    -- By group: that is the order of locks.
+    -- By group, and of a group all share-partitions before the first topic: that is the order of locks.
     for v_found in
         select sp.group_id, sp.topic, sp.topic_id, g.gone_since, count(*) as share_partitions
         from sharequeue.gone_topics g
@@ -65,11 +66,15 @@ begin
         group by sp.group_id, sp.topic, sp.topic_id, g.gone_since order by sp.group_id, sp.topic, sp.topic_id
     loop
         if p_execute then
-            continue when not sharequeue_internal.lock_group(v_found.group_id);
-            v_ids := sharequeue_internal.lock_in_order(array[v_found.group_id], false, true, v_found.topic);
+            if v_locked is distinct from v_found.group_id then
+                v_locked := v_found.group_id;
+                v_ids := case when sharequeue_internal.lock_group(v_locked)
+                    then sharequeue_internal.lock_in_order(array[v_locked], false, true) end;
+            end if;
+            continue when v_ids is null;
             with deleted as (
                 delete from sharequeue.share_partitions
-                where share_partition_id = any (v_ids) and topic_id = v_found.topic_id
+                where share_partition_id = any (v_ids) and topic = v_found.topic and topic_id = v_found.topic_id
                 returning partition, spso, speo, state_epoch
             )
             select jsonb_agg(jsonb_build_object('topic', v_found.topic, 'topic_id', v_found.topic_id,

