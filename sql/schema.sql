@@ -1108,6 +1108,24 @@ CREATE TABLE sharequeue.journal_daily (
     total_lost_records bigint NOT NULL
 );
 
+CREATE TABLE sharequeue.journal_daily_outcomes (
+    day date NOT NULL,
+    share_partition_id bigint NOT NULL,
+    outcome text NOT NULL,
+    delivery_count smallint NOT NULL,
+    records bigint NOT NULL
+);
+
+CREATE VIEW sharequeue.daily_outcomes (
+    day date,
+    group_id text,
+    topic text,
+    partition integer,
+    outcome text,
+    delivery_count smallint,
+    records bigint
+);
+
 CREATE VIEW sharequeue.daily_rollups (
     day date,
     group_id text,
@@ -1533,14 +1551,6 @@ CREATE TABLE sharequeue.journal_counted (
     singleton boolean DEFAULT true NOT NULL,
     journal_id bigint NOT NULL,
     CONSTRAINT journal_counted_singleton CHECK (singleton)
-);
-
-CREATE TABLE sharequeue.journal_daily_outcomes (
-    day date NOT NULL,
-    share_partition_id bigint NOT NULL,
-    outcome text NOT NULL,
-    delivery_count smallint NOT NULL,
-    records bigint NOT NULL
 );
 
 CREATE TABLE sharequeue.journal_growth (

@@ -10,6 +10,7 @@ import dagster as dg
 
 from sharequeue.dagster.assets.accepted import Execute, accepted_asset, process
 from sharequeue.dagster.assets.dead_letters import dead_letters_asset
+from sharequeue.dagster.assets.history import history_asset
 from sharequeue.dagster.assets.replayed import replayed_asset
 from sharequeue.dagster.assets.reports import delivery_counts_asset, spso_and_lag_asset
 from sharequeue.dagster.assets.summaries import summary_asset
@@ -19,6 +20,7 @@ from sharequeue.dagster.lineage import (
     DEAD_LETTER_TOPIC,
     DEAD_LETTERS,
     DELIVERY_COUNTS,
+    HISTORY,
     REDRIVEN,
     REPLAYED,
     SPSO_AND_LAG,
@@ -81,6 +83,7 @@ def share_group_defs(
             lineage[DEAD_LETTER_TOPIC],
             redriven,
             *replayed,
+            *([history_asset(lineage[HISTORY], group, group.backfill)] if group.backfill else []),
             spso_and_lag_asset(lineage[SPSO_AND_LAG], group),
             delivery_counts_asset(lineage[DELIVERY_COUNTS], group),
         ],

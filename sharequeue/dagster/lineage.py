@@ -3,7 +3,7 @@
     kafka/<topic> → accepted → each summary
                     accepted → dead_letters → dead_letter_topic → redriven
                     accepted, dead_letters → spso_and_lag, delivery_counts
-    kafka/<topic> → replayed, where backfills are wanted
+    kafka/<topic> → replayed, and spso_and_lag → history, where backfills are wanted
 
 The source topics are external assets that nobody has to define: Dagster shows what depends on them, and whoever
 fills them may define them under the same key. Every other key begins with the group's prefix, so that two groups
@@ -29,7 +29,7 @@ ACCEPTED, DEAD_LETTERS, DEAD_LETTER_TOPIC, REDRIVEN = (
     "redriven",
 )
 SPSO_AND_LAG, DELIVERY_COUNTS = "spso_and_lag", "delivery_counts"
-REPLAYED = "replayed"
+REPLAYED, HISTORY = "replayed", "history"
 DEAD_LETTER_TOPIC_CONFIG = "errors.deadletterqueue.topic.name"
 
 
@@ -82,6 +82,7 @@ _DEPS = {
     REDRIVEN: (DEAD_LETTER_TOPIC,),
     SPSO_AND_LAG: (ACCEPTED, DEAD_LETTERS),
     DELIVERY_COUNTS: (ACCEPTED, DEAD_LETTERS),
+    HISTORY: (SPSO_AND_LAG,),
 }
 
 
@@ -129,7 +130,11 @@ def _about(group: ShareGroup) -> dict[str, tuple[str, set[str]]]:
                     f"Records of {topics} by the time of their timestamps, once more through the handler of "
                     f"`{group.group}`, into folders of their own. Nothing of the live group is touched.",
                     {"kafka", "spark", "parquet"},
-                )
+                ),
+                HISTORY: (
+                    f"What each day that is over brought to `{group.group}`, counted anew from the journal.",
+                    {"postgres"},
+                ),
             }
             if group.backfill
             else {}

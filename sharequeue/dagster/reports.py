@@ -17,7 +17,7 @@ from sharequeue.deadletters.writer import DeadLetterReport
 from sharequeue.reporting import small
 from sharequeue.reporting.drawing import CAUSE_COLOURS
 from sharequeue.state.group_report import CausesOfDay, GroupFigures, GroupReport
-from sharequeue.state.journal import Day
+from sharequeue.state.journal import Day, DayOutcome
 from sharequeue.values import ArchivedRun, DeliveryCount, SharePartitionStatus
 
 if TYPE_CHECKING:
@@ -181,6 +181,23 @@ def spso_and_lag(report: GroupReport, days: Sequence[Day]) -> Metadata:
         "share_partitions": table(most_lag, _STATUS_COLUMNS),
         "stuck": table(report.stuck, _STUCK_COLUMNS),
         "by_day": table(days, _DAY_COLUMNS),
+    }
+
+
+def day(days: Sequence[Day], outcomes: Sequence[DayOutcome]) -> Metadata:
+    """What one day brought: records that entered, how records ended, and a line for each share-partition."""
+    ended = {
+        outcome: sum(each.records for each in outcomes if each.outcome == outcome) for outcome in OUTCOMES
+    }
+    ended["accepted"] += sum(each.accepted_first for each in days)
+    return {
+        "entered_records": sum(each.entered for each in days),
+        **{f"{outcome}_records": records for outcome, records in ended.items()},
+        "lost_records": sum(each.lost_records for each in days),
+        "leases": sum(each.leases for each in days),
+        "highest_delivery_count": max((each.highest_delivery_count for each in days), default=0),
+        "share_partitions": table(days, _DAY_COLUMNS),
+        "records_by_delivery_count": table(outcomes, _COUNT_COLUMNS),
     }
 
 

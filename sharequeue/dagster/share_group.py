@@ -198,7 +198,8 @@ class Checks(dg.Model, dg.Resolvable):
 
 
 class Backfill(dg.Model, dg.Resolvable):
-    """Replays by time: the asset `<key_prefix>/replayed`, one partition for each day or hour."""
+    """Replays by time: the asset `<key_prefix>/replayed`, a partition for each day or hour. Reports on past days: the
+    asset `<key_prefix>/history`, a partition for each day in UTC."""
 
     partitions: Literal["daily", "hourly"] = "daily"
     start: str = Field(description="The first day that can be replayed, such as `2013-01-01`.")
@@ -345,6 +346,7 @@ RESERVED = frozenset(
         "dead_letter_topic",
         "redriven",
         "replayed",
+        "history",
         "spso_and_lag",
         "delivery_counts",
     }

@@ -25,6 +25,7 @@ from sharequeue.values import SharePartition
 __all__ = [
     "Change",
     "Day",
+    "DayOutcome",
     "Journal",
     "JournalPartition",
     "Kept",
@@ -135,6 +136,19 @@ class Day:
     speo: int
     delivery_complete_count: int
     state_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class DayOutcome:
+    """Records of one share-partition that ended in one way on one day (UTC), by how often they were delivered.
+    Without those accepted at their first delivery: they are a `Day`'s ``accepted_first``."""
+
+    day: date
+    topic: str
+    partition: int
+    outcome: str
+    delivery_count: int
+    records: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,20 +265,34 @@ class Journal:
             for row in rows
         ]
 
-    def days(self, group_id: str, since: date | None = None) -> list[Day]:
-        """What a group's share-partitions did, day by day, also on days whose journal is gone. A day is there once
-        it is over and has been rolled up."""
+    def days(self, group_id: str, since: date | None = None, until: date | None = None) -> list[Day]:
+        """What a group's share-partitions did, day by day, ``until`` included, also on days whose journal is gone. A
+        day is there once it is over and has been rolled up."""
         rows = self._database.rows(
             sa.text(
                 "select day, topic, partition, updates, snapshots, leases, entered, accepted_first, lost_records,"
                 " highest_delivery_count, spso, speo, delivery_complete_count, state_epoch"
                 " from sharequeue.daily_rollups where group_id = :group_id"
-                " and (cast(:since as date) is null or day >= :since) order by day, topic, partition"
+                " and (cast(:since as date) is null or day >= :since)"
+                " and (cast(:until as date) is null or day <= :until) order by day, topic, partition"
             ),
             group_id=group_id,
             since=since,
+            until=until,
         )
         return [Day(**row) for row in rows]
+
+    def outcomes(self, group_id: str, day: date) -> list[DayOutcome]:
+        """How a group's records ended on one day that has been rolled up."""
+        rows = self._database.rows(
+            sa.text(
+                "select day, topic, partition, outcome, delivery_count, records from sharequeue.daily_outcomes"
+                " where group_id = :group_id and day = :day order by topic, partition, outcome, delivery_count"
+            ),
+            group_id=group_id,
+            day=day,
+        )
+        return [DayOutcome(**row) for row in rows]
 
     def partitions(self) -> list[JournalPartition]:
         """The days that the journal holds now, oldest first."""

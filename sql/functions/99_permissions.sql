@@ -29,14 +29,13 @@ declare
         'record_report', 'release', 'remove_reports', 'renew', 'stored_configs', 'sweep', 'topics_redriven_for_others',
         'acknowledge_many', 'acquire_many', 'observe_many', 'release_many', 'renew_many',
         'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets',
-        'begin_compaction', 'commit_compaction', 'commit_replacement', 'forget_compaction', 'removable_outputs'];
+        'begin_compaction', 'commit_compaction', 'commit_replacement', 'forget_compaction', 'removable_outputs',
+        'journal_partitions', 'roll_up_journal'];
     v_service constant text[] := array[
         'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive',
-        'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'journal_partitions',
-        'make_journal_partitions',
+        'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'make_journal_partitions',
         'note_topics', 'open_redrive', 'raise_state_epochs', 'record_purge', 'remove_acls', 'remove_deleted_topics', 'roll_up_due_days',
-        'roll_up_journal', 'set_service_configs',
-        'take_snapshot', 'take_snapshots', 'trim_redrive',
+        'set_service_configs', 'take_snapshot', 'take_snapshots', 'trim_redrive',
         'end_service_lease', 'hear_replica', 'hold_service_lease', 'take_service_lease',
         'assign_share_partitions', 'expire_members', 'heartbeat', 'leave_group', 'refresh_group'];
     v_reader constant text[] := array[

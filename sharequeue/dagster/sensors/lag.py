@@ -19,6 +19,7 @@ from sharequeue.dagster.resources import StateResource
 from sharequeue.dagster.sensors.at_work import at_work, latest_run
 from sharequeue.dagster.sensors.outages import keep, waiting_out
 from sharequeue.dagster.share_group import LagSensor, ShareGroup
+from sharequeue.kafka.topics import Topics
 from sharequeue.names import listed
 from sharequeue.state.waiting_work import GroupWork, work_of
 
@@ -26,6 +27,8 @@ SILENT = timedelta(seconds=60)
 """Without a sign of the service, or of the broker, for so long, a run could not work."""
 UNKNOWN_TOPIC_SECONDS = 3600.0
 """How long after a run that left a topic unknown the next one tries again."""
+BROKER_TIMEOUT_SECONDS = 5.0
+"""How long a tick waits for the broker."""
 
 _FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 
@@ -61,7 +64,7 @@ def lag_sensor(group: ShareGroup, assets: Sequence[dg.AssetKey]) -> dg.SensorDef
             marks = _marks(work)
             if reason := reason_to_wait(given, latest, kept.get("marks") == marks, now):
                 return skipped(reason)
-            if reason := _unknown_or_few(group, work, latest, now, since):
+            if reason := _unknown_or_few(group, work, latest, now, since) or _not_there(queue, group, work):
                 kept["waiting_since"] = since
                 return skipped(reason)
             run_key = f"{group.group}:{latest.dagster_run.run_id if latest else 'first'}"
@@ -138,6 +141,19 @@ def _unknown_or_few(
         return None
     unknown = listed(unknown_topics(group, work))
     return f"the state knows nothing of topic {unknown}, nor did the last run: is it there? It is tried every hour"
+
+
+def _not_there(queue: StateResource, group: ShareGroup, work: GroupWork) -> str | None:
+    """Why a run would fail at topics that the state does not know: the broker has none of them. The broker is asked
+    only where nothing else waits for a run.
+    """
+    if work.records:
+        return None
+    unknown = unknown_topics(group, work)
+    with Topics(queue.settings.load(), timeout=BROKER_TIMEOUT_SECONDS) as topics:
+        if topics.describe(unknown):
+            return None
+    return f"the broker has no topic {listed(unknown)}, or does not show it: create it"
 
 
 def _marks(work: GroupWork) -> list[list[int | str]]:

@@ -26,9 +26,11 @@ from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.database import Database
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.groups.service_leases import hear_replica
+from sharequeue.local.stack import StackInfo
 from sharequeue.state import State, waiting_work
 from sharequeue.values import AcknowledgeType, Lease, SharePartition
 from tests.fix_dagster import share_group
+from tests.fix_stack import MakeTopic
 from tests.waiting import pass_time
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -57,6 +59,7 @@ class Case:
     at: SharePartition
     instance: dg.DagsterInstance
     cursor: str | None = None
+    home: Path | None = None
 
     @property
     def state(self) -> State:
@@ -64,7 +67,9 @@ class Case:
 
     def look(self, group: ShareGroup = GROUP) -> dg.SensorResult | dg.SkipReason:
         """One tick."""
-        resources = {"queue": SimpleNamespace(database=self.database)}
+        resources = {
+            "queue": SimpleNamespace(database=self.database, settings=SettingsResource(home=str(self.home)))
+        }
         with dg.build_sensor_context(self.instance, self.cursor, resources=resources) as context:
             answer = lag_sensor(group, MADE)(context)
             self.cursor = answer.cursor if isinstance(answer, dg.SensorResult) else context.cursor
@@ -245,6 +250,19 @@ def test_a_run_is_requested_where_one_would_find_work(case: Case, situation: str
         step(case)
     said = case.said()
     assert said is None if says is None else says in str(said)
+
+
+def test_a_topic_that_is_not_there_makes_no_run(case: Case, stack: StackInfo, make_topic: MakeTopic) -> None:
+    """Nor again and again a failed one: a run is requested as soon as the topic is there, or other work is."""
+    case.home, missing = stack.home, f"missing-{uuid.uuid4().hex}"
+    group = share_group("g", topics=["t", missing])
+    assert isinstance(case.look(group), dg.SensorResult)
+    case.end(ACCEPT)
+    case.run(dg.DagsterRunStatus.FAILURE)
+    answer = case.look(group)
+    assert isinstance(answer, dg.SkipReason)
+    assert f"the broker has no topic {missing}" in str(answer.skip_message)
+    assert isinstance(case.look(share_group("g", topics=["t", make_topic(1)])), dg.SensorResult)
 
 
 def test_one_backlog_has_one_run(case: Case) -> None:

@@ -57,7 +57,7 @@ def test_members_that_expire_together_are_released_in_the_order_of_locks(private
     for each, member in zip(at, ("m1", "m0"), strict=True):
         state.initialize(each, "id-t", 0, 1)
         state.observe(each, "id-t", 0, 10, 10)
-        assert heartbeat(private_database, HeartbeatRequest("g", member, 0, subscribed_topic_names=["t"]))
+        assert heartbeat(private_database, HeartbeatRequest("g", member, 0, subscribed_topic_names=("t",)))
         assert state.acquire(each, member, None, 10) is not None
     with private_database.transaction() as connection:
         connection.exec_driver_sql("update sharequeue.members set session_expires_at = sharequeue.clock()")

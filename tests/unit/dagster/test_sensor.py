@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -59,7 +60,10 @@ def tick(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Tick:
 
         monkeypatch.setattr(lag, "work_of", asked)
         group = share_group("orders", automation={"sensor": sensor})
-        resources = {"queue": SimpleNamespace(database=None)}
+        # A broker that has every topic.
+        broker = nullcontext(SimpleNamespace(describe=lambda names: dict.fromkeys(names)))
+        monkeypatch.setattr(lag, "Topics", lambda settings, timeout: broker)
+        resources = {"queue": SimpleNamespace(database=None, settings=SimpleNamespace(load=lambda: None))}
         with dg.build_sensor_context(instance=instance, resources=resources, cursor=kept[0]) as context:
             answer = lag_sensor(group, [ACCEPTED])(context)
             kept[0] = answer.cursor if isinstance(answer, dg.SensorResult) else context.cursor

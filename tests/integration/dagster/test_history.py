@@ -1,0 +1,82 @@
+"""The asset `history`: past days of a group, counted anew from the journal by a backfill."""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from sharequeue.dagster import share_group_defs
+from sharequeue.dagster.resources import SettingsResource, StateResource
+from sharequeue.database import Database
+from sharequeue.groups.heartbeats import ensure_group
+from sharequeue.local.stack import StackInfo
+from sharequeue.offsets import OffsetSet
+from sharequeue.state import State
+from sharequeue.state.journal import Journal
+from sharequeue.values import AcknowledgeType, SharePartition
+from tests.fix_dagster import share_group
+from tests.waiting import set_clock
+
+AT = SharePartition("orders", "orders", 0)
+
+
+def days_work(state: State, records: int) -> None:
+    """Lease so many records; all but three are accepted."""
+    lease = state.acquire(AT, "m", None, records)
+    assert lease is not None
+    first = lease.offsets.first
+    assert first is not None
+    rejected = OffsetSet.of((first, first + 3))
+    state.acknowledge(
+        lease, {AcknowledgeType.REJECT: rejected, AcknowledgeType.ACCEPT: lease.offsets - rejected}
+    )
+
+
+def test_days_without_a_service_are_counted_by_a_backfill(
+    private_database: Database, stack: StackInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two days of work that nobody has counted: one run shows each as it was; a day without a journal says so."""
+    state, journal = State(private_database), Journal(private_database)
+    today = state.now().astimezone(UTC).date()
+    days = [today - timedelta(days=back) for back in (2, 1)]
+    set_clock(private_database, timedelta(days=-2))
+    journal.keep()
+    ensure_group(private_database, AT.group_id)
+    state.initialize(AT, "id", 0, 1)
+    state.observe(AT, "id", 0, 1000, 1000)
+    days_work(state, 100)
+    set_clock(private_database, timedelta(days=-1))
+    days_work(state, 50)
+    set_clock(private_database, timedelta())
+    assert journal.days(AT.group_id) == []
+
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    monkeypatch.setenv("SHAREQUEUE_DATABASE_URL", url)
+    first = today - timedelta(days=3)
+    group = share_group("orders", backfill={"start": first.isoformat()})
+    key = dg.AssetKey(["orders", "history"])
+    assets = [a for a in share_group_defs(group).assets or () if isinstance(a, dg.AssetsDefinition)]
+    settings = SettingsResource(home=str(stack.home))
+    result = dg.materialize(
+        [next(asset for asset in assets if key in asset.keys)],
+        resources={"settings": settings, "queue": StateResource(settings=settings)},
+        instance=dg.DagsterInstance.ephemeral(),
+        tags={
+            "dagster/asset_partition_range_start": first.isoformat(),
+            "dagster/asset_partition_range_end": days[-1].isoformat(),
+        },
+    )
+    made = [event.materialization for event in result.get_asset_materialization_events()]
+    shown: dict[str | None, dict[str, Any]] = {
+        each.partition: {name: value.value for name, value in each.metadata.items()} for each in made
+    }
+    figures = ("entered_records", "accepted_records", "rejected_records", "leases", "counted_from")
+    assert [tuple(shown[day.isoformat()][name] for name in figures) for day in (first, *days)] == [
+        (0, 0, 0, 0, "nothing: no journal is left of that day"),
+        (100, 97, 3, 1, "the journal"),
+        (50, 47, 3, 1, "the journal"),
+    ]
+    assert [(day.day, day.spso) for day in journal.days("orders")] == list(zip(days, (100, 150), strict=True))
