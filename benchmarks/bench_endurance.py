@@ -70,7 +70,7 @@ class Minute:
 
 
 class Load:
-    """Calls at an even pace, until told to stop; the latencies of the present minute can be taken away."""
+    """Calls at an even pace, until it is stopped; the latencies of the present minute can be taken away."""
 
     def __init__(self, url: str, share_partitions: int, seconds_apart: float) -> None:
         self._url = url

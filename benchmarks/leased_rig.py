@@ -2,7 +2,7 @@
 
 A stack of their own (Postgres and Kafka), one Spark session, topics filled once, groups that begin at the first
 offset, and the peers: the broker's own share groups, read by confluent-kafka and by the Java client. Both have
-their group told to begin at the first offset and nothing else changed; they are timed from their first record to
+their group set to begin at the first offset and nothing else changed; they are timed from their first record to
 their last, so joining the group costs them nothing, while our side pays for everything but the start of Spark.
 """
 
@@ -121,7 +121,7 @@ def group_on(settings: Settings, topic: str) -> Holder:
 
 
 def _broker_group(settings: Settings) -> str:
-    """A new share group of the broker's own, told to begin at the first offset."""
+    """A new share group of the broker's own, configured to begin at the first offset."""
     group = f"broker-{uuid.uuid4().hex[:10]}"
     entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
@@ -146,16 +146,16 @@ def confluent_seconds(
     last that is acknowledged."""
     context = get_context("spawn")
     group, done = _broker_group(settings), context.Value("q", 0)
-    told: Any = context.Queue()
+    reported: Any = context.Queue()
     config = client_config(settings, group_id=group, log_level=3)
     config["share.acknowledgement.mode"] = "explicit" if explicit else "implicit"
     workers = [
-        context.Process(target=_consume, args=(config, topic, records, done, told, work, explicit))
+        context.Process(target=_consume, args=(config, topic, records, done, reported, work, explicit))
         for _ in range(processes)
     ]
     for worker in workers:
         worker.start()
-    spans = [told.get(timeout=1800) for _ in workers]
+    spans = [reported.get(timeout=1800) for _ in workers]
     for worker in workers:
         worker.join()
     assert done.value >= records, f"{done.value} of {records} records"
@@ -164,7 +164,13 @@ def confluent_seconds(
 
 
 def _consume(
-    config: dict[str, Any], topic: str, records: int, done: Any, told: Any, work: Work | None, explicit: bool
+    config: dict[str, Any],
+    topic: str,
+    records: int,
+    done: Any,
+    reported: Any,
+    work: Work | None,
+    explicit: bool,
 ) -> None:
     consumer = ShareConsumer(config)
     consumer.subscribe([topic])
@@ -188,7 +194,7 @@ def _consume(
         ended = time.time()
     consumer.commit_sync()
     consumer.close()
-    told.put(None if begun is None else (begun, ended))
+    reported.put(None if begun is None else (begun, ended))
 
 
 def java_seconds(settings: Settings, topic: str, records: int, consumers: int) -> float:

@@ -227,13 +227,13 @@ def _result(
 def _what_failed(expectation: Expectation, found: Found, before: int) -> str:
     if found.problem:
         return f"{found.problem}. Expected: {expectation.description}"
-    told = []
+    sentences = []
     if found.unexpected:
         letters = "1 letter breaks" if found.unexpected == 1 else f"{found.unexpected:,} letters break"
-        told.append(f"{letters} it.")
+        sentences.append(f"{letters} it.")
     if before:
-        told.append(f"{before} that were found before are still there.")
-    return " ".join([*told, f"Expected: {expectation.description}"])
+        sentences.append(f"{before} that were found before are still there.")
+    return " ".join([*sentences, f"Expected: {expectation.description}"])
 
 
 def _reconciled(examined: Examined) -> Found:

@@ -113,7 +113,7 @@ def _about(group: ShareGroup) -> dict[str, tuple[str, set[str]]]:
             {"kafka"},
         ),
         REDRIVEN: (
-            f"Dead letters of `{group.group}` put back to work, each once; a dry run unless told to `execute`.",
+            f"Dead letters of `{group.group}` put back to work, each once; a dry run unless `execute` is set.",
             {"kafka"},
         ),
         SPSO_AND_LAG: (

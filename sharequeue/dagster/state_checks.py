@@ -114,20 +114,20 @@ def _none_stuck(asset: dg.AssetKey, database: Database, group_id: str) -> dg.Ass
         "held_seconds": "float",
         "reason": "string",
     }
-    told = (
+    problem = (
         f"{len(stuck)} leases are stuck: see `sharequeue state leases --group {group_id}`; a run, or the service, "
         "settles lapsed locks"
         if stuck
         else ""
     )
     metadata = {"stuck_leases": len(stuck), "stuck": table(stuck[:20], columns)}
-    return _warning(asset, NONE_STUCK, told, "no lease is stuck", metadata)
+    return _warning(asset, NONE_STUCK, problem, "no lease is stuck", metadata)
 
 
 def _lag(asset: dg.AssetKey, statuses: Sequence[SharePartitionStatus], most: int) -> dg.AssetCheckResult:
     lag = sum(s.lag for s in statuses)
-    told = f"{lag:,} records wait, more than {most:,}" if lag > most else ""
-    return _warning(asset, LAG_BOUNDED, told, f"{lag:,} records wait", {"lag_records": lag})
+    problem = f"{lag:,} records wait, more than {most:,}" if lag > most else ""
+    return _warning(asset, LAG_BOUNDED, problem, f"{lag:,} records wait", {"lag_records": lag})
 
 
 def _age(
@@ -162,14 +162,14 @@ def _age_seconds(status: SharePartitionStatus, offset: int, settings: Settings) 
 
 
 def _warning(
-    asset: dg.AssetKey, name: str, told: str, right: str, metadata: dict[str, Any]
+    asset: dg.AssetKey, name: str, problem: str, right: str, metadata: dict[str, Any]
 ) -> dg.AssetCheckResult:
     """A check that passes unless there is something to tell."""
     return dg.AssetCheckResult(
-        passed=not told,
+        passed=not problem,
         check_name=name,
         asset_key=asset,
         severity=dg.AssetCheckSeverity.WARN,
-        description=told or right,
+        description=problem or right,
         metadata=metadata,
     )

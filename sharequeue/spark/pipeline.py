@@ -78,7 +78,7 @@ class Pipeline(ShareGroupJob):
                 joined = stack.enter_context(Membership(loaded.service_url, self.group, self.topics))
                 joined.join()
                 member = joined
-            told = stack.enter_context(shown_progress(progress))
+            shown = stack.enter_context(shown_progress(progress))
             return run_rounds(
                 loaded,
                 self,
@@ -92,7 +92,7 @@ class Pipeline(ShareGroupJob):
                 max_seconds=max_seconds,
                 isolation_level=isolation_level,
                 only=only,
-                progress=told,
+                progress=shown,
             )
 
     def try_on(

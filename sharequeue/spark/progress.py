@@ -19,7 +19,7 @@ __all__ = ["shown_progress"]
 
 @contextmanager
 def shown_progress(progress: bool | ProgressCallback) -> Iterator[ProgressCallback]:
-    """Give what a run tells its progress to: True shows it, False does not, a function gets it instead."""
+    """Give what a run reports its progress to: True shows it, False does not, a function gets it instead."""
     if not isinstance(progress, bool):
         yield progress
     elif not progress:
@@ -27,8 +27,8 @@ def shown_progress(progress: bool | ProgressCallback) -> Iterator[ProgressCallba
     elif (display := _notebook_display()) is not None:
         yield _notebook(display)
     elif sys.stderr.isatty():
-        with _terminal() as told:
-            yield told
+        with _terminal() as show:
+            yield show
     else:
         yield _line
 
@@ -48,11 +48,11 @@ def _terminal() -> Iterator[ProgressCallback]:
     with Bar(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("starting", total=None)
 
-        def told(progress: Progress) -> None:
+        def show(progress: Progress) -> None:
             total = None if progress.left is None else progress.records_done + progress.left
             bar.update(task, description=str(progress), completed=progress.records_done, total=total)
 
-        yield told
+        yield show
 
 
 def _notebook_display() -> Callable[..., Any] | None:
@@ -65,7 +65,7 @@ def _notebook_display() -> Callable[..., Any] | None:
 def _notebook(display: Callable[..., Any]) -> ProgressCallback:
     handle: Any = None
 
-    def told(progress: Progress) -> None:
+    def show(progress: Progress) -> None:
         nonlocal handle
         total = 0 if progress.left is None else progress.records_done + progress.left
         bar = f'<progress value="{progress.records_done}" max="{total}"></progress> ' if total else ""
@@ -75,4 +75,4 @@ def _notebook(display: Callable[..., Any]) -> ProgressCallback:
         else:
             handle.update(shown, raw=True)
 
-    return told
+    return show

@@ -90,11 +90,13 @@ class Acknowledgement:
 
     def _count_in_circuit(self) -> None:
         """The circuit breaker hears of it before it takes effect; a gap is no record, a renewal no outcome."""
-        told = {
+        counts = {
             kind: [o for o, k in self.outcomes.items() if k is kind] for kind in (ACCEPT, RELEASE, REJECT)
         }
-        failed = told[RELEASE] + told[REJECT]
-        wait = self.at.count_in_circuit(told[ACCEPT] + failed, failed, told[RELEASE], self.policy, self.now)
+        failed = counts[RELEASE] + counts[REJECT]
+        wait = self.at.count_in_circuit(
+            counts[ACCEPT] + failed, failed, counts[RELEASE], self.policy, self.now
+        )
         latest = max((t for t in (wait, self.not_before) if t is not None), default=self.now)
         self.not_before = latest if latest > self.now else None
 

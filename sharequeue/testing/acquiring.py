@@ -112,7 +112,7 @@ class Acquisition:
         return self.counted < self.budget
 
     def _uniform(self, batch: InFlightBatch) -> bool:
-        """Whether Kafka would still hold the batch as one (R-ST-3): else its offsets are told apart."""
+        """Whether Kafka would still hold the batch as one (R-ST-3): else it keeps its offsets apart."""
         records = [self.at.records[offset] for offset in batch.offsets()]
         return len({(r.state, r.delivery_count, r.deliverable(self.fetch.now)) for r in records}) == 1
 

@@ -28,7 +28,7 @@ from sharequeue.testing.share_partition import InMemorySharePartition
 from sharequeue.values import SharePartition, Swept
 
 START = datetime(2000, 1, 1, tzinfo=UTC)
-"""Where the engine's clock begins, unless told otherwise."""
+"""Where the engine's clock begins by default."""
 
 
 class Administration:

@@ -78,16 +78,16 @@ class CircuitBreaker:
         self.acknowledged = min(float(acknowledged), window) + kept
         enough = self.acknowledged >= min(policy.min_records, window)
         if enough and self.failed > policy.percent / 100 * self.acknowledged:
-            told = f"{_rounded(self.failed)} of the last {_rounded(self.acknowledged)} records failed"
-            self._open(policy, told, now)
+            reason = f"{_rounded(self.failed)} of the last {_rounded(self.acknowledged)} records failed"
+            self._open(policy, reason, now)
 
     def _judge_probe(
         self, policy: BreakerPolicy, acknowledged: set[int], failed: set[int], now: float
     ) -> float | None:
         self.probe_failed += len(self.probe & failed)
         if self.probe_failed > policy.percent / 100 * self.probe_records:
-            told = f"{self.probe_failed} of the {self.probe_records} records of the probe failed"
-            self._open(policy, told, now)
+            reason = f"{self.probe_failed} of the {self.probe_records} records of the probe failed"
+            self._open(policy, reason, now)
             return whole_second(now + 2 * policy.open_seconds)
         self.probe -= acknowledged
         if not self.probe:
@@ -96,11 +96,11 @@ class CircuitBreaker:
             self.retry_at = self.reason = None
         return None
 
-    def _open(self, policy: BreakerPolicy, told: str, now: float) -> None:
+    def _open(self, policy: BreakerPolicy, reason: str, now: float) -> None:
         self._go("open")
         self.probe = set()
         self.retry_at = now + policy.open_seconds
-        self.reason = f"{told}, more than {policy.percent} %"
+        self.reason = f"{reason}, more than {policy.percent} %"
 
     def _go(self, state: CircuitState) -> None:
         self.moves.add((self.state, state))

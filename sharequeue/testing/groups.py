@@ -1,7 +1,7 @@
 """How does a test drive share groups without a broker, without a database, and without waiting?
 
 The in-memory engine: any number of groups and share-partitions, every operation on their state by Kafka's
-rules and under Kafka's error names, and a clock that moves only when told to. It holds one entry per offset:
+rules and under Kafka's error names, and a clock that moves only by a call. It holds one entry per offset:
 made to be obvious and exact, not to be fast.
 """
 

@@ -59,10 +59,10 @@ class Operations(Administration):
         by_hand = self.paused_by_hand(at)
         if by_hand is not None or circuit is None or circuit.state == "closed":
             return by_hand
-        told = f"circuit breaker {circuit.state}: {circuit.reason}"
+        reason = f"circuit breaker {circuit.state}: {circuit.reason}"
         if circuit.state == "open" and circuit.retry_at is not None:
-            told += f"; probed from {_to_the_second(self.at_second(circuit.retry_at))} on"
-        return told
+            reason += f"; probed from {_to_the_second(self.at_second(circuit.retry_at))} on"
+        return reason
 
     def paused_by_hand(self, at: SharePartition) -> str | None:
         """The word of the person who has paused a share-partition or its group."""

@@ -68,10 +68,10 @@ def lag_sensor(group: ShareGroup, assets: Sequence[dg.AssetKey]) -> dg.SensorDef
                 kept["waiting_since"] = since
                 return skipped(reason)
             run_key = f"{group.group}:{latest.dagster_run.run_id if latest else 'first'}"
-            told = {"lag_records": work.lag, "waiting_records": work.records, "run_key": run_key}
+            shown = {"lag_records": work.lag, "waiting_records": work.records, "run_key": run_key}
             return dg.SensorResult(
                 run_requests=[dg.RunRequest(run_key=run_key, tags={GROUP_TAG: group.group})],
-                cursor=json.dumps({**told, "marks": marks}),
+                cursor=json.dumps({**shown, "marks": marks}),
             )
 
         return waiting_out(context, given.interval_seconds, tick)
