@@ -56,7 +56,7 @@ def share_group_defs(
         selection=dg.AssetSelection.assets(redriven),
         executor_def=dg.in_process_executor,
         tags=group.run_tags,
-        description=f"Puts dead letters of share group {group.group} back to work; a dry run unless `execute` is set.",
+        description=f"Puts dead letters of share group {group.group} back to work; a dry run by default.",
     )
     checks_job = dg.define_asset_job(
         f"{name}_checks",
