@@ -11,14 +11,15 @@ import dagster as dg
 
 
 @contextmanager
-def cancelled_plainly() -> Iterator[None]:
-    """End a block that Dagster interrupts by its exception, without the stack of where it was."""
+def cancelled_plainly(
+    consequence: str = "what it held is given back, and no record is at fault",
+) -> Iterator[None]:
+    """End a block that Dagster interrupts by its exception, without the stack of where it was, and with what became
+    of the block's work."""
     try:
         yield
     except dg.DagsterExecutionInterruptedError:
-        raise dg.DagsterExecutionInterruptedError(
-            "the run was cancelled: what it held is given back, and no record is at fault"
-        ) from None
+        raise dg.DagsterExecutionInterruptedError(f"the run was cancelled: {consequence}") from None
 
 
 __all__ = ["cancelled_plainly"]

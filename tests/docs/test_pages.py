@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
 import yaml
+from click.testing import CliRunner
 from confluent_kafka import Producer
 
+from sharequeue.cli import command
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
@@ -259,6 +261,19 @@ def test_replay(
     report = run_rounds(own, orders, membership=Holder([at]), state=state, topics=topics, spark=spark)
     assert (report.accepted, report.rejected) == (2, 1)
     reader.run(published)
+    assert orders.output(own, state=state).count() == 2
+
+    def publish(*words: str) -> dict[str, Any]:
+        told = CliRunner().invoke(
+            command, ["publish", "my_orders:orders", "2013-01-01", "-o", "json", *words]
+        )
+        assert told.exit_code == 0, told.output
+        figures: dict[str, Any] = json.loads(told.stdout)
+        return figures
+
+    figures = ("records", "hidden_rows", "added_rows", "published")
+    assert [publish()[name] for name in figures] == [2, 2, 2, False]
+    assert [publish("--execute")[name] for name in figures] == [2, 2, 2, True]
     assert orders.output(own, state=state).count() == 2
     found = {
         path.parent.name: json.loads(path.read_text())["records"]

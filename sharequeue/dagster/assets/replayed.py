@@ -12,6 +12,7 @@ import dagster as dg
 from pydantic import Field
 
 from sharequeue.dagster.assets.accepted import pipeline_of
+from sharequeue.dagster.cancelling import cancelled_plainly
 from sharequeue.dagster.names import REPLAY_TAG
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.share_group import Backfill, ShareGroup
@@ -71,7 +72,7 @@ def replayed_asset(spec: dg.AssetSpec, group: ShareGroup, backfill: Backfill) ->
         job, loaded = pipeline_of(group), settings.load()
         spans = {key: partitions.time_window_for_partition_key(key) for key in context.partition_keys}
         windows = [Window(span.start, span.end, replay_name(key)) for key, span in spans.items()]
-        with Topics(loaded) as topics:
+        with cancelled_plainly("partitions that are done stay as they are"), Topics(loaded) as topics:
             reports = replay_windows(
                 job,
                 loaded,

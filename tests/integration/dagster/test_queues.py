@@ -27,7 +27,7 @@ from tests.fix_stack import REPOSITORY
 
 pytestmark = pytest.mark.slow
 
-RunQueue = Callable[[str], tuple[dg.ExecuteInProcessResult, dg.DagsterInstance]]
+RunQueue = Callable[..., tuple[dg.ExecuteInProcessResult, dg.DagsterInstance]]
 
 
 @pytest.fixture
@@ -40,11 +40,13 @@ def run_queue(
     monkeypatch.setenv("SHAREQUEUE_OUTPUT", str(tmp_path))
     instance = dg.DagsterInstance.ephemeral()
 
-    def run(queue: str) -> tuple[dg.ExecuteInProcessResult, dg.DagsterInstance]:
+    def run(queue: str, **bounds: Any) -> tuple[dg.ExecuteInProcessResult, dg.DagsterInstance]:
         component = load_share_group(REPOSITORY, queue)
         made = share_group_defs(component, execute=component.execute)
         defs = dg.Definitions.merge(made, share_group_resources())
-        return defs.resolve_job_def(component.name).execute_in_process(instance=instance), instance
+        config = {"ops": {f"{component.name}_accepted": {"config": bounds}}}
+        job = defs.resolve_job_def(component.name)
+        return job.execute_in_process(run_config=config, instance=instance), instance
 
     return run
 
@@ -68,10 +70,10 @@ def entries(settings: Settings, topics: Topics) -> Any:
 
 
 def test_payments_and_refunds_are_in_the_table_once(
-    entries: None, run_queue: RunQueue, database: Database, state: State
+    entries: None, run_queue: RunQueue, database: Database, state: State, settings: Settings
 ) -> None:
     """Several topics, one group, one table: rows and acknowledgements agree, what is foreign is a dead letter, and a
-    second run finds nothing. The run's tags lead from it to its leases."""
+    second run finds nothing. The run's tags lead from it to its leases. A run of one partition leaves the others."""
     ran = [run_queue("ledger")]
     if figures(ran[0][0], "ledger/accepted")["leased_records"] < 110:
         # The service assigns a topic once it has seen it: a first run may have had one of the two.
@@ -105,6 +107,13 @@ def test_payments_and_refunds_are_in_the_table_once(
     again, _ = run_queue("ledger")
     assert figures(again, "ledger/accepted")["leased_records"] == 0
     assert figures(again, "ledger/dead_letters")["new_records"] == 0
+
+    ledger.produce(settings, 20)
+    chosen, others = f"{PAYMENTS}-0", [f"{PAYMENTS}-1", f"{REFUNDS}-0", f"{REFUNDS}-1"]
+    part = figures(run_queue("ledger", partitions=[chosen])[0], "ledger/accepted")
+    left = {f"{each.topic}-{each.partition}": each.lag for each in state.figures.describe("ledger")}
+    assert (part["left_to_other_runs"], left[chosen]) == (others, 0)
+    assert part["leased_records"] + sum(left.values()) == 22
     assert state.figures.verify("ledger") == []
 
 
