@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import shutil
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -162,9 +163,12 @@ def _start(home: Home, java: Java, jars: Path, port: int, controller: int, optio
 
 def _format(home: Home, java: Java, jars: Path, port: int, controller: int) -> None:
     """Format a folder beside the log, then rename it, so that a kill leaves nothing behind."""
-    staged = home.kafka / "formatting"
-    shutil.rmtree(staged, ignore_errors=True)
-    settings = _write_settings(home.kafka / "formatting.properties", staged, port, controller)
+    for left in home.kafka.glob("formatting-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    # A name of its own: the tool of an `up` that was killed may still be at work in the last one.
+    work = Path(tempfile.mkdtemp(dir=home.kafka, prefix="formatting-"))
+    staged = work / "data"
+    settings = _write_settings(work / "server.properties", staged, port, controller)
     identifier = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     if identifier.startswith("-"):
         identifier = f"A{identifier[1:]}"  # the tool would take it for an option
@@ -182,7 +186,7 @@ def _format(home: Home, java: Java, jars: Path, port: int, controller: int) -> N
     data = home.kafka / "data"
     shutil.rmtree(data, ignore_errors=True)
     staged.rename(data)
-    settings.unlink()
+    shutil.rmtree(work)
 
 
 def _write_settings(path: Path, data: Path, port: int, controller: int) -> Path:

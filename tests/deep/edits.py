@@ -215,7 +215,7 @@ HISTORY_EDITS = (
     ),
     Edit(
         "a member's run in another group goes on",
-        "release",
+        "release_held",
         "where group_id = p_group_id and next_expiry is not null",
         "where next_expiry is not null",
     ),

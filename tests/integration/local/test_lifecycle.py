@@ -215,10 +215,10 @@ def test_a_killed_initialisation_starts_over(stack_home: Path) -> None:
     home.create()
     (home.postgres / "making-1" / "data").mkdir(parents=True)
     (home.postgres / "making-1" / "data" / "PG_VERSION").write_text("18\n")
-    (home.kafka / "formatting").mkdir()
+    (home.kafka / "formatting-of-a-killed-up").mkdir()
     up(stack_home, quiet, service=False)
     assert sorted(path.name for path in home.postgres.iterdir()) == ["data", "password"]
-    assert not (home.kafka / "formatting").exists()
+    assert not list(home.kafka.glob("formatting*"))
 
 
 @pytest.mark.parametrize("moment", ["postgres", "kafka"])
