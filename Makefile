@@ -28,7 +28,7 @@ test: $(READY) ## run every test, against servers of its own
 	@$(BIN)/python -m pytest --numprocesses $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test/deep: $(READY) ## a million random steps, every rule broken on purpose, a thousand kills (an hour)
-	@$(BIN)/python -m pytest -p no:cacheprovider --capture=sys tests/deep/deep_*.py $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -p no:cacheprovider --capture=sys --deep -o python_files="test_*.py deep_*.py" $(PYTEST_ARGS)
 
 up: $(READY) ## start the embedded stack (Postgres, Kafka, service); harmless when it runs
 	@$(BIN)/sharequeue up

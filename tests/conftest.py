@@ -34,8 +34,22 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what takes longest first, so that two workers end together; within a folder the order stays."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Have `--deep`, which `make test/deep` gives."""
+    parser.addoption("--deep", action="store_true", help="run the deep tests, and no others")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the deep tests, or all others. Run what takes longest first, so that two workers end together;
+    within a folder the order stays."""
+    deep, left_out = config.getoption("--deep"), []
+    for item in list(items):
+        marked = item.get_closest_marker("deep") is not None
+        if marked != deep and not item.path.name.startswith("deep_"):
+            items.remove(item)
+            left_out.append(item)
+    config.hook.pytest_deselected(items=left_out)
     root = Path(__file__).parent
 
     def place(item: pytest.Item) -> int:

@@ -142,6 +142,7 @@ def test_a_driver_killed_before_its_commit_writes_each_record_exactly_once(
     assert state.figures.verify(group) == []
 
 
+@pytest.mark.deep
 def test_a_driver_killed_after_the_users_writer_writes_again(
     group: str,
     filled: str,

@@ -112,6 +112,7 @@ def test_a_table_has_each_record_exactly_once(
     assert [row["offset"] for row in rows] == list(range(RECORDS))
 
 
+@pytest.mark.deep
 def test_a_writer_of_the_users_gets_each_record_at_least_once(
     drained: Callable[[Callable[[str, Servers], ShareGroupJob]], None], group: str
 ) -> None:

@@ -71,6 +71,7 @@ def impatient(stack: DemoStack) -> Callable[[str], None]:
     return on_line
 
 
+@pytest.mark.deep
 def test_killed_runs_and_a_killed_demo_are_carried_on(demo_stack: DemoStack, follow_demo: Follow) -> None:
     """A demo whose run is killed with all records says who holds what, and launches the next; that run and the demo
     itself are killed near the end, and the next demo finds the dead run, says so, and drains the group."""

@@ -31,7 +31,7 @@ from tests.fix_stack import REPOSITORY
 from tests.waiting import wait_until
 from tests.webserver import PATIENCE_SECONDS, Webserver
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.deep, pytest.mark.timeout(900)]
 
 FLIGHTS = 900
 """One day of flights and a little more: the cancelled ones stand at the end of their day."""

@@ -290,7 +290,7 @@ def is_stopped(process: subprocess.Popen[str]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["describe", "offsets_of"])
+@pytest.mark.parametrize("place", ["describe", pytest.param("offsets_of", marks=pytest.mark.deep)])
 def test_a_replica_stopped_inside_the_watch(
     private_database: Database,
     topics: Topics,

@@ -24,6 +24,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+DEEP = pytest.mark.deep
 RECORDS = 400
 """By partition: eight batches of Arrow each, and a task stops after the first."""
 SHORT_LOCK_MS = 5000
@@ -92,6 +93,7 @@ def test_an_executor_that_is_killed_takes_nothing_along(
     ledger(state, group)
 
 
+@DEEP
 def test_a_stage_whose_input_died_is_done_again(
     group: str, filled: str, cluster: Cluster, state: State
 ) -> None:
@@ -141,7 +143,9 @@ def table(make_table: MakeTable) -> str:
     return make_table('partition int, "offset" bigint, attempt int')
 
 
-@pytest.mark.parametrize("what", ["fails", "twice", "killed"])
+@pytest.mark.parametrize(
+    "what", [pytest.param("fails", marks=DEEP), pytest.param("twice", marks=DEEP), "killed"]
+)
 def test_a_copy_into_postgres_that_is_done_again_counts_once(
     group: str, filled: str, cluster: Cluster, state: State, database: Database, table: str, what: str
 ) -> None:

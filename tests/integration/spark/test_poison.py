@@ -110,7 +110,7 @@ def one_record_takes_only_itself_along(
     ("records", "handler", "says"),
     [
         pytest.param(600, KILLED, WORKER_EXITED, id="exit"),
-        pytest.param(600, within_a_limit, "MemoryError", id="memory"),
+        pytest.param(600, within_a_limit, "MemoryError", id="memory", marks=pytest.mark.deep),
     ],
 )
 def test_a_record_that_kills_its_worker_takes_only_itself_along(
@@ -151,7 +151,7 @@ def broken_expression(records: DataFrame) -> DataFrame:
     return all_accepted(records).withColumn("outcome", raised.cast("string"))
 
 
-@pytest.mark.parametrize("handler", [broken, broken_expression])
+@pytest.mark.parametrize("handler", [pytest.param(broken, marks=pytest.mark.deep), broken_expression])
 def test_a_handler_that_fails_for_every_record_makes_no_dead_letters(
     make_topic: MakeTopic,
     produce: Produce,

@@ -1,8 +1,7 @@
-"""One order of locks: whatever runs at the same time, nobody meets a deadlock."""
+"""One order of locks: pairs that met a deadlock once. All operations at once: `tests/deep/deep_lock_order.py`."""
 
 from __future__ import annotations
 
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,19 +13,7 @@ from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, ensure_group, expire_members_of, heartbeat
 from sharequeue.state import State
 from sharequeue.values import SharePartition
-from tests.fix_stack import say
-from tests.operations_at_once import deadlocks, run_at_once
-
-SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", "7"))
-
-
-def test_all_operations_at_once_meet_no_deadlock(private_database: Database) -> None:
-    """Eight connections draw from every operation on two groups: not one deadlock, and every invariant holds."""
-    say(f"all operations at once: seed {SEED}")
-    tally = run_at_once(private_database, SEED, 6)
-    assert not tally.faults, f"seed {SEED}: {tally.faults[0]}"
-    assert deadlocks(private_database) == 0, f"seed {SEED}"
-    assert State(private_database).figures.verify() == []
+from tests.operations_at_once import deadlocks
 
 
 def test_a_config_and_an_acl_that_wait_for_the_same_settings_meet_no_deadlock(
