@@ -24,7 +24,7 @@ help: ## list the targets
 demo: $(READY) ## run the main job on 336,776 real flights: set up, start the stack, process, report
 	@$(BIN)/python -m orchestration.demo
 
-test: $(READY) ## run every test, against servers of its own
+test: $(READY) ## run every ordinary test, against servers of its own
 	@$(BIN)/python -m pytest --numprocesses $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test/deep: $(READY) ## a million random steps, every rule broken on purpose, a thousand kills (an hour)

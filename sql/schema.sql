@@ -1070,10 +1070,13 @@ CREATE TABLE sharequeue.compactions (
 CREATE TABLE sharequeue.lease_outputs (
     lease_id bigint NOT NULL,
     sink text NOT NULL,
-    share_partition_id bigint NOT NULL,
     location text NOT NULL,
     records bigint NOT NULL,
-    acknowledged_at timestamp with time zone NOT NULL
+    acknowledged_at timestamp with time zone NOT NULL,
+    group_id text NOT NULL,
+    topic text NOT NULL,
+    partition integer NOT NULL,
+    topic_id text NOT NULL
 );
 
 CREATE VIEW sharequeue.counted_outputs (
@@ -1084,7 +1087,8 @@ CREATE VIEW sharequeue.counted_outputs (
     sink text,
     location text,
     records bigint,
-    acknowledged_at timestamp with time zone
+    acknowledged_at timestamp with time zone,
+    topic_id text
 );
 
 CREATE TABLE sharequeue.journal_daily (
@@ -1933,7 +1937,7 @@ CREATE INDEX journal_other_share_partition_id_journal_id_idx ON sharequeue.journ
 
 CREATE INDEX journal_snapshots_by_age ON sharequeue.journal_snapshots USING btree (taken_at);
 
-CREATE INDEX lease_outputs_by_share_partition ON sharequeue.lease_outputs USING btree (share_partition_id);
+CREATE INDEX lease_outputs_by_sink ON sharequeue.lease_outputs USING btree (group_id, sink);
 
 CREATE INDEX leases_by_share_partition ON sharequeue.leases USING btree (share_partition_id, expires_at);
 
@@ -2027,9 +2031,6 @@ ALTER TABLE ONLY sharequeue.group_settings
 
 ALTER TABLE ONLY sharequeue.held_dead_letters
     ADD CONSTRAINT held_dead_letters_share_partition_fkey FOREIGN KEY (share_partition_id) REFERENCES sharequeue.share_partitions(share_partition_id) ON DELETE CASCADE;
-
-ALTER TABLE ONLY sharequeue.lease_outputs
-    ADD CONSTRAINT lease_outputs_share_partition_fkey FOREIGN KEY (share_partition_id) REFERENCES sharequeue.share_partitions(share_partition_id) ON DELETE CASCADE;
 
 ALTER TABLE ONLY sharequeue.members
     ADD CONSTRAINT members_group_fkey FOREIGN KEY (group_id) REFERENCES sharequeue.share_groups(group_id) ON DELETE CASCADE;

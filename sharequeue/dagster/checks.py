@@ -129,7 +129,7 @@ def _read_checks(
     }
     if config.accept:
         for cursor in cursors.values():
-            cursor.found.clear()
+            cursor.accept()
     with Topics(settings) as topics:
         described = topics.describe([topic]).get(topic) if topic else None
         start = None if described is None else common_start(cursors, described.topic_id)
@@ -179,16 +179,20 @@ def _result(
 ) -> dg.AssetCheckResult:
     reading = examined.reading
     before = cursor.still(reading)
-    findings = [*found.findings, *before]
+    findings, unlisted_before = [*found.findings, *before], cursor.still_unlisted(reading)
+    unexpected = found.unexpected + len(before) + unlisted_before
+    unlisted = unexpected - len(findings[:SHOWN])
     after = Cursor(
         reading.info.topic_id,
         dict(reading.next),
         {**cursor.places, **examined.reconciled.next} if expectation.check == RECONCILED else {},
         findings[:SHOWN],
+        max(0, unlisted),
+        dict(reading.next) if unlisted > 0 else {},
     )
-    passed = found.passed and not findings
+    passed = found.passed and not findings and not unlisted_before
     metadata: dict[str, dg.MetadataValue | int | str] = {
-        "unexpected_records": found.unexpected + len(before),
+        "unexpected_records": unexpected,
         "read_records": reading.letters,
         "group_records": examined.ours,
         "foreign_records": examined.foreign,
@@ -219,12 +223,14 @@ def _result(
         asset_key=asset,
         check_name=expectation.check,
         severity=severity_of(expectation),
-        description=expectation.description if passed else _what_failed(expectation, found, len(before)),
+        description=expectation.description
+        if passed
+        else _what_failed(expectation, found, len(before), unlisted_before),
         metadata=metadata,
     )
 
 
-def _what_failed(expectation: Expectation, found: Found, before: int) -> str:
+def _what_failed(expectation: Expectation, found: Found, before: int, unlisted: int) -> str:
     if found.problem:
         return f"{found.problem}. Expected: {expectation.description}"
     sentences = []
@@ -233,6 +239,10 @@ def _what_failed(expectation: Expectation, found: Found, before: int) -> str:
         sentences.append(f"{letters} it.")
     if before:
         sentences.append(f"{before} that were found before are still there.")
+    if unlisted:
+        sentences.append(
+            f"{unlisted:,} more were found before and not listed: read them again with `full: true`."
+        )
     return " ".join([*sentences, f"Expected: {expectation.description}"])
 
 

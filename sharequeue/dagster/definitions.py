@@ -72,7 +72,10 @@ def share_group_defs(
     touched = [*lineage.of_a_run, lineage.key(REDRIVEN)]
     observed = Observed(lineage.key(SPSO_AND_LAG), lineage.key(DEAD_LETTERS), touched, checks_job.name)
     check_keys = [spec.key for each in checks for spec in each.check_specs]
-    alerts = group.alerts and alerts_sensor(group, group.alerts, assets=touched, checks=check_keys)
+    beside = [lineage.key(REPLAYED), lineage.key(HISTORY)] if group.backfill else []
+    alerts = group.alerts and alerts_sensor(
+        group, group.alerts, assets=[*touched, *beside], checks=check_keys
+    )
     schedule = group.automation.schedule
     replayed = [replayed_asset(lineage[REPLAYED], group, group.backfill)] if group.backfill else []
     return dg.Definitions(

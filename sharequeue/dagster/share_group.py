@@ -47,7 +47,7 @@ class Run(dg.Model, dg.Resolvable):
     )
     pool: str | None = Field(
         default="spark",
-        description="The concurrency pool of what uses Spark; its limit is the deployment's. None: no pool.",
+        description="The concurrency pool of what uses Spark; its limit is the deployment's. `null`: no pool.",
     )
 
 
@@ -237,7 +237,8 @@ class ShareGroup(dg.Model, dg.Resolvable):
         description="MODULE:NAME of a `sharequeue.spark.pipeline`, or of a handler (DataFrame to DataFrame)."
     )
     configs: Mapping[str, Config] = Field(
-        default={}, description="Group configs that the first run sets; what somebody has set since stays."
+        default={},
+        description="Group configs that a run sets where the group has none; a value that is set already stays.",
     )
     dead_letters: DeadLetters = Field(default_factory=DeadLetters)
     checks: Checks = Field(default_factory=Checks)

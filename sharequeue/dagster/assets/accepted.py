@@ -11,7 +11,7 @@ from sharequeue.dagster import reports
 from sharequeue.dagster.cancelling import cancelled_plainly
 from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG, lease_tag_value
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
-from sharequeue.dagster.share_group import ShareGroup
+from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.groups.membership import Membership
 from sharequeue.references import NoSuchObject, Reference
 
@@ -93,7 +93,7 @@ def process(run: Processing) -> "dg.MaterializeResult[None]":
     group.configure(run.queue.database)
     if state.figures.describe(group.group):
         # How fast this run is, is counted from here.
-        run.queue.reports.record(group.group)
+        run.queue.reports.record(group.group, duration(group.automation.observe.keep))
     report, member_id = _rounds(run, job)
     swept = state.sweep()
     removed = sweep_outputs(run.spark.session(group.name), settings, state, job)

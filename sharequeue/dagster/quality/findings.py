@@ -69,6 +69,10 @@ class Cursor:
     next: dict[int, int] = field(default_factory=dict)
     places: dict[SharePartition, Place] = field(default_factory=dict)
     found: list[Finding] = field(default_factory=list)
+    unlisted: int = 0
+    """How much more it has found, of which no more is known than where the letters end."""
+    unlisted_before: dict[int, int] = field(default_factory=dict)
+    """By partition of the topic, the offset before which that was."""
 
     @classmethod
     def of(cls, instance: dg.DagsterInstance, key: dg.AssetCheckKey, group_id: str) -> Cursor:
@@ -94,7 +98,13 @@ class Cursor:
                 for topic, partition, sequence, offset in kept["places"]
             },
             [Finding(*each) for each in kept["found"]],
+            kept.get("unlisted", 0),
+            {int(partition): int(offset) for partition, offset in kept.get("unlisted_before", {}).items()},
         )
+
+    def accept(self) -> None:
+        """Let go of what was found."""
+        self.found, self.unlisted, self.unlisted_before = [], 0, {}
 
     def metadata(self) -> dg.JsonMetadataValue:
         """The cursor as the next check reads it."""
@@ -107,6 +117,10 @@ class Cursor:
                     [f.found, f.partition, f.offset, f.source_topic, f.source_partition, f.source_offset]
                     for f in self.found
                 ],
+                "unlisted": self.unlisted,
+                "unlisted_before": {
+                    str(partition): offset for partition, offset in sorted(self.unlisted_before.items())
+                },
             }
         )
 
@@ -118,6 +132,17 @@ class Cursor:
             if (each.partition is None and each.offset is None and self.places)
             or (each.partition is not None and each.offset is not None and _unread(each, reading))
         ]
+
+    def still_unlisted(self, reading: Reading) -> int:
+        """How much of what was found and not listed may still be there: all of it, until the topic has let go of
+        every letter from before, or this reading has read them all again."""
+        for partition, end in self.unlisted_before.items():
+            log = reading.logs.get(partition)
+            if log is None or log.log_start >= end:
+                continue
+            if reading.first.get(partition, 0) > log.log_start or reading.next[partition] < end:
+                return self.unlisted
+        return 0
 
 
 def _unread(finding: Finding, reading: Reading) -> bool:

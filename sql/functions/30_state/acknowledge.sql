@@ -84,8 +84,9 @@ begin
     v_acknowledgements.accept := p_accept;
     v_result := sharequeue_internal.apply_acknowledgements(
         v_sp, v_found.settings, p_member_id, p_token, v_acknowledgements, coalesce(v_held, '{}'), p_not_before, v_at);
-    insert into sharequeue.lease_outputs (lease_id, sink, share_partition_id, location, records, acknowledged_at)
-    select v_lease_id, o->>'sink', v_sp.share_partition_id, o->>'location', (o->>'records')::bigint, v_at
+    insert into sharequeue.lease_outputs (lease_id, sink, group_id, topic, partition, topic_id, location, records,
+        acknowledged_at)
+    select v_lease_id, o->>'sink', p_group_id, p_topic, p_partition, v_sp.topic_id, o->>'location', (o->>'records')::bigint, v_at
     from jsonb_array_elements(p_outputs) as o;
     perform sharequeue_internal.remember(v_key, 'acknowledge', to_jsonb(v_result));
     return v_result;

@@ -36,12 +36,9 @@ declare
     v_found record;
 begin
     perform sharequeue.require_read_committed();
-    -- In the order of locks, the group first: whoever deletes it, or share-partitions of it, takes their outputs along, in
-    -- no order, and then its compactions.
+    -- In the order of locks, the group first: whoever deletes it takes its compactions along.
     perform from sharequeue.share_groups g join sharequeue.compactions c using (group_id)
     where c.compaction_id = p_compaction_id for no key update of g;
-    perform from sharequeue.share_partitions sp join sharequeue.compactions c using (group_id)
-    where c.compaction_id = p_compaction_id order by sp.share_partition_id for key share of sp;
     select * into v_compaction from sharequeue.compactions where compaction_id = p_compaction_id for update;
     if not found or v_compaction.abandoned_at is not null then
         raise exception 'compaction % was given up by a sweep: it took longer than the grace', p_compaction_id
@@ -51,26 +48,24 @@ begin
     perform sharequeue_internal.check_present('the folders replaced', p_replaced),
         sharequeue_internal.check_present('the number of records', p_records);
     if v_compaction.committed_at is null then
-        perform from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
-        where sp.group_id = v_compaction.group_id and o.sink = v_compaction.sink and o.location = any (p_replaced)
+        perform from sharequeue.lease_outputs o
+        where o.group_id = v_compaction.group_id and o.sink = v_compaction.sink and o.location = any (p_replaced)
         order by o.lease_id for no key update of o;
         select count(distinct o.location) as folders, sum(o.records)::bigint as records into v_found
-        from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
-        where sp.group_id = v_compaction.group_id and o.sink = v_compaction.sink and o.location = any (p_replaced);
+        from sharequeue.lease_outputs o
+        where o.group_id = v_compaction.group_id and o.sink = v_compaction.sink and o.location = any (p_replaced);
         if v_found.folders <> cardinality(p_replaced) or coalesce(v_found.records, 0) <> p_records then
             raise exception 'compaction % of % folders with % records: % folders with % records count now, because '
                 'another compaction was quicker or the folders changed', p_compaction_id, cardinality(p_replaced),
                 p_records, v_found.folders, coalesce(v_found.records, 0) using errcode = 'SQ042';
         end if;
         update sharequeue.lease_outputs o set location = v_compaction.location
-        from sharequeue.share_partitions sp
-        where sp.share_partition_id = o.share_partition_id and sp.group_id = v_compaction.group_id
-            and o.sink = v_compaction.sink and o.location = any (p_replaced);
+        where o.group_id = v_compaction.group_id and o.sink = v_compaction.sink and o.location = any (p_replaced);
         update sharequeue.compactions set committed_at = sharequeue.clock(), replaced = p_replaced
         where compaction_id = p_compaction_id;
     end if;
-    return (select count(*) from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
-        where sp.group_id = v_compaction.group_id and o.sink = v_compaction.sink
+    return (select count(*) from sharequeue.lease_outputs o
+        where o.group_id = v_compaction.group_id and o.sink = v_compaction.sink
             and o.location = v_compaction.location);
 end
 $$;
@@ -94,8 +89,8 @@ begin
             -- So that sums over a sink stay numbers of records.
             select from unnest(p_records) as n where n is null or n not between 0 and 1000000000000000)
         or v_moved <> cardinality(p_lease_ids) or v_moved <> (
-            select count(*) from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
-            where sp.group_id = v_compaction.group_id and o.sink = v_compaction.sink
+            select count(*) from sharequeue.lease_outputs o
+            where o.group_id = v_compaction.group_id and o.sink = v_compaction.sink
                 and o.location = v_compaction.location and o.lease_id = any (p_lease_ids)) then
         raise exception 'replacement % of % outputs: % leases with % numbers of records were named, each output''s lease '
             'once and a number from 0 to 10^15 were expected', p_compaction_id, v_moved, cardinality(p_lease_ids),
@@ -131,8 +126,8 @@ begin
         where c.group_id = p_group_id and c.sink = p_sink
             and (c.abandoned_at is not null or c.committed_at <= v_before)
             and not exists (
-                select from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id)
-                where sp.group_id = p_group_id and o.sink = p_sink
+                select from sharequeue.lease_outputs o
+                where o.group_id = p_group_id and o.sink = p_sink
                     and o.location = any (case when c.abandoned_at is null then c.replaced else array[c.location] end))
         order by c.began_at;
 end

@@ -1,4 +1,5 @@
--- The outputs that count: each one's lease has been acknowledged. The manifest that a sink's readers go by.
+-- The outputs that count: each one's lease has been acknowledged. The manifest that a sink's readers go by. They stay when the
+-- share-partition, the topic or the group is deleted.
 create or replace view sharequeue.counted_outputs as
-select o.lease_id, sp.group_id, sp.topic, sp.partition, o.sink, o.location, o.records, o.acknowledged_at
-from sharequeue.lease_outputs o join sharequeue.share_partitions sp using (share_partition_id);
+select lease_id, group_id, topic, partition, sink, location, records, acknowledged_at, topic_id
+from sharequeue.lease_outputs;

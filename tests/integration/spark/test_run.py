@@ -328,6 +328,24 @@ def test_another_database_neither_writes_nor_sweeps(
     assert State(database).outputs.state_id() == state.outputs.state_id()
 
 
+def test_a_deleted_group_leaves_its_output(
+    job: ShareGroupJob,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    output_settings: Settings,
+    state: State,
+) -> None:
+    """What it had accepted is read as before, and no sweep takes its files for those of a lost lease."""
+    (topic,) = job.topics
+    produce(topic, 0, ["accept a", "accept b"])
+    assert run_job(job, assigned(topic), max_rounds=1).accepted == 2
+    assert state.administration.delete_group(job.group)
+    assert sweep_outputs(spark, output_settings, state, job) == []
+    assert read_output(spark, state, job.group, job.sink).count() == 2
+
+
 def test_what_a_handler_caches_is_gone_after_the_round(
     job: ShareGroupJob, produce: Produce, assigned: Assigned, run_job: RunJob, spark: SparkSession
 ) -> None:

@@ -250,3 +250,34 @@ def test_an_output_shares_a_transaction_of_the_users_own(state: State, private_d
     finally:
         connection.close()
     assert len(counted(state)) == 1
+
+
+def _forget_topic(state: State) -> None:
+    state.administration.delete_offsets("g", "t")
+
+
+def _delete_group(state: State) -> None:
+    assert state.administration.delete_group("g")
+
+
+def _delete_topic(state: State) -> None:
+    state.administration.note_topics({"t": None})
+    assert state.administration.remove_deleted_topics(timedelta(0), execute=True)
+
+
+@pytest.mark.parametrize("remove", [_forget_topic, _delete_group, _delete_topic])
+def test_what_was_accepted_stays_when_its_state_goes(state: State, remove: Callable[[State], None]) -> None:
+    """Whatever becomes of the topic, its state, or the group: the manifest of what was written goes on counting, also
+    when it is brought together afterwards."""
+    lease = held(state, "m")
+    state.acknowledge(lease, {ACCEPT: lease.offsets}, outputs=output(lease))
+    before = counted(state)
+    assert before == [(lease.lease_id, f"lease={lease.lease_id} of m", 10)]
+    remove(state)
+    assert state.figures.describe("g") == []
+    assert counted(state) == before
+    ensure_group(state.database, "g")
+    compaction = uuid4()
+    state.outputs.begin_compaction(compaction, "g", "files", "together")
+    assert state.outputs.commit_compaction(compaction, [before[0][1]], 10) == 1
+    assert counted(state) == [(lease.lease_id, "together", 10)]

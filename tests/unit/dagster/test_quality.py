@@ -28,8 +28,11 @@ from sharequeue.deadletters.archived import ArchivedBatch
 from sharequeue.deadletters.comparison import ABSENT, OTHER, Compared
 from sharequeue.deadletters.judging import Judged
 from sharequeue.deadletters.letters import BATCH, KAFKA_HEADERS, MESSAGES, SEQUENCE, DeadLetter, header_texts
+from sharequeue.deadletters.reading import Reading
 from sharequeue.deadletters.reconciliation import Place
+from sharequeue.kafka.topics import LogOffsets, TopicInfo
 from sharequeue.offsets import OffsetSet
+from sharequeue.settings import Settings
 from sharequeue.values import DeadLetterRun, SharePartition
 from tests.fix_dagster import share_group
 
@@ -281,6 +284,24 @@ def test_a_cursor_survives_its_metadata() -> None:
     assert cursor.found[0].row("dlq", shown_only=True).data["command"] == "sharequeue dlq show dlq 0 3"
     twice = Finding("doubled", 0, 5, "flights", 0, 2)
     assert twice.row("dlq", shown_only=False).data["command"] == "sharequeue dlq show dlq 0 5"
+
+
+def test_what_was_found_and_not_listed_is_not_forgotten() -> None:
+    """It counts until the topic has let go of all letters from then, or all of them were read again."""
+    cursor = Cursor("id", {0: 90, 1: 40}, unlisted=30, unlisted_before={0: 90, 1: 40})
+
+    def still(starts: tuple[int, int], first: dict[int, int], read_to: dict[int, int]) -> int:
+        logs = {partition: LogOffsets(start, 100, 100) for partition, start in enumerate(starts)}
+        reading = Reading(Settings({}), "dlq", TopicInfo("id", 2), logs, first)
+        reading.next.update(read_to)
+        return Cursor._read(json.loads(json.dumps(cursor.metadata().data)), "g").still_unlisted(reading)
+
+    going_on = {0: 90, 1: 40}
+    assert still((0, 0), going_on, {0: 100, 1: 100}) == 30
+    assert still((90, 39), going_on, {0: 100, 1: 100}) == 30
+    assert still((90, 40), going_on, {0: 100, 1: 100}) == 0
+    assert still((10, 0), {}, {0: 100, 1: 39}) == 30
+    assert still((10, 0), {}, {0: 100, 1: 40}) == 0
 
 
 def test_drift_needs_a_minimum_and_a_week_before() -> None:
