@@ -108,6 +108,8 @@ class OutputRow:
     location: str
     records: int
     acknowledged_at: datetime
+    topic_id: str
+    """Which life of the topic the records are of: one that is made again has the same name and the same offsets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ CALLED_BY_WORKERS = {
     *("acknowledge_many", "acquire_many", "observe_many", "release_many", "renew_many"),
     *("record_report", "pause", "force", "alter_offsets", "reset_offsets", "delete_offsets", "delete_group"),
     *("check_cluster", "clock", "principal", "schema_version", "state_id", "topics_redriven_for_others"),
-    *("stored_configs", "remove_reports"),
+    *("stored_configs", "remove_reports", "journal_partitions", "roll_up_journal"),
 }
 
 WITHOUT_A_METHOD = (
@@ -88,6 +88,8 @@ def call_every_operation(
         assert not row.get("acknowledge_error_code"), row
     worker.rows(sa.text("select sharequeue.record_report(:group)"), group=group)
     worker.rows(sa.text("select sharequeue.remove_reports(:group, interval '90 days')"), group=group)
+    worker.rows(sa.text("select * from sharequeue.journal_partitions()"))
+    worker.rows(sa.text("select sharequeue.roll_up_journal(sharequeue.clock()::date)"))
     forced = sa.text("select * from sharequeue.force(:group, :topic, 0, '{[9,10)}', 'release', true)")
     worker.rows(forced, group=group, topic=topic)
     state.administration.pause(group, "a test")

@@ -35,7 +35,7 @@ class Outputs:
         """Return the outputs of a sink that count: the manifest that its readers use."""
         rows = self._database.rows(
             sa.text(
-                "select lease_id, topic, partition, location, records, acknowledged_at"
+                "select lease_id, topic, partition, location, records, acknowledged_at, topic_id"
                 " from sharequeue.counted_outputs where group_id = :group_id and sink = :sink order by lease_id"
             ),
             group_id=group_id,

@@ -120,7 +120,13 @@ class InMemoryState:
         if not repeated:
             for made in outputs:
                 row = OutputRow(
-                    lease.lease_id, at.topic, at.partition, made.location, made.records, self.now()
+                    lease.lease_id,
+                    at.topic,
+                    at.partition,
+                    made.location,
+                    made.records,
+                    self.now(),
+                    self.groups.share_partition(at).topic_id,
                 )
                 self.outputs.rows.append((at.group_id, made.sink, row))
         return result

@@ -167,7 +167,8 @@ def accepted_by(
 ) -> dict[TopicPartition, OffsetSet]:
     """Return the offsets that these leases had accepted, from the files that count.
 
-    Raises InvalidRequest for a lease of which nothing counts, and for one whose rows went elsewhere.
+    Raises InvalidRequest for a lease of which nothing counts, and for one whose rows went elsewhere; UnknownTopicId
+    for one of a topic that is gone.
     """
     counted = {row.lease_id: row for row in source.state.outputs.counted(job.group, job.sink)}
     unknown = [str(at) for at in lease_ids if at not in counted]
@@ -184,6 +185,13 @@ def accepted_by(
         )
     if not rows:
         return {}
+    now = source.topics.describe({row.topic for row in rows})
+    for row in rows:
+        if row.topic not in now or now[row.topic].topic_id != row.topic_id:
+            raise UnknownTopicId(
+                f"Lease {row.lease_id} was of a topic {row.topic!r} that was deleted, or made again, since: "
+                "its records are gone."
+            )
     folders = sorted({row.location for row in rows})
     accepted = read_parquet(source.spark, folders).filter(
         fn.col("lease_id").isin([row.lease_id for row in rows])

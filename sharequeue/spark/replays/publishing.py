@@ -113,6 +113,7 @@ def publish(
     report = _report(job, settings, name, spark, output)
     _refuse_other_topics(report, topics)
     _refuse_unfinished(job, state, report)
+    _refuse_other_lives(job, state, report)
     if isinstance(job.destination, PostgresTable):
         if job.summaries:
             raise InvalidRequest(
@@ -168,6 +169,21 @@ def _refuse_other_topics(report: ReplayReport, topics: Topics) -> None:
         if each.topic not in now or now[each.topic].topic_id != each.topic_id:
             raise UnknownTopicId(
                 f"Topic {each.topic!r} was deleted, or made again, since it was replayed: replay it again."
+            )
+
+
+def _refuse_other_lives(job: ShareGroupJob, state: State, report: ReplayReport) -> None:
+    """Raise UnknownTopicId when the output has records of an earlier topic of the name: they have the same offsets,
+    and their rows would go out too.
+    """
+    ids = {(each.topic, each.partition): each.topic_id for each in report.partitions}
+    for row in state.outputs.counted(job.group, job.sink):
+        at = row.topic, row.partition
+        if row.records and row.topic_id != ids.get(at, row.topic_id):
+            raise UnknownTopicId(
+                f"Output {job.sink} also has records of an earlier topic {row.topic!r}, which was deleted: a replay "
+                "of the present topic cannot take the place of its rows. Publish by a program of your own, or give "
+                "the pipeline another sink."
             )
 
 

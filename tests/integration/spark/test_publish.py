@@ -194,6 +194,18 @@ def test_what_the_group_has_not_done_yet_is_not_published(
     topics.create(case.topic, 2)
     with pytest.raises(UnknownTopicId, match="replay it again"):
         case.publish("early")
+    (lease_id, *_) = [row.lease_id for row in case.state.outputs.counted(case.old.group, case.old.sink)]
+    with pytest.raises(UnknownTopicId, match="its records are gone"):
+        case.new.replay(case.settings, leases=[lease_id], spark=case.spark, state=case.state)
+    produce(case.topic, 1, range(3))
+    again = topics.describe([case.topic])[case.topic]
+    for at in case.holder.assignment:
+        case.state.administration.alter_offsets(at, again.topic_id, 0)
+    case.run_job(case.old, case.holder, max_rounds=1)
+    given = {(case.topic, 1): OffsetSet.of((0, 3))}
+    case.new.replay(case.settings, offsets=given, name="anew", spark=case.spark, state=case.state)
+    with pytest.raises(UnknownTopicId, match="also has records of an earlier topic"):
+        case.publish("anew", execute=True)
 
 
 def test_a_compaction_that_was_quicker_leaves_everything_as_it_is(
