@@ -48,6 +48,7 @@ HERE = {
     "docs/howto/dead-letters.md",
     "docs/howto/lease.md",
     "docs/howto/move-offsets.md",
+    "docs/howto/operate.md",
     "docs/howto/pipeline.md",
     "docs/howto/replay.md",
     "docs/howto/reports.md",
@@ -120,8 +121,8 @@ def test_journal(reader: Reader) -> None:
     assert reader.reads("docs/explanation/journal.md")
 
 
-def test_reports(reader: Reader) -> None:
-    """Each query and command of the page on reports is taken, by a group that has been worked on."""
+def test_reports(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each query and command of the pages on reports and operating is taken, by a group that was worked on."""
     state, at = State(reader.database), SharePartition("flight-delays", "flights", 0)
     alter_group_configs(reader.database, at.group_id, {})
     state.initialize(at, "id", 0, 1)
@@ -130,6 +131,9 @@ def test_reports(reader: Reader) -> None:
     assert lease is not None
     state.acknowledge(lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 5))})
     assert reader.reads("docs/howto/reports.md")
+    for name, value in reader.environment.items():
+        monkeypatch.setenv(name, value)
+    assert reader.reads("docs/howto/operate.md")
     (page,) = (reader.folder / "output" / "reports" / "flight-delays").iterdir()
     assert "5 acquired" in page.read_text()
 
