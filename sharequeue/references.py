@@ -45,13 +45,21 @@ class Reference:
     def check(self) -> None:
         """Look for the module's file, and for the name in its text; nothing of it is run.
 
-        Raises NoSuchObject where either is missing. A module without a text of its own, or one that makes its names
-        while it runs (`import *`, `__getattr__`), is taken at its word.
+        Raises NoSuchObject where either is missing, or the text is no Python. A module without a text of its own, or
+        one that makes its names while it runs (`import *`, `__getattr__`), is taken at its word.
         """
         source = self._source()
         if source is None or source.suffix != ".py":
             return
-        names, certain = _names(ast.parse(source.read_text(encoding="utf-8"), str(source)))
+        try:
+            tree = ast.parse(source.read_bytes(), str(source))
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", None)
+            raise NoSuchObject(
+                f"module {self.module} is no Python: {getattr(error, 'msg', error)} "
+                f"({source}{f', line {line}' if line else ''})"
+            ) from error
+        names, certain = _names(tree)
         if certain and self.attribute not in names:
             public = [name for name in names if not name.startswith("_")]
             raise NoSuchObject(

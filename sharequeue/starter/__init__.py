@@ -5,8 +5,11 @@ The files are in `files/`, with `$names` that are filled in.
 
 from __future__ import annotations
 
+import ast
+import builtins
 import keyword
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +21,13 @@ __all__ = ["NotEmpty", "Starter"]
 
 _FILES = Path(__file__).parent / "files"
 _ENDING = ".template"
+_TAKEN = frozenset(
+    # Modules of the project, what the handler's module imports or defines, and what it takes for Python's own.
+    {"samples", "definitions", "defs", "resources"}
+    | {"annotations", "json", "Any", "Reject", "by_row", "pipeline", "handle"}
+    | set(dir(builtins))
+)
+_TAKEN_PACKAGES = frozenset({"sharequeue", "dagster", "pyspark", "pytest", "tests", *sys.stdlib_module_names})
 
 
 class NotEmpty(Exception):
@@ -39,11 +49,13 @@ class Starter:
         if problem := too_long("group id", self.group):
             raise ValueError(problem)
         if not is_topic_name(self.group):
-            # Kafka allows any text; in YAML, Python and a shell only these need no quotes.
+            # Kafka allows any text; in Python's and YAML's quotes, and in a shell, these stand as they are.
             raise ValueError(
                 f"the group id {shown(self.group)} cannot be written everywhere as it is: use letters, digits, dots, "
                 "underscores and hyphens"
             )
+        if self.package in _TAKEN_PACKAGES:
+            raise ValueError(f"the package {shown(self.package)} would hide another one: use another name")
         if not _identifier(self.package):
             raise ValueError(
                 f"the package {shown(self.package)} cannot be imported: use letters, digits and underscores"
@@ -66,9 +78,9 @@ class Starter:
     def name(self) -> str:
         """The group's id as the name of a module, a function and a folder."""
         name = re.sub(r"[^A-Za-z0-9_]", "_", self.group)
-        return (
-            name if _identifier(name) and name not in ("samples", "definitions", "defs") else f"{name}_queue"
-        )
+        if _identifier(name) and name not in _TAKEN and not name.startswith("__"):
+            return name
+        return f"queue_{name}" if name[0].isdigit() else f"{name.lstrip('_')}_queue"
 
     @property
     def defs_yaml(self) -> str:
@@ -82,6 +94,7 @@ class Starter:
 
     def _text(self, file: Path) -> str:
         names = {"group": self.group, "topic": self.topic, "package": self.package}
+        names |= {"group_in_yaml": _in_yaml(self.group), "topic_in_yaml": _in_yaml(self.topic)}
         called = dict.fromkeys(("name", "module", "function"), self.name)
         return Template(file.read_text()).substitute({**names, **called})
 
@@ -98,6 +111,17 @@ class Starter:
             inside = file.relative_to(_FILES).with_name(file.name.removesuffix(_ENDING))
             made[Path(*(called.get(part, part) for part in inside.parts))] = self._text(file)
         return made
+
+
+def _in_yaml(name: str) -> str:
+    """A name as a `defs.yaml` has it. Dagster takes a text that is one of Python's numbers, or None, True or False,
+    for that value, whatever YAML says; in Python's quotes it stays a text.
+    """
+    try:
+        ast.literal_eval(name)
+    except (ValueError, SyntaxError):
+        return f'"{name}"'
+    return f"\"'{name}'\""
 
 
 def _identifier(name: str) -> bool:

@@ -48,6 +48,20 @@ def test_a_missing_module_is_told(module: Path, text: str) -> None:
         Reference.parse(text).check()
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"\ndef handle(:\n", r"invalid syntax \(.*orders\.py, line 2\)"),
+        (b"handle = '\xff'\n", "utf-8"),
+        (b"\0", "null"),
+    ],
+)
+def test_a_module_that_is_no_python_is_told_with_its_line(module: Path, text: bytes, says: str) -> None:
+    module.write_bytes(text)
+    with pytest.raises(NoSuchObject, match=rf"module jobs\.orders is no Python: .*{says}"):
+        Reference.parse("jobs.orders:handle").check()
+
+
 def test_a_module_that_makes_its_names_is_taken_at_its_word(module: Path) -> None:
     """`import *` may bind anything."""
     module.write_text("from os.path import *\n")

@@ -2,18 +2,20 @@
 
 Each failed run that touches the group's assets is sent once, whoever launched it. A check is sent when it begins to
 fail, and not again while it keeps failing. What the receiver does not take is sent again at the next tick, for a day;
-what it refuses is not. The sensor begins with what happens after its first tick. It reads Dagster's storage alone, so
+what it refuses is not. A tick sends for a bounded time, and leaves the rest to the next: one that Dagster ends would
+send all of it again. The sensor begins with what happens after its first tick. It reads Dagster's storage alone, so
 that it also works while the state is away.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
 from dagster._core.storage.asset_check_execution_record import (
+    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES,
     AssetCheckExecutionRecord,
     AssetCheckExecutionRecordStatus,
 )
@@ -26,12 +28,14 @@ from sharequeue.dagster.webhook import Delivery, WebhookResource
 MOST_RUNS = 50
 """Failed runs that one tick looks at."""
 GIVEN_UP_AFTER_SECONDS = 86_400.0
+SENDING_SECONDS = 20.0
+"""No message is begun after so long in one tick. Dagster ends a tick after 60 s, and then keeps no cursor."""
 
 Message = dict[str, Any]
 
 
 class _Undelivered(Exception):
-    """The receiver is away: what comes after waits too."""
+    """What comes after waits for the next tick; says why."""
 
 
 def alerts_sensor(
@@ -48,13 +52,15 @@ def alerts_sensor(
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         webhook: WebhookResource = getattr(context.resources, given.webhook)
-        kept, sent = cursor_of(context), 0
+        kept, sent, began_at = cursor_of(context), 0, time.monotonic()
 
         def send(message: Message, happened: float) -> None:
             nonlocal sent
+            if time.monotonic() - began_at >= SENDING_SECONDS:
+                raise _Undelivered("the receiver is slow")
             became = webhook.send(message)
             if became is Delivery.FAILED and time.time() - happened < GIVEN_UP_AFTER_SECONDS:
-                raise _Undelivered
+                raise _Undelivered("the receiver does not answer")
             if became is not Delivery.SENT:
                 context.log.warning(f"an alert was not delivered: {message['text']}")
             sent += became is Delivery.SENT
@@ -62,8 +68,8 @@ def alerts_sensor(
         try:
             _runs(context.instance, group, frozenset(assets), webhook, kept, send)
             _checks(context.instance, group, checks, given, webhook, kept, send)
-        except _Undelivered:
-            said = f"{sent} alerts sent; the receiver does not answer: the rest is sent with the next tick"
+        except _Undelivered as why:
+            said = f"{sent} alerts sent; {why}: the rest is sent with the next tick"
         else:
             said = f"{sent} alerts sent"
         context.update_cursor(json.dumps(kept))
@@ -131,8 +137,7 @@ def _checks(
     """Send each check that has begun to fail; `kept` has the last result of each."""
     first = "checks" not in kept
     seen: dict[str, Any] = kept.setdefault("checks", {})
-    latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(checks))
-    for name, at, failing, record in _results(latest.values()):
+    for name, at, failing, record in _results(_completed(instance, checks)):
         before = seen.get(name, {"at": 0.0, "failing": None})
         if at <= before["at"]:
             continue
@@ -145,12 +150,26 @@ def _checks(
         seen[name] = {"at": at, "failing": failing}
 
 
+def _completed(
+    instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey]
+) -> Iterator[AssetCheckExecutionRecord]:
+    """The latest result of each check, also where a later run has planned another, and may never make it."""
+    storage = instance.event_log_storage
+    for key, record in storage.get_latest_asset_check_execution_by_key(list(checks)).items():
+        if record.status is AssetCheckExecutionRecordStatus.PLANNED:
+            yield from storage.get_asset_check_execution_history(
+                key, limit=1, status=COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
+            )
+        else:
+            yield record
+
+
 def _results(
-    records: Sequence[AssetCheckExecutionRecord] | Any,
+    records: Iterable[AssetCheckExecutionRecord],
 ) -> Iterator[tuple[str, float, str | None, AssetCheckExecutionRecord]]:
     """The name of each check that has a result, when it came, its severity where it failed, and its record."""
     for record in records:
-        if record.event is None or record.status is AssetCheckExecutionRecordStatus.PLANNED:
+        if record.event is None:
             continue
         failed = record.status is AssetCheckExecutionRecordStatus.FAILED
         severity = record.evaluation.severity.value if failed and record.evaluation else None

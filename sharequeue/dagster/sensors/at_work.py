@@ -2,7 +2,8 @@
 
 Its own jobs', the UI's ("Materialize", which is no job of ours), a backfill's, another job's over the same assets;
 also those that are queued. The tag `sharequeue/group` is not enough: a run that the UI launches gets it when its
-first step begins. A run of nothing but checks touches no record.
+first step begins. Nor is a job's name: another code location may have a job that is called the same. What the group's
+own jobs launch has the tag from the beginning. A run of nothing but checks touches no record.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,13 +42,11 @@ def at_work(instance: dg.DagsterInstance, group: ShareGroup, assets: Sequence[dg
 def touches(
     instance: dg.DagsterInstance, run: dg.DagsterRun, group: ShareGroup, keys: frozenset[dg.AssetKey]
 ) -> bool:
-    """Whether a run makes one of the group's assets: by its selection, its job, its plan, or its tag."""
+    """Whether a run makes one of the group's assets: by its selection, its plan, or its tag."""
     if run.asset_selection:
         return bool(keys & run.asset_selection)
     if run.asset_check_selection:
         return False
-    if run.job_name == group.name:
-        return True
     planned = instance.get_records_for_run(
         run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
     ).records
@@ -59,16 +58,18 @@ def touches(
 def _runs_at_work(instance: dg.DagsterInstance, group: ShareGroup) -> Iterator[dg.DagsterRun]:
     """The group's own first: they are few, and decide at once."""
     for ours in (
-        dg.RunsFilter(job_name=group.name, statuses=AT_WORK),
         dg.RunsFilter(tags=group.run_tags, statuses=AT_WORK),
         dg.RunsFilter(statuses=AT_WORK),
     ):
         yield from instance.get_runs(ours, limit=_MOST_RUNS)
 
 
-def latest_run(instance: dg.DagsterInstance, group: ShareGroup) -> dg.RunRecord | None:
-    """The run of the group's job that was created last."""
-    records = instance.get_run_records(dg.RunsFilter(job_name=group.name), limit=1)
+def latest_run(
+    instance: dg.DagsterInstance, group: ShareGroup, job_name: str | None = None
+) -> dg.RunRecord | None:
+    """The run of the group's job, or of another one of its jobs, that was created last."""
+    ours = dg.RunsFilter(job_name=job_name or group.name, tags=group.run_tags)
+    records = instance.get_run_records(ours, limit=1)
     return records[0] if records else None
 
 

@@ -30,7 +30,7 @@ UNKNOWN_TOPIC_SECONDS = 3600.0
 BROKER_TIMEOUT_SECONDS = 5.0
 """How long a tick waits for the broker."""
 
-_FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 
 
 def lag_sensor(group: ShareGroup, assets: Sequence[dg.AssetKey]) -> dg.SensorDefinition:
@@ -119,7 +119,7 @@ def reason_to_wait(given: LagSensor, latest: dg.RunRecord | None, unchanged: boo
         return None
     run = latest.dagster_run
     left = latest.end_time + given.pause_after_failure_seconds - now
-    if left <= 0 or not (run.status in _FAILED or unchanged):
+    if left <= 0 or not (run.status in FAILED or unchanged):
         return None
     ended = {dg.DagsterRunStatus.FAILURE: "failed", dg.DagsterRunStatus.CANCELED: "was cancelled"}
     how = ended.get(run.status, "has changed nothing")
@@ -137,7 +137,7 @@ def _unknown_or_few(
             return None
         return f"{work.records:,} records wait, a run is worth {given.min_lag:,}"
     recent = latest is not None and now - latest.create_timestamp.timestamp() < UNKNOWN_TOPIC_SECONDS
-    if latest is None or latest.dagster_run.status in _FAILED or not recent:
+    if latest is None or latest.dagster_run.status in FAILED or not recent:
         return None
     unknown = listed(unknown_topics(group, work))
     return f"the state knows nothing of topic {unknown}, nor did the last run: is it there? It is tried every hour"
@@ -167,4 +167,4 @@ def _marks(work: GroupWork) -> list[list[int | str]]:
     ]
 
 
-__all__ = ["lag_sensor", "nothing_to_do", "reason_to_wait", "unknown_topics"]
+__all__ = ["FAILED", "lag_sensor", "nothing_to_do", "reason_to_wait", "unknown_topics"]

@@ -4,7 +4,7 @@ At every tick, without a run and without Spark: a row of history in Postgres, an
 with the figures that its materializations have, so that plots have no holes. Freshness policies count
 materializations only, so the sensor records one where the last is older than a third of the window: an idle queue is
 fresh, a state that cannot be read is not. When dead letters were written while no run was at work, it has them
-checked.
+checked; where that run fails or is cancelled, once more after a pause.
 """
 
 import json
@@ -19,8 +19,8 @@ from sharequeue.dagster import reports
 from sharequeue.dagster.assets.dead_letters import reported_until
 from sharequeue.dagster.assets.reports import standing
 from sharequeue.dagster.resources import StateResource
-from sharequeue.dagster.sensors.at_work import at_work
-from sharequeue.dagster.sensors.lag import unknown_topics
+from sharequeue.dagster.sensors.at_work import at_work, latest_run
+from sharequeue.dagster.sensors.lag import FAILED, reason_to_wait, unknown_topics
 from sharequeue.dagster.sensors.outages import keep, waiting_out
 from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.names import listed
@@ -108,16 +108,35 @@ def _due(instance: dg.DagsterInstance, group: ShareGroup, report: dg.AssetKey) -
 def _checks(
     instance: dg.DagsterInstance, group: ShareGroup, observed: Observed, work: GroupWork
 ) -> list[dg.RunRequest]:
-    """A run of the checks for letters that no materialization has reported; a run at work does that itself."""
+    """A run of the checks for letters that no materialization has reported, or whose checks had no result; a run at
+    work does that itself.
+    """
     written_at = work.letters_written_at
     if written_at is None:
         return []
     reported = reported_until(instance, observed.dead_letters)
-    if (reported is not None and written_at.timestamp() <= reported.timestamp()) or at_work(
-        instance, group, observed.made_by_runs
+    latest = latest_run(instance, group, observed.checks_job)
+    failed = latest is not None and latest.dagster_run.status in FAILED
+    is_reported = reported is not None and written_at.timestamp() <= reported.timestamp()
+    # The report is made before the checks.
+    if is_reported and (latest is None or not failed or _has_results(instance, latest)):
+        return []
+    if at_work(instance, group, observed.made_by_runs) or reason_to_wait(
+        group.automation.sensor, latest, False, time.time()
     ):
         return []
-    return [dg.RunRequest(run_key=f"{group.group}:letters:{written_at.isoformat()}", tags=group.run_tags)]
+    # Dagster launches nothing for a key that had a run, whatever became of it.
+    after = f":after:{latest.dagster_run.run_id}" if latest is not None and failed else ""
+    return [
+        dg.RunRequest(run_key=f"{group.group}:letters:{written_at.isoformat()}{after}", tags=group.run_tags)
+    ]
+
+
+def _has_results(instance: dg.DagsterInstance, run: dg.RunRecord) -> bool:
+    evaluations = instance.get_records_for_run(
+        run.dagster_run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION, limit=1
+    )
+    return bool(evaluations.records)
 
 
 __all__ = ["Observed", "observe_sensor"]

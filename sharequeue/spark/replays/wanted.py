@@ -27,7 +27,8 @@ MOST_LEASES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Records whose timestamps are at or after `since` and before `until`; a time without a zone is UTC.
+    """Records whose timestamps are at or after `since` and before `until`; a time without a zone is UTC, and both are
+    UTC afterwards: of two times in one zone Python compares what clocks show, which repeats itself in autumn.
 
     Raises ValueError when `until` is not after `since`, and for a `name` that is no folder's.
     """
@@ -40,7 +41,8 @@ class Window:
     def __post_init__(self) -> None:
         for field in ("since", "until"):
             given = getattr(self, field)
-            object.__setattr__(self, field, given if given.tzinfo else given.replace(tzinfo=UTC))
+            given = given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
+            object.__setattr__(self, field, given)
         if self.until <= self.since:
             raise ValueError(f"until {self.until.isoformat()} is not after since {self.since.isoformat()}")
         object.__setattr__(self, "name", checked_name(self.name or self._own_name()))
@@ -67,7 +69,7 @@ class Window:
         return _milliseconds(self.until)
 
     def _own_name(self) -> str:
-        since, until = self.since.astimezone(UTC), self.until.astimezone(UTC)
+        since, until = self.since, self.until
         if since.time() == time() and until - since == _ONE_DAY:
             return since.date().isoformat()
         return f"{since:%Y%m%dT%H%M%S.%fZ}-{until:%Y%m%dT%H%M%S.%fZ}".replace(".000000Z", "Z")

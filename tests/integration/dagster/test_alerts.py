@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
 
 from sharequeue.dagster import WebhookResource, share_group_defs, webhook
-from sharequeue.dagster.sensors import alerts_sensor
+from sharequeue.dagster.sensors import alerts, alerts_sensor
 from sharequeue.dagster.share_group import Alerts
 from tests.fix_dagster import share_group
 
@@ -28,6 +31,10 @@ class Receiver:
         self.messages: list[dict[str, Any]] = []
         self.headers: list[str | None] = []
         self.returns: list[int] = []
+        self.seconds = 0.0
+        """What its answers have taken, by a clock that tests go by."""
+        self.drips = threading.Event()
+        """Set: a header without an end, byte by byte, until it is cleared."""
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -35,9 +42,14 @@ class Receiver:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 status = receiver.returns.pop(0) if receiver.returns else 200
                 receiver.headers.append(self.headers["Authorization"])
+                receiver.seconds += 15
                 if status == 200:
                     receiver.messages.append(body)
                 self.send_response(status)
+                while receiver.drips.is_set():
+                    self.flush_headers()
+                    self.wfile.write(b"x")
+                    time.sleep(0.05)
                 self.end_headers()
 
             def log_message(self, *_: object) -> None: ...
@@ -177,6 +189,59 @@ def test_a_check_is_sent_when_it_begins_to_fail(
         "check_failed",
         f"http://dagster.example/runs/{first['run_id']}",
     )
+
+
+def test_a_check_that_a_later_run_has_only_planned_is_sent(
+    tick: Tick, instance: dg.DagsterInstance, receiver: Receiver
+) -> None:
+    """Its result stands, also when that run dies before it has another one."""
+    tick()
+    evaluate(instance, False, dg.AssetCheckSeverity.ERROR)
+    run = instance.add_run(dg.DagsterRun("orders", status=dg.DagsterRunStatus.STARTED, tags=GROUP.run_tags))
+    planned = dg.DagsterEvent(
+        dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED.value,
+        "orders",
+        event_specific_data=AssetCheckEvaluationPlanned(asset_key=ACCEPTED, check_name=CHECK.name),
+    )
+    instance.report_dagster_event(planned, run.run_id)
+    assert tick() == "1 alerts sent"
+    assert tick() == "0 alerts sent"
+
+
+def test_a_slow_receiver_gets_the_rest_with_the_next_tick(
+    tick: Tick, instance: dg.DagsterInstance, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick that took longer than Dagster lets it would send all of them again."""
+    monkeypatch.setattr(alerts, "time", SimpleNamespace(time=time.time, monotonic=lambda: receiver.seconds))
+    tick()
+    failed = [fail(instance) for _ in range(3)]
+    assert tick() == "2 alerts sent; the receiver is slow: the rest is sent with the next tick"
+    assert tick() == "1 alerts sent"
+    assert [message["run_id"] for message in receiver.messages] == failed
+
+
+def test_an_answer_without_an_end_is_not_waited_for(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound is on the whole request: each single byte comes in time."""
+    monkeypatch.setattr(webhook, "LONGEST_SECONDS", 0.3)
+    receiver.drips.set()
+    began_at = time.monotonic()
+    try:
+        assert WebhookResource(url=receiver.url, timeout_seconds=0.2).send({}) is webhook.Delivery.FAILED
+        assert time.monotonic() - began_at < 5
+    finally:
+        receiver.drips.clear()
+
+
+def test_another_locations_job_of_the_same_name_is_not_ours(
+    tick: Tick, instance: dg.DagsterInstance, receiver: Receiver
+) -> None:
+    """Its runs do not have the tag of the group."""
+    tick()
+    foreign = instance.add_run(dg.DagsterRun("orders", status=dg.DagsterRunStatus.STARTED))
+    instance.report_run_failed(foreign, "Somebody else's.")
+    assert tick() == "0 alerts sent"
 
 
 def test_a_receiver_that_is_away_gets_it_later(

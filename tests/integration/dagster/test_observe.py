@@ -17,6 +17,7 @@ from sharequeue.dagster.assets.reports import spso_and_lag_asset
 from sharequeue.dagster.reports import figures
 from sharequeue.dagster.resources import SettingsResource
 from sharequeue.dagster.sensors import Observed, observe_sensor
+from sharequeue.dagster.share_group import Automation, LagSensor
 from sharequeue.database import Database
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.offsets import OffsetSet
@@ -150,12 +151,10 @@ def test_letters_that_the_service_wrote_are_checked_once(
     case.reject({0: OffsetSet.of((0, 3))})
     group = share_group(case.group, topics=[case.topic])
     base = SettingsResource(home=str(settings.home))
-    defs = dg.Definitions.merge(
-        share_group_defs(group),
-        dg.Definitions(
-            resources={"settings": base, "queue": StateResource(settings=base), "spark": object()},
-        ),
+    resources = dg.Definitions(
+        resources={"settings": base, "queue": StateResource(settings=base), "spark": object()}
     )
+    defs = dg.Definitions.merge(share_group_defs(group), resources)
     with dg.DagsterInstance.ephemeral() as instance:
         assert asked(case, defs, instance) == []
         case.writer().drain()
@@ -173,6 +172,33 @@ def test_letters_that_the_service_wrote_are_checked_once(
         case.writer().drain()
         (later,) = asked(case, defs, instance)
         assert later.run_key != request.run_key
+        # A run that fails is followed by another one after a pause; Dagster would skip its own key.
+        failed = ended(instance, f"{group.name}_checks", group.run_tags, fails=True)
+        assert asked(case, defs, instance) == []
+        impatient = group.model_copy(
+            update={"automation": Automation(sensor=LagSensor(pause_after_failure_seconds=0))}
+        )
+        soon = dg.Definitions.merge(share_group_defs(impatient), resources)
+        (repeated,) = asked(case, soon, instance)
+        assert repeated.run_key == f"{later.run_key}:after:{failed}"
+        # Also when it has made its report, and no check after that.
+        assert job.execute_in_process(instance=instance).success
+        assert asked(case, soon, instance) == []
+        failed = ended(instance, f"{group.name}_checks", group.run_tags, fails=True)
+        assert [str(each.run_key).rpartition(":")[2] for each in asked(case, soon, instance)] == [failed]
+        ended(instance, f"{group.name}_checks", group.run_tags, fails=False)
+        assert asked(case, soon, instance) == []
+
+
+def ended(instance: dg.DagsterInstance, job: str, tags: dict[str, str], fails: bool) -> str:
+    """A run that has ended without a result of a check."""
+    run = instance.add_run(dg.DagsterRun(job, status=dg.DagsterRunStatus.STARTED, tags=tags))
+    if fails:
+        instance.report_run_failed(run)
+    else:
+        success = dg.DagsterEvent(dg.DagsterEventType.RUN_SUCCESS.value, job)
+        instance.report_dagster_event(success, run.run_id)
+    return run.run_id
 
 
 def asked(case: GivenUp, defs: dg.Definitions, instance: dg.DagsterInstance) -> list[dg.RunRequest]:

@@ -111,10 +111,11 @@ class Case:
         job: str = "g",
         assets: frozenset[dg.AssetKey] | None = None,
         checks: frozenset[dg.AssetCheckKey] | None = None,
-        tagged: bool = False,
+        tagged: bool | None = None,
         **planned: dg.AssetKey,
     ) -> dg.DagsterRun:
-        """A run as Dagster has it after it was created; `planned` are the assets that its plan makes."""
+        """A run as Dagster has it after it was created, of the group's job with its tags; `planned` are the assets
+        that its plan makes."""
 
         origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("here"), "repository")
         run = self.instance.add_run(
@@ -123,7 +124,7 @@ class Case:
                 status=status,
                 asset_selection=assets,
                 asset_check_selection=checks,
-                tags=GROUP.run_tags if tagged else {},
+                tags=GROUP.run_tags if tagged or (tagged is None and job == GROUP.name) else {},
                 remote_job_origin=RemoteJobOrigin(origin, job),
             )
         )
@@ -230,6 +231,7 @@ SITUATIONS: dict[str, tuple[list[Callable[[Case], object]], str | None]] = {
         "of nightly is started",
     ),
     "another job's run elsewhere": ([lambda c: c.run(job="nightly", a=OTHER)], None),
+    "another location's job of the same name": ([lambda c: c.run(tagged=False, a=OTHER)], None),
     "a tagged run": ([lambda c: c.run(job="g_redrive", tagged=True)], "of g_redrive is queued"),
     "a run of a replay": ([lambda c: c.run(job="r", assets=frozenset([REPLAYED]), tagged=True)], None),
     "a replay's job": ([lambda c: c.run(job="g_replay", tagged=True, a=REPLAYED)], None),
@@ -278,6 +280,15 @@ def test_one_backlog_has_one_run(case: Case) -> None:
     assert "has changed nothing" in str(case.said())
     case.end(ACCEPT, 10)
     assert case.said() is None
+
+
+def test_another_locations_job_of_the_same_name_does_not_hold_it_up(case: Case) -> None:
+    """Neither a failed run of it, nor one that came to nothing."""
+    run = case.run(dg.DagsterRunStatus.STARTED, tagged=False)
+    case.instance.report_run_failed(run)
+    answer = case.look()
+    assert isinstance(answer, dg.SensorResult)
+    assert [request.run_key for request in answer.run_requests or ()] == ["g:first"]
 
 
 def _ended(run: dg.DagsterRun) -> dg.DagsterEvent:

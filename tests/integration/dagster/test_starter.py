@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +15,9 @@ from dagster.components.testing import create_defs_folder_sandbox
 
 from sharequeue.cli import command
 from sharequeue.dagster import ShareGroupComponent
+from sharequeue.dagster.testing import load_share_group
+from sharequeue.spark import Reject
+from sharequeue.starter import Starter
 from tests.fix_stack import REPOSITORY
 
 
@@ -44,6 +49,40 @@ def test_its_own_tests_pass_and_dagster_loads_it(folder: Path) -> None:
     """What is written is whole: handler, queue, test; `dg` finds nothing wrong."""
     assert " passed" in run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     assert "successfully" in run(folder, "-m", "dagster_dg_cli.cli", "check", "defs")
+    listed = run(folder, "-m", "dagster_dg_cli.cli", "list", "defs", "--json")
+    found = json.loads(listed[listed.index("{") : listed.rindex("}") + 1])
+    names = {kind: {each.get("asset_key", each.get("name")) for each in some} for kind, some in found.items()}
+    assert {"web_orders/accepted", "web_orders/dead_letters", "web_orders/spso_and_lag"} <= names["assets"]
+    assert {"web_orders", "web_orders_checks"} <= names["jobs"]
+    assert {"web_orders_lag", "web_orders_observe"} <= names["sensors"]
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [
+        *(("2024", "queue_2024"), ("1e3", "queue_1e3"), ("on", "on"), ("null", "null"), ("1.5", "queue_1_5")),
+        *(
+            ("json", "json_queue"),
+            ("handle", "handle_queue"),
+            ("int", "int_queue"),
+            ("TypeError", "TypeError_queue"),
+        ),
+        *(("__init__", "init___queue"), ("resources", "resources_queue"), ("None", "None_queue")),
+    ],
+)
+def test_a_name_that_yaml_or_python_takes_for_something_else_is_one_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, name: str
+) -> None:
+    """The project loads, with that group and that topic, and its handler works."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    package = f"package_of_{name}"
+    Starter(group, group, package).write(tmp_path)
+    queue = load_share_group(tmp_path, name)
+    assert (queue.group, list(queue.topics)) == (group, [group])
+    handle = importlib.import_module(f"{package}.{name}").handle
+    assert handle({"value": b'{"id": 1, "amount": 9.5}'}) == {"id": 1, "amount": 9.5}
+    with pytest.raises(Reject):
+        handle({"value": b"[]"})
 
 
 def test_nothing_is_overwritten(folder: Path) -> None:
@@ -66,6 +105,7 @@ def test_nothing_is_overwritten(folder: Path) -> None:
         (["--topic", "t" * 247], "is not legal"),
         (["--package", "my-queues"], "cannot be imported"),
         (["--package", "class"], "cannot be imported"),
+        (["--package", "json"], "would hide another one"),
     ],
 )
 def test_names_that_cannot_be_used_are_refused(tmp_path: Path, arguments: list[str], message: str) -> None:

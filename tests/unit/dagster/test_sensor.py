@@ -13,6 +13,7 @@ import dagster as dg
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from sharequeue.dagster import share_group_defs, share_group_resources
 from sharequeue.dagster.sensors import lag, lag_sensor
 from sharequeue.dagster.sensors.lag import nothing_to_do, reason_to_wait
 from sharequeue.dagster.sensors.outages import LONGEST_PAUSE_SECONDS
@@ -142,8 +143,19 @@ def test_a_topic_that_nobody_knows_is_tried_once(tick: Tick, instance: dg.Dagste
     @dg.job(name="orders")
     def job() -> None: ...
 
-    instance.create_run_for_job(job, status=dg.DagsterRunStatus.SUCCESS)
+    tags = share_group("orders").run_tags
+    instance.create_run_for_job(job, status=dg.DagsterRunStatus.SUCCESS, tags=tags)
     assert "the state knows nothing of topic flights" in tick(work()).skip_message
+
+
+def test_every_run_of_the_groups_jobs_has_its_tag() -> None:
+    """However it is launched: the UI and a repetition take the job's tags, daemons and `execute_in_process` those for
+    its runs. By the tag a run is told from that of another job with the same name."""
+    group = share_group("orders")
+    defs = dg.Definitions.merge(share_group_defs(group), share_group_resources())
+    for name in ("orders", "orders_checks", "orders_redrive"):
+        job = defs.resolve_job_def(name)
+        assert job.tags.items() >= group.run_tags.items() <= job.run_tags.items()
 
 
 def test_an_outage_is_a_line_and_pauses_grow(tick: Tick, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -25,6 +26,15 @@ def test_a_day_is_as_long_as_it_is_in_its_time_zone() -> None:
     day = Window.of_day("2013-03-31", "Europe/Berlin")
     assert (day.until_ms - day.since_ms, day.name) == (23 * 3_600_000, "2013-03-31")
     assert Window.of_day("2013-03-31").since_ms == 1_364_688_000_000
+
+
+def test_the_hour_that_comes_twice_is_two_hours() -> None:
+    """Clocks show 02:00 at the beginning and at the end of the first one."""
+    zone = ZoneInfo("Europe/Berlin")
+    two = datetime(2012, 10, 28, 2, tzinfo=zone)
+    first, second = Window(two, two.replace(fold=1)), Window(two.replace(fold=1), two.replace(hour=3))
+    assert first.until_ms - first.since_ms == second.until_ms - second.since_ms == 3_600_000
+    assert first.until_ms == second.since_ms
 
 
 def test_a_window_has_a_name_of_its_own() -> None:
