@@ -116,11 +116,13 @@ def pictures(dagster: Dagster, service: str | None) -> Iterator[Picture | Missin
             NAME, *dagster.failed_check()
         ),
         "backfill": lambda: f"/runs/b/{dagster.backfill()}",
-        "cancelled-run": lambda: f"/runs/{dagster.cancelled_run()}",
+        # One event: the others have the stack of Dagster's own, with paths of this machine.
+        "cancelled-run": lambda: f"/runs/{dagster.cancelled_run()}?logs=type%3ARUN_CANCELING",
     }
+    heights = {"backfill": 320, "cancelled-run": 560}
     for name, path in found.items():
         try:
-            yield Picture(name, f"{dagster.url}{path()}")
+            yield Picture(name, f"{dagster.url}{path()}", height=heights.get(name, 1000))
         except Missing as missing:
             yield missing
 
