@@ -1,8 +1,8 @@
 """Which asset checks does a share group have on its dead letters?
 
-One for each expectation of the suites, ours and the user's, and the reconciliation with Postgres, all from one
-reading of the topic (read_committed) that goes on where the last one ended. From Postgres alone: whether anything is
-held, and whether this week's letters are like last week's. What the state itself must be is checked in
+One for each expectation of the suites, ours and the user's, and the reconciliation with Postgres. Each goes on in the
+topic (read_committed) where it ended; those that ended at the same place read together. From Postgres alone: whether
+anything is held, and whether this week's letters are like last week's. What the state itself must be is checked in
 `state_checks`.
 
 An error does not block unless `dead_letters.blocking` says so: a run reports where the group stands, and then checks,
@@ -18,9 +18,9 @@ from pydantic import Field
 from sharequeue.dagster.quality import dead_letters
 from sharequeue.dagster.quality.context import QualityContext
 from sharequeue.dagster.quality.drift import drift_of
-from sharequeue.dagster.quality.examination import Examined, Found, examine, finding
+from sharequeue.dagster.quality.examination import Examination, Examined, Found, examine, finding
 from sharequeue.dagster.quality.expectations import Expectation, check_specs, severity_of, suite_of
-from sharequeue.dagster.quality.findings import SHOWN, Cursor, Finding, common_start, table
+from sharequeue.dagster.quality.findings import SHOWN, Cursor, Finding, table, together
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.deadletters.archived import ArchivedLetters
@@ -127,45 +127,41 @@ def _read_checks(
         each.check: Cursor.of(context.instance, dg.AssetCheckKey(asset, each.check), group.group)
         for each in expectations
     }
-    if config.accept:
-        for cursor in cursors.values():
-            cursor.accept()
     with Topics(settings) as topics:
-        described = topics.describe([topic]).get(topic) if topic else None
-        start = None if described is None else common_start(cursors, described.topic_id)
-        if start is None or config.full:
-            start = Cursor()
-            for cursor in cursors.values():
-                cursor.places = {}
-        reconciled = cursors.get(RECONCILED)
-        examined = described and examine(
-            settings,
-            queue.database,
-            group.group,
-            topics,
-            topic,
-            first=start.next,
-            places={} if reconciled is None else reconciled.places,
-            most=config.max_letters or group.dead_letters.max_letters,
-            context=gx,
-            run_name=f"{group.name}-{context.run.run_id[:8]}",
-        )
-    if not examined:
-        yield from _without_topic(queue, group.group, asset, topic, expectations)
-        return
-    context.log.info(
-        f"read {examined.reading.letters:,} letters of {topic}: {examined.ours:,} of {group.group}, "
-        f"{examined.foreign:,} of others; at most {examined.reading.left:,} are left for the next run"
-    )
-    for each in expectations:
-        cursor = cursors[each.check]
-        found = (
-            _reconciled(examined) if each.check == RECONCILED else examined.by_check.get(each.check, Found())
-        )
-        result = _result(asset, each, topic, cursor, found, examined, gx)
-        if not result.passed:
-            context.log.error(f"check {each.check} failed: {result.description}")
-        yield result
+        examination = Examination.of(queue.database, group.group, topics, topic)
+        if examination is None:
+            yield from _without_topic(queue, group.group, asset, topic, expectations)
+            return
+        for cursor in cursors.values():
+            cursor.begin(examination.info.topic_id, full=config.full)
+            if config.accept:
+                cursor.accept()
+        for number, checks in enumerate(together(cursors), start=1):
+            examined = examine(
+                examination,
+                settings,
+                topics,
+                first=cursors[checks[0]].next,
+                places=cursors[RECONCILED].places if RECONCILED in checks else {},
+                most=config.max_letters or group.dead_letters.max_letters,
+                context=gx,
+                run_name=f"{group.name}-{context.run.run_id[:8]}-{number}",
+            )
+            context.log.info(
+                f"read {examined.reading.letters:,} letters of {topic} for {len(checks)} checks: "
+                f"{examined.ours:,} of {group.group}, {examined.foreign:,} of others; at most "
+                f"{examined.reading.left:,} are left for the next run"
+            )
+            for each in (each for each in expectations if each.check in checks):
+                found = (
+                    _reconciled(examined)
+                    if each.check == RECONCILED
+                    else examined.by_check.get(each.check, Found())
+                )
+                result = _result(asset, each, topic, cursors[each.check], found, examined, gx)
+                if not result.passed:
+                    context.log.error(f"check {each.check} failed: {result.description}")
+                yield result
 
 
 def _result(
@@ -178,18 +174,21 @@ def _result(
     gx: QualityContext,
 ) -> dg.AssetCheckResult:
     reading = examined.reading
-    before = cursor.still(reading)
+    before = cursor.still(reading, examined.reconciled.next)
     findings, unlisted_before = [*found.findings, *before], cursor.still_unlisted(reading)
     unexpected = found.unexpected + len(before) + unlisted_before
-    unlisted = unexpected - len(findings[:SHOWN])
+    unlisted = max(0, unexpected - len(findings[:SHOWN]))
     after = Cursor(
         reading.info.topic_id,
-        dict(reading.next),
+        {**cursor.next, **reading.next},
         {**cursor.places, **examined.reconciled.next} if expectation.check == RECONCILED else {},
         findings[:SHOWN],
-        max(0, unlisted),
-        dict(reading.next) if unlisted > 0 else {},
+        unlisted,
     )
+    if unlisted > unlisted_before:
+        after.unlisted_before = dict(after.next)
+    elif unlisted:
+        after.unlisted_before, after.unlisted_from = cursor.unlisted_before, cursor.reread(reading)
     passed = found.passed and not findings and not unlisted_before
     metadata: dict[str, dg.MetadataValue | int | str] = {
         "unexpected_records": unexpected,
@@ -249,8 +248,8 @@ def _what_failed(expectation: Expectation, found: Found, before: int, unlisted: 
 def _reconciled(examined: Examined) -> Found:
     reconciled = examined.reconciled
     findings = [
-        Finding("missing", None, None, source.topic, source.partition, offset)
-        for source, offset in reconciled.examples_missing
+        Finding("missing", None, None, source.topic, source.partition, place.offset, place.sequence)
+        for source, place in reconciled.examples_missing
     ]
     findings += [finding(judged.letter, what) for what, judged in reconciled.examples_apart]
     wrong = reconciled.missing + reconciled.invented + reconciled.doubled

@@ -11,11 +11,13 @@ from typing import Any
 
 import dagster as dg
 import sqlalchemy as sa
+from confluent_kafka import KafkaException
 
 from sharequeue.dagster.reports import table
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.database import Database
+from sharequeue.errors import ShareError
 from sharequeue.kafka.records import Originals
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
@@ -133,13 +135,13 @@ def _lag(asset: dg.AssetKey, statuses: Sequence[SharePartitionStatus], most: int
 def _age(
     asset: dg.AssetKey, statuses: Sequence[SharePartitionStatus], most: str, settings: Settings
 ) -> dg.AssetCheckResult:
-    ages = {
-        status: age
+    read = {
+        status: _age_seconds(status, status.oldest_offset, settings)
         for status in statuses
-        if status.lag
-        and status.oldest_offset is not None
-        and (age := _age_seconds(status, status.oldest_offset, settings)) is not None
+        if status.lag and status.oldest_offset is not None
     }
+    ages = {status: age for status, age in read.items() if age is not None}
+    unknown = len(read) - len(ages)
     oldest = max(ages.values(), default=0.0)
     old = [status for status, age in ages.items() if age > duration(most).total_seconds()]
     where = ", ".join(f"{s.share_partition} at offset {s.oldest_offset}" for s in old)
@@ -147,17 +149,30 @@ def _age(
         asset,
         AGE_BOUNDED,
         f"records older than {most} wait: {where}" if old else "",
-        f"the oldest record that waits is {oldest:,.0f} s old" if ages else "nothing waits",
-        {"oldest_seconds": round(oldest, 3)},
+        _oldest(oldest if ages else None, unknown),
+        {"oldest_seconds": round(oldest, 3), "unknown_share_partitions": unknown},
     )
 
 
+def _oldest(seconds: float | None, unknown: int) -> str:
+    known = None if seconds is None else f"the oldest record that waits is {seconds:,.0f} s old"
+    if not unknown:
+        return known or "nothing waits"
+    where = f"no age is known in {unknown:,} share-partitions: their records cannot be read"
+    return f"{known}; {where}" if known else where
+
+
 def _age_seconds(status: SharePartitionStatus, offset: int, settings: Settings) -> float | None:
-    """How old the record at an offset, or the next one, is; None when there is none there."""
-    with Originals(settings, status.topic) as records:
-        for record in records.read(status.partition, OffsetSet.of((offset, offset + _LOOKED_THROUGH))):
-            _, milliseconds = record.timestamp()
-            return max(0.0, datetime.now(UTC).timestamp() - milliseconds / 1000)
+    """How old the record at an offset, or the next one, is; None when there is none there, or it cannot be read: the
+    topic was deleted, the broker is away or refuses."""
+    wanted = OffsetSet.of((offset, offset + _LOOKED_THROUGH))
+    try:
+        with Originals(settings, status.topic) as records:
+            for record in records.read(status.partition, wanted):
+                _, milliseconds = record.timestamp()
+                return max(0.0, datetime.now(UTC).timestamp() - milliseconds / 1000)
+    except (KafkaException, ShareError):
+        return None
     return None
 
 

@@ -6,12 +6,13 @@ hold some offsets, or for all from one on, a few at a time, so that nobody holds
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -37,7 +38,7 @@ class ArchivedBatch:
     source: SharePartition
     sequence: int
     topic_id: str
-    """The source topic's id now. It was another when the batch was written if the topic was made again since."""
+    """The id that the source topic had when the batch was written. It has another if it was made again since."""
     opened_at: datetime
     written_at: datetime | None
     dropped: bool
@@ -45,7 +46,7 @@ class ArchivedBatch:
 
     @cached_property
     def identity(self) -> str:
-        """What its letters have in their header, unless the source topic was made again since."""
+        """What its letters have in their header."""
         return batch_identity(
             DeadLetterBatch(self.source, self.sequence, self.topic_id, self.runs, self.opened_at)
         )
@@ -70,12 +71,20 @@ class ArchivedSpan:
     first_opened_at: datetime
 
 
+class _Reset(NamedTuple):
+    """An administrator's reset of a share-partition: it alone takes over a topic that was made again."""
+
+    at: datetime
+    topic_id_before: str
+
+
 class ArchivedLetters:
     """The dead letters of one group as Postgres has them."""
 
     def __init__(self, database: Database, group_id: str) -> None:
         self._database = database
         self._group_id = group_id
+        self._resets: dict[SharePartition, list[_Reset]] | None = None
 
     def now(self) -> datetime:
         """The time by the database's clock."""
@@ -148,7 +157,7 @@ class ArchivedLetters:
             ArchivedBatch(
                 at,
                 sequence,
-                first["topic_id"],
+                self._topic_id(at, first["opened_at"]) or first["topic_id"],
                 first["opened_at"],
                 first["written_at"],
                 first["dropped"],
@@ -161,3 +170,29 @@ class ArchivedLetters:
                 (sequence, list(some)) for sequence, some in groupby(rows, key=lambda row: row["sequence"])
             )
         ]
+
+    def _topic_id(self, at: SharePartition, opened_at: datetime) -> str | None:
+        """The id that the topic had at a time; None when it is the one that it has now."""
+        if self._resets is None:
+            self._resets = self._read_resets()
+        return next(
+            (reset.topic_id_before for reset in self._resets.get(at, ()) if reset.at >= opened_at), None
+        )
+
+    def _read_resets(self) -> dict[SharePartition, list[_Reset]]:
+        # The audit log has all of them, as nothing is ever removed from it.
+        rows = self._database.rows(
+            sa.text(
+                "select happened_at, before ->> 'topic' as topic,"
+                " cast(before ->> 'partition' as integer) as partition,"
+                " before ->> 'topic_id' as topic_id from sharequeue.audit_trail"
+                " where group_id = :group_id and act = 'alter_offsets' and before ->> 'topic_id' is not null"
+                " order by audit_id"
+            ),
+            group_id=self._group_id,
+        )
+        resets: dict[SharePartition, list[_Reset]] = defaultdict(list)
+        for row in rows:
+            at = SharePartition(self._group_id, row["topic"], row["partition"])
+            resets[at].append(_Reset(row["happened_at"], row["topic_id"]))
+        return resets

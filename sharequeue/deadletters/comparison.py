@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from sharequeue.deadletters.judging import Judged
 from sharequeue.deadletters.letters import (
-    BATCH,
     ORIGINAL_HEADER,
     ORIGINAL_TIMESTAMP,
     RECORD_MISSING,
@@ -34,7 +33,9 @@ OTHER, UNEXPECTED = "other than in the source", "there, though the letter is no 
 AS_EXPECTED = (SAME, NOT_COMPARED, ABSENT)
 
 COMPARE_SECONDS = 60.0
-"""How long the originals of one reading are read at most. They may lie far apart in a large topic."""
+"""After so long no more originals are read in one reading. They may lie far apart in a large topic."""
+SLICE = 2_000
+"""Letters whose originals are read before the time is looked at."""
 _SOME = 1000
 
 
@@ -58,17 +59,30 @@ def copied(headers: Mapping[str, str | None]) -> str:
 
 @dataclass(slots=True)
 class Comparison:
-    """Compares the letters of one reading with their originals, for `seconds` at most."""
+    """Compares the letters of one reading with their originals, and takes no more of them after `seconds`."""
 
     settings: Settings
     topics: Topics
-    seconds: float = COMPARE_SECONDS
+    seconds: float = field(default_factory=lambda: COMPARE_SECONDS)
     not_compared: int = 0
-    """Copies whose originals are not there any more, or for which there was no time."""
+    """Copies whose originals are not there any more."""
+    _begun: bool = False
     _infos: dict[str, TopicInfo | None] = field(default_factory=dict)
 
     def compare(self, judged: Sequence[Judged]) -> list[Compared]:
-        """One for each letter, in their order."""
+        """One for each letter, in their order; fewer if the time is used up. The rest is for the next reading.
+
+        The first letters of a reading are always compared, so each reading comes further than the last.
+        """
+        compared: list[Compared] = []
+        for at in range(0, len(judged), SLICE):
+            if self._begun and self.seconds <= 0:
+                break
+            self._begun = True
+            compared += self._compare(judged[at : at + SLICE])
+        return compared
+
+    def _compare(self, judged: Sequence[Judged]) -> list[Compared]:
         wanted: dict[SharePartition, set[int]] = defaultdict(set)
         for each in judged:
             if self._comparable(each) and each.source is not None and each.offset is not None:
@@ -85,12 +99,7 @@ class Comparison:
         if topic not in self._infos:
             self._infos[topic] = self.topics.describe([topic]).get(topic)
         info = self._infos[topic]
-        # The batch's identity has the id that the topic had when the letter was written.
-        return (
-            info is not None
-            and info.topic_id == batch.topic_id
-            and judged.headers.get(BATCH) == batch.identity
-        )
+        return info is not None and info.topic_id == batch.topic_id
 
     def _read(self, wanted: dict[SharePartition, set[int]]) -> dict[tuple[SharePartition, int], RecordCopy]:
         found: dict[tuple[SharePartition, int], RecordCopy] = {}
@@ -99,8 +108,6 @@ class Comparison:
             readers: dict[str, Originals] = {}
             for source, offsets in sorted(wanted.items()):
                 for some in _some(sorted(offsets)):
-                    if time.monotonic() - began > self.seconds:
-                        break
                     if source.topic not in readers:
                         readers[source.topic] = stack.enter_context(Originals(self.settings, source.topic))
                     for message in readers[source.topic].read(source.partition, some):
@@ -114,7 +121,10 @@ class Comparison:
             key, value = (ABSENT if part is None else UNEXPECTED for part in (letter.key, letter.value))
             return Compared(key, value, ABSENT)
         source, offset = judged.source, judged.offset
-        original = None if source is None or offset is None else originals.get((source, offset))
+        original = None
+        # A record of another life of the topic may be at the same offset.
+        if source is not None and offset is not None and self._comparable(judged):
+            original = originals.get((source, offset))
         if original is None:
             self.not_compared += 1
             return Compared(NOT_COMPARED, NOT_COMPARED, NOT_COMPARED)

@@ -146,11 +146,15 @@ class _Claim:
 
 
 def _before(claim: _Claim, batch: ArchivedBatch) -> bool:
-    """Whether the letter was written before its batch was opened: then an earlier batch of that number wrote it."""
-    if claim.headers.get(BATCH) == batch.identity:
+    """Whether the letter was written before its batch was opened: then an earlier batch of that number wrote it.
+
+    A letter of the batch has its identity, whatever the clocks say. One that lacks the header may be of the batch, so
+    the clocks may be apart there. One that has another identity is not, as it stands.
+    """
+    identity, written_at = claim.headers.get(BATCH), claim.letter.timestamp
+    if identity == batch.identity or written_at is None:
         return False
-    written_at = claim.letter.timestamp
-    return written_at is not None and written_at < batch.opened_at - CLOCKS_APART
+    return written_at < batch.opened_at - (CLOCKS_APART if identity is None else timedelta())
 
 
 def _number(text: str | None, most: int) -> int | None:

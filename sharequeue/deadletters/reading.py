@@ -6,15 +6,26 @@ begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 
 from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
 from sharequeue.kafka.topics import LogOffsets, TopicInfo
 from sharequeue.settings import Settings
 
 CHUNK_BYTES = 64 * 1024 * 1024
+
+
+@lru_cache(maxsize=10_000)
+def partitions_of(source_partition: int, partitions: int) -> frozenset[int]:
+    """Where the letters of a source partition may be, in a dead-letter topic that has so many partitions now.
+
+    A letter goes into the partition: source partition modulo the number of partitions. That number only grows, so it
+    was any from 1 to that of today when the letter was written.
+    """
+    return frozenset(source_partition % number for number in range(1, partitions + 1))
 
 
 @dataclass(slots=True)
@@ -62,6 +73,12 @@ class Reading:
         self.next[letter.partition] = letter.offset + 1
         if letter.timestamp is not None:
             self.oldest.setdefault(letter.partition, letter.timestamp)
+
+    def give_back(self, letters: Sequence[DeadLetter]) -> None:
+        """Leave these, the last ones of the newest chunk, for the next reading."""
+        for letter in reversed(letters):
+            self.next[letter.partition] = letter.offset
+        self.letters -= len(letters)
 
     def cut(self, partition: int) -> bool:
         """Whether retention, or a purge, has removed letters of a partition that this reading should have

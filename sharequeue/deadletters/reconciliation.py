@@ -11,6 +11,8 @@ source partition stand in the topic in the order of their batches, and within a 
 - Without an earlier one, or where the topic's log now starts behind its end: if the log starts at 0, everything. Else
   everything from the first letter of that source partition on which is still there. If there is none, the batches
   that were opened after the oldest letter of the dead-letter partition was written.
+- The dead-letter topic may have grown, and with it the partition of a source's letters has changed. So all partitions
+  count that it can have been.
 - Up to the end of the partition, or to the last letter that was read if the reading ended before.
 """
 
@@ -19,12 +21,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
 from sharequeue.deadletters.archived import ArchivedLetters, ArchivedSpan
 from sharequeue.deadletters.judging import CLOCKS_APART, Judged
-from sharequeue.deadletters.reading import Reading
+from sharequeue.deadletters.reading import Reading, partitions_of
 from sharequeue.offsets import MAX_OFFSET, OffsetSet
 from sharequeue.values import SharePartition
 
@@ -39,7 +42,8 @@ class Place(NamedTuple):
     offset: int
 
 
-_BEGIN = Place(0, -1)
+BEGIN = Place(0, -1)
+"""Before the first one."""
 
 
 @dataclass(slots=True)
@@ -51,7 +55,7 @@ class Reconciled:
     missing: int = 0
     invented: int = 0
     doubled: int = 0
-    examples_missing: list[tuple[SharePartition, int]] = field(default_factory=list)
+    examples_missing: list[tuple[SharePartition, Place]] = field(default_factory=list)
     examples_apart: list[tuple[str, Judged]] = field(default_factory=list)
     """Letters that are invented or doubled."""
     next: dict[SharePartition, Place] = field(default_factory=dict)
@@ -79,7 +83,7 @@ class Reconciliation:
                 source, sequence = each.batch.source, each.batch.sequence
                 place = Place(sequence, offset)
                 seen = self._seen[source][sequence]
-                if offset in seen or place <= self._places.get(source, _BEGIN):
+                if offset in seen or place <= self._places.get(source, BEGIN):
                     self._found.doubled += 1
                     self._apart("doubled", each)
                 seen.add(offset)
@@ -91,15 +95,16 @@ class Reconciliation:
         for source, span in spans.items():
             seen = {sequence: offsets for sequence, offsets in self._seen[source].items() if offsets}
             places = [Place(sequence, min(offsets)) for sequence, offsets in seen.items()]
-            last = max((Place(sequence, max(offsets)) for sequence, offsets in seen.items()), default=_BEGIN)
-            partition = source.partition % reading.info.partitions
+            last = max((Place(sequence, max(offsets)) for sequence, offsets in seen.items()), default=BEGIN)
+            partitions = partitions_of(source.partition, reading.info.partitions)
             closed = Place(span.last_closed, MAX_OFFSET)
-            through = closed if reading.reached_end(partition) else min(last, closed)
-            self._found.next[source] = max(self._places.get(source, _BEGIN), last, through)
+            ended = all(reading.reached_end(partition) for partition in partitions)
+            through = closed if ended else min(last, closed)
+            self._found.next[source] = max(self._places.get(source, BEGIN), last, through)
             after = self._after(source, min(places, default=None), reading)
             if after is None or through <= after:
                 continue
-            unseen_before = None if places or not reading.cut(partition) else reading.oldest.get(partition)
+            unseen_before = None if places else self._oldest(partitions, reading)
             for batch in archived.since(source, after.sequence, through.sequence):
                 if batch.dropped:
                     continue
@@ -115,19 +120,27 @@ class Reconciliation:
                 lost = wanted - OffsetSet.of(*((offset, offset + 1) for offset in there))
                 self._found.missing += lost.count
                 examples = islice(lost.iter_offsets(), SHOWN - len(self._found.examples_missing))
-                self._found.examples_missing += [(source, offset) for offset in examples]
+                self._found.examples_missing += [
+                    (source, Place(batch.sequence, offset)) for offset in examples
+                ]
         return self._found
 
     def _after(self, source: SharePartition, first: Place | None, reading: Reading) -> Place | None:
         """The place behind which everything must be there; None when that is not known."""
-        partition = source.partition % reading.info.partitions
-        known = self._places.get(source, _BEGIN)
-        if not reading.cut(partition):
+        partitions = partitions_of(source.partition, reading.info.partitions)
+        known = self._places.get(source, BEGIN)
+        cut = {partition for partition in partitions if reading.cut(partition)}
+        if not cut:
             return known
         if first is not None:
             return max(known, Place(first.sequence, first.offset - 1))
         # All of it may have been removed. Batches that are younger than what is there were not.
-        return known if partition in reading.oldest else None
+        return known if cut <= reading.oldest.keys() else None
+
+    @staticmethod
+    def _oldest(partitions: Iterable[int], reading: Reading) -> datetime | None:
+        """When the oldest letter was written of those partitions that have lost some; None when none has."""
+        return max((reading.oldest[at] for at in partitions if reading.cut(at)), default=None)
 
     def _apart(self, what: str, judged: Judged) -> None:
         if len(self._found.examples_apart) < SHOWN:

@@ -1,10 +1,10 @@
 """What must be true of every letter of a group?
 
 The headers are those of KIP-1191 (``__dlq.errors.*``, values UTF-8 text) and our own, the partition is the source
-partition modulo the number of partitions of the dead-letter topic, cause and delivery count are those that Postgres
-archived, and key, value and copied headers are those of the record. The frame keeps each header as the text that was
-read, so that a header that is missing or is no number is seen as such, not repaired on the way. Whether the topic
-holds *all* the archived records is ``sharequeue.deadletters.reconciliation``'s matter.
+partition modulo a number of partitions that the dead-letter topic can have had, batch, cause and delivery count are
+those that Postgres archived, and key, value and copied headers are those of the record. The frame keeps each header
+as the text that was read, so that a header that is missing or is no number is seen as such, not repaired on the way.
+Whether the topic holds *all* the archived records is ``sharequeue.deadletters.reconciliation``'s matter.
 """
 
 from collections.abc import Sequence
@@ -25,6 +25,7 @@ from sharequeue.deadletters.letters import (
     PARTITION,
     SEQUENCE,
 )
+from sharequeue.deadletters.reading import partitions_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,11 +44,12 @@ COLUMNS = {
     "dlq_partition": "the partition that the letter is in",
     "dlq_offset": "its offset there",
     "written_at": "when it was written, UTC",
-    "expected_partition": "the partition that it must be in",
+    "expected_partition": "the partition that it must be in, or where it is, if that can have been right",
     "deliveries": "the delivery count of the header, as a number",
     "archived_deliveries": "the delivery count that Postgres has",
     "cause": "`rejected` or `exceeded`, by the message; else `unknown`",
     "archived_cause": "the cause that Postgres has",
+    "archived_batch": "what the header `" + BATCH + "` must be, by what Postgres has",
     "standing": "`known` to Postgres, `invented`, `unplaced` (it does not say where its record lies), or `earlier`: "
     "of a group or source topic that was deleted since",
     "copy": "what the letter says of its copy: `whole`, `missing`, `oversized`, or `none` where none was asked for",
@@ -124,7 +126,8 @@ def expectations() -> tuple[Expectation, ...]:
         ),
         Expectation(
             check="partition_follows_source",
-            description="A letter lies in the partition: source partition modulo the topic's partitions.",
+            description="A letter lies in the partition: source partition modulo the number of partitions, of "
+            "today or any smaller one, as the topic may have grown.",
             kind="ExpectColumnPairValuesToBeEqual",
             arguments=_pair("dlq_partition", "expected_partition"),
         ),
@@ -133,6 +136,13 @@ def expectations() -> tuple[Expectation, ...]:
             description="The message is one of the two causes of KIP-1191.",
             kind="ExpectColumnValuesToBeInSet",
             arguments={"column": "message", "value_set": list(MESSAGES.values())},
+        ),
+        Expectation(
+            check="batch_as_archived",
+            description="The letter's batch is the one that Postgres has archived under its number.",
+            kind="ExpectColumnPairValuesToBeEqual",
+            arguments=_pair("batch", "archived_batch"),
+            altered=True,
         ),
         Expectation(
             check="cause_as_archived",
@@ -175,11 +185,12 @@ def _row(judged: Judged, compared: Compared, dlq_partitions: int) -> dict[str, o
         "dlq_partition": letter.partition,
         "dlq_offset": letter.offset,
         "written_at": letter.timestamp,
-        "expected_partition": None if source is None else source % dlq_partitions,
+        "expected_partition": None if source is None else _expected(source, letter.partition, dlq_partitions),
         "deliveries": _number(headers.get(DELIVERY_COUNT)),
         "archived_deliveries": None if run is None else run.delivery_count,
         "cause": _CAUSES.get(headers.get(MESSAGE) or "", "unknown"),
         "archived_cause": None if run is None else run.cause,
+        "archived_batch": None if judged.batch is None else judged.batch.identity,
         "standing": judged.standing,
         "copy": copied(headers),
         "key_found": compared.key,
@@ -190,6 +201,12 @@ def _row(judged: Judged, compared: Compared, dlq_partitions: int) -> dict[str, o
         "exception_class": headers.get(EXCEPTION_CLASS),
         "exception_message": headers.get(EXCEPTION_MESSAGE),
     }
+
+
+def _expected(source: int, partition: int, dlq_partitions: int) -> int:
+    """Where a letter must be: where it is, if it is right for a number of partitions that there can have been."""
+    partitions = max(dlq_partitions, partition + 1)  # it may have grown since it was asked
+    return partition if partition in partitions_of(source, partitions) else source % dlq_partitions
 
 
 def _number(text: str | None) -> int | None:

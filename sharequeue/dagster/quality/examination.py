@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Self
 
 from sharequeue.dagster.quality import dead_letters
 from sharequeue.dagster.quality.context import QualityContext, Validator
 from sharequeue.dagster.quality.expectations import Verdict
 from sharequeue.dagster.quality.findings import SHOWN, Finding
 from sharequeue.database import Database
-from sharequeue.deadletters.archived import ArchivedLetters
+from sharequeue.deadletters.archived import ArchivedLetters, ArchivedSpan
 from sharequeue.deadletters.comparison import Comparison
 from sharequeue.deadletters.judging import Judge, Judged
 from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.deadletters.reading import Reading
 from sharequeue.deadletters.reconciliation import Place, Reconciled, Reconciliation
-from sharequeue.kafka.topics import Topics
+from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics
 from sharequeue.settings import Settings
 from sharequeue.values import SharePartition
 
@@ -53,46 +54,73 @@ class Examined:
     not_compared: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """A group's dead-letter topic as it stands now, to be read once for each place at which checks go on.
+
+    These readings all know the same end of it. So checks that have reached it go on together the next time.
+    """
+
+    group_id: str
+    topic: str
+    info: TopicInfo
+    logs: Mapping[int, LogOffsets]
+    archived: ArchivedLetters
+    spans: Mapping[SharePartition, ArchivedSpan]
+
+    @classmethod
+    def of(cls, database: Database, group_id: str, topics: Topics, topic: str) -> Self | None:
+        """Look at the topic; None when there is none."""
+        archived = ArchivedLetters(database, group_id)
+        # Before the ends of the topic are asked for: what is closed by now is in it.
+        spans = archived.spans(archived.now())
+        info = topics.describe([topic]).get(topic) if topic else None
+        if info is None:
+            return None
+        topics.settle([topic])
+        return cls(group_id, topic, info, topics.offsets(topic), archived, spans)
+
+
 def examine(
+    examination: Examination,
     settings: Settings,
-    database: Database,
-    group_id: str,
     topics: Topics,
-    topic: str,
     *,
     first: Mapping[int, int],
     places: Mapping[SharePartition, Place],
     most: int,
     context: QualityContext,
     run_name: str,
-) -> Examined | None:
-    """Read the topic from `first` on, `most` letters at most; None when there is no such topic."""
-    archived = ArchivedLetters(database, group_id)
-    # Before the ends of the topic are asked for: what is closed by now is in it.
-    spans = archived.spans(archived.now())
-    info = topics.describe([topic]).get(topic)
-    if info is None:
-        return None
-    topics.settle([topic])
-    reading = Reading(settings, topic, info, topics.offsets(topic), first)
+) -> Examined:
+    """Read the topic from `first` on, `most` letters at most, and no further than there is time to compare."""
+    archived, spans, info = examination.archived, examination.spans, examination.info
+    reading = Reading(settings, examination.topic, info, examination.logs, first)
     examined = Examined(reading)
-    judge, comparison = Judge(archived, group_id, spans), Comparison(settings, topics)
+    judge, comparison = Judge(archived, examination.group_id, spans), Comparison(settings, topics)
     reconciliation = Reconciliation(places)
     with ExitStack() as stack:
         validator: Validator | None = None
         for letters in reading.chunks(CHUNK_LETTERS, most):
             judged = judge.judge(letters)
-            reconciliation.add(judged)
             ours = [each for each in judged if each.ours]
+            compared = comparison.compare(ours)
+            ended = len(compared) < len(ours)
+            if ended:
+                # What was not compared was not read: the next run begins with it.
+                taken = judged.index(ours[len(compared)])
+                reading.give_back(letters[taken:])
+                judged, ours = judged[:taken], ours[: len(compared)]
+            reconciliation.add(judged)
             examined.foreign += len(judged) - len(ours)
             examined.earlier += sum(each.standing == "earlier" for each in ours)
             examined.ours += len(ours)
-            if not ours:
-                continue
-            frame = dead_letters.frame(ours, comparison.compare(ours), info.partitions)
-            # Great Expectations takes seconds to import: who has nothing to validate does not pay for it.
-            validator = validator or stack.enter_context(context.open())
-            _add(examined.by_check, validator.validate(frame, run_name), ours)
+            if ours:
+                frame = dead_letters.frame(ours, compared, info.partitions)
+                # Great Expectations takes seconds to import: who has nothing to validate does not pay for it.
+                validator = validator or stack.enter_context(context.open())
+                _add(examined.by_check, validator.validate(frame, run_name), ours)
+            if ended:
+                break
     examined.not_compared = comparison.not_compared
     examined.reconciled = reconciliation.end(archived, spans, reading)
     return examined

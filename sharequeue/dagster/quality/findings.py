@@ -1,8 +1,8 @@
 """What did a check find, and where does the next one go on?
 
-A check reads the dead-letter topic once: the next one begins where it ended. What it found stays found, so that a
+Each check reads the dead-letter topic once, and goes on where it ended itself. What it found stays found, so that a
 check does not pass because nothing was written since; it is let go when the topic no longer holds the letter, when
-the letters are read anew, or when somebody accepts it. Both are in the metadata of the check's last evaluation. Where
+its place was read anew, or when somebody accepts it. Both are in the metadata of the check's last evaluation. Where
 they are lost, the topic is read from its start, and nothing else is lost with them.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import dagster as dg
 
 from sharequeue.deadletters.reading import Reading
-from sharequeue.deadletters.reconciliation import Place
+from sharequeue.deadletters.reconciliation import BEGIN, Place
 from sharequeue.values import SharePartition
 
 CURSOR = "cursor"
@@ -36,6 +36,8 @@ class Finding:
     source_topic: str | None = None
     source_partition: int | None = None
     source_offset: int | None = None
+    sequence: int | None = None
+    """Of a record that has no letter, the number of its batch."""
 
     def row(self, topic: str, *, shown_only: bool) -> dg.TableRecord:
         """A line of the check's table, with the command that fits."""
@@ -73,6 +75,8 @@ class Cursor:
     """How much more it has found, of which no more is known than where the letters end."""
     unlisted_before: dict[int, int] = field(default_factory=dict)
     """By partition of the topic, the offset before which that was."""
+    unlisted_from: dict[int, int] = field(default_factory=dict)
+    """And the offset up to which it was read anew since."""
 
     @classmethod
     def of(cls, instance: dg.DagsterInstance, key: dg.AssetCheckKey, group_id: str) -> Cursor:
@@ -92,19 +96,27 @@ class Cursor:
     def _read(cls, kept: Any, group_id: str) -> Cursor:
         return cls(
             kept["topic_id"],
-            {int(partition): int(offset) for partition, offset in kept["next"].items()},
+            _by_partition(kept["next"]),
             {
                 SharePartition(group_id, topic, partition): Place(sequence, offset)
                 for topic, partition, sequence, offset in kept["places"]
             },
             [Finding(*each) for each in kept["found"]],
             kept.get("unlisted", 0),
-            {int(partition): int(offset) for partition, offset in kept.get("unlisted_before", {}).items()},
+            _by_partition(kept.get("unlisted_before", {})),
+            _by_partition(kept.get("unlisted_from", {})),
         )
 
     def accept(self) -> None:
         """Let go of what was found."""
-        self.found, self.unlisted, self.unlisted_before = [], 0, {}
+        self.found, self.unlisted, self.unlisted_before, self.unlisted_from = [], 0, {}, {}
+
+    def begin(self, topic_id: str, *, full: bool) -> None:
+        """Get ready to read a topic: from where this ended, or from the start if it was another topic or `full`."""
+        if self.topic_id != topic_id:
+            self.accept()
+        if full or self.topic_id != topic_id:
+            self.topic_id, self.next, self.places = topic_id, {}, {}
 
     def metadata(self) -> dg.JsonMetadataValue:
         """The cursor as the next check reads it."""
@@ -114,53 +126,76 @@ class Cursor:
                 "next": {str(partition): offset for partition, offset in sorted(self.next.items())},
                 "places": [[at.topic, at.partition, *place] for at, place in sorted(self.places.items())],
                 "found": [
-                    [f.found, f.partition, f.offset, f.source_topic, f.source_partition, f.source_offset]
+                    [
+                        *(f.found, f.partition, f.offset),
+                        *(f.source_topic, f.source_partition, f.source_offset, f.sequence),
+                    ]
                     for f in self.found
                 ],
                 "unlisted": self.unlisted,
-                "unlisted_before": {
-                    str(partition): offset for partition, offset in sorted(self.unlisted_before.items())
-                },
+                "unlisted_before": {str(at): offset for at, offset in sorted(self.unlisted_before.items())},
+                "unlisted_from": {str(at): offset for at, offset in sorted(self.unlisted_from.items())},
             }
         )
 
-    def still(self, reading: Reading) -> list[Finding]:
-        """What was found before and is still there, as far as this reading has not read it again."""
+    def still(self, reading: Reading, reconciled: Mapping[SharePartition, Place]) -> list[Finding]:
+        """What was found before and is still there, as far as this reading has not read it again; `reconciled` is up
+        to where the source partitions are reconciled now."""
         return [
             each
             for each in self.found
-            if (each.partition is None and each.offset is None and self.places)
-            or (each.partition is not None and each.offset is not None and _unread(each, reading))
+            if (self._unreconciled(each, reconciled) if each.offset is None else _unread(each, reading))
         ]
+
+    def _unreconciled(self, finding: Finding, reconciled: Mapping[SharePartition, Place]) -> bool:
+        """Whether a record that had no letter was not looked for again. Postgres no longer has it if it does not know
+        its source partition any more."""
+        place = Place(finding.sequence or 0, finding.source_offset or 0)
+        for source, end in reconciled.items():
+            if (source.topic, source.partition) == (finding.source_topic, finding.source_partition):
+                return place <= self.places.get(source, BEGIN) or place > end
+        return False
+
+    def reread(self, reading: Reading) -> dict[int, int]:
+        """Up to where the letters from before were read anew, by partition: by this reading and those before it that
+        began at the start of the topic."""
+        read: dict[int, int] = {}
+        for partition in self.unlisted_before:
+            read[partition] = self.unlisted_from.get(partition, 0)
+            if (log := reading.logs.get(partition)) is not None:
+                read[partition] = max(read[partition], log.log_start)
+                if reading.first.get(partition, 0) <= read[partition]:
+                    read[partition] = max(read[partition], reading.next[partition])
+        return read
 
     def still_unlisted(self, reading: Reading) -> int:
         """How much of what was found and not listed may still be there: all of it, until the topic has let go of
-        every letter from before, or this reading has read them all again."""
-        for partition, end in self.unlisted_before.items():
-            log = reading.logs.get(partition)
-            if log is None or log.log_start >= end:
-                continue
-            if reading.first.get(partition, 0) > log.log_start or reading.next[partition] < end:
-                return self.unlisted
-        return 0
+        every letter from before, or all were read again."""
+        read = self.reread(reading)
+        gone = all(read[partition] >= end for partition, end in self.unlisted_before.items())
+        return 0 if gone else self.unlisted
 
 
 def _unread(finding: Finding, reading: Reading) -> bool:
     partition, offset = finding.partition or 0, finding.offset or 0
     log = reading.logs.get(partition)
-    if log is None or offset < log.log_start:
+    if log is None:
+        return True  # it has no leader for the moment
+    if offset < log.log_start:
         return False
     return offset < reading.first.get(partition, 0) or offset >= reading.next[partition]
 
 
-def common_start(cursors: Mapping[str, Cursor], topic_id: str) -> Cursor | None:
-    """Where these checks go on together; None when they ended at different places, or with another topic of
-    the name.
-    """
-    ended = [(cursor.topic_id, cursor.next) for cursor in cursors.values()]
-    if not ended or any(each != ended[0] for each in ended) or ended[0][0] != topic_id:
-        return None
-    return next(iter(cursors.values()))
+def _by_partition(kept: Mapping[str, Any]) -> dict[int, int]:
+    return {int(partition): int(offset) for partition, offset in kept.items()}
+
+
+def together(cursors: Mapping[str, Cursor]) -> list[list[str]]:
+    """The checks in groups of those that go on at the same place, and so read together."""
+    groups: dict[tuple[tuple[int, int], ...], list[str]] = {}
+    for check, cursor in cursors.items():
+        groups.setdefault(tuple(sorted(cursor.next.items())), []).append(check)
+    return list(groups.values())
 
 
 def table(findings: Sequence[Finding], topic: str, *, shown_only: bool = False) -> dg.TableMetadataValue:

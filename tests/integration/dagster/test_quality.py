@@ -26,7 +26,15 @@ from sharequeue.dagster.state_checks import (
     state_checks,
 )
 from sharequeue.database import Database
-from sharequeue.deadletters.letters import DELIVERY_COUNT, GROUP, MESSAGE, MESSAGES, OFFSET, ORIGINAL_HEADER
+from sharequeue.deadletters.letters import (
+    BATCH,
+    DELIVERY_COUNT,
+    GROUP,
+    MESSAGE,
+    MESSAGES,
+    OFFSET,
+    ORIGINAL_HEADER,
+)
 from sharequeue.deadletters.writer import DeadLetter
 from sharequeue.kafka.clients import client_config
 from sharequeue.local.stack import StackInfo
@@ -171,7 +179,7 @@ def test_real_dead_letters_pass_every_check(
     assert len(letters) == 2 * PARTITIONS + PARTITIONS
     results = run_checks()
     assert failed(results) == set()
-    assert len(results) == 26
+    assert len(results) == 27
     assert number(results[RECONCILED], "archived_records") == len(letters)
     assert number(results["value_as_source"], "not_compared_records") == 0
     folder = stack.home / "great_expectations" / share_group(ours.group).name / "gx"
@@ -217,6 +225,81 @@ def test_whatever_is_altered_is_found_where_it_is(
     assert "deliveries: 4.0" in str(row.data["found"])
 
 
+def test_another_batch_header_hides_nothing(
+    letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp, make_topic: MakeTopic
+) -> None:
+    """What it must be is known from Postgres. The copy is compared all the same."""
+    altered = make_topic(DLQ_PARTITIONS, name=f"{ours.dead_letter_topic}.batch")
+    first, second = (with_header(letter, BATCH, b"0" * 32) for letter in letters[:2])
+    copy_to(ours.settings, altered, [dataclasses.replace(first, value=b"x"), second, *letters[2:]])
+    ours.configure(errors_deadletterqueue_topic_name=altered)
+    results = run_checks()
+    assert failed(results) == {"batch_as_archived", "value_as_source"}
+    assert number(results["batch_as_archived"], "unexpected_records") == 2
+    assert number(results["value_as_source"], "not_compared_records") == 0
+
+
+def test_letters_of_a_topic_that_was_made_again_twice_pass(run_checks: RunChecks, ours: GivenUp) -> None:
+    """Which id the topic had when a batch was written is known, so their batch header is judged too. Their originals
+    are gone."""
+    for number_of_topic in range(3):
+        if number_of_topic:
+            ours.topics.delete(ours.topic)
+            topic_id = ours.topics.create(ours.topic, 1).topic_id
+            at = SharePartition(ours.group, ours.topic, 0)
+            ours.state.initialize(at, topic_id, 0, 1)
+            ours.database.rows(
+                sa.text("select sharequeue.alter_offsets(:group, :topic, 0, :topic_id, 0)"),
+                group=ours.group,
+                topic=ours.topic,
+                topic_id=topic_id,
+            )
+        ours.produce(2)
+        ours.reject()
+        ours.writer().drain()
+    results = run_checks()
+    assert failed(results) == set()
+    assert number(results["batch_as_archived"], "group_records") == 6
+    assert number(results["value_as_source"], "not_compared_records") == 4
+
+
+def test_old_letters_pass_after_the_topic_has_grown(
+    letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp
+) -> None:
+    """They are in the partition that was right for fewer partitions; what comes now is in another one."""
+    ours.topics.add_partitions(ours.dead_letter_topic, DLQ_PARTITIONS + 1)
+    ours.produce(PARTITIONS, partitions=PARTITIONS)
+    ours.reject()
+    ours.writer().drain()
+    assert {letter.partition for letter in ours.letters() if letter.source_partition == 2} == {0, 2}
+    results = run_checks()
+    assert failed(results) == set()
+    assert number(results[RECONCILED], "archived_records") == len(letters) + PARTITIONS
+    delete_before(ours, {0: ours.topics.offsets(ours.dead_letter_topic)[0].log_end})
+    assert failed(run_checks(full=True)) == set()
+
+
+def test_what_there_was_no_time_for_is_for_the_next_run(
+    letters: list[DeadLetter],
+    run_checks: RunChecks,
+    ours: GivenUp,
+    make_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where originals take too long to read, each run reads some letters, and none is passed over."""
+    altered = make_topic(DLQ_PARTITIONS, name=f"{ours.dead_letter_topic}.late")
+    copy_to(ours.settings, altered, (dataclasses.replace(letter, value=b"x") for letter in letters))
+    ours.configure(errors_deadletterqueue_topic_name=altered)
+    monkeypatch.setattr("sharequeue.deadletters.comparison.SLICE", 4)
+    monkeypatch.setattr("sharequeue.deadletters.comparison.COMPARE_SECONDS", 0.0)
+    only = ["value_as_source", RECONCILED]
+    reads = [run_checks(only) for _ in range(3)]
+    assert [number(results[RECONCILED], "read_records") for results in reads] == [4, 4, 1]
+    assert [number(results[RECONCILED], "left_offsets") for results in reads] == [5, 1, 0]
+    assert failed(reads[-1]) == {"value_as_source"}
+    assert number(reads[-1]["value_as_source"], "unexpected_records") == len(letters)
+
+
 def test_letters_without_any_header_of_ours_are_found(
     letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp, make_topic: MakeTopic
 ) -> None:
@@ -249,10 +332,11 @@ def test_a_missing_header_fails_as_an_error(
 
 
 def test_what_is_lost_or_doubled_stays_found(
-    letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp, make_topic: MakeTopic
+    letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     """A copy without its first letter and with its last one twice. A later run reads nothing again and still fails,
-    until somebody accepts what was found."""
+    also one that begins anew and does not come as far, until somebody accepts what was found. That stands when the
+    checks have gone on each by itself since."""
     broken = make_topic(DLQ_PARTITIONS, name=f"{ours.dead_letter_topic}.doubled")
     copy_to(ours.settings, broken, [*letters[1:], letters[-1]])
     ours.configure(errors_deadletterqueue_topic_name=broken)
@@ -268,7 +352,16 @@ def test_what_is_lost_or_doubled_stays_found(
     assert number(results[RECONCILED], "read_records") == 0
     assert failed(results) == {"source_coordinates_unique", RECONCILED}
     assert found_at(results[RECONCILED]) == [lost, doubled]
+    results = run_checks(full=True, max_letters=1)
+    assert failed(results) == {"source_coordinates_unique", RECONCILED}
+    assert doubled in found_at(results[RECONCILED])
+    run_checks(accept=True)
     assert failed(run_checks(accept=True)) == set()
+    copy_to(ours.settings, broken, [with_header(without_headers(letters[0], "sharequeue."), GROUP, b"x")])
+    assert failed(run_checks(only=["cause_known"])) == set()
+    suite = tmp_path / "suite.json"
+    suite.write_text('{"expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "key"}}]}')
+    assert failed(run_checks(given={"dead_letters": {"suite": str(suite)}})) == set()
 
 
 def test_a_topic_that_groups_share_is_judged_by_group(
@@ -338,7 +431,7 @@ def test_a_reading_goes_on_where_the_last_one_ended(
     letters: list[DeadLetter], run_checks: RunChecks, ours: GivenUp
 ) -> None:
     """A bound on letters leaves the rest for the next run; what came since is read, and nothing twice. A check that
-    is executed alone goes on by itself, and the others with it from the start."""
+    is executed alone goes on by itself, and then together with the others again."""
     reads = [run_checks(max_letters=6) for _ in range(2)]
     assert [failed(results) for results in reads] == [set()] * 2
     assert [number(results[RECONCILED], "read_records") for results in reads] == [6, 3]
@@ -351,7 +444,10 @@ def test_a_reading_goes_on_where_the_last_one_ended(
     assert number(alone["cause_known"], "read_records") == PARTITIONS
     results = run_checks()
     assert failed(results) == set()
-    assert number(results[RECONCILED], "read_records") == len(letters) + PARTITIONS
+    assert number(results[RECONCILED], "read_records") == PARTITIONS
+    assert number(results["cause_known"], "read_records") == 0
+    cursors = [result.metadata["cursor"].value for result in results.values() if "cursor" in result.metadata]
+    assert len({json.dumps(cursor["next"]) for cursor in cursors if isinstance(cursor, dict)}) == 1
 
 
 def test_a_suite_of_the_user_is_checked_beside_ours(
@@ -406,6 +502,10 @@ def test_bounds_on_lag_and_age_warn(run_checks: RunChecks, ours: GivenUp) -> Non
     assert failed(results) == {AGE_BOUNDED}
     assert f"{ours.topic}-0 at offset 0" in str(results[AGE_BOUNDED].description)
     assert {STATE_VERIFIED, NONE_STUCK} <= set(run_checks())
+    ours.topics.delete(ours.topic)
+    results = run_checks(given={"checks": {"max_age": "0s"}})
+    assert failed(results) == set()
+    assert "no age is known" in str(results[AGE_BOUNDED].description)
 
 
 def test_another_week_is_told(settings: Settings, private_database: Database, make_topic: MakeTopic) -> None:

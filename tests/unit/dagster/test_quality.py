@@ -22,7 +22,7 @@ from sharequeue.dagster.quality import dead_letters
 from sharequeue.dagster.quality.context import QualityContext, Validator
 from sharequeue.dagster.quality.drift import compare
 from sharequeue.dagster.quality.expectations import SuiteUnreadable, check_specs, suite_of
-from sharequeue.dagster.quality.findings import Cursor, Finding, common_start
+from sharequeue.dagster.quality.findings import Cursor, Finding, together
 from sharequeue.dagster.share_group import Drift
 from sharequeue.deadletters.archived import ArchivedBatch
 from sharequeue.deadletters.comparison import ABSENT, OTHER, Compared
@@ -86,6 +86,9 @@ def archived(record: DeadLetter, *, cause: str = "rejected", count: int = 1) -> 
     now = datetime(2026, 5, 1, tzinfo=UTC)
     at = SharePartition("flight-delays", "flights", 1)
     batch = ArchivedBatch(at, 1, "id", now, now, False, (run,))
+    identity = {"ab": batch.identity.encode()}
+    headers = tuple((name, identity.get((text or b"").decode(), text)) for name, text in record.headers)
+    record = replace(record, headers=headers)
     return Judged(record, header_texts(record), "known", at, record.offset, batch, run)
 
 
@@ -145,6 +148,19 @@ def test_wrong_partition(validator: Validator) -> None:
     """A record in another partition than its source's modulo is found."""
     stray = archived(replace(letter(7), partition=2))
     assert failures(validator, *GOOD, stray) == {"partition_follows_source"}
+
+
+def test_a_partition_that_was_right_before_the_topic_grew(validator: Validator) -> None:
+    """Of four partitions today: source partition 3 went to 1 when there were two, and never to 2."""
+    old = archived(replace(letter(7, partition=3), partition=1))
+    assert failures(validator, *GOOD, old) == set()
+    stray = archived(replace(letter(7, partition=3), partition=2))
+    assert failures(validator, *GOOD, stray) == {"partition_follows_source"}
+
+
+def test_another_batch_than_archived(validator: Validator) -> None:
+    """The header is known from Postgres."""
+    assert failures(validator, *GOOD, archived(letter(7, replaced={BATCH: "cd"}))) == {"batch_as_archived"}
 
 
 def test_unknown_cause(validator: Validator) -> None:
@@ -270,20 +286,34 @@ def test_a_suite_stands_beside_its_defs_yaml() -> None:
 def test_a_cursor_survives_its_metadata() -> None:
     """What a check writes down is what the next one reads, with the commands that fit in its table."""
     at = SharePartition("g", "flights", 0)
-    lost = Finding("missing", None, None, "flights", 0, 4)
+    lost = Finding("missing", None, None, "flights", 0, 4, 2)
     cursor = Cursor("id", {0: 7}, {at: Place(2, 5)}, [Finding("x", 0, 3, "flights", 0, 2), lost])
     data = json.loads(json.dumps(cursor.metadata().data))
     again = Cursor._read(data, "g")
     assert again == cursor
-    assert common_start({"a": cursor, "b": again}, "id") is cursor
-    assert common_start({"a": cursor, "b": Cursor("id", {0: 6})}, "id") is None
-    assert common_start({"a": cursor}, "other") is None
+    assert together({"a": cursor, "b": again, "c": Cursor("id", {0: 6})}) == [["a", "b"], ["c"]]
     assert cursor.found[0].row("dlq", shown_only=False).data["command"] == (
         "sharequeue dlq redrive dlq --offsets 0:3"
     )
     assert cursor.found[0].row("dlq", shown_only=True).data["command"] == "sharequeue dlq show dlq 0 3"
     twice = Finding("doubled", 0, 5, "flights", 0, 2)
     assert twice.row("dlq", shown_only=False).data["command"] == "sharequeue dlq show dlq 0 5"
+
+
+def test_a_record_without_a_letter_stays_found_until_its_place_was_read_again() -> None:
+    """Also when the topic is read from its start, a few letters at a time; another topic of the name is another
+    matter."""
+    at = SharePartition("g", "flights", 0)
+    lost = Finding("missing", None, None, "flights", 0, 4, 2)
+    cursor = Cursor("id", {0: 90}, {at: Place(3, 9)}, [lost])
+    reading = Reading(Settings({}), "dlq", TopicInfo("id", 1), {0: LogOffsets(0, 100, 100)}, {})
+    assert cursor.still(reading, {at: Place(3, 9)}) == [lost]
+    cursor.begin("id", full=True)
+    assert cursor.still(reading, {at: Place(2, 3)}) == [lost]
+    assert cursor.still(reading, {at: Place(2, 4)}) == []
+    assert cursor.still(reading, {}) == []
+    cursor.begin("other", full=False)
+    assert (cursor.topic_id, cursor.found, cursor.next) == ("other", [], {})
 
 
 def test_what_was_found_and_not_listed_is_not_forgotten() -> None:
@@ -302,6 +332,11 @@ def test_what_was_found_and_not_listed_is_not_forgotten() -> None:
     assert still((90, 40), going_on, {0: 100, 1: 100}) == 0
     assert still((10, 0), {}, {0: 100, 1: 39}) == 30
     assert still((10, 0), {}, {0: 100, 1: 40}) == 0
+    cursor.unlisted_from = {0: 50}
+    assert still((0, 0), {0: 50, 1: 40}, {0: 90, 1: 40}) == 30
+    cursor.unlisted_from = {0: 50, 1: 40}
+    assert still((0, 0), {0: 51, 1: 40}, {0: 90, 1: 40}) == 30
+    assert still((0, 0), {0: 50, 1: 40}, {0: 90, 1: 40}) == 0
 
 
 def test_drift_needs_a_minimum_and_a_week_before() -> None:
