@@ -1,18 +1,20 @@
-"""How is a dead-letter topic read some letters at a time, and gone on with later?
+"""How is a dead-letter topic read some letters at a time, and gone on with later? And which letters are its newest?
 
 From one offset of each partition to its end as of now, or to a bound. What it reached is where the next reading
-begins.
+begins. The newest letters are looked for from the ends of the partitions backwards, for a moment.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
+from threading import Thread
 
 from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
-from sharequeue.kafka.topics import LogOffsets, TopicInfo
+from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics
 from sharequeue.settings import Settings
 
 CHUNK_BYTES = 64 * 1024 * 1024
@@ -101,3 +103,72 @@ class Reading:
     def left(self) -> int:
         """How many offsets are left for the next reading, at most so many letters."""
         return sum(max(0, log.last_stable_offset - self.next[p]) for p, log in self.logs.items())
+
+
+NEWEST_SECONDS = 2.0
+"""How long the newest letters are looked for."""
+_SEEN_SECONDS = 0.3
+"""How long is waited of that for what was just committed to be seen; an open transaction of others takes longer."""
+_BACK = 20
+"""Offsets of each partition that are read first; ten times as many while letters lack."""
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class Newest:
+    """The newest letters of a group, the newest first; and what was in the way of reading more."""
+
+    letters: list[DeadLetter] = field(default_factory=list)
+    remark: str = ""
+
+
+def newest_letters(
+    settings: Settings, topic: str, group_id: str, count: int, seconds: float = NEWEST_SECONDS
+) -> Newest:
+    """The `count` newest letters of a group, as far as they are found in that time. Raises nothing: the broker may be
+    away, and then the remark says so.
+    """
+    found = Newest()
+
+    def look() -> None:
+        try:
+            for letters in _newest(settings, topic, group_id, count, time.monotonic() + seconds):
+                found.letters = letters
+        except Exception as error:  # whoever wants examples is not to fail for them
+            found.remark = f"the topic could not be read: {error}"
+
+    # A client that waits for a broker cannot be interrupted. It ends by itself, after half a minute at most.
+    thread = Thread(target=look, name="sharequeue-newest-letters", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    late = f"the topic was read for {seconds:g} s, and no longer" if thread.is_alive() else ""
+    return Newest(found.letters, found.remark or late)
+
+
+def _newest(
+    settings: Settings, topic: str, group_id: str, count: int, deadline: float
+) -> Iterator[list[DeadLetter]]:
+    """What is found near the ends of the partitions; then, while there are fewer, farther back."""
+    seen_by = min(deadline, time.monotonic() + _SEEN_SECONDS)
+    # Half of the time, so that there is some left to say that the broker does not answer.
+    with Topics(settings, max(0.1, (deadline - time.monotonic()) / 2)) as topics:
+        logs = topics.offsets(topic)
+        while any(log.last_stable_offset < log.log_end for log in logs.values()):
+            if time.monotonic() > seen_by:
+                break
+            time.sleep(0.02)
+            logs = topics.offsets(topic)
+    back, all_read = _BACK, False
+    letters: list[DeadLetter] = []
+    while len(letters) < count and not all_read:
+        first = {at: max(log.log_start, log.last_stable_offset - back) for at, log in logs.items()}
+        all_read = all(first[at] == log.log_start for at, log in logs.items())
+        back *= 10
+        letters = []
+        for letter in read_dead_letters(settings, topic, first, logs):
+            if letter.group == group_id:
+                letters.append(letter)
+            if time.monotonic() > deadline:
+                return
+        letters.sort(key=lambda each: (each.timestamp or _LONG_AGO, each.offset), reverse=True)
+        yield letters[:count]
