@@ -4,12 +4,14 @@ A replay reads records again, by offsets or timestamps, gives them to the job's 
 `<output>/replays/<group>/<sink>/<name>`: `accepted`, `exceptions` (with outcome and error), and `replay.json` with
 its figures. It leases nothing and acknowledges nothing: no member, no lease, no delivery count, no SPSO and no dead
 letter of the live group changes. The folder is written elsewhere and then put in its place as a whole: a replay of
-the same name replaces it, and nobody sees a half of it.
+the same name replaces it, and nobody sees a half of it. Each attempt writes to a folder of its own: of two at
+once, the one that ends last is there.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,6 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import uuid4
 
+import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
@@ -54,7 +57,12 @@ __all__ = ["replay", "replay_folder", "replay_windows"]
 
 REPORT = "replay.json"
 _PART = "_part"
+_STAGED = re.compile(r".*\+(\d+)-[0-9a-f]{32}(-old)?")
+"""What an attempt's folder is called: its replay, when it began (Unix seconds), and an id."""
+DEAD_AFTER_SECONDS = 86_400
+"""A folder of an attempt that began so long ago is a killed one's, and is removed."""
 _ACCEPTED, _EXCEPTIONS = "accepted", "exceptions"
+_ALONE = sa.text("select pg_advisory_xact_lock(hashtextextended(:folder, 0))")
 
 
 def replay(
@@ -164,13 +172,18 @@ def _opened(
     )
     refuse_unshared(spark, settings, output or settings.output)
     with cancellable(spark) as jobs:
+        work = None
         try:
-            yield _Work(job, source, choosing.look(source, job), configs, output, time.monotonic())
+            work = _Work(job, source, choosing.look(source, job), configs, output, time.monotonic())
+            yield work
         except BaseException as error:
             if not isinstance(error, Exception):
                 forget_interrupted_call()
             with suppress(Exception):
                 jobs()
+            with suppress(Exception):
+                if work is not None and work.unfinished is not None:
+                    Files(spark, work.unfinished).remove(work.unfinished)
             raise
 
 
@@ -182,6 +195,8 @@ class _Work:
     configs: GroupConfigs
     output: str | None
     began_at: float
+    unfinished: str | None = None
+    """The folder of what is being written."""
 
     def replayed(self, chosen: Chosen, name: str, says: str, dry_run: bool) -> ReplayReport:
         """Replay what was chosen, or only report it."""
@@ -211,9 +226,11 @@ class _Work:
         parent, _, _ = target.rpartition("/")
         files = Files(spark, target)
         for left in files.names(f"{parent}/{STAGING}"):
-            if left.rpartition("+")[0] == report.name:
+            began = _STAGED.fullmatch(left)
+            if began and time.time() - int(began[1]) > DEAD_AFTER_SECONDS:
                 files.remove(f"{parent}/{STAGING}/{left}")
-        staging = f"{parent}/{STAGING}/{report.name}+{uuid4().hex}"
+        staging = f"{parent}/{STAGING}/{report.name}+{time.time():.0f}-{uuid4().hex}"
+        self.unfinished = staging
         records = self.source.records(leases) if leases else no_records(spark)
         handled = with_outcomes(self.job.handler(records), self.job.unknown)
         rows = _write(files, handled, staging)
@@ -250,17 +267,25 @@ class _Work:
         files.write_text(f"{staging}/{REPORT}", json.dumps(done.plain(), indent=2))
         files.flush(*folders, staging)
         self._put(files, staging, target)
+        self.unfinished = None
         return done
 
     def _put(self, files: Files, staging: str, target: str) -> None:
-        """Put a complete folder in its place; an older one goes aside first, which takes no time."""
-        if files.exists(target):
-            aside = f"{staging}-old"
-            files.replace(target, aside)
-            files.replace(staging, target)
-            files.remove(aside)
-        else:
-            files.replace(staging, target)
+        """Put a complete folder in its place, after others that do so; an older one goes aside first, which takes no
+        time.
+        """
+        with self.source.state.transaction() as (connection, _):
+            # On an object store a folder is copied.
+            connection.execute(sa.text("set local statement_timeout = 0"))
+            connection.execute(sa.text("set local lock_timeout = 0"))
+            connection.execute(_ALONE, {"folder": target})
+            if files.exists(target):
+                aside = f"{staging}-old"
+                files.replace(target, aside)
+                files.replace(staging, target)
+                files.remove(aside)
+            else:
+                files.replace(staging, target)
 
 
 def _at(lease: Lease) -> TopicPartition:

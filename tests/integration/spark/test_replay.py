@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
@@ -25,6 +30,8 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.spark import HandlerError, Pipeline, ReplayReport, pipeline
+from sharequeue.spark.output.files import Files
+from sharequeue.spark.replays import replay as replay_module
 from sharequeue.spark.replays.replay import replay_windows
 from sharequeue.spark.replays.wanted import Window
 from sharequeue.state import State
@@ -234,11 +241,60 @@ def test_a_handler_that_fails_or_leaves_records_out_replaces_nothing(case: Case)
     with pytest.raises(HandlerError, match="got no outcome"):
         strict.replay(case.settings, spark=case.spark, state=case.state, **window)
     assert case.rows(before.accepted_path) == of_day(0)
+    assert not list((Path(str(before.path)).parent / "_staging").iterdir())
     lenient = pipeline(group=case.job.group, topics=case.topic, sink=case.job.sink, dropped="reject")(
         forgetful
     )
     report = lenient.replay(case.settings, spark=case.spark, state=case.state, **window)
     assert (report.dropped, report.rejected) == (4, 4)
+
+
+def test_of_two_replays_of_one_day_at_once_the_last_one_is_there(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither touches what the other one writes; only the folder of a killed one, which is old, is removed."""
+    window: dict[str, Any] = {"since": FIRST_DAY, "until": FIRST_DAY + timedelta(days=1)}
+    staging = Path(case.settings.output) / "replays" / case.job.group / case.job.sink / "_staging"
+    old, young = (f"2013-01-01+{time.time() - age:.0f}-{uuid4().hex}" for age in (90_000, 80_000))
+    for name in (old, young):
+        (staging / name).mkdir(parents=True)
+    inner: list[ReplayReport] = []
+    read_back = replay_module.read_back
+
+    def other_one_first(*given: Any, **named: Any) -> Any:
+        if not inner:
+            monkeypatch.undo()
+            inner.append(case.replay(**window))
+        return read_back(*given, **named)
+
+    monkeypatch.setattr(replay_module, "read_back", other_one_first)
+    outer = case.replay(**window)
+    assert outer == inner[0]
+    assert case.rows(outer.accepted_path) == of_day(0)
+    assert [path.name for path in staging.iterdir()] == [young]
+    assert not list(Path(str(outer.path)).glob("*+*"))
+    # And both ready at the same moment: each would put the older one aside.
+    ready, both, flush, replace = threading.Barrier(2), threading.Barrier(2), Files.flush, Files.replace
+
+    def both_ready(files: Files, *folders: str) -> None:
+        flush(files, *folders)
+        ready.wait(60)
+
+    def together(files: Files, source: str, target: str) -> None:
+        if source == outer.path:
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.5)
+        replace(files, source, target)
+
+    monkeypatch.setattr(Files, "flush", both_ready)
+    monkeypatch.setattr(Files, "replace", together)
+    with ThreadPoolExecutor(2) as threads:
+        reports = [threads.submit(case.replay, **window) for _ in range(2)]
+        assert [report.result(60) for report in reports] == [outer, outer]
+    assert sorted(path.name for path in Path(str(outer.path)).iterdir() if path.name[0] not in "._") == [
+        *("accepted", "exceptions", "replay.json"),
+    ]
+    assert case.rows(outer.accepted_path) == of_day(0)
 
 
 def test_the_command_replays_and_refuses_what_cannot_be_meant(
