@@ -1,17 +1,21 @@
 """The asset `accepted`: lease, read, handle, write and acknowledge, round by round, as a member of the group."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+import sqlalchemy as sa
 from pydantic import Field
+from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.dagster import reports
 from sharequeue.dagster.cancelling import cancelled_plainly
 from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG, lease_tag_value
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup, duration
+from sharequeue.errors import ShareError
 from sharequeue.groups.membership import Membership
 from sharequeue.references import NoSuchObject, Reference
 
@@ -21,6 +25,11 @@ if TYPE_CHECKING:
 
 CLIENT_ID_PREFIX = "dagster-run-"
 """By this and the run's id the group knows a run's member; whoever finds it there can look the run up."""
+_LEASED = sa.text(
+    "select distinct j.lease_id from sharequeue.journal j"
+    " join sharequeue.share_partitions sp using (share_partition_id)"
+    " where sp.group_id = :group_id and j.member_id = :member_id and j.at >= :since and j.lease_id is not null"
+)
 
 
 class Bounds(dg.Config):
@@ -99,9 +108,6 @@ def process(run: Processing) -> "dg.MaterializeResult[None]":
     removed = sweep_outputs(run.spark.session(group.name), settings, state, job)
     for path in removed:
         context.log.info(f"removed {path}: its lease ended without an acknowledgement")
-    leases = [lease_id for each in report.rounds for lease_id in each.lease_ids]
-    tags = {LEASES_TAG: lease_tag_value(leases)} if leases else {}
-    context.instance.add_run_tags(context.run.run_id, tags)
     files = {"path": dg.MetadataValue.path(sink_root(settings, job.sink))} if job.destination is None else {}
     return dg.MaterializeResult(
         metadata={
@@ -160,23 +166,39 @@ def _rounds(run: Processing, job: "Pipeline") -> tuple["RunReport", str]:
         context.instance.add_run_tags(context.run.run_id, {MEMBER_TAG: member.member_id})
         assigned = ", ".join(str(share_partition) for share_partition in member.assignment)
         context.log.info(f"member {member.member_id} works on {assigned or 'nothing yet'}")
-        report = job.run(
-            settings,
-            spark=session,
-            state=run.queue.state,
-            membership=member,
-            max_seconds=bounds.max_seconds or limits.max_seconds,
-            max_rounds=bounds.max_rounds,
-            max_records=bounds.max_records or limits.max_records,
-            max_bytes=limits.max_bytes if bounds.max_bytes is None else bounds.max_bytes,
-            only=bounds.partitions or None,
-            progress=lambda progress: context.log.info(str(progress)),
-        )
+        since = run.queue.state.now()
+        try:
+            report = job.run(
+                settings,
+                spark=session,
+                state=run.queue.state,
+                membership=member,
+                max_seconds=bounds.max_seconds or limits.max_seconds,
+                max_rounds=bounds.max_rounds,
+                max_records=bounds.max_records or limits.max_records,
+                max_bytes=limits.max_bytes if bounds.max_bytes is None else bounds.max_bytes,
+                only=bounds.partitions or None,
+                progress=lambda progress: context.log.info(str(progress)),
+            )
+        except BaseException:
+            # Where it did not get further there is no report; the journal knows what it has leased.
+            with suppress(SQLAlchemyError, ShareError):
+                leased = {"group_id": group.group, "member_id": member.member_id, "since": since}
+                _tag_leases(run, [row["lease_id"] for row in run.queue.database.rows(_LEASED, **leased)])
+            raise
+        _tag_leases(run, [lease_id for each in report.rounds for lease_id in each.lease_ids])
     if report.remark:
         context.log.info(f"nothing more to lease: {report.remark}")
     if report.dead_letters is not None and report.dead_letters.warning is not None:
         context.log.warning(str(report.dead_letters.warning))
     return report, member.member_id
+
+
+def _tag_leases(run: Processing, lease_ids: Sequence[int]) -> None:
+    """Name the leases of a run among its tags."""
+    if lease_ids:
+        tags = {LEASES_TAG: lease_tag_value(lease_ids)}
+        run.context.instance.add_run_tags(run.context.run.run_id, tags)
 
 
 __all__ = ["Bounds", "Execute", "Processing", "accepted_asset", "pipeline_of", "process"]

@@ -259,7 +259,7 @@ def test_of_two_replays_of_one_day_at_once_the_last_one_is_there(
     for name in (old, young):
         (staging / name).mkdir(parents=True)
     inner: list[ReplayReport] = []
-    read_back = replay_module.read_back
+    read_back = vars(replay_module)["read_back"]
 
     def other_one_first(*given: Any, **named: Any) -> Any:
         if not inner:
