@@ -144,7 +144,7 @@ def _read_checks(
                 first=cursors[checks[0]].next,
                 places=cursors[RECONCILED].places if RECONCILED in checks else {},
                 most=config.max_letters or group.dead_letters.max_letters,
-                context=gx,
+                context=None if checks == [RECONCILED] else gx,
                 run_name=f"{group.name}-{context.run.run_id[:8]}-{number}",
             )
             context.log.info(

@@ -89,10 +89,11 @@ def examine(
     first: Mapping[int, int],
     places: Mapping[SharePartition, Place],
     most: int,
-    context: QualityContext,
+    context: QualityContext | None,
     run_name: str,
 ) -> Examined:
-    """Read the topic from `first` on, `most` letters at most, and no further than there is time to compare."""
+    """Read the topic from `first` on, `most` letters at most, and no further than there is time to compare. Without a
+    context the letters are reconciled only, and none is compared."""
     archived, spans, info = examination.archived, examination.spans, examination.info
     reading = Reading(settings, examination.topic, info, examination.logs, first)
     examined = Examined(reading)
@@ -103,8 +104,8 @@ def examine(
         for letters in reading.chunks(CHUNK_LETTERS, most):
             judged = judge.judge(letters)
             ours = [each for each in judged if each.ours]
-            compared = comparison.compare(ours)
-            ended = len(compared) < len(ours)
+            compared = comparison.compare(ours) if context else []
+            ended = context is not None and len(compared) < len(ours)
             if ended:
                 # What was not compared was not read: the next run begins with it.
                 taken = judged.index(ours[len(compared)])
@@ -114,7 +115,7 @@ def examine(
             examined.foreign += len(judged) - len(ours)
             examined.earlier += sum(each.standing == "earlier" for each in ours)
             examined.ours += len(ours)
-            if ours:
+            if ours and context:
                 frame = dead_letters.frame(ours, compared, info.partitions)
                 # Great Expectations takes seconds to import: who has nothing to validate does not pay for it.
                 validator = validator or stack.enter_context(context.open())

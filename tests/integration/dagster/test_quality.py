@@ -301,6 +301,8 @@ def test_what_there_was_no_time_for_is_for_the_next_run(
     assert [number(results[RECONCILED], "left_offsets") for results in reads] == [5, 1, 0]
     assert failed(reads[-1]) == {"value_as_source"}
     assert number(reads[-1]["value_as_source"], "unexpected_records") == len(letters)
+    alone = run_checks([RECONCILED], full=True)
+    assert (failed(alone), number(alone[RECONCILED], "archived_records")) == (set(), len(letters))
 
 
 def test_letters_without_any_header_of_ours_are_found(
