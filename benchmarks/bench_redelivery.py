@@ -26,15 +26,17 @@ def leased(cursor: Any, records: int, leases: int = 1, redelivery: str = "kafka"
     share_partition(cursor, topic, records * leases)
     for _ in range(leases):
         cursor.execute(
-            "select from sharequeue.acquire('bench', %s, 0, 1, 'm', null, %s, 600000, null, %s)",
+            "select error_message from sharequeue.acquire('bench', %s, 0, 1, 'm', null, %s, 600000, null, %s)",
             (topic, records, redelivery),
         )
+        assert cursor.fetchone() == (None,)
     return topic
 
 
 def lapse(cursor: Any) -> None:
-    """An hour passes."""
+    """An hour passes, and the service was at work: a silence would be an outage, which locks outlast."""
     cursor.execute("select sharequeue.set_clock_offset(make_interval(hours => %s))", (next(_hours),))
+    cursor.execute("select sharequeue.beat(interval '1000 days')")
 
 
 def one_lease(cursor: Any, records: int, *, scattered: bool) -> float:

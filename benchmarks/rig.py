@@ -27,6 +27,8 @@ from rich.table import Table
 
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
+from sharequeue.groups.configs import ServiceConfigs
+from sharequeue.groups.published_configs import publish_service_configs
 from sharequeue.local import postgres
 from sharequeue.local.home import Home
 
@@ -47,6 +49,10 @@ def server() -> Iterator[str]:
         url = postgres.url(home, "sharequeue", postgres.ensure(home, lambda line: None))
         with Database(url) as database:
             migrate(database)
+            # Locks that last longer than the making of what is measured.
+            publish_service_configs(
+                database, ServiceConfigs.of({"group.share.max.record.lock.duration.ms": "3600000"})
+            )
             with database.transaction() as connection:
                 connection.execute(sa.text("insert into sharequeue.share_groups (group_id) values ('bench')"))
                 connection.execute(
