@@ -77,6 +77,9 @@ def acknowledgements(
         in_log = _in_log(source, leases, wanted)
         # After the reading: what was absent because of retention lies below this log start.
         starts = source.log_starts(wanted, leases, infos)
+    else:
+        # A topic that was made again, and filled, has records at the same offsets.
+        source.same_topics({lease.share_partition.topic for lease in leases}, infos)
     present = {
         lease.lease_id: missing[lease.lease_id]
         & in_log.get((lease.share_partition.topic, lease.share_partition.partition), EMPTY)

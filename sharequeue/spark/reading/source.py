@@ -7,7 +7,7 @@ from, and where it starts (`outcomes/missing.py` decides what became of them).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
@@ -98,13 +98,7 @@ class Source:
         BrokerNotAvailable when an offset that is absent need not be a gap.
         """
         names = {topic for topic, _ in wanted}
-        now = self.topics.describe(names)
-        for name in names:
-            if name not in now or now[name].topic_id != infos[name].topic_id:
-                raise UnknownTopicId(
-                    f"Topic {name!r} was deleted, or made again, while its records were read: what is "
-                    "missing was not acknowledged. See what became of the topic; the records are delivered again."
-                )
+        now = self.same_topics(names, infos)
         offsets = self.topics.offsets_of({name: now[name].partitions for name in names})
         starts: dict[TopicPartition, int] = {}
         missing_from = [sp for sp in {lease.share_partition for lease in leases} if _at(sp) in wanted]
@@ -124,6 +118,19 @@ class Source:
             starts[at] = seen.log_start
         self._observed(now, {sp: offsets[_at(sp)] for sp in missing_from})
         return starts
+
+    def same_topics(self, names: Iterable[str], infos: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
+        """Return these topics as they are now. Raises UnknownTopicId when one is not that of `infos`: what was read
+        may be records of another topic.
+        """
+        now = self.topics.describe(names)
+        for name in names:
+            if name not in now or now[name].topic_id != infos[name].topic_id:
+                raise UnknownTopicId(
+                    f"Topic {name!r} was deleted, or made again, while its records were read: nothing was "
+                    "acknowledged. See what became of the topic; the records are delivered again."
+                )
+        return now
 
     def _observed(
         self, infos: Mapping[str, TopicInfo], logs: Mapping[SharePartition, LogOffsets | None]
