@@ -8,11 +8,11 @@ the texts name (`pipeline`, `summaries`): a process that only loads definitions 
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
 import dagster as dg
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from sharequeue.dagster.names import GROUP_TAG, dagster_name
 from sharequeue.database import Database
@@ -23,6 +23,29 @@ from sharequeue.references import NoSuchObject, Reference
 
 Config = str | int | float | bool
 
+
+def _bounded(least: float, most: float | None = None, *, above: bool = False) -> AfterValidator:
+    """A bound of a number. Not pydantic's own: Dagster reads a yaml into a copy of the model in which every field may
+    also be a text, and there pydantic's bounds end in a TypeError that names no field.
+    """
+    expected = f"more than {least:g}" if above else f"at least {least:g}"
+    expected += "" if most is None else f" and at most {most:g}"
+
+    def check(value: Any) -> Any:
+        if isinstance(value, int | float) and not (
+            (value > least if above else value >= least) and (most is None or value <= most)
+        ):
+            raise ValueError(f"expected {expected}, and it is {value:g}")
+        return value
+
+    return AfterValidator(check)
+
+
+Count = Annotated[int, _bounded(1)]
+NotNegative = Annotated[int, _bounded(0)]
+Seconds = Annotated[float, _bounded(0, above=True)]
+Share = Annotated[float, _bounded(0, 1, above=True)]
+
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
@@ -31,18 +54,16 @@ _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 class Run(dg.Model, dg.Resolvable):
     """How much one run does at most; what is left is for the next one."""
 
-    max_seconds: float = Field(
-        default=600, gt=0, description="No round begins after so many seconds; the last one is finished."
+    max_seconds: Seconds = Field(
+        default=600, description="No round begins after so many seconds; the last one is finished."
     )
-    max_records: int = Field(default=10_000_000, ge=1, description="Records leased in one round.")
-    max_bytes: int | None = Field(
+    max_records: Count = Field(default=10_000_000, description="Records leased in one round.")
+    max_bytes: NotNegative | None = Field(
         default=None,
-        ge=0,
         description="Bytes leased in one round, 0 without a bound; if not given, as the job or its group says.",
     )
-    deliveries_per_run: int | None = Field(
+    deliveries_per_run: Count | None = Field(
         default=None,
-        ge=1,
         description="How often one run leases a record that it has released; if not given, as the pipeline says.",
     )
     pool: str | None = Field(
@@ -57,16 +78,14 @@ class LagSensor(dg.Model, dg.Resolvable):
     enabled: bool = Field(
         default=False, description="Whether it runs in a new deployment without being switched on."
     )
-    min_lag: int = Field(default=1, ge=1, description="Records that wait before a run is asked for.")
-    max_age_seconds: float | None = Field(
+    min_lag: Count = Field(default=1, description="Records that wait before a run is asked for.")
+    max_age_seconds: Seconds | None = Field(
         default=None,
-        gt=0,
         description="A run is also asked for when anything has waited for so long since it was seen.",
     )
-    interval_seconds: int = Field(default=30, ge=1, description="Seconds between two looks.")
-    pause_after_failure_seconds: float = Field(
+    interval_seconds: Count = Field(default=30, description="Seconds between two looks.")
+    pause_after_failure_seconds: Annotated[float, _bounded(0)] = Field(
         default=300,
-        ge=0,
         description="Seconds after a run that failed, was cancelled or has changed nothing before the next one is "
         "asked for.",
     )
@@ -88,7 +107,7 @@ class Observe(dg.Model, dg.Resolvable):
     enabled: bool = Field(
         default=False, description="Whether it runs in a new deployment without being switched on."
     )
-    interval_seconds: int = Field(default=60, ge=1, description="Seconds between two looks.")
+    interval_seconds: Count = Field(default=60, description="Seconds between two looks.")
     keep: str = Field(default="90d", description="How long the history of reports is kept, such as `90d`.")
 
     @field_validator("keep")
@@ -105,7 +124,7 @@ class Alerts(dg.Model, dg.Resolvable):
         default="webhook", description="The code location's resource that sends: a `WebhookResource`."
     )
     warnings: bool = Field(default=False, description="Whether checks that only warn are sent too.")
-    interval_seconds: int = Field(default=30, ge=1, description="Seconds between two looks.")
+    interval_seconds: Count = Field(default=30, description="Seconds between two looks.")
     enabled: bool = Field(
         default=True, description="Whether it runs in a new deployment without being switched on."
     )
@@ -143,16 +162,14 @@ class Freshness(dg.Model, dg.Resolvable):
 class Drift(dg.Model, dg.Resolvable):
     """When the dead letters of this week are called other than those of last week. A warning, never an error."""
 
-    factor: float = Field(default=2, gt=1, description="So many times as many, or as few.")
-    share: float = Field(
+    factor: Annotated[float, _bounded(1, above=True)] = Field(
+        default=2, description="So many times as many, or as few."
+    )
+    share: Share = Field(
         default=0.2,
-        gt=0,
-        le=1,
         description="A cause has so much more, or less, of all letters; 0.2 is a fifth.",
     )
-    min_records: int = Field(
-        default=100, ge=1, description="With fewer letters in both weeks, nothing is said."
-    )
+    min_records: Count = Field(default=100, description="With fewer letters in both weeks, nothing is said.")
 
 
 class DeadLetters(dg.Model, dg.Resolvable):
@@ -166,9 +183,8 @@ class DeadLetters(dg.Model, dg.Resolvable):
         default=None,
         description="The folder of Data Docs, beside the defs.yaml; below the data folder if not given.",
     )
-    max_letters: int = Field(
+    max_letters: Count = Field(
         default=200_000,
-        ge=1,
         description="Letters that one run of the checks reads; the rest is the next one's.",
     )
     drift: Drift = Field(default_factory=Drift)
@@ -182,8 +198,8 @@ class DeadLetters(dg.Model, dg.Resolvable):
 class Checks(dg.Model, dg.Resolvable):
     """Bounds whose check warns when they are exceeded; without a bound there is no such check."""
 
-    max_lag: int | None = Field(
-        default=None, ge=0, description="Records that may wait, in all share-partitions."
+    max_lag: NotNegative | None = Field(
+        default=None, description="Records that may wait, in all share-partitions."
     )
     max_age: str | None = Field(
         default=None, description="How old the oldest unprocessed record may be, such as `2h`."

@@ -9,6 +9,7 @@ interrupt the giving back of leases.
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Iterator
@@ -53,7 +54,25 @@ def interruptible() -> Iterator[None]:
         # Dagster gives SIGTERM the handler of SIGINT, whosever that is.
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL or _is_pysparks(signal.SIGTERM):
             signal.signal(signal.SIGTERM, _terminated)
-        yield
+        # Where it was interrupted is of no use to whoever did it.
+        log = [logging.getLogger(name) for name in (None, "py4j.clientserver", "py4j.java_gateway")]
+        for each in log:
+            each.addFilter(_no_interruption)
+        try:
+            yield
+        finally:
+            for each in log:
+                each.removeFilter(_no_interruption)
+
+
+def _no_interruption(record: logging.LogRecord) -> bool:
+    """Whether a record is anything but Py4J's on a call that was interrupted."""
+    raised = record.exc_info[1] if record.exc_info and "py4j" in record.pathname else None
+    while raised is not None:
+        if isinstance(raised, KeyboardInterrupt | SystemExit):
+            return False
+        raised = raised.__context__
+    return True
 
 
 @contextmanager

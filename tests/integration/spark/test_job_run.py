@@ -227,6 +227,7 @@ def test_ctrl_c_gives_everything_back(
         process.kill()
     assert process.returncode == 130, said
     assert said.splitlines()[-1] == "Error: stopped"
+    assert "py4j" not in said, said
     statuses = state.figures.describe(job.group)
     assert sum(each.available for each in statuses) == 6
     assert {(each.acquired, each.highest_delivery_count) for each in statuses} == {(0, 1)}
