@@ -6,7 +6,7 @@ The topic is read committed, record by record: offsets count transaction markers
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -22,10 +22,17 @@ from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.known import group_names, require_group
-from sharequeue.kafka.topics import Topics
+from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.offsets import OffsetSet
 from sharequeue.redrive.redrive import MAX_REDRIVES, Redrive
-from sharequeue.redrive.selection import LettersSeen, RedriveRefused, Selection, parse_header, parse_offsets
+from sharequeue.redrive.selection import (
+    LettersSeen,
+    RedriveRefused,
+    Selection,
+    check_offsets,
+    parse_header,
+    parse_offsets,
+)
 from sharequeue.settings import Settings
 from sharequeue.state import State
 
@@ -113,8 +120,10 @@ def dlq() -> None:
 def list_letters(home: Path | None, output: str, limit: int, selection: Selection, topic: str) -> None:
     """List the dead letters in TOPIC: where each record came from, how often it was delivered, why it ended here."""
     settings = Settings.load(home)
+    logs = _logs(settings, topic, selection.offsets)
     seen = LettersSeen()
-    letters = (each for each in seen.of(read_dead_letters(settings, topic)) if selection.takes(each))
+    found = seen.of(read_dead_letters(settings, topic, logs=logs))
+    letters = (each for each in found if selection.takes(each))
     rows = [
         {
             "partition": letter.partition,
@@ -152,7 +161,9 @@ def list_letters(home: Path | None, output: str, limit: int, selection: Selectio
 @click.argument("offset", type=click.IntRange(0))
 def show(home: Path | None, output: str, topic: str, partition: int, offset: int) -> None:
     """Show one dead letter of TOPIC whole: its headers, key and value."""
-    letters = read_dead_letters(Settings.load(home), topic)
+    settings = Settings.load(home)
+    logs = _logs(settings, topic, {partition: OffsetSet.of((offset, offset + 1))})
+    letters = read_dead_letters(settings, topic, logs=logs)
     letter = next((each for each in letters if (each.partition, each.offset) == (partition, offset)), None)
     if letter is None:
         raise click.ClickException(
@@ -161,6 +172,20 @@ def show(home: Path | None, output: str, topic: str, partition: int, offset: int
     fields = [("key", letter.key), ("value", letter.value), *letter.headers]
     rows = [{"name": name, "content": _text(content)} for name, content in fields]
     print_rows(("NAME", "CONTENT"), rows, output)
+
+
+def _logs(settings: Settings, topic: str, offsets: Mapping[int, OffsetSet]) -> dict[int, LogOffsets]:
+    """Where the partitions of a topic start and end. Refuses offsets that it has not."""
+    with Topics(settings) as broker:
+        described = broker.describe([topic]).get(topic)
+        if described is None:
+            raise broker.missing(topic)
+        logs = broker.offsets(topic)
+    try:
+        check_offsets(topic, described.partitions, offsets, logs)
+    except RedriveRefused as error:
+        raise click.ClickException(str(error)) from error
+    return logs
 
 
 def _error(letter: DeadLetter) -> str | None:

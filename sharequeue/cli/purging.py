@@ -27,6 +27,11 @@ def _before(context: click.Context, parameter: click.Parameter, given: Sequence[
         raise click.BadParameter(f"{' '.join(given)!r}: expected PARTITION:OFFSET, as in 0:1200") from error
 
 
+_foreign_option = click.option(
+    "--foreign", is_flag=True, help="Delete records among them that are no dead letters, too."
+)
+
+
 @click.command()
 @home_option
 @output_option
@@ -38,21 +43,30 @@ def _before(context: click.Context, parameter: click.Parameter, given: Sequence[
     help="Delete what lies before this offset of a partition; repeatable.",
 )
 @click.option("--until", type=click.DateTime(), help="Delete what was written before then, UTC.")
+@_foreign_option
 @execute_option
 @click.argument("topic")
 def purge(
-    home: Path | None, output: str, before: dict[int, int], until: datetime | None, execute: bool, topic: str
+    home: Path | None,
+    output: str,
+    before: dict[int, int],
+    until: datetime | None,
+    foreign: bool,
+    execute: bool,
+    topic: str,
 ) -> None:
     """Delete the oldest letters of TOPIC, of all groups. Without --execute it only shows what would be deleted.
 
     Kafka deletes a partition from its start up to an offset, and nothing in between. It is written to the audit log.
+    Refused are a topic that is no group's dead-letter topic, or the source of one, and records that are no letters.
     """
     if bool(before) == (until is not None):
         raise click.UsageError("give --before or --until, one of them")
     settings = Settings.load(home)
     with Database.open(settings) as database:
         work = Purge(settings, database, topic)
-        plans = work.plan(before if until is None else work.before_time(until.replace(tzinfo=UTC)))
+        wanted = before if until is None else work.before_time(until.replace(tzinfo=UTC))
+        plans = work.plan(wanted, foreign=foreign)
         if execute:
             work.run(plans)
     _print_plans(plans, output)
@@ -63,18 +77,27 @@ def purge(
 @click.command()
 @home_option
 @output_option
+@_foreign_option
 @execute_option
 @click.argument("topic")
 @click.argument("source_topic")
 @click.argument("partition", type=click.IntRange(0))
 @click.argument("offset", type=click.IntRange(0))
 def forget(
-    home: Path | None, output: str, execute: bool, topic: str, source_topic: str, partition: int, offset: int
+    home: Path | None,
+    output: str,
+    foreign: bool,
+    execute: bool,
+    topic: str,
+    source_topic: str,
+    partition: int,
+    offset: int,
 ) -> None:
     """Delete the letters that TOPIC has of one record of SOURCE_TOPIC, and say where else the record is.
 
     Kafka cannot delete one letter: every letter before it in its partition, of all groups, is deleted with it.
     Without --execute it only shows what that would be. Letters of the record that are written later are not deleted.
+    Refused is a record that can have no letter there: an unknown source topic or partition, an offset past its end.
     """
     settings = Settings.load(home)
     with Database.open(settings) as database:
@@ -83,15 +106,12 @@ def forget(
         before: dict[int, int] = {}
         for letter in copies.letters:
             before[letter.partition] = max(before.get(letter.partition, 0), letter.offset + 1)
-        plans = work.plan(before)
+        plans = work.plan(before, foreign=foreign)
         if execute:
             work.run(plans)
     _print_plans(plans, output)
-    if output == "text":
-        print_line(
-            f"{len(copies.letters)} letters of {source_topic}-{partition} offset {offset}: "
-            + ("deleted" if execute else "a dry run: nothing was deleted; --execute deletes")
-        )
+    said = _said(copies, f"{source_topic}-{partition} offset {offset}", topic, execute)
+    (print_line if output == "text" else print_to_stderr)(said)
     for line in _left(copies, source_topic, partition, offset):
         print_to_stderr(f"left: {line}")
 
@@ -112,12 +132,32 @@ def _print_plans(plans: Sequence[PurgedPartition], output: str) -> None:
     print_rows(("PARTITION", "FROM", "BEFORE", "LETTERS", "NOT-PUT-BACK", "NEWEST", "GROUPS"), rows, output)
 
 
+def _said(copies: Copies, record: str, topic: str, execute: bool) -> str:
+    """What was done about the letters of a record, or why there is nothing to do."""
+    if copies.letters:
+        done = "deleted" if execute else "a dry run: nothing was deleted; --execute deletes"
+        return f"{len(copies.letters)} letters of {record}: {done}"
+    if copies.known.written_at is not None:
+        written = copies.known.written_at.isoformat(timespec="seconds")
+        return f"{topic} has no letter of {record} any more: Postgres has one as written at {written}"
+    return f"{topic} has no letter of {record}, and Postgres has none as written"
+
+
 def _left(copies: Copies, source_topic: str, partition: int, offset: int) -> list[str]:
     """What this command does not delete."""
     return [
         f"the record itself: {source_topic}-{partition} still has offset {offset}"
         if copies.in_source
         else f"nothing in {source_topic}-{partition}: it does not have offset {offset} any more",
+        *(
+            ["a letter of it that waits to be written: do this again after `sharequeue dlq drain`"]
+            if copies.known.waits
+            else []
+        ),
+        *(
+            f"letters in {other}, where groups of {source_topic} have theirs: `sharequeue dlq forget {other} …`"
+            for other in copies.elsewhere
+        ),
         *(
             f"the record as it was put back into {target}: look for the header sharequeue.redrive.from = "
             f"…:{at[0]}:{at[1]}"

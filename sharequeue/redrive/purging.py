@@ -17,10 +17,12 @@ from confluent_kafka.admin import AdminClient
 
 from sharequeue.database import Database
 from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
-from sharequeue.errors import InvalidRequest, error_for
+from sharequeue.errors import InvalidRequest, UnknownTopicOrPartition, error_for
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics
+from sharequeue.names import listed, nearest
 from sharequeue.redrive.batches import RedriveBatches
+from sharequeue.redrive.owners import NOT_KNOWN, LettersOfRecord, Owners
 from sharequeue.settings import Settings
 from sharequeue.state import State
 
@@ -37,6 +39,8 @@ class PurgedPartition:
     letters: int = 0
     not_put_back: int = 0
     """Letters of these that no redrive has sent."""
+    foreign: int = 0
+    """Records of these that are no letters of any group."""
     groups: Counter[str] = field(default_factory=Counter)
     newest: datetime | None = None
 
@@ -49,10 +53,17 @@ class Copies:
     put_back_to: dict[tuple[int, int], list[str]] = field(default_factory=dict)
     """Topics that letters, by partition and offset, were sent to."""
     in_source: bool = False
+    known: LettersOfRecord = NOT_KNOWN
+    elsewhere: list[str] = field(default_factory=list)
+    """Other dead-letter topics of groups that read the source: they may have letters of the record too."""
 
 
 class Purge:
-    """Deletes letters of one dead-letter topic. Raises `UnknownTopicOrPartition` when there is none of that name."""
+    """Deletes letters of one dead-letter topic.
+
+    Raises `UnknownTopicOrPartition` when there is no topic of that name, `InvalidRequest` when it is not the
+    dead-letter topic of a share group and was not before, or is the source of one.
+    """
 
     def __init__(self, settings: Settings, database: Database, topic: str) -> None:
         self._settings = settings
@@ -63,6 +74,8 @@ class Purge:
         described = self._topics.describe([topic]).get(topic)
         if described is None:
             raise self._topics.missing(topic)
+        self._owners = Owners(database)
+        self._owners.require_dead_letter_topic(topic)
         self._info: TopicInfo = described
         self._logs: Mapping[int, LogOffsets] = self._topics.offsets(topic)
 
@@ -76,10 +89,11 @@ class Purge:
             if partition in ends
         }
 
-    def plan(self, before: Mapping[int, int]) -> list[PurgedPartition]:
+    def plan(self, before: Mapping[int, int], *, foreign: bool = False) -> list[PurgedPartition]:
         """Return what would be deleted; nothing is changed by asking.
 
-        Raises InvalidRequest for a partition that there is not, or an offset past what is committed.
+        Raises InvalidRequest for a partition that there is not, an offset past what is committed, and, unless
+        `foreign`, for records among them that are no letters.
         """
         for partition, offset in before.items():
             log = self._logs.get(partition)
@@ -106,8 +120,17 @@ class Purge:
             plan.letters += 1
             plan.not_put_back += letter.partition not in sent or letter.offset not in sent[letter.partition]
             plan.groups[letter.group or "of no group"] += 1
+            plan.foreign += letter.group is None or letter.source_topic is None
             if letter.timestamp is not None:
                 plan.newest = max(plan.newest or letter.timestamp, letter.timestamp)
+        if not foreign:
+            for plan in plans.values():
+                if plan.foreign:
+                    raise InvalidRequest(
+                        f"{plan.foreign:,} of the {plan.letters:,} records of {self._topic}-{plan.partition} before "
+                        f"offset {plan.before} are no dead letters (they lack the headers): nothing is deleted. Look "
+                        "at them first; --foreign deletes them too."
+                    )
         return list(plans.values())
 
     def run(self, plans: list[PurgedPartition]) -> None:
@@ -138,15 +161,33 @@ class Purge:
                 raise error_for(int(error.code()), error.str()) from failure
 
     def copies_of(self, source_topic: str, partition: int, offset: int) -> Copies:
-        """Return where a record is found, as far as this topic, its redrives and its source know."""
+        """Return where a record is found, as far as this topic, its redrives, its source and Postgres know.
+
+        Raises UnknownTopicOrPartition or InvalidRequest for a record that can have no letter here: no letter and no
+        group of this topic knows its topic, there is no such partition, or the partition ends before the offset.
+        """
         found = Copies()
+        groups = self._owners.dead_letter_topics().get(self._topic, set())
+        ends: dict[tuple[str, int], int] = {}
         for letter in read_dead_letters(self._settings, self._topic):
-            if (letter.source_topic, letter.source_partition, letter.source_offset) == (
-                source_topic,
-                partition,
-                offset,
-            ):
+            source = letter.source_topic, letter.source_partition, letter.source_offset
+            if source == (source_topic, partition, offset):
                 found.letters.append(letter)
+            if source[0] is not None and source[1] is not None and source[2] is not None:
+                ends[source[0], source[1]] = max(ends.get((source[0], source[1]), 0), source[2] + 1)
+            if letter.group is not None:
+                groups.add(letter.group)
+        for at, end in self._owners.source_ends(groups).items():
+            ends[at] = max(ends.get(at, 0), end)
+        readers = set(self._owners.readers(source_topic))
+        found.elsewhere = sorted(
+            topic
+            for topic, owners in self._owners.dead_letter_topics().items()
+            if topic != self._topic and owners & readers
+        )
+        if not found.letters:
+            self._require_known(source_topic, partition, offset, ends, found.elsewhere)
+        found.known = self._owners.letters_of(source_topic, partition, offset)
         for letter in found.letters:
             rows = self._database.rows(
                 sa.text(
@@ -163,7 +204,39 @@ class Purge:
             )
             if rows:
                 found.put_back_to[letter.partition, letter.offset] = [row["target"] for row in rows]
-        if source_topic in self._topics.describe([source_topic]):
-            log = self._topics.offsets(source_topic).get(partition)
-            found.in_source = log is not None and log.log_start <= offset < log.log_end
+        log = self._log_of(source_topic).get(partition)
+        found.in_source = log is not None and log.log_start <= offset < log.log_end
         return found
+
+    def _log_of(self, topic: str) -> Mapping[int, LogOffsets]:
+        return self._topics.offsets(topic) if topic in self._topics.describe([topic]) else {}
+
+    def _require_known(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        ends: Mapping[tuple[str, int], int],
+        elsewhere: list[str],
+    ) -> None:
+        topics = {known for known, _ in ends}
+        if topic not in topics:
+            raise UnknownTopicOrPartition(
+                f"No letter in {self._topic} is of a topic {topic!r}, and no group whose letters it takes reads one. "
+                + (
+                    f"Its letters are in {listed(elsewhere)}."
+                    if elsewhere
+                    else nearest(topic, topics, "source topics")
+                )
+            )
+        logs = self._log_of(topic)
+        partitions = {known for name, known in ends if name == topic} | set(logs)
+        if partition not in partitions:
+            raise UnknownTopicOrPartition(
+                f"{topic} has no partition {partition}: it has {listed([str(each) for each in sorted(partitions)])}."
+            )
+        end = max(ends.get((topic, partition), 0), logs[partition].log_end if partition in logs else 0)
+        if offset >= end:
+            raise InvalidRequest(
+                f"{topic}-{partition} ends at offset {end}: there was no record at {offset} yet."
+            )

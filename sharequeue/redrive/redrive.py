@@ -39,6 +39,7 @@ from sharequeue.redrive.selection import (
     LettersSeen,
     RedriveRefused,
     Selection,
+    check_offsets,
     original_headers,
     redrive_count,
     redriven_headers,
@@ -134,20 +135,24 @@ class Redrive:
         described = self._topics.describe([topic]).get(topic)
         if described is None:
             raise self._topics.missing(topic)
+        self._partitions = described.partitions
         self._batches = RedriveBatches(database, topic, described.topic_id)
 
     def plan(self) -> RedrivePlan:
         """Return what would be sent now; nothing is changed by asking.
 
-        Raises RedriveRefused for a group or topic in the selection that no letter has and nobody knows.
+        Raises RedriveRefused for a group, topic or partition in the selection that no letter has and nobody knows,
+        and for a topic to send to that there is not.
         """
+        logs = self._topics.offsets(self._topic)
+        check_offsets(self._topic, self._partitions, self._selection.offsets, logs)
         sent = self._batches.sent()
         chosen: dict[int, list[tuple[int, int]]] = {}
         targets, causes = Counter[str](), Counter[str]()
         sent_before = looping = 0
         letters = LettersSeen()
         chosen_groups: set[str] = set()
-        for letter in letters.of(read_dead_letters(self._settings, self._topic)):
+        for letter in letters.of(read_dead_letters(self._settings, self._topic, logs=logs)):
             if letter.source_topic is None or not self._selection.takes(letter):
                 continue
             if letter.offset in sent.get(letter.partition, EMPTY):
@@ -160,6 +165,7 @@ class Redrive:
                 chosen_groups.add(letter.group or "")
                 causes[letter.cause or "unknown"] += 1
         letters.check(self._selection, self._topic, self._batches.group_names, self._topics)
+        self._require_targets({*targets, *([self._target] if self._target else [])})
         return RedrivePlan(
             {partition: OffsetSet.of(*ranges) for partition, ranges in sorted(chosen.items())},
             targets,
@@ -169,6 +175,14 @@ class Redrive:
             frozenset(letters.groups),
             self._other_groups(targets, chosen_groups),
         )
+
+    def _require_targets(self, targets: set[str]) -> None:
+        missing = sorted(targets - set(self._topics.describe(targets)))
+        if missing:
+            raise RedriveRefused(
+                f"there is no topic `{missing[0]}` to send to. {nearest(missing[0], self._topics.names(), 'topics')} "
+                "Create it, name another, or choose letters of other topics."
+            )
 
     def _other_groups(self, targets: Iterable[str], chosen_groups: set[str]) -> dict[str, tuple[str, ...]]:
         """Return who else gets the records, by target; nobody where they are for one group only.
@@ -200,11 +214,6 @@ class Redrive:
         """
         began = time.monotonic()
         plan = self.plan()
-        missing = set(plan.targets) - set(self._topics.describe(plan.targets))
-        if missing:
-            raise RedriveRefused(
-                f"there is no topic `{sorted(missing)[0]}` to send to: create it, or name another."
-            )
         redrive_id = self._batches.begin(str(self._selection), self._target, self._only_group, plan.targets)
         report = RedriveReport(redrive_id)
         partitions = {**dict.fromkeys(self._batches.open_partitions(), EMPTY), **plan.chosen}

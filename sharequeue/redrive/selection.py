@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from sharequeue.deadletters.letters import ORIGINAL_HEADER, DeadLetter, Header, Headers
-from sharequeue.kafka.topics import Topics
+from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.names import nearest
 from sharequeue.offsets import OffsetSet
 
@@ -93,6 +93,8 @@ class LettersSeen:
     topics: set[str] = field(default_factory=set)
     others: int = 0
     """Records without a header of dead letters: the topic is another one, or somebody else writes to it."""
+    partitions: set[tuple[str, int]] = field(default_factory=set)
+    """Source topics with their partitions."""
 
     def of(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
         """Yield the letters, and remember what they name."""
@@ -101,13 +103,15 @@ class LettersSeen:
                 self.groups.add(letter.group)
             if letter.source_topic is not None:
                 self.topics.add(letter.source_topic)
+                if letter.source_partition is not None:
+                    self.partitions.add((letter.source_topic, letter.source_partition))
             self.others += letter.foreign
             yield letter
 
     def check(
         self, selection: Selection, topic: str, all_groups: Callable[[], Iterable[str]], broker: Topics
     ) -> None:
-        """Raise RedriveRefused for a group or topic that no letter names and nobody else knows.
+        """Raise RedriveRefused for a group, topic or partition of one that no letter names and nobody else knows.
 
         All letters must have been read. `all_groups` returns the share groups that there are.
         """
@@ -124,6 +128,34 @@ class LettersSeen:
             raise RedriveRefused(
                 f"no letter in {topic!r} is of a topic {source!r}, and there is no such topic. "
                 f"{nearest(source, known, 'topics')}"
+            )
+        self._check_partition(selection, topic, broker)
+
+    def _check_partition(self, selection: Selection, topic: str, broker: Topics) -> None:
+        partition, source = selection.source_partition, selection.source_topic
+        sources = self.topics if source is None else {source}
+        if partition is None or not sources or any((name, partition) in self.partitions for name in sources):
+            return
+        sizes = {name: info.partitions for name, info in broker.describe(sources).items()}
+        if all(partition >= size for size in sizes.values()):
+            there = ", ".join(f"{name} has {size}" for name, size in sorted(sizes.items()))
+            raise RedriveRefused(
+                f"no letter in {topic!r} is of a source partition {partition}, and there is none"
+                + (f": {there}." if there else ".")
+            )
+
+
+def check_offsets(
+    topic: str, partitions: int, offsets: Mapping[int, OffsetSet], logs: Mapping[int, LogOffsets]
+) -> None:
+    """Raise RedriveRefused for a partition that a dead-letter topic has not, or offsets that are all past its end."""
+    for partition, wanted in sorted(offsets.items()):
+        if partition >= partitions:
+            raise RedriveRefused(f"{topic} has no partition {partition}: it has {partitions}.")
+        log = logs.get(partition)
+        if log is not None and wanted.first >= log.log_end:
+            raise RedriveRefused(
+                f"{topic}-{partition} ends at offset {log.log_end}: there is nothing at {wanted.first}."
             )
 
 

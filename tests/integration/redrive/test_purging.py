@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner, Result
+from confluent_kafka import Producer
 
 from sharequeue.cli import command
+from sharequeue.deadletters.letters import GROUP, OFFSET, PARTITION, TOPIC
+from sharequeue.kafka.clients import client_config
 from sharequeue.offsets import OffsetSet
 from sharequeue.redrive.redrive import Redrive
 from sharequeue.redrive.selection import Selection
 from tests.fix_deadletters import GivenUp
+from tests.fix_stack import MakeTopic
 
 Dlq = Callable[..., Result]
 
@@ -108,3 +112,107 @@ def test_forgetting_a_record_says_what_goes_with_it_and_what_is_left(case: Given
     assert f"put back into {case.topic}: look for the header" in result.stderr
     assert [x.offset for x in case.letters() if x.partition == 0] == [x.offset for x in letters[1:]]
     assert json.loads(dlq("forget", case.dead_letter_topic, *first, "--output", "json").stdout) == []
+
+
+def said(result: Result) -> str:
+    """Everything that a command says that fails."""
+    assert result.exit_code != 0, result.output
+    return f"{result.output} {result.exception}"
+
+
+def test_a_source_topic_is_never_purged(case: GivenUp, dlq: Dlq) -> None:
+    """`dlq purge payments` for `dlq.payments`: ordinary records stay, whatever the options are."""
+    before = case.topics.offsets(case.topic)
+    for more in ((), ("--execute",), ("--execute", "--foreign")):
+        message = said(dlq("purge", case.topic, "--before", "0:2", *more))
+        assert f"is a source topic of share group {case.group}" in message
+        assert case.dead_letter_topic in message
+        assert "is a source topic" in said(dlq("forget", case.topic, case.topic, "0", "0", *more))
+    assert case.topics.offsets(case.topic) == before
+    assert purges(case) == []
+    # Also when the topic is a group's dead-letter topic, and another group reads it.
+    reads = case.renamed(f"{case.group}-reads")
+    reads.topic = case.dead_letter_topic
+    reads.reject({})
+    assert "is a source topic" in said(dlq("purge", case.dead_letter_topic, "--before", "0:2", "--execute"))
+    assert len(case.letters()) == 8
+
+
+def test_only_a_dead_letter_topic_is_purged(case: GivenUp, dlq: Dlq, make_topic: MakeTopic) -> None:
+    """A topic of nobody's is refused, with the names most like it; one that a group had before is not."""
+    stray = make_topic(1, f"{case.dead_letter_topic}s")
+    put(case, stray, 3)
+    for more in ((), ("--execute",), ("--execute", "--foreign")):
+        message = said(dlq("purge", stray, "--before", "0:2", *more))
+        assert "is not the dead-letter topic of any share group" in message
+        assert f"Did you mean {case.dead_letter_topic}" in message
+    assert case.topics.offsets(stray)[0].log_start == 0
+    case.configure(errors_deadletterqueue_topic_name=f"{case.dead_letter_topic}.new")
+    assert dlq("purge", case.dead_letter_topic, "--until", "2100-01-01", "--execute").exit_code == 0
+    assert case.letters() == []
+
+
+def test_records_that_are_no_letters_are_purged_only_when_that_is_said(case: GivenUp, dlq: Dlq) -> None:
+    """Letters of one of the broker's own share groups are letters; a record without the headers is none."""
+    kafkas = [(GROUP, b"kafkas"), (TOPIC, b"theirs"), (PARTITION, b"0"), (OFFSET, b"3")]
+    put(case, case.dead_letter_topic, 1, kafkas)
+    end = case.topics.offsets(case.dead_letter_topic)[0].log_end
+    wanted = ("purge", case.dead_letter_topic, "--before")
+    (row,) = json.loads(dlq(*wanted, f"0:{end}", "-o", "json").stdout)
+    assert "kafkas (1)" in row["groups"]
+    put(case, case.dead_letter_topic, 2)
+    for more in ((), ("--execute",)):
+        message = said(dlq(*wanted, f"0:{end + 1}", *more))
+        assert "1 of the 6 records" in message
+        assert "--foreign" in message
+    assert (len(case.letters()), purges(case)) == (8, [])
+    assert dlq(*wanted, f"0:{end + 1}", "--execute", "--foreign").exit_code == 0
+    assert purges(case) == [(0, end + 1, 6)]
+
+
+def test_forgetting_what_can_have_no_letter_is_refused(case: GivenUp, dlq: Dlq) -> None:
+    """A misspelt topic, a partition or an offset that there is not: "nothing is left" would be wrong."""
+    forget = ("forget", case.dead_letter_topic)
+    for arguments, message in (
+        ((case.topic[:-1], "0", "2"), f"Did you mean {case.topic}?"),
+        ((case.topic, "9", "2"), f"{case.topic} has no partition 9: it has 0, 1."),
+        ((case.topic, "0", "999999"), "there was no record at 999999 yet"),
+    ):
+        for more in ((), ("--execute",)):
+            result = dlq(*forget, *arguments, *more)
+            assert message in said(result)
+            assert "left:" not in result.stderr
+    assert len(case.letters()) == 8
+
+
+def test_forgetting_a_record_that_has_no_letter_any_more_says_so(case: GivenUp, dlq: Dlq) -> None:
+    """Also when the group and all its letters are gone. A record that never had one is told apart."""
+    put(case, case.topic, 1)
+    forget = ("forget", case.dead_letter_topic, case.topic, "0")
+    never = case.topics.offsets(case.topic)[0].log_end - 1
+    assert "Postgres has none as written" in dlq(*forget, str(never)).stdout
+    assert dlq("purge", case.dead_letter_topic, "--until", "2100-01-01", "--execute").exit_code == 0
+    gone = dlq(*forget, "0")
+    assert gone.exit_code == 0
+    assert "any more: Postgres has one as written at" in gone.stdout
+    case.state.administration.delete_group(case.group)
+    assert dlq(*forget, "0").exit_code == 0
+    assert said(dlq("forget", case.dead_letter_topic, f"{case.topic}s", "0", "0"))
+
+
+def test_what_else_may_hold_letters_of_the_record_is_named(case: GivenUp, dlq: Dlq) -> None:
+    """Another group of the source has a dead-letter topic of its own, and a letter that waits."""
+    other = case.renamed(f"{case.group}-other")
+    other.configure(errors_deadletterqueue_topic_name=f"{case.dead_letter_topic}.other")
+    other.reject()
+    left = dlq("forget", case.dead_letter_topic, case.topic, "0", "0").stderr
+    assert "left: a letter of it that waits to be written" in left
+    assert f"left: letters in {case.dead_letter_topic}.other" in left
+
+
+def put(case: GivenUp, topic: str, count: int, headers: Sequence[tuple[str, bytes | None]] = ()) -> None:
+    """Write records of anybody's into partition 0 of a topic."""
+    producer = Producer(client_config(case.settings))
+    for _ in range(count):
+        producer.produce(topic, value=b"anybody's", partition=0, headers=list(headers))
+    producer.flush(30)

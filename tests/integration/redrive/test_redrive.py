@@ -94,6 +94,30 @@ def test_letters_come_back_as_the_records_they_were(given_up: Make, copy: bool) 
     assert redrive(case).run().sent == 0
 
 
+def test_offsets_and_partitions_that_there_are_not(given_up: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redrive, list and show name what is missing; no letters without an error would look like a success."""
+    case = given_up(copy=True)
+    case.produce(3)
+    case.reject()
+    case.writer().drain()
+    monkeypatch.setenv("SHAREQUEUE_HOME", str(case.settings.home))
+    name = case.dead_letter_topic
+    for arguments, message in (
+        (("redrive", name, "--offsets", "9:1"), f"{name} has no partition 9: it has 2."),
+        (("redrive", name, "--offsets", "0:0", "--offsets", "9:1", "--execute"), "has no partition 9"),
+        (("redrive", name, "--offsets", "0:900"), f"{name}-0 ends at offset 4: there is nothing at 900."),
+        (("redrive", name, "--source-partition", "9"), f"no letter in '{name}' is of a source partition 9"),
+        (("list", name, "--offsets", "0:0", "--offsets", "9:1"), f"{name} has no partition 9: it has 2."),
+        (("list", name, "--source-partition", "9"), f"{case.topic} has 1"),
+        (("show", name, "9", "1"), f"{name} has no partition 9: it has 2."),
+        (("show", name, "0", "900"), "ends at offset 4"),
+    ):
+        result = CliRunner().invoke(command, ["dlq", *arguments])
+        assert result.exit_code != 0, arguments
+        assert message in result.output
+    assert put_back(case) == Counter()
+
+
 @pytest.mark.parametrize("step", get_args(Step))
 def test_a_redrive_that_dies_at_any_step_is_carried_on(given_up: Make, step: Step) -> None:
     """The next one closes or sends the batch that the dead one had open, and goes on: every letter once."""
@@ -179,8 +203,10 @@ def test_another_target_and_a_topic_that_is_not_there(given_up: Make, make_topic
     case.produce(3)
     case.reject()
     case.writer().drain()
-    with pytest.raises(RedriveRefused, match="there is no topic `nowhere` to send to"):
-        redrive(case, target="nowhere").run()
+    work = redrive(case, target="nowhere")
+    for act in (work.run, work.plan):
+        with pytest.raises(RedriveRefused, match="there is no topic `nowhere` to send to"):
+            act()
     with pytest.raises(RedriveRefused, match="choose another topic"):
         redrive(case, target=case.dead_letter_topic)
     elsewhere = make_topic(1)
