@@ -235,17 +235,41 @@ def create_dead_letter_topic(topics: Topics, name: str, partitions: int = -1) ->
             topics.create(name, partitions, configs)
 
 
+_NEEDS_SOMEBODY = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,
+        KafkaError.UNSUPPORTED_SASL_MECHANISM,
+        KafkaError.SECURITY_DISABLED,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.INVALID_CONFIG,
+        KafkaError.INVALID_TRANSACTION_TIMEOUT,
+        KafkaError.UNSUPPORTED_VERSION,
+    }
+)
+"""Refusals that are the same for every attempt until somebody changes a permission, a size, a policy or a version."""
+
+
 def refusal(error: KafkaException, what_to_do: str) -> CannotWrite:
     """A broker's refusal as a reason to hold records.
 
-    Silence passes, and so does an error without a name. Everything else needs somebody to act.
+    It lasts where it is known to need somebody who acts. What is not known to may pass: no record is dropped for it.
     """
     cause: Any = error.args[0]
     if cause.code() == KafkaError.UNKNOWN:
         return _nameless(cause.str())
     if is_passing(cause):
         return CannotWrite(f"the broker does not answer ({cause.str()}): {_WAIT}", lasting=False)
-    return CannotWrite(f"the broker refuses ({cause.str()}): {what_to_do}.", lasting=True)
+    lasting = cause.code() in _NEEDS_SOMEBODY
+    return CannotWrite(f"the broker refuses ({cause.str()}): {what_to_do}.", lasting=lasting)
 
 
 def unanswered(error: ShareError, what_to_do: str) -> CannotWrite:
@@ -254,7 +278,7 @@ def unanswered(error: ShareError, what_to_do: str) -> CannotWrite:
         return _nameless(error.message)
     if error.retriable:
         return CannotWrite(f"{error.message} {_WAIT.capitalize()}", lasting=False)
-    return CannotWrite(f"the broker refuses ({error}): {what_to_do}.", lasting=True)
+    return CannotWrite(f"the broker refuses ({error}): {what_to_do}.", lasting=error.code in _NEEDS_SOMEBODY)
 
 
 def _nameless(said: str) -> CannotWrite:

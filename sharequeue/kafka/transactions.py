@@ -158,7 +158,7 @@ class MarkedProducer:
             except BufferError:
                 self._producer.poll(0.1)
             except KafkaException as error:
-                raise self._failure(error) from error
+                raise self._refusal(error) from error
 
     def mark(self, marker: TopicPartition) -> None:
         """Make the marker part of the transaction."""
@@ -178,7 +178,18 @@ class MarkedProducer:
         try:
             request(*arguments)
         except KafkaException as error:
-            raise self._failure(error) from error
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: KafkaException) -> Exception:
+        """What to raise for an error. Of a producer that is done for, one that was fenced for instance, the client
+        only says that it is; a call on its transaction returns why.
+        """
+        if error.args[0].code() == KafkaError._FATAL:
+            try:
+                self._producer.abort_transaction(ABORT_TIMEOUT_SECONDS)
+            except KafkaException as cause:
+                return self._failure(cause)
+        return self._failure(error)
 
     def _abort(self) -> None:
         self._open = False

@@ -22,6 +22,8 @@ from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import SharePartition
 from tests.fix_deadletters import GivenUp, Stop, stop_at
+from tests.fix_stack import MakeTopic
+from tests.waiting import wait_until
 
 Make = Callable[..., GivenUp]
 
@@ -95,6 +97,38 @@ def test_of_two_writers_one_is_fenced_and_gives_way(given_up: Make) -> None:
     assert (reports[0].written, reports[0].held) == (0, ())
     assert [partition.takeovers for partition in reports[0].partitions] == [1]
     case.assert_each_exactly_once()
+
+
+class Refused(Exception):
+    """What a producer's error was."""
+
+    def __init__(self, error: KafkaException) -> None:
+        self.code: int = error.args[0].code()
+
+
+def test_a_producer_that_is_fenced_while_it_produces_says_so(
+    settings: Settings, make_topic: MakeTopic, group: str
+) -> None:
+    """The client only says that the producer is done for ("Local: Fatal error"). Taken for a missing permission it
+    would last, and letters could be dropped."""
+    topic = make_topic(1)
+
+    def produce_on(producer: transactions.MarkedProducer) -> bool:
+        producer.produce(topic, value=b"after")
+        return False
+
+    with (
+        transactions.MarkerGroup(settings, group) as markers,
+        transactions.MarkedProducer(settings, group, markers, Refused) as first,
+    ):
+        first.begin()
+        first.produce(topic, value=b"before")
+        with (
+            transactions.MarkedProducer(settings, group, markers, Refused),
+            pytest.raises(Refused) as refused,
+        ):
+            wait_until(lambda: produce_on(first), 60)
+    assert refused.value.code in transactions.FENCED
 
 
 def test_a_writer_takes_over_from_one_that_stands_still(given_up: Make) -> None:

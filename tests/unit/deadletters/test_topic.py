@@ -122,6 +122,15 @@ def test_an_error_without_a_name_is_no_missing_permission(problem: CannotWrite) 
 
 
 @pytest.mark.parametrize(
+    "code",
+    [KafkaError._FATAL, KafkaError._STATE, KafkaError.KAFKA_STORAGE_ERROR, KafkaError.FENCED_LEADER_EPOCH],
+)
+def test_what_is_not_known_to_last_drops_nothing(code: int) -> None:
+    """Only a refusal that is known to need somebody lasts; any other is tried again."""
+    assert not refusal(KafkaException(KafkaError(code)), "grant WRITE").lasting
+
+
+@pytest.mark.parametrize(
     "problem",
     [
         refusal(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)), "grant WRITE"),
