@@ -253,7 +253,6 @@ class Books:
         for at in [a for a in self.partitions if which(a)]:
             del self.partitions[at]
             self.first_results = {k: v for k, v in self.first_results.items() if k[0] != at}
-            self.outputs = {lease: v for lease, v in self.outputs.items() if v[0] != at}
 
     def _observe(self, call: Call) -> None:
         at = call.share_partition
