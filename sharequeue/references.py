@@ -52,7 +52,7 @@ class Reference:
         if source is None or source.suffix != ".py":
             return
         try:
-            tree = ast.parse(source.read_bytes(), str(source))
+            tree = _parsed(source)
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None)
             raise NoSuchObject(
@@ -100,6 +100,16 @@ class Reference:
 
     def _no_module(self, name: str) -> NoSuchObject:
         return NoSuchObject(f"there is no module {name}, neither in {Path.cwd()} nor among what is installed")
+
+
+def _parsed(source: Path) -> ast.Module:
+    """Parse a module's text. Python 3.11 may raise SystemError when garbage is collected in the middle of it, and
+    something that is collected parses, too (cpython issue 106905); the next time it is gone.
+    """
+    try:
+        return ast.parse(source.read_bytes(), str(source))
+    except SystemError:
+        return ast.parse(source.read_bytes(), str(source))
 
 
 def _names(tree: ast.Module) -> tuple[set[str], bool]:

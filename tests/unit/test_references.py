@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,3 +76,17 @@ def test_loading_gives_the_object_or_says_what_is_missing() -> None:
         Reference.parse("os.path:joyn").load()
     with pytest.raises(NoSuchObject, match=r"there is no module os\.nothing"):
         Reference.parse("os.nothing:join").load()
+
+
+def test_a_parse_that_python_spoils_is_done_again(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of Python 3.11, which comes and goes, is no fault of the module's."""
+    spoilt, parse = [True], ast.parse
+
+    def spoiling(*given: Any) -> ast.Module:
+        if spoilt.pop():
+            spoilt.append(False)
+            raise SystemError("AST constructor recursion depth mismatch (before=162, after=226)")
+        return parse(*given)
+
+    monkeypatch.setattr(ast, "parse", spoiling)
+    Reference.parse("jobs.orders:handle").check()
