@@ -86,7 +86,8 @@ def test_a_parse_that_python_spoils_is_done_again(module: Path, monkeypatch: pyt
         if spoilt.pop():
             spoilt.append(False)
             raise SystemError("AST constructor recursion depth mismatch (before=162, after=226)")
-        return parse(*given)
+        tree: ast.Module = parse(*given)
+        return tree
 
     monkeypatch.setattr(ast, "parse", spoiling)
     Reference.parse("jobs.orders:handle").check()
