@@ -5,6 +5,7 @@ zero; and, where the yaml has a bound, how much waits and how old the oldest of 
 its topic.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -30,6 +31,8 @@ NONE_STUCK = "none_stuck"
 LAG_BOUNDED = "lag_bounded"
 AGE_BOUNDED = "oldest_record_bounded"
 
+SETTLE_SECONDS = 6.0
+"""How long a share-partition may be ahead of its log before the check fails. The service looks every 2 s."""
 _LOOKED_THROUGH = 100
 """Offsets that are looked through for the oldest record; a few can be markers of transactions."""
 
@@ -55,7 +58,7 @@ def state_checks(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinit
     def checks(
         context: dg.AssetCheckExecutionContext, settings: SettingsResource, queue: StateResource
     ) -> Iterator[dg.AssetCheckResult]:
-        statuses = queue.state.figures.describe(group_id)
+        statuses = settled(lambda: queue.state.figures.describe(group_id))
         made: dict[str, Callable[[], dg.AssetCheckResult]] = {
             STATE_VERIFIED: lambda: _verified(asset, queue.state.figures.verify(group_id)),
             LAG_NOT_NEGATIVE: lambda: _not_negative(asset, statuses),
@@ -82,8 +85,23 @@ def _verified(asset: dg.AssetKey, violations: Sequence[str]) -> dg.AssetCheckRes
     )
 
 
+def settled(read: Callable[[], Sequence[SharePartitionStatus]]) -> Sequence[SharePartitionStatus]:
+    """Where the group stands. The service asks the broker for log ends beside the runs, so an older answer may
+    overtake a newer one; its next look, within seconds, corrects it. A log that was truncated stays as it is.
+    """
+    statuses, until = read(), time.monotonic() + SETTLE_SECONDS
+    while any(map(_is_ahead, statuses)) and time.monotonic() < until:
+        time.sleep(0.2)
+        statuses = read()
+    return statuses
+
+
+def _is_ahead(status: SharePartitionStatus) -> bool:
+    return status.log_end - status.spso - status.delivery_complete_count < 0
+
+
 def _not_negative(asset: dg.AssetKey, statuses: Sequence[SharePartitionStatus]) -> dg.AssetCheckResult:
-    ahead = [s for s in statuses if s.log_end - s.spso - s.delivery_complete_count < 0]
+    ahead = [status for status in statuses if _is_ahead(status)]
     return _warning(
         asset,
         LAG_NOT_NEGATIVE,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -25,6 +25,7 @@ from sharequeue.dagster.quality.drift import compare
 from sharequeue.dagster.quality.expectations import SuiteUnreadable, check_specs, suite_of
 from sharequeue.dagster.quality.findings import Cursor, Finding, together
 from sharequeue.dagster.share_group import Drift
+from sharequeue.dagster.state_checks import settled
 from sharequeue.deadletters.archived import ArchivedBatch
 from sharequeue.deadletters.comparison import ABSENT, OTHER, Compared
 from sharequeue.deadletters.judging import Judged
@@ -368,3 +369,14 @@ def test_drift_needs_a_minimum_and_a_week_before() -> None:
         "exceeded: 25% of all, 0% in the week before",
         "rejected: 75% of all, 100% in the week before",
     )
+
+
+def test_a_log_end_that_was_overtaken_is_looked_at_again() -> None:
+    """Only what stays ahead of its log is called so."""
+
+    def status(log_end: int) -> Any:
+        return SimpleNamespace(log_end=log_end, spso=2, delivery_complete_count=0)
+
+    reads = iter([[status(0)], [status(0)], [status(2)]])
+    (seen,) = settled(lambda: next(reads))
+    assert seen.log_end == 2
