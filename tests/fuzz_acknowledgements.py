@@ -173,7 +173,7 @@ class Acknowledgements(Books):
             lease = self.lease_ids[a["p_token"]]
             if lease in self.outputs:
                 self._fault(f"lease {lease} has a second output", at)
-            self.outputs[lease] = (at, did["output"])
+            self.outputs[lease] = did["output"]
         if row["spso"] is not None:
             self._spso(at, partition, row["spso"], row["lag"])
 

@@ -31,7 +31,7 @@ class Books:
         self.tally: Counter[str] = Counter()
         self.first_results: dict[tuple[Any, ...], tuple[Any, float, int]] = {}
         """With when that was, and in which phase."""
-        self.outputs: dict[int, tuple[At, int]] = {}
+        self.outputs: dict[int, int] = {}
         self.tokens: set[str] = set()
         self.fetched: set[str] = set()
         self.lease_ids: dict[str, int] = {}

@@ -198,9 +198,8 @@ class Ledger(Acknowledgements):
                 self._fault(f"complete {row['delivery_complete_count']}, not {least} to {most}", at)
             if row["status"] != partition.status:
                 self._fault(f"status {row['status']}, not {partition.status}", at)
-        counted = {lease: records for lease, (_, records) in self.outputs.items()}
-        if counted != outputs:
-            self._fault(f"outputs differ: {set(counted.items()) ^ set(outputs.items())}")
+        if self.outputs != outputs:
+            self._fault(f"outputs differ: {set(self.outputs.items()) ^ set(outputs.items())}")
 
     def _pass_by(self, at: At, partition: Partition, spso: int) -> None:
         self._spso(at, partition, spso, None, still=False)

@@ -18,7 +18,7 @@ from sharequeue.cli.offsets import execute_option
 from sharequeue.cli.output import home_option, output_option, print_line, print_rows, print_to_stderr
 from sharequeue.cli.purging import forget, purge
 from sharequeue.database import Database
-from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
+from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.known import group_names, require_group
@@ -134,7 +134,7 @@ def list_letters(home: Path | None, output: str, limit: int, selection: Selectio
             "source_offset": letter.source_offset,
             "deliveries": letter.delivery_count,
             "cause": letter.message,
-            "error": _error(letter),
+            "error": letter.error,
         }
         for letter in islice(letters, limit or None)
         if not letter.foreign
@@ -177,21 +177,12 @@ def show(home: Path | None, output: str, topic: str, partition: int, offset: int
 def _logs(settings: Settings, topic: str, offsets: Mapping[int, OffsetSet]) -> dict[int, LogOffsets]:
     """Where the partitions of a topic start and end. Refuses offsets that it has not."""
     with Topics(settings) as broker:
-        described = broker.describe([topic]).get(topic)
-        if described is None:
-            raise broker.missing(topic)
-        logs = broker.offsets(topic)
+        partitions, logs = broker.info(topic).partitions, broker.offsets(topic)
     try:
-        check_offsets(topic, described.partitions, offsets, logs)
+        check_offsets(topic, partitions, offsets, logs)
     except RedriveRefused as error:
         raise click.ClickException(str(error)) from error
     return logs
-
-
-def _error(letter: DeadLetter) -> str | None:
-    """Return the handler's error, on one line."""
-    parts = [part for part in (letter.exception_class, letter.exception_message) if part]
-    return " ".join(": ".join(parts).split()) or None
 
 
 def _text(content: bytes | None) -> str | None:

@@ -72,12 +72,11 @@ def share_group_defs(
     touched = [*lineage.of_a_run, lineage.key(REDRIVEN)]
     observed = Observed(lineage.key(SPSO_AND_LAG), lineage.key(DEAD_LETTERS), touched, checks_job.name)
     check_keys = [spec.key for each in checks for spec in each.check_specs]
-    beside = [lineage.key(REPLAYED), lineage.key(HISTORY)] if group.backfill else []
-    alerts = group.alerts and alerts_sensor(
-        group, group.alerts, assets=[*touched, *beside], checks=check_keys
-    )
     schedule = group.automation.schedule
     replayed = [replayed_asset(lineage[REPLAYED], group, group.backfill)] if group.backfill else []
+    history = [history_asset(lineage[HISTORY], group, group.backfill)] if group.backfill else []
+    alerted = [*touched, *(asset.key for asset in (*replayed, *history))]
+    alerts = group.alerts and alerts_sensor(group, group.alerts, assets=alerted, checks=check_keys)
     return dg.Definitions(
         assets=[
             accepted_asset(lineage[ACCEPTED], group, execute),
@@ -86,7 +85,7 @@ def share_group_defs(
             lineage[DEAD_LETTER_TOPIC],
             redriven,
             *replayed,
-            *([history_asset(lineage[HISTORY], group, group.backfill)] if group.backfill else []),
+            *history,
             spso_and_lag_asset(lineage[SPSO_AND_LAG], group),
             delivery_counts_asset(lineage[DELIVERY_COUNTS], group),
         ],

@@ -186,9 +186,7 @@ def spso_and_lag(report: GroupReport, days: Sequence[Day]) -> Metadata:
 
 def day(days: Sequence[Day], outcomes: Sequence[DayOutcome]) -> Metadata:
     """What one day brought: records that entered, how records ended, and a line for each share-partition."""
-    ended = {
-        outcome: sum(each.records for each in outcomes if each.outcome == outcome) for outcome in OUTCOMES
-    }
+    ended = _by_outcome(outcomes)
     ended["accepted"] += sum(each.accepted_first for each in days)
     return {
         "entered_records": sum(each.entered for each in days),
@@ -225,7 +223,7 @@ def figures(statuses: Sequence[SharePartitionStatus], group: GroupFigures) -> di
 
 def delivery_counts(counts: Sequence[DeliveryCount]) -> Metadata:
     """Records by outcome, how often they were delivered, as a table and as a histogram."""
-    ended = {outcome: sum(c.records for c in counts if c.outcome == outcome) for outcome in OUTCOMES}
+    ended = _by_outcome(counts)
     deliveries = sum(c.records * c.delivery_count for c in counts)
     return {
         **{f"{outcome}_records": records for outcome, records in ended.items()},
@@ -238,6 +236,10 @@ def delivery_counts(counts: Sequence[DeliveryCount]) -> Metadata:
         ),
         "delivery_counts": table(counts, _COUNT_COLUMNS),
     }
+
+
+def _by_outcome(counts: Sequence[DeliveryCount] | Sequence[DayOutcome]) -> dict[str, int]:
+    return {outcome: sum(each.records for each in counts if each.outcome == outcome) for outcome in OUTCOMES}
 
 
 def histogram(counts: Sequence[DeliveryCount]) -> dict[str, dict[int, int]]:

@@ -154,6 +154,12 @@ class DeadLetter:
         """The message of what its handler raised at the last attempt."""
         return self.header(EXCEPTION_MESSAGE)
 
+    @property
+    def error(self) -> str | None:
+        """Both, on one line; None when there is neither."""
+        parts = [part for part in (self.exception_class, self.exception_message) if part]
+        return " ".join(": ".join(parts).split()) or None
+
     def header(self, name: str) -> str | None:
         """The text of the first header of that name; None when there is none, or it is null or not UTF-8."""
         content = next((value for key, value in self.headers if key == name), None)

@@ -149,15 +149,10 @@ def _newest(
     settings: Settings, topic: str, group_id: str, count: int, deadline: float
 ) -> Iterator[list[DeadLetter]]:
     """What is found near the ends of the partitions; then, while there are fewer, farther back."""
-    seen_by = min(deadline, time.monotonic() + _SEEN_SECONDS)
     # Half of the time, so that there is some left to say that the broker does not answer.
     with Topics(settings, max(0.1, (deadline - time.monotonic()) / 2)) as topics:
+        topics.settle([topic], min(_SEEN_SECONDS, deadline - time.monotonic()))
         logs = topics.offsets(topic)
-        while any(log.last_stable_offset < log.log_end for log in logs.values()):
-            if time.monotonic() > seen_by:
-                break
-            time.sleep(0.02)
-            logs = topics.offsets(topic)
     back, all_read = _BACK, False
     letters: list[DeadLetter] = []
     while len(letters) < count and not all_read:

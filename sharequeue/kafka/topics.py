@@ -88,6 +88,11 @@ class TopicsFound:
     """Topics for which the broker, or the rule for names, returned an error."""
 
 
+def is_same(now: Mapping[str, TopicInfo], name: str, topic_id: str) -> bool:
+    """Whether a topic is there now and is the one of that id: not deleted, and not made again since."""
+    return name in now and now[name].topic_id == topic_id
+
+
 class Topics:
     """Questions to one Kafka cluster, over one client that is made when it is first needed.
 
@@ -180,6 +185,13 @@ class Topics:
             raise BrokerNotAvailable(f"The broker does not say which topics there are: {error}.") from error
         return sorted(name for name in found if not name.startswith("__"))
 
+    def info(self, name: str) -> TopicInfo:
+        """Return a topic that must be there. Raises `UnknownTopicOrPartition`, and as `describe`."""
+        found = self.describe([name]).get(name)
+        if found is None:
+            raise self.missing(name)
+        return found
+
     def missing(self, name: str) -> UnknownTopicOrPartition:
         """Return the error for a topic that does not exist, with the names most like it."""
         known = nearest(name, self.names(), "topics")
@@ -191,9 +203,7 @@ class Topics:
         Partitions without a leader are waited for `patience` seconds (the client's own time limit), then left out.
         Raises `UnknownTopicOrPartition` without such a topic, `BrokerNotAvailable` when the broker does not answer.
         """
-        info = self.describe([name]).get(name)
-        if info is None:
-            raise self.missing(name)
+        info = self.info(name)
         found = self._until_led(lambda: self.offsets_of({name: info.partitions}), info.partitions, patience)
         return {partition: offsets for (_, partition), offsets in found.items()}
 
@@ -220,14 +230,14 @@ class Topics:
             if key in ends and key in stables
         }
 
-    def settle(self, names: Iterable[str]) -> None:
-        """Wait until who reads committed records sees all that is in these topics now, 2 s at most.
+    def settle(self, names: Iterable[str], seconds: float = SETTLE_SECONDS) -> None:
+        """Wait until who reads committed records sees all that is in these topics now, for `seconds` at most.
 
         A broker confirms a commit before the partitions have its markers: a moment before, longer when it has just
         started. Another writer's open transaction holds readers up too; that is not waited for longer than a moment.
         Errors as `offsets`.
         """
-        deadline = time.monotonic() + SETTLE_SECONDS
+        deadline = time.monotonic() + seconds
         # By `offsets`, which waits for partitions without a leader: a broker that has just started has some.
         logs_of = {name: self.offsets(name) for name in names}
         ends = {(name, at): log.log_end for name, logs in logs_of.items() for at, log in logs.items()}
@@ -246,9 +256,7 @@ class Topics:
 
         None where there is no such record. `patience` and errors as `offsets`.
         """
-        info = self.describe([name]).get(name)
-        if info is None:
-            raise self.missing(name)
+        info = self.info(name)
         asked = [TopicPartition(name, partition) for partition in range(info.partitions)]
         spec = _SPEC.for_timestamp(timestamp_ms)
         found = self._until_led(

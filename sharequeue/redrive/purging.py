@@ -71,12 +71,9 @@ class Purge:
         self._topic = topic
         self._topics = Topics(settings)
         State(database).administration.check_cluster(self._topics.cluster_id())
-        described = self._topics.describe([topic]).get(topic)
-        if described is None:
-            raise self._topics.missing(topic)
+        self._info: TopicInfo = self._topics.info(topic)
         self._owners = Owners(database)
         self._owners.require_dead_letter_topic(topic)
-        self._info: TopicInfo = described
         self._logs: Mapping[int, LogOffsets] = self._topics.offsets(topic)
 
     def before_time(self, until: datetime) -> dict[int, int]:
@@ -167,7 +164,8 @@ class Purge:
         group of this topic knows its topic, there is no such partition, or the partition ends before the offset.
         """
         found = Copies()
-        groups = self._owners.dead_letter_topics().get(self._topic, set())
+        dead_letter_topics = self._owners.dead_letter_topics()
+        groups = dead_letter_topics.get(self._topic, set())
         ends: dict[tuple[str, int], int] = {}
         for letter in read_dead_letters(self._settings, self._topic):
             source = letter.source_topic, letter.source_partition, letter.source_offset
@@ -181,12 +179,11 @@ class Purge:
             ends[at] = max(ends.get(at, 0), end)
         readers = set(self._owners.readers(source_topic))
         found.elsewhere = sorted(
-            topic
-            for topic, owners in self._owners.dead_letter_topics().items()
-            if topic != self._topic and owners & readers
+            topic for topic, owners in dead_letter_topics.items() if topic != self._topic and owners & readers
         )
+        logs = self._log_of(source_topic)
         if not found.letters:
-            self._require_known(source_topic, partition, offset, ends, found.elsewhere)
+            self._require_known(source_topic, partition, offset, ends, logs, found.elsewhere)
         found.known = self._owners.letters_of(source_topic, partition, offset)
         for letter in found.letters:
             rows = self._database.rows(
@@ -204,7 +201,7 @@ class Purge:
             )
             if rows:
                 found.put_back_to[letter.partition, letter.offset] = [row["target"] for row in rows]
-        log = self._log_of(source_topic).get(partition)
+        log = logs.get(partition)
         found.in_source = log is not None and log.log_start <= offset < log.log_end
         return found
 
@@ -217,6 +214,7 @@ class Purge:
         partition: int,
         offset: int,
         ends: Mapping[tuple[str, int], int],
+        logs: Mapping[int, LogOffsets],
         elsewhere: list[str],
     ) -> None:
         topics = {known for known, _ in ends}
@@ -229,7 +227,6 @@ class Purge:
                     else nearest(topic, topics, "source topics")
                 )
             )
-        logs = self._log_of(topic)
         partitions = {known for name, known in ends if name == topic} | set(logs)
         if partition not in partitions:
             raise UnknownTopicOrPartition(

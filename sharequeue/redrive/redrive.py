@@ -132,11 +132,9 @@ class Redrive:
         self._on_step = on_step
         self._topics = Topics(settings)
         State(database).administration.check_cluster(self._topics.cluster_id())
-        described = self._topics.describe([topic]).get(topic)
-        if described is None:
-            raise self._topics.missing(topic)
-        self._partitions = described.partitions
-        self._batches = RedriveBatches(database, topic, described.topic_id)
+        info = self._topics.info(topic)
+        self._partitions = info.partitions
+        self._batches = RedriveBatches(database, topic, info.topic_id)
 
     def plan(self) -> RedrivePlan:
         """Return what would be sent now; nothing is changed by asking.

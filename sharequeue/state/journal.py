@@ -225,6 +225,20 @@ class Journal:
             for row in rows
         ]
 
+    def leases_of(self, group_id: str, member_id: str, since: datetime) -> list[int]:
+        """The leases that a member of a group was granted since then."""
+        rows = self._database.rows(
+            sa.text(
+                "select distinct j.lease_id from sharequeue.journal j"
+                " join sharequeue.share_partitions sp using (share_partition_id) where sp.group_id = :group_id"
+                " and j.member_id = :member_id and j.at >= :since and j.lease_id is not null"
+            ),
+            group_id=group_id,
+            member_id=member_id,
+            since=since,
+        )
+        return [row["lease_id"] for row in rows]
+
     def replay(
         self, at: SharePartition, snapshot: int | None = None, until: int | None = None
     ) -> Replay | None:

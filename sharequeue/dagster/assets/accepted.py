@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-import sqlalchemy as sa
 from pydantic import Field
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -18,6 +17,7 @@ from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.errors import ShareError
 from sharequeue.groups.membership import Membership
 from sharequeue.references import NoSuchObject, Reference
+from sharequeue.state.journal import Journal
 
 if TYPE_CHECKING:
     from sharequeue.spark import Pipeline
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 CLIENT_ID_PREFIX = "dagster-run-"
 """By this and the run's id the group knows a run's member; whoever finds it there can look the run up."""
-_LEASED = sa.text(
-    "select distinct j.lease_id from sharequeue.journal j"
-    " join sharequeue.share_partitions sp using (share_partition_id)"
-    " where sp.group_id = :group_id and j.member_id = :member_id and j.at >= :since and j.lease_id is not null"
-)
 
 
 class Bounds(dg.Config):
@@ -183,8 +178,7 @@ def _rounds(run: Processing, job: "Pipeline") -> tuple["RunReport", str]:
         except BaseException:
             # Where it did not get further there is no report; the journal knows what it has leased.
             with suppress(SQLAlchemyError, ShareError):
-                leased = {"group_id": group.group, "member_id": member.member_id, "since": since}
-                _tag_leases(run, [row["lease_id"] for row in run.queue.database.rows(_LEASED, **leased)])
+                _tag_leases(run, Journal(run.queue.database).leases_of(group.group, member.member_id, since))
             raise
         _tag_leases(run, [lease_id for each in report.rounds for lease_id in each.lease_ids])
     if report.remark:

@@ -86,7 +86,6 @@ def samples(settings: Settings, topic: str, group_id: str) -> dict[str, Any]:
 
 
 def _sample(letter: DeadLetter) -> dg.TableRecord:
-    error = ": ".join(part for part in (letter.exception_class, letter.exception_message) if part)
     return dg.TableRecord(
         {
             "dlq_partition": letter.partition,
@@ -96,7 +95,7 @@ def _sample(letter: DeadLetter) -> dg.TableRecord:
             "source_offset": letter.source_offset,
             "cause": letter.cause or (letter.message or "")[:_ERROR_CHARACTERS] or None,
             "delivery_count": letter.delivery_count,
-            "error": " ".join(error.split())[:_ERROR_CHARACTERS] or None,
+            "error": letter.error and letter.error[:_ERROR_CHARACTERS],
             "key": beginning(letter.key),
             "value": beginning(letter.value),
         }

@@ -123,7 +123,7 @@ class Cursor:
         return dg.MetadataValue.json(
             {
                 "topic_id": self.topic_id,
-                "next": {str(partition): offset for partition, offset in sorted(self.next.items())},
+                "next": _as_kept(self.next),
                 "places": [[at.topic, at.partition, *place] for at, place in sorted(self.places.items())],
                 "found": [
                     [
@@ -133,8 +133,8 @@ class Cursor:
                     for f in self.found
                 ],
                 "unlisted": self.unlisted,
-                "unlisted_before": {str(at): offset for at, offset in sorted(self.unlisted_before.items())},
-                "unlisted_from": {str(at): offset for at, offset in sorted(self.unlisted_from.items())},
+                "unlisted_before": _as_kept(self.unlisted_before),
+                "unlisted_from": _as_kept(self.unlisted_from),
             }
         )
 
@@ -184,6 +184,11 @@ def _unread(finding: Finding, reading: Reading) -> bool:
     if offset < log.log_start:
         return False
     return offset < reading.first.get(partition, 0) or offset >= reading.next[partition]
+
+
+def _as_kept(by_partition: Mapping[int, int]) -> dict[str, int]:
+    """As JSON has it, whose keys are texts."""
+    return {str(partition): offset for partition, offset in sorted(by_partition.items())}
 
 
 def _by_partition(kept: Mapping[str, Any]) -> dict[int, int]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.errors import BrokerNotAvailable, OffsetOutOfRange, UnknownTopicId
-from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics
+from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics, is_same
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.spark.reading.frame import READER_OPTIONS, leased_records, not_for_others, scan_records
@@ -125,7 +125,7 @@ class Source:
         """
         now = self.topics.describe(names)
         for name in names:
-            if name not in now or now[name].topic_id != infos[name].topic_id:
+            if not is_same(now, name, infos[name].topic_id):
                 raise UnknownTopicId(
                     f"Topic {name!r} was deleted, or made again, while its records were read: nothing was "
                     "acknowledged. See what became of the topic; the records are delivered again."

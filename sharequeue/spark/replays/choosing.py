@@ -24,7 +24,7 @@ from sharequeue.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from sharequeue.kafka.topics import LogOffsets, TopicInfo
+from sharequeue.kafka.topics import LogOffsets, TopicInfo, is_same
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.nothing_leased import require_topics
@@ -187,7 +187,7 @@ def accepted_by(
         return {}
     now = source.topics.describe({row.topic for row in rows})
     for row in rows:
-        if row.topic not in now or now[row.topic].topic_id != row.topic_id:
+        if not is_same(now, row.topic, row.topic_id):
             raise UnknownTopicId(
                 f"Lease {row.lease_id} was of a topic {row.topic!r} that was deleted, or made again, since: "
                 "its records are gone."
@@ -241,7 +241,7 @@ def refuse_changed(source: Source, logs: Logs, missing: Mapping[TopicPartition, 
     """
     now = source.topics.describe(logs.infos)
     for name, info in logs.infos.items():
-        if name not in now or now[name].topic_id != info.topic_id:
+        if not is_same(now, name, info.topic_id):
             raise UnknownTopicId(
                 f"Topic {name!r} was deleted, or made again, while its records were replayed: nothing was kept."
             )

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.errors import InvalidRequest, UnknownTopicId
-from sharequeue.kafka.topics import Topics
+from sharequeue.kafka.topics import Topics, is_same
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.spark.job import ShareGroupJob
@@ -166,7 +166,7 @@ def _report(
 def _refuse_other_topics(report: ReplayReport, topics: Topics) -> None:
     now = topics.describe({each.topic for each in report.partitions})
     for each in report.partitions:
-        if each.topic not in now or now[each.topic].topic_id != each.topic_id:
+        if not is_same(now, each.topic, each.topic_id):
             raise UnknownTopicId(
                 f"Topic {each.topic!r} was deleted, or made again, since it was replayed: replay it again."
             )
