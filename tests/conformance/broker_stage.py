@@ -32,8 +32,8 @@ from sharequeue.state import State
 from sharequeue.values import SharePartition
 from tests.conformance.engines import LogEnds
 from tests.conformance.postgres_engine import PostgresEngine
-from tests.conformance.replay import Replay, Result
-from tests.conformance.scenario import Scenario, Step
+from tests.conformance.replay import Replay, Result, judged
+from tests.conformance.scenario import DEAD_LETTERS, ENGINE, Scenario, Step
 
 WAIT_SECONDS = 30.0
 
@@ -55,6 +55,8 @@ class BrokerEngine(PostgresEngine):
 
 class BrokerReplay(Replay):
     """One dead-letter scenario on broker, Postgres and writer. A context: the topics are removed at its end."""
+
+    compares = frozenset((ENGINE, DEAD_LETTERS))
 
     def __init__(self, scenario: Scenario, settings: Settings, database: Database) -> None:
         self.settings = settings
@@ -128,11 +130,7 @@ class BrokerReplay(Replay):
         self.topics.delete(step.do["topic"])
 
     def carry_out(self, step: Step) -> Result | None:
-        """Dead letters and their topic are done here, too; they are written as soon as there are any."""
-        if step.op == "dlq":
-            return self._dead_letters(step)
-        if step.op == "describeTopic":
-            return self._topic_made(step)
+        """Dead letters are written as soon as there are any."""
         returned = super().carry_out(step)
         if step.op in ("ack", "expire"):
             self._write()
@@ -143,14 +141,14 @@ class BrokerReplay(Replay):
         configs = GroupConfigs.load(self.database, "g")
         DeadLetterWriter(self.settings, State(self.database), "g", configs, service=self.service).drain()
 
-    def _dead_letters(self, step: Step) -> Result:
+    def _dead_letters_dlq(self, step: Step) -> Result:
         self._write()
         recorded = [
             {name: value for name, value in record.items() if name != "offset"}
             for record in step.got["records"]
         ]
         broker = {"topicExists": step.got["topicExists"], "records": recorded}
-        return _judged(broker, self._letters(step.do["topic"]))
+        return judged(broker, self._letters(step.do["topic"]))
 
     def _letters(self, topic: str) -> dict[str, Any]:
         found = TopicKeeper(self.settings).find(topic)
@@ -174,7 +172,7 @@ class BrokerReplay(Replay):
             "timestampIsWriteTime": self.began - 1 <= written <= time.time() + 1,
         }
 
-    def _topic_made(self, step: Step) -> Result:
+    def _dead_letters_describe_topic(self, step: Step) -> Result:
         """What the writer made: the broker's default number of partitions, and exactly two configs."""
         topic = step.do["topic"]
         admin = AdminClient(client_config(self.settings))
@@ -191,16 +189,12 @@ class BrokerReplay(Replay):
         default = self.topics.describe([probe])[probe].partitions
         self._remove(probe)
         broker = {"partitions": "default", "topicConfigs": step.got["topicConfigs"]}
-        return _judged(
+        return judged(
             broker, {"partitions": "default" if partitions == default else partitions, "topicConfigs": own}
         )
 
     def _dead_letter_topic(self) -> str:
         return str(self.scenario.groups["g"]["errors.deadletterqueue.topic.name"])
-
-
-def _judged(broker: Any, ours: Any) -> Result:
-    return Result(broker, ours, frozenset() if broker == ours else None)
 
 
 def _content(template: str | None, number: int) -> bytes | None:

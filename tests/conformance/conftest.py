@@ -73,15 +73,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         lines = sorted((int(key[5:]), n) for key, n in counts.items() if key.startswith("line "))
         told = ", ".join(f"line {line}: {n}" for line, n in lines)
         terminalreporter.write_line(f"by line (a step may fall under several): {told}")
-        if counts["dead-letter steps"]:
-            terminalreporter.write_line(
-                f"of the compared, {counts['dead-letter steps']} steps of dead letters and their topics"
-            )
         rooms = sorted((key[5:], n) for key, n in counts.items() if key.startswith("room "))
-        compared_here = ("engine", "stage", "dead letters" if counts["dead-letter steps"] else "")
-        others = ", ".join(f"{room} {n}" for room, n in rooms if room not in compared_here)
+        terminalreporter.write_line("by whose they are: " + ", ".join(f"{room} {n}" for room, n in rooms))
+        others = sorted((key[10:], n) for key, n in counts.items() if key.startswith("elsewhere "))
         terminalreporter.write_line(
-            f"waiting for their rooms: {others or 'none'}; setting the stage: {counts['room stage']}"
+            f"compared elsewhere: {', '.join(f'{room} {n}' for room, n in others) or 'none'};"
+            f" setting the stage: {counts['stage']}"
         )
     if HISTORIES:
         terminalreporter.section("random histories, both engines")

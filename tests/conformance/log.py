@@ -65,9 +65,12 @@ class PartitionLog:
         unfinished = [batches[0].first for batches in self.open.values()]
         young = None
         if reset.startswith("by_duration:"):
-            since = now - seconds_of(reset.removeprefix("by_duration:"))
-            young = min((o for o in self.data if self.times[o] >= since), default=None)
+            young = self.first_since(now - seconds_of(reset.removeprefix("by_duration:")))
         return LogEnds(self.start, self.end, min([*unfinished, self.end]), young)
+
+    def first_since(self, moment: float) -> int | None:
+        """The first record at or after a moment."""
+        return min((offset for offset in self.data if self.times[offset] >= moment), default=None)
 
     def aborted_set(self) -> OffsetSet:
         """The records of aborted transactions."""

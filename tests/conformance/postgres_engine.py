@@ -43,6 +43,10 @@ class PostgresEngine(PostgresFetches):
         self.clock = 0.0
         self._run("truncate sharequeue.share_groups, sharequeue.group_configs cascade")
         self._run("truncate sharequeue.in_flight_batches, sharequeue.leases, sharequeue.requests")
+        self._run(
+            "truncate sharequeue.topics, sharequeue.grown_topics, sharequeue.gone_topics, sharequeue.kafka_cluster,"
+            " sharequeue.service_beat, sharequeue.service_replicas, sharequeue.service_leases"
+        )
         self._run("select sharequeue.set_clock_offset(interval '0')")
 
     def advance(self, seconds: float) -> None:

@@ -16,7 +16,7 @@ from sharequeue.errors import GroupIdNotFound, ShareError
 from sharequeue.testing import AcknowledgementBatch, Acquired, SharePartition
 from tests.conformance import client
 from tests.conformance.compare import explain_offsets, explain_state, fold, state_of
-from tests.conformance.scenario import ENGINE, Step
+from tests.conformance.scenario import CLIENT, ENGINE, Step
 from tests.conformance.stage import Stage
 
 TYPES = {"gap": 0, "accept": 1, "release": 2, "reject": 3, "renew": 4}
@@ -35,8 +35,11 @@ class Result:
 class Replay(Stage):
     """One scenario on one engine."""
 
+    compares = frozenset((ENGINE,))
+    """Whose steps are compared; the others are carried out."""
+
     def run(self) -> list[tuple[Step, Result | None]]:
-        """Every step in order, with its results if it is a step of the engine."""
+        """Every step in order, with its results if it is one that is compared."""
         done: list[tuple[Step, Result | None]] = []
         for index, step in enumerate(self.scenario.steps):
             self.index = index
@@ -46,13 +49,14 @@ class Replay(Stage):
         return done
 
     def carry_out(self, step: Step) -> Result | None:
-        """Carry a step out; return its results if it is a step of the engine."""
+        """Carry a step out; return its results if it is one that is compared."""
         name = re.sub("([A-Z])", r"_\1", step.op).lower()
-        act = getattr(self, f"_{step.room}_{name}", None) or getattr(self, f"_do_{name}", None)
+        room = step.room.replace(" ", "_")
+        act = getattr(self, f"_{room}_{name}", None) or getattr(self, f"_do_{name}", None)
         result: Result | None = act(step) if act is not None else None
-        if step.room == "client":
-            client.carry_out(self, step)
-        return result if step.room == ENGINE else None
+        if step.room == CLIENT:
+            result = judged(*client.carry_out(self, step))
+        return result if step.room in self.compares else None
 
     def _engine_poll(self, step: Step) -> Result:
         do, got, member = step.do, step.got, step.do["member"]
@@ -103,7 +107,7 @@ class Replay(Stage):
             broker |= {"acquired": sorted(got["acquired"]), "gaps": _offsets(got.get("gaps", []))}
             for kind in ("partitionErrors", "ackErrors"):
                 broker[kind] = {name: told["error"] for name, told in got.get(kind, {}).items()}
-        return _judged(broker, ours)
+        return judged(broker, ours)
 
     def _polled_partitions(self, member: str, group_id: str, step: Step) -> list[SharePartition]:
         """The partitions of a fetch, those the broker served first in its order."""
@@ -139,12 +143,17 @@ class Replay(Stage):
             for at, runs in acks.items()
         }
         ours: dict[str, Any] = {"error": "NONE", "partitions": results}
-        broker = {"error": got["error"], "partitions": got.get("partitions", {})}
+        told = got.get("partitions", {})
+        if any(
+            at.topic.startswith("?") for at in acks
+        ):  # an id that no topic has; here a topic goes by its name
+            told = dict(zip(map(str, acks), told.values(), strict=True))
+        broker = {"error": got["error"], "partitions": told}
         if "acquisitionLockTimeoutMs" in got:
             broker["acquisitionLockTimeoutMs"] = got["acquisitionLockTimeoutMs"]
             ours["acquisitionLockTimeoutMs"] = self.engine.lock_duration_ms(self._group(step))
             self.locked_at = self.now
-        return _judged(broker, ours)
+        return judged(broker, ours)
 
     def _engine_release_all(self, step: Step) -> Result:
         member = step.do["member"]
@@ -156,16 +165,21 @@ class Replay(Stage):
         ours: dict[str, Any] = {"error": "NONE", "partitions": results}
         if not held:
             ours = {"error": "NOTHING_HELD"}
-        return _judged({name: step.got[name] for name in ours if name in step.got}, ours)
+        return judged({name: step.got[name] for name in ours if name in step.got}, ours)
 
     def _engine_close(self, step: Step) -> Result:
+        results = self._end_session(step)
+        self.leave(step.do["member"], self._group(step))
+        return judged(step.got["session"]["partitions"], results)
+
+    def _end_session(self, step: Step) -> dict[str, str]:
+        """What a member has to acknowledge, and then the release of what it holds; return the errors' names."""
         member, group_id = step.do["member"], self._group(step)
         acks = self._acks(group_id, step.do.get("acks", []))
         results = {str(at): self._acknowledge(member, at, runs, True) for at, runs in acks.items()}
         self.engine.release_member(group_id, member, self.session.pop(member, []))
-        self.engine.leave(group_id, member)
         self.epochs = {key: epoch for key, epoch in self.epochs.items() if key[0] != member}
-        return _judged(step.got["session"]["partitions"], results)
+        return results
 
     def _acknowledge(
         self, member: str, at: SharePartition, runs: Sequence[AcknowledgementBatch], renew: bool
@@ -218,7 +232,7 @@ class Replay(Stage):
         if not told:
             # All share-partitions of the group were asked for: none is known to the broker.
             known = self.engine.share_partitions(step.do.get("group", "g"))
-            return _judged([], [str(at) for at in known])
+            return judged([], [str(at) for at in known])
         for name, figures in told.items():
             view = self._view(self._named(step, name))
             broker[name] = None if figures is None else {k: figures[k] for k in ("startOffset", "lag")}
@@ -234,7 +248,7 @@ class Replay(Stage):
         group_id = step.do.get("group", "g")
         offsets = {(topic, partition): offset for topic, partition, offset in step.do["offsets"]}
         epoch = max(self._epoch(SharePartition(group_id, t, p), default=1) for t, p in offsets)
-        return _judged(step.got["partitions"], self._alter(group_id, offsets, epoch))
+        return judged(step.got["partitions"], self._alter(group_id, offsets, epoch))
 
     def _engine_delete_offsets(self, step: Step) -> Result:
         try:
@@ -242,7 +256,7 @@ class Replay(Stage):
             ours = {topic: "NONE" if error is None else error.name for topic, error in results.items()}
         except ShareError as error:
             ours = dict.fromkeys(step.do["topics"], error.name)
-        return _judged({topic: told["error"] for topic, told in step.got["topics"].items()}, ours)
+        return judged({topic: told["error"] for topic, told in step.got["topics"].items()}, ours)
 
     def _engine_delete_group(self, step: Step) -> Result:
         error = "NONE"
@@ -250,21 +264,22 @@ class Replay(Stage):
             self.engine.delete_group(step.do.get("group", "g"))
         except ShareError as refusal:
             error = refusal.name
-        return _judged(step.got["error"], error)
+        return judged(step.got["error"], error)
 
     def _engine_describe_group(self, step: Step) -> Result:
         """Whether the group exists and is empty; epochs and assignments are the coordinator's."""
         try:
             members = self.engine.members(step.do.get("group", "g"))
         except GroupIdNotFound as error:
-            return _judged([step.got["error"], step.got.get("state")], [error.name, None])
-        return _judged([step.got["error"], step.got["state"]], ["NONE", "Stable" if members else "Empty"])
+            return judged([step.got["error"], step.got.get("state")], [error.name, None])
+        return judged([step.got["error"], step.got["state"]], ["NONE", "Stable" if members else "Empty"])
 
 
 _STATE = ("startOffset", "deliveryCompleteCount", "stateEpoch", "batches")
 
 
-def _judged(broker: Any, ours: Any) -> Result:
+def judged(broker: Any, ours: Any) -> Result:
+    """Both results of a step where only equal is explained by itself."""
     return Result(broker, ours, frozenset() if broker == ours else None)
 
 

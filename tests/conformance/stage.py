@@ -141,8 +141,13 @@ class Stage:
                 except OffsetNotAvailable:
                     self.pending.add(at)
 
+    def leave(self, member: str, group_id: str) -> str:
+        """A member is no longer known; return the error's name."""
+        self.engine.leave(group_id, member)
+        return "NONE"
+
     def _do_leave(self, step: Step) -> None:
-        self.engine.leave(self._group(step), step.do["member"])
+        self.leave(step.do["member"], self._group(step))
 
     def _do_drop(self, step: Step) -> None:
         member = step.do["member"]

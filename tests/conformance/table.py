@@ -1,8 +1,8 @@
 """Which test pins which of Kafka's rules, and where do we differ?
 
-`python -m tests.conformance.table` writes the table of `docs/evidence/conformance.md` anew: the tests from their own
-marks (`@pytest.mark.rule("R-AK-6")`), the rules, our differences and the recorded scenarios from `rules.json`. A test
-holds the committed table against them.
+`python -m tests.conformance.table` writes the tables of `docs/evidence/conformance.md` anew: the tests from their own
+marks (`@pytest.mark.rule("R-AK-6")`), the rules, our differences and the recorded scenarios from `rules.json`, and
+how many recorded steps are equal (`counts`). A test holds the committed tables against them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.conformance import counts
+
 TESTS = Path(__file__).parents[1]
 DOCUMENT = TESTS.parent / "docs" / "evidence" / "conformance.md"
-BEGIN, END = "<!-- rules: begin -->", "<!-- rules: end -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +77,13 @@ def written() -> str:
 
 
 def document(text: str) -> str:
-    """The document with the table as it is now."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{written()}\n\n{END}{after}"
+    """The document with the tables as they are now."""
+    for name, table in {"steps": counts.written(), "rules": written()}.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, _, rest = text.partition(begin)
+        after = rest.partition(end)[2]
+        text = f"{before}{begin}\n\n{table}\n\n{end}{after}"
+    return text
 
 
 if __name__ == "__main__":

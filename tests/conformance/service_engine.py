@@ -1,0 +1,120 @@
+"""How does the conformance suite use the engine in Postgres as the service does?
+
+The state's functions as in ``postgres_engine``, but groups and members are the product's own: heartbeats, the
+coordinator's turns, and an administrator's operations, with the topics of the scenario in place of a broker's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sharequeue.database import Database
+from sharequeue.errors import (
+    GroupIdNotFound,
+    InvalidRequest,
+    OffsetNotAvailable,
+    ShareError,
+    UnknownTopicOrPartition,
+)
+from sharequeue.groups.configs import ServiceConfigs
+from sharequeue.groups.descriptions import GroupDescription, describe_group
+from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
+from sharequeue.service.app import Service
+from sharequeue.service.coordinator import Coordinator
+from sharequeue.values import SharePartition
+from tests.conformance.engines import LogEnds, topic_id
+from tests.conformance.postgres_engine import PostgresEngine
+from tests.conformance.recorded_topics import RecordedTopics
+
+RECORDED = {
+    "group.share.heartbeat.interval.ms": "200",
+    "group.share.min.heartbeat.interval.ms": "200",
+    "group.share.min.session.timeout.ms": "2000",
+    "group.share.assignment.interval.ms": "0",
+    "group.share.min.record.lock.duration.ms": "1000",
+    "group.share.max.delivery.count.limit": "25",
+    "group.share.initialize.retry.interval.ms": "1",
+}
+"""What the recorded broker was configured to; a topic without a young record is asked for again at each turn."""
+
+
+class RecordedService(Service):
+    """The service without its routes, on a scenario's topics. Its turns are taken by the replay."""
+
+    def __init__(self, database: Database, topics: RecordedTopics) -> None:
+        self.database, self.topics, self.configs = database, topics, ServiceConfigs.of(RECORDED)
+        self.coordinator = Coordinator(database, topics, self.configs)
+
+
+class ServiceEngine(PostgresEngine):
+    """One database with the service on it. `serve` it the topics before anything is asked."""
+
+    service: RecordedService
+
+    def serve(self, topics: RecordedTopics) -> None:
+        """Begin, with these topics."""
+        self.service = RecordedService(self.database, topics)
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """What must happen by itself, one turn at a time."""
+        return self.service.coordinator
+
+    def _group(self, group_id: str) -> None:
+        """A group is made by its first member, or by an administrator."""
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        """One ShareGroupHeartbeat."""
+        return self.service.heartbeat(request)
+
+    def group(self, group_id: str) -> GroupDescription:
+        """Kafka's ShareGroupDescribe. Raises GroupIdNotFound."""
+        return describe_group(self.database, group_id)
+
+    def members(self, group_id: str) -> int:
+        return len(self.group(group_id).members)
+
+    def initialize(self, at: SharePartition, ends: LogEnds, state_epoch: int) -> None:
+        """The coordinator's to do; this is what a fetch meets before it could."""
+        self.coordinator.watch()
+        if (at.group_id, at.topic) in self.coordinator.waiting:
+            raise OffsetNotAvailable
+
+    def alter_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[tuple[str, int], int],
+        state_epoch: int,
+        topics: Mapping[str, int],
+    ) -> Mapping[tuple[str, int], ShareError | None]:
+        results: dict[tuple[str, int], ShareError | None] = {}
+        there = {}
+        for (topic, partition), offset in offsets.items():
+            if 0 <= partition < topics.get(topic, 0):
+                there[topic, partition] = offset
+            else:  # as whoever asks the broker for the topic's id finds
+                results[topic, partition] = UnknownTopicOrPartition()
+        ids = {topic: topic_id(SharePartition(group_id, topic, 0)) for topic, _ in there}
+        for row in self.state.administration.reset_offsets(group_id, there, ids, execute=True):
+            results[row.topic, row.partition] = row.error
+        return results
+
+    def delete_offsets(self, group_id: str, topics: Sequence[str]) -> Mapping[str, ShareError | None]:
+        administration = self.state.administration
+        return {
+            topic: None if administration.delete_offsets(group_id, topic) else UnknownTopicOrPartition()
+            for topic in topics
+        }
+
+    def delete_topic(self, topic: str) -> None:
+        """The watch finds it gone."""
+
+    def delete_group(self, group_id: str) -> None:
+        if not self.state.administration.delete_group(group_id):
+            raise GroupIdNotFound
+
+    def join(self, group_id: str, member_id: str) -> None:
+        raise InvalidRequest("members join by heartbeats here")
+
+    def leave(self, group_id: str, member_id: str) -> None:
+        raise InvalidRequest("members leave by heartbeats here")
