@@ -23,8 +23,11 @@ FAMILIES = {
     "R-DL": 10,
     "R-OR": 4,
     "R-IL": 5,
+    "R-GR": 14,
+    "R-SS": 6,
+    "R-AD": 7,
 }
-"""How many rules each family has; those of locks are numbered through three."""
+"""How many rules each family has; those of locks are numbered through three, and R-GR-0 is a table."""
 
 
 def test_the_committed_table_is_the_present_one() -> None:

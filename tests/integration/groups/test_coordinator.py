@@ -108,6 +108,7 @@ def test_by_duration_starts_at_a_young_record(
     assert coordinator.waiting == {}
 
 
+@pytest.mark.rule("R-GR-10")
 def test_a_topic_without_a_start_is_tried_again_after_the_interval(
     settings: Settings, private_database: Database, topics: Topics, make_topic: MakeTopic
 ) -> None:
@@ -236,6 +237,7 @@ def test_a_step_ends_sessions_and_locks(
     assert [(m.member_id, [t.partitions for t in m.assignment]) for m in members] == [("m2", [(0, 1)])]
 
 
+@pytest.mark.rule("R-GR-10")
 def test_two_coordinators_side_by_side(
     settings: Settings, private_database: Database, make_topic: MakeTopic, topics: Topics
 ) -> None:

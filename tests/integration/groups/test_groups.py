@@ -78,6 +78,7 @@ def settle(queue: Database, *members: str) -> dict[str, list[int]]:
         (replace(JOIN, member_epoch=-2), "Member epoch -2 is not valid"),
     ],
 )
+@pytest.mark.rule("R-GR-0")
 def test_malformed_heartbeats(queue: Database, request_: HeartbeatRequest, says: str) -> None:
     """Rows 3, 5, 6, 7: INVALID_REQUEST that says what is wrong, and nobody has joined."""
     response = heartbeat(queue, request_)
@@ -86,6 +87,7 @@ def test_malformed_heartbeats(queue: Database, request_: HeartbeatRequest, says:
     assert describe_group(queue, "g").members == ()
 
 
+@pytest.mark.rule("R-GR-0")
 def test_an_earlier_row_answers_first(queue: Database) -> None:
     """The member id is looked at before the group id, the group id before the epoch."""
     both = HeartbeatRequest("", "", -5)
@@ -94,6 +96,7 @@ def test_an_earlier_row_answers_first(queue: Database) -> None:
 
 
 @pytest.mark.parametrize("epoch", [1, -1])
+@pytest.mark.rule("R-GR-0")
 def test_a_group_that_is_not_there(queue: Database, epoch: int) -> None:
     """Row 8: only epoch 0 makes a group; anything else is GROUP_ID_NOT_FOUND and makes none."""
     request = HeartbeatRequest("ghost", "m1", epoch)
@@ -102,6 +105,7 @@ def test_a_group_that_is_not_there(queue: Database, epoch: int) -> None:
         describe_group(queue, "ghost")
 
 
+@pytest.mark.rule("R-GR-0")
 def test_a_full_group(queue: Database) -> None:
     """Row 9: a full group refuses strangers at any epoch before it asks who they are; members stay."""
     small = ServiceConfigs.of({"group.share.max.size": "1"})
@@ -113,6 +117,7 @@ def test_a_full_group(queue: Database) -> None:
 
 
 @pytest.mark.parametrize("epoch", [5, -1])
+@pytest.mark.rule("R-GR-0", "R-GR-2")
 def test_an_unknown_member(queue: Database, epoch: int) -> None:
     """Row 10 and rule 2: who is not a member can neither stay nor leave."""
     beat(queue, "m1", 0, ["t"])
@@ -120,6 +125,7 @@ def test_an_unknown_member(queue: Database, epoch: int) -> None:
     assert (response.error_code, response.member_epoch) == (UNKNOWN_MEMBER_ID, 0)
 
 
+@pytest.mark.rule("R-GR-0")
 def test_epochs_too_high_and_too_low(queue: Database) -> None:
     """Rows 11 and 12: the epoch must be the known one or the one before (a lost response); all else is
     fenced."""
@@ -131,6 +137,7 @@ def test_epochs_too_high_and_too_low(queue: Database) -> None:
     assert beat(queue, "m1", 1).error_code == FENCED_MEMBER_EPOCH
 
 
+@pytest.mark.rule("R-GR-4", "R-GR-6")
 def test_the_epochs_of_a_groups_life(queue: Database) -> None:
     """A first member gets epoch 2, 3 once share-partitions are initialised, a second 4; each leaver adds
     one."""
@@ -154,6 +161,7 @@ def test_the_epochs_of_a_groups_life(queue: Database) -> None:
     assert again.assignment
 
 
+@pytest.mark.rule("R-GR-2")
 def test_leaving_ignores_the_epoch_and_works_once(queue: Database) -> None:
     """A member leaves whatever epoch it is at; the second time it is unknown."""
     beat(queue, "m1", 0, ["t"])
@@ -161,6 +169,7 @@ def test_leaving_ignores_the_epoch_and_works_once(queue: Database) -> None:
     assert beat(queue, "m1", -1).error_code == UNKNOWN_MEMBER_ID
 
 
+@pytest.mark.rule("R-GR-1")
 def test_joining_again_changes_no_epoch(queue: Database) -> None:
     """Epoch 0 rejoins at any time; with the same subscription the epoch stays and the assignment is told in
     full."""
@@ -173,6 +182,7 @@ def test_joining_again_changes_no_epoch(queue: Database) -> None:
     assert again.assignment[0].partitions == (0, 1, 2, 3)
 
 
+@pytest.mark.rule("R-GR-8")
 def test_the_assignment_is_sent_when_there_is_news(queue: Database) -> None:
     """Rule 8: told on joining, on naming topics, and when it moved; otherwise left out."""
     beat(queue, "m1", 0, ["t"])
@@ -182,6 +192,7 @@ def test_the_assignment_is_sent_when_there_is_news(queue: Database) -> None:
     assert beat(queue, "m1", 3, ["t"]).assignment
 
 
+@pytest.mark.rule("R-GR-8")
 def test_the_assignment_is_sent_once(queue: Database) -> None:
     """Rule 8: a new epoch with the same share-partitions is told without them; a changed set, a join or a
     subscription with them."""
@@ -235,6 +246,7 @@ def test_a_held_group_answers_soon(queue: Database) -> None:
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.rule("R-GR-3", "R-GR-4")
 def test_a_changed_subscription(queue: Database) -> None:
     """Another subscription is another epoch; what is no longer subscribed is taken, an empty list takes
     all."""
@@ -252,6 +264,7 @@ def test_a_changed_subscription(queue: Database) -> None:
     assert (none.member_epoch, none.assignment) == (epoch + 3, ())
 
 
+@pytest.mark.rule("R-GR-7")
 def test_members_share_and_take_over(queue: Database) -> None:
     """Two members have two share-partitions each; when one leaves, the other gets all and keeps what it
     had."""
@@ -263,6 +276,7 @@ def test_members_share_and_take_over(queue: Database) -> None:
     assert settle(queue, "m1") == {"m1": [0, 1, 2, 3]}
 
 
+@pytest.mark.rule("R-GR-5")
 def test_the_assignment_waits_for_its_interval(queue: Database) -> None:
     """Rule 5: within share.assignment.interval.ms of the last one, a joiner gets the old epoch and nothing
     yet."""
@@ -275,6 +289,7 @@ def test_the_assignment_waits_for_its_interval(queue: Database) -> None:
     assert beat(queue, "m2", 2).member_epoch == 3
 
 
+@pytest.mark.rule("R-GR-4")
 def test_grown_metadata_raises_the_epoch(queue: Database) -> None:
     """Rule 4: a subscribed topic with more partitions is another group epoch; its new share-partitions
     start at 0."""
@@ -299,6 +314,7 @@ def test_a_deleted_topic_is_assigned_to_nobody(queue: Database) -> None:
     assert beat(queue, "m1", 3).assignment == ()
 
 
+@pytest.mark.rule("R-GR-9", "R-SS-6")
 def test_silence_ends_a_session(queue: Database) -> None:
     """After the session timeout without a heartbeat a member is out, its records come back, the epoch has
     risen."""
@@ -322,6 +338,7 @@ def test_silence_ends_a_session(queue: Database) -> None:
     assert [member.member_id for member in describe_group(queue, "g").members] == ["m2"]
 
 
+@pytest.mark.rule("R-GR-2")
 def test_leaving_keeps_the_locks(queue: Database) -> None:
     """Who leaves releases nothing: its records wait for their lock, as in Kafka."""
     beat(queue, "m1", 0, ["t"])
@@ -378,6 +395,7 @@ def test_many_members_join_at_once(queue: Database) -> None:
     assert group.group_epoch == group.assignment_epoch
 
 
+@pytest.mark.rule("R-AD-6")
 def test_configs_of_a_group(queue: Database) -> None:
     """Configs are set, read back as values, and removed; one wrong among several changes none."""
     alter_group_configs(
@@ -394,6 +412,7 @@ def test_configs_of_a_group(queue: Database) -> None:
         alter_group_configs(queue, "", {})
 
 
+@pytest.mark.rule("R-AD-6")
 def test_sessions_must_outlast_heartbeats(queue: Database) -> None:
     """A session timeout that is not above the heartbeat interval is refused, also set one after the other."""
     wide = ServiceConfigs.of(

@@ -151,6 +151,7 @@ def test_only_requests_for_our_own_names_are_served(here: Settings) -> None:
 
 
 @pytest.mark.parametrize("group", ["%00", "a%00b", "g" * 3200])
+@pytest.mark.rule("R-AD-4")
 def test_a_group_that_can_be_none(client: httpx.Client, group: str) -> None:
     """An id that no group can have is INVALID_GROUP_ID, not a failure of the service."""
     reply = client.get(f"/v1/groups/{group}")
@@ -231,6 +232,7 @@ def test_beyond_this_machine_only_when_allowed(host: str) -> None:
     assert "--allow-unauthenticated" in refused.output
 
 
+@pytest.mark.rule("R-AD-4")
 def test_a_group_to_look_at(client: httpx.Client, make_topic: MakeTopic) -> None:
     """The list and the description of groups; one that is not there is GROUP_ID_NOT_FOUND with status 404."""
     topic = make_topic()

@@ -86,6 +86,7 @@ def test_every_column_of_the_state_is_journalled_or_known_not_to_be(private_data
     assert columns["leases"] - columns["journal"] == {"journalled", "request_id", "fetched"}
 
 
+@pytest.mark.rule("R-LT-5")
 def test_the_journal_has_a_lease_with_holder_and_expiry_and_an_acknowledgement_with_cause_and_not_before(
     journal: Journal, private_database: Database
 ) -> None:
@@ -252,6 +253,7 @@ def test_a_sweep_leaves_a_folded_share_partition_folded(journal: Journal, privat
     assert journal.verify("g") == []
 
 
+@pytest.mark.rule("R-SS-2", "R-SS-4")
 def test_a_stranger_a_stale_token_and_a_stale_epoch_are_refused_by_the_fast_way_too(
     journal: Journal, private_database: Database
 ) -> None:

@@ -89,6 +89,7 @@ def reset(command: Command, group: str, *arguments: str) -> list[dict[str, Any]]
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
+@pytest.mark.rule("R-AD-7")
 def test_the_ways_to_begin(
     command: Command, state: State, group: str, log: str, way: tuple[str, ...], expected: list[int]
 ) -> None:
@@ -136,6 +137,7 @@ def test_from_a_share_group_of_the_broker_by_file(
     assert (code, "INVALID_REQUEST" in err) == (1, True)
 
 
+@pytest.mark.rule("R-AD-1", "R-AD-2", "R-AD-5")
 def test_a_group_with_members_is_left_alone(
     command: Command, state: State, database: Database, group: str, log: str
 ) -> None:
@@ -159,6 +161,7 @@ def test_a_group_with_members_is_left_alone(
     assert starts(state, group) == {0: 4, 1: 0}
 
 
+@pytest.mark.rule("R-AD-2", "R-AD-5")
 def test_deletes(command: Command, state: State, group: str, log: str) -> None:
     """Offsets and groups go with --execute only; what is not there is an error by name and exit code 1."""
     reset(command, group, "--topic", log, "--to-earliest", "--execute")
@@ -174,6 +177,7 @@ def test_deletes(command: Command, state: State, group: str, log: str) -> None:
     assert (code, "GROUP_ID_NOT_FOUND" in out) == (1, True)
 
 
+@pytest.mark.rule("R-AD-1")
 def test_a_reset_fences_and_starts_anew(state: State, group: str, database: Database) -> None:
     """Holders from before a reset get FENCED_STATE_EPOCH; the group epoch rises once for all partitions."""
     at = SharePartition(group, "t", 0)

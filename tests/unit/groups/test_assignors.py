@@ -29,6 +29,7 @@ def pairs(assignment: Assignment) -> set[tuple[str, int]]:
 
 
 @given(members=st.integers(1, 40), partitions=st.integers(0, 60))
+@pytest.mark.rule("R-GR-11")
 def test_sizes_add_up_and_differ_by_one(members: int, partitions: int) -> None:
     """The members' sizes d_i sum to s·P and differ by at most one (R-GR-11)."""
     sizes = desired_sizes(members, partitions)
@@ -37,6 +38,7 @@ def test_sizes_add_up_and_differ_by_one(members: int, partitions: int) -> None:
 
 
 @given(members=MEMBERS, partitions=PARTITIONS)
+@pytest.mark.rule("R-GR-11")
 def test_a_first_assignment_is_full(members: int, partitions: int) -> None:
     """From nothing, every share-partition has exactly s members and every member its size."""
     assignment = homogeneous(members, partitions)
@@ -51,6 +53,7 @@ def test_a_first_assignment_is_full(members: int, partitions: int) -> None:
         st.integers(0, 12).map(lambda i: f"m{i:02}"), st.frozensets(st.integers(0, 14)), max_size=10
     ),
 )
+@pytest.mark.rule("R-GR-12")
 def test_from_any_state_bounds_hold(members: int, partitions: int, current: Assignment) -> None:
     """Whatever was held before: no member above ⌈s·P/M⌉, no share-partition above s, none without a member."""
     assignment = homogeneous(members, partitions, current)
@@ -61,6 +64,7 @@ def test_from_any_state_bounds_hold(members: int, partitions: int, current: Assi
 
 
 @given(members=MEMBERS, partitions=PARTITIONS)
+@pytest.mark.rule("R-GR-12")
 def test_assigning_again_moves_nothing(members: int, partitions: int) -> None:
     """An assignment that is balanced stays as it is."""
     first = homogeneous(members, partitions)
@@ -89,6 +93,7 @@ def test_a_leaver_costs_nobody_unshared(members: int, partitions: int, leaver: i
         assert {pair for pair in pairs(before) if pair[0] != gone} <= pairs(after)
 
 
+@pytest.mark.rule("R-GR-13")
 def test_each_topic_is_divided_among_its_own_subscribers() -> None:
     """With different subscriptions a topic's share-partitions go to its subscribers only, balanced per topic."""
     assignment = assign({"a": ["t"], "b": ["t", "u"], "c": []}, {"t": [1, 2], "u": [3, 4]}, {})
@@ -165,6 +170,7 @@ RECORDED: dict[str, tuple[dict[str, range], list[tuple[Step, Shape]]]] = {
 
 
 @pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.rule("R-GR-12")
 def test_figures_of_a_real_broker(name: str) -> None:
     """Sizes and numbers of moved pairs are those recorded from Kafka 4.4.0, step by step."""
     topics, steps = RECORDED[name]
