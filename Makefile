@@ -43,7 +43,7 @@ ui: $(READY) ## start Dagster's webserver and daemon against the stack, and prin
 	@$(BIN)/sharequeue up --ui
 
 reset: $(READY) ## stop the stack and remove its data (asks first)
-	@$(BIN)/sharequeue reset
+	@$(BIN)/sharequeue reset --execute
 
 doctor: $(READY) ## check this machine, the servers, the schema and the clock
 	@$(BIN)/sharequeue doctor

@@ -182,7 +182,7 @@ class Settings:
         folder = Path(home or environment.home or ".sharequeue").expanduser().absolute()
         values: dict[str, Any] = dict(_read_stack_file(folder / STACK_FILE))
         values.update(environment.model_dump(exclude_none=True))
-        if environment.database_url and not environment.dagster_url:
+        if (environment.database_url or overrides.get("database_url")) and not environment.dagster_url:
             values.pop(
                 "dagster_url", None
             )  # the stack's Dagster database is on the server that was overridden
@@ -241,9 +241,11 @@ class Settings:
     def _address(self, name: str, variable: str, what: str) -> str:
         value: str = self._values[name]
         if not value:
+            option = "bootstrap-server" if name == "bootstrap_servers" else name.replace("_", "-")
+            flag = "" if name == "dagster_url" else f"the option --{option}, "
             raise SettingMissing(
                 f"The address of {what} is not known: set {variable}, or run `sharequeue up` "
-                f"(looked in the environment and in {self.home / STACK_FILE})."
+                f"(looked for {flag}the variable {variable}, and {name} in {self.home / STACK_FILE})."
             )
         return value
 

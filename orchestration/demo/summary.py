@@ -48,7 +48,7 @@ def show_places(console: Console, settings: Settings) -> None:
     programs = _programs()
     for command, what in (
         ("make ui", f"see the runs of {NAME}, their reports and checks"),
-        (f"{programs}sharequeue groups describe {GROUP}", "the group as an operator sees it"),
+        (f"{programs}sharequeue groups describe --group {GROUP}", "the group as an operator sees it"),
         (f"{programs}sharequeue dlq list {DEAD_LETTER_TOPIC}", "the dead letters, with their causes"),
         (
             f"{programs}python -m orchestration.demo --more 10000",
@@ -56,7 +56,7 @@ def show_places(console: Console, settings: Settings) -> None:
         ),
         ("make down", "stop; the data folder stays"),
     ):
-        console.print(f"  {command:<54} {what}", highlight=False, soft_wrap=True)
+        console.print(f"  {command:<62} {what}", highlight=False, soft_wrap=True)
 
 
 def _programs() -> str:

@@ -1,8 +1,8 @@
 """The `sharequeue` command: for operators, one noun a module.
 
-Results go to stdout, as text or JSON; errors are one line on stderr. Exit codes: 0 done, 1 it could not be
-done or a check failed, 2 the command line is wrong. Kafka's column names are kept where Kafka's tools have
-them.
+Results go to stdout, as text or JSON; warnings and errors go to stderr. Exit codes: 0 done, 1 refused or failed,
+2 the command line is wrong. Kafka's names of options and columns are kept where Kafka's tools have them. What all
+commands share is in `options`, `output` and `failures`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from sharequeue.cli import (
     stack,
     state,
 )
+from sharequeue.cli.failures import DATABASE_NOT_AVAILABLE, Refused, code_of, print_failure
 from sharequeue.database.migrations import SchemaBusy
 from sharequeue.database.schema_files import SchemaOutdated
 from sharequeue.errors import ShareError
@@ -70,24 +71,24 @@ def main() -> None:
         # Without click's own handling, an `Exit` comes back as its code.
         sys.exit(command.main(standalone_mode=False) or 0)
     except (click.Abort, KeyboardInterrupt):
-        _fail("stopped", 130)
+        _fail("", "stopped", 130)
     except click.UsageError as error:
         error.show()
         sys.exit(2)
+    except Refused as error:
+        _fail(error.code, error.format_message(), 1)
     except click.ClickException as error:
-        _fail(error.format_message(), 1)
-    except ShareError as error:
-        _fail(f"{error.name}: {error}", 1)
-    except (StackError, SettingMissing, SchemaOutdated, SchemaBusy, ExtraMissing) as error:
-        _fail(str(error), 1)
+        _fail("", error.format_message(), 1)
+    except (ShareError, StackError, SettingMissing, SchemaOutdated, SchemaBusy, ExtraMissing) as error:
+        _fail(code_of(error), str(error), 1)
     except OperationalError as error:
         reason = str(error.orig).strip().splitlines()[0]
-        _fail(f"The database does not answer ({reason}): run `sharequeue doctor`.", 1)
+        _fail(DATABASE_NOT_AVAILABLE, f"The database does not answer ({reason}).", 1)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
 
 
-def _fail(message: str, code: int) -> None:
-    click.echo(f"Error: {message}", err=True)
-    sys.exit(code)
+def _fail(code: str, message: str, status: int) -> None:
+    print_failure(code, message)
+    sys.exit(status)

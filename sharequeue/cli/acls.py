@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import click
 
-from sharequeue.cli.output import home_option, output_option, print_line, print_rows
+from sharequeue.cli.options import execute_option, settings_options
+from sharequeue.cli.output import Output, answers, flag, text
 from sharequeue.database import Database
 from sharequeue.groups.acls import OPERATIONS, PATTERN_TYPES, Acl, AclFilter, Acls
 from sharequeue.settings import Settings
 
-_COLUMNS = ("GROUP", "PATTERN-TYPE", "PRINCIPAL", "PERMISSION", "OPERATION")
+_answers = answers(
+    text("GROUP"), text("PATTERN-TYPE"), text("PRINCIPAL"), text("PERMISSION"), text("OPERATION")
+)
 _BY_KAFKAS_SPELLING = {spelt: name for name, spelt in OPERATIONS.items()}
 
 
@@ -43,8 +44,8 @@ def _resource(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice(list(_BY_KAFKAS_SPELLING), case_sensitive=False),
             help="May be repeated; All by default when adding, any when listing or removing.",
         ),
-        output_option,
-        home_option,
+        _answers,
+        settings_options,
     ):
         command = option(command)
     return command
@@ -52,9 +53,9 @@ def _resource(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @acls.command("list")
 @_resource
-def list_acls(home: Path | None, output: str, **chosen: Any) -> None:
+def list_acls(settings: Settings, output: Output, **chosen: Any) -> None:
     """List the ACLs that match."""
-    with Database.open(Settings.load(home)) as database:
+    with Database.open(settings) as database:
         found = {acl for each in _filters(**chosen) for acl in Acls(database).find(each)}
     _print(sorted(found), output)
 
@@ -62,7 +63,7 @@ def list_acls(home: Path | None, output: str, **chosen: Any) -> None:
 @acls.command()
 @_resource
 @click.option("--dry-run", is_flag=True, help="Only show what would be added.")
-def add(home: Path | None, output: str, dry_run: bool, **chosen: Any) -> None:
+def add(settings: Settings, output: Output, dry_run: bool, **chosen: Any) -> None:
     """Add ACLs: every principal × operation × group that is named."""
     filters = [each for each in _filters(**chosen) if each.permission is not None and each.resource_name]
     if not filters:
@@ -77,42 +78,44 @@ def add(home: Path | None, output: str, dry_run: bool, **chosen: Any) -> None:
         )
         for each in filters
     ]
-    with Database.open(Settings.load(home)) as database:
+    with Database.open(settings) as database:
         held = Acls(database)
         if dry_run:
             added = sorted(set(wanted) - set(held.find(AclFilter())))
         else:
             added = [acl for acl in wanted if held.add(acl)]
-    if output == "text":
-        print_line(
-            f"{len(added)} {'would be ' if dry_run else ''}added, {len(wanted) - len(added)} there before"
-        )
+    output.note(
+        f"{len(added)} {'would be ' if dry_run else ''}added, {len(wanted) - len(added)} there before"
+    )
     _print(wanted, output)
 
 
 @acls.command()
 @_resource
-@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
-def remove(home: Path | None, output: str, dry_run: bool, **chosen: Any) -> None:
+@execute_option
+def remove(settings: Settings, output: Output, execute: bool, **chosen: Any) -> None:
     """Remove the ACLs that match everything named; something must be."""
     filters = _filters(**chosen)
     if filters == [AclFilter()]:
         raise click.UsageError("Name what is to go: a --group, a principal, or an --operation.")
-    with Database.open(Settings.load(home)) as database:
-        gone = {acl for each in filters for acl in Acls(database).remove(each, dry_run=dry_run)}
-    if output == "text":
-        print_line(f"{'would remove' if dry_run else 'removed'} {len(gone)}")
+    with Database.open(settings) as database:
+        gone = {acl for each in filters for acl in Acls(database).remove(each, dry_run=not execute)}
+    output.note(f"{'removed' if execute else 'would remove'} {len(gone)}")
     _print(sorted(gone), output)
 
 
 @acls.command()
-@home_option
+@settings_options
+@answers(flag("ALLOW-EVERYONE-IF-NO-ACL-FOUND"), flag("BEFORE"), one=True)
 @click.option("--allow-everyone-if-no-acl-found", "allow", type=bool, required=True)
-def authorizer(home: Path | None, allow: bool) -> None:
+def authorizer(settings: Settings, output: Output, allow: bool) -> None:
     """Open (true) or close (false) the groups that no ACL covers."""
-    with Database.open(Settings.load(home)) as database:
+    with Database.open(settings) as database:
         before = Acls(database).allow_everyone_if_no_acl_found(allow)
-    print_line(f"allow.everyone.if.no.acl.found={str(allow).lower()} (was {str(before).lower()})")
+    output.one_row(
+        {"allow_everyone_if_no_acl_found": allow, "before": before},
+        f"allow.everyone.if.no.acl.found={str(allow).lower()} (was {str(before).lower()})",
+    )
 
 
 def _filters(
@@ -141,8 +144,8 @@ def _filters(
     ]
 
 
-def _print(found: Sequence[Acl], output: str) -> None:
-    rows = [
+def _print(found: Sequence[Acl], output: Output) -> None:
+    output.rows(
         {
             "group": acl.resource_name,
             "pattern_type": acl.pattern_type,
@@ -151,11 +154,7 @@ def _print(found: Sequence[Acl], output: str) -> None:
             "operation": OPERATIONS[acl.operation],
         }
         for acl in found
-    ]
-    if output == "json":
-        click.echo(json.dumps(rows, indent=2))
-    else:
-        print_rows(_COLUMNS, rows, output)
+    )
 
 
 COMMANDS = (acls,)

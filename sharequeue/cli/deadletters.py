@@ -9,13 +9,13 @@ import functools
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import click
 
-from sharequeue.cli.offsets import execute_option
-from sharequeue.cli.output import home_option, output_option, print_line, print_rows, print_to_stderr
+from sharequeue.cli.failures import Refused
+from sharequeue.cli.options import execute_option, group_option, settings_options
+from sharequeue.cli.output import Output, answers, number, text
 from sharequeue.cli.purging import forget, purge
 from sharequeue.database import Database
 from sharequeue.deadletters.letters import read_dead_letters
@@ -110,16 +110,25 @@ def dlq() -> None:
 
 
 @dlq.command("list")
-@home_option
-@output_option
+@settings_options
+@answers(
+    number("PARTITION"),
+    number("OFFSET"),
+    text("GROUP"),
+    text("SOURCE-TOPIC"),
+    number("SOURCE-PARTITION"),
+    number("SOURCE-OFFSET"),
+    number("DELIVERIES"),
+    text("CAUSE", wide=True),
+    text("ERROR", cut=True),
+)
 @click.option(
     "--limit", default=20, show_default=True, type=click.IntRange(0), help="How many; 0 is all of them."
 )
 @_choosing
 @click.argument("topic")
-def list_letters(home: Path | None, output: str, limit: int, selection: Selection, topic: str) -> None:
+def list_letters(settings: Settings, output: Output, limit: int, selection: Selection, topic: str) -> None:
     """List the dead letters in TOPIC: where each record came from, how often it was delivered, why it ended here."""
-    settings = Settings.load(home)
     logs = _logs(settings, topic, selection.offsets)
     seen = LettersSeen()
     found = seen.of(read_dead_letters(settings, topic, logs=logs))
@@ -144,34 +153,31 @@ def list_letters(home: Path | None, output: str, limit: int, selection: Selectio
             try:
                 seen.check(selection, topic, lambda: group_names(database), broker)
             except RedriveRefused as error:
-                raise click.ClickException(str(error)) from error
+                raise Refused(error) from error
     if seen.others:
-        print_to_stderr(
+        output.warn(
             f"{seen.others:,} records of {topic} are no dead letters (they lack the headers), and are left out"
         )
-    source = ("SOURCE-TOPIC", "SOURCE-PARTITION", "SOURCE-OFFSET")
-    print_rows(("PARTITION", "OFFSET", "GROUP", *source, "DELIVERIES", "CAUSE", "ERROR"), rows, output)
+    output.rows(rows)
 
 
 @dlq.command()
-@home_option
-@output_option
+@settings_options
+@answers(text("NAME"), text("CONTENT", cut=True))
 @click.argument("topic")
 @click.argument("partition", type=click.IntRange(0))
 @click.argument("offset", type=click.IntRange(0))
-def show(home: Path | None, output: str, topic: str, partition: int, offset: int) -> None:
+def show(settings: Settings, output: Output, topic: str, partition: int, offset: int) -> None:
     """Show one dead letter of TOPIC whole: its headers, key and value."""
-    settings = Settings.load(home)
     logs = _logs(settings, topic, {partition: OffsetSet.of((offset, offset + 1))})
     letters = read_dead_letters(settings, topic, logs=logs)
     letter = next((each for each in letters if (each.partition, each.offset) == (partition, offset)), None)
     if letter is None:
-        raise click.ClickException(
-            f"{topic}-{partition} has no dead letter at offset {offset}: see `dlq list`."
+        raise Refused(
+            f"{topic}-{partition} has no dead letter at offset {offset}: see `dlq list`.", "NO_SUCH_LETTER"
         )
     fields = [("key", letter.key), ("value", letter.value), *letter.headers]
-    rows = [{"name": name, "content": _text(content)} for name, content in fields]
-    print_rows(("NAME", "CONTENT"), rows, output)
+    output.rows({"name": name, "content": _text(content)} for name, content in fields)
 
 
 def _logs(settings: Settings, topic: str, offsets: Mapping[int, OffsetSet]) -> dict[int, LogOffsets]:
@@ -181,7 +187,7 @@ def _logs(settings: Settings, topic: str, offsets: Mapping[int, OffsetSet]) -> d
     try:
         check_offsets(topic, partitions, offsets, logs)
     except RedriveRefused as error:
-        raise click.ClickException(str(error)) from error
+        raise Refused(error) from error
     return logs
 
 
@@ -190,8 +196,15 @@ def _text(content: bytes | None) -> str | None:
 
 
 @dlq.command()
-@home_option
-@output_option
+@settings_options
+@answers(
+    text("TARGET"),
+    number("LETTERS"),
+    text("OTHER-GROUPS", cut=True),
+    number("SENT"),
+    number("RESUMED"),
+    number("GONE"),
+)
 @_choosing
 @click.option("--to", "target", help="Send to this topic; to each record's source without it.")
 @click.option("--only-group", help="Runs of every other share group skip the records.")
@@ -199,11 +212,11 @@ def _text(content: bytes | None) -> str | None:
 @click.option(
     "--max-redrives", default=MAX_REDRIVES, show_default=True, type=click.IntRange(1), help="The loop guard."
 )
-@click.option("--execute", is_flag=True, help="Do it; without this it is a dry run.")
+@execute_option
 @click.argument("topic")
 def redrive(
-    home: Path | None,
-    output: str,
+    settings: Settings,
+    output: Output,
     selection: Selection,
     target: str | None,
     only_group: str | None,
@@ -213,7 +226,6 @@ def redrive(
     topic: str,
 ) -> None:
     """Put dead letters of TOPIC back to work, each once. Without --execute it only shows what it would do."""
-    settings = Settings.load(home)
     with Database.open(settings) as database:
         try:
             work = Redrive(
@@ -227,33 +239,42 @@ def redrive(
                 max_redrives=max_redrives,
             )
             if execute:
-                report = work.run(print_line if output == "text" else print_to_stderr)
+                report = work.run(output.say)
                 row = {"sent": report.sent, "resumed": report.resumed, "gone": report.gone}
-                print_rows(("SENT", "RESUMED", "GONE"), [row], output)
+                output.rows([row], ("SENT", "RESUMED", "GONE"))
                 return
             plan = work.plan()
         except RedriveRefused as error:
-            raise click.ClickException(str(error)) from error
+            raise Refused(error) from error
     rows = [
         {"target": name, "letters": count, "other_groups": ", ".join(plan.other_groups.get(name, ())) or None}
         for name, count in sorted(plan.targets.items())
     ]
-    print_rows(("TARGET", "LETTERS", "OTHER-GROUPS"), rows, output)
+    output.rows(rows, ("TARGET", "LETTERS", "OTHER-GROUPS"))
     for name, groups in plan.other_groups.items():
-        print_to_stderr(f"warning: {', '.join(groups)} will get what goes to {name} too; see --only-group")
-    if output == "text":
-        print_line(f"{plan.sent_before} sent before, {plan.looping} held by the loop guard (--max-redrives)")
-        print_line("a dry run: nothing was sent; --execute sends")
+        output.warn(f"{', '.join(groups)} will get what goes to {name} too; see --only-group")
+    output.note(f"{plan.sent_before} sent before, {plan.looping} held by the loop guard (--max-redrives)")
+    output.note("a dry run: nothing was sent; --execute sends")
 
 
 @dlq.command()
-@home_option
-@output_option
-@click.option("--group", required=True, help="The share group whose dead letters are to be written.")
+@settings_options
+@answers(
+    text("TOPIC"),
+    number("PARTITION"),
+    number("WAITING"),
+    text("DEAD-LETTER-TOPIC"),
+    text("REMARK", cut=True),
+    number("WRITTEN"),
+    number("RESUMED"),
+    number("DROPPED"),
+    number("HELD"),
+    text("REASON", cut=True),
+)
+@group_option
 @execute_option
-def drain(home: Path | None, output: str, group: str, execute: bool) -> None:
+def drain(settings: Settings, output: Output, group: str, execute: bool) -> None:
     """Write the waiting dead letters of a group, each exactly once. Without --execute it only shows what waits."""
-    settings = Settings.load(home)
     with Database.open(settings) as database:
         require_group(database, group)
         state, configs = State(database), GroupConfigs.load(database, group)
@@ -269,13 +290,10 @@ def drain(home: Path | None, output: str, group: str, execute: bool) -> None:
                 for each in state.figures.describe(group)
                 if each.archiving
             ]
-            print_rows(("TOPIC", "PARTITION", "WAITING", "DEAD-LETTER-TOPIC", "REMARK"), waiting, output)
-            if output == "text":
-                print_line("a dry run: nothing was written; --execute writes")
+            output.rows(waiting, ("TOPIC", "PARTITION", "WAITING", "DEAD-LETTER-TOPIC", "REMARK"))
+            output.note("a dry run: nothing was written; --execute writes")
             return
-        report = DeadLetterWriter(settings, state, group, configs).drain(
-            print_line if output == "text" else print_to_stderr
-        )
+        report = DeadLetterWriter(settings, state, group, configs).drain(output.say)
     held = {each.share_partition: each for each in report.held}
     done = {each.share_partition: each for each in report.partitions}
     rows = [
@@ -290,7 +308,7 @@ def drain(home: Path | None, output: str, group: str, execute: bool) -> None:
         }
         for at in sorted({*done, *held})
     ]
-    print_rows(("TOPIC", "PARTITION", "WRITTEN", "RESUMED", "DROPPED", "HELD", "REASON"), rows, output)
+    output.rows(rows, ("TOPIC", "PARTITION", "WRITTEN", "RESUMED", "DROPPED", "HELD", "REASON"))
     if held:
         raise click.exceptions.Exit(1)
 

@@ -6,16 +6,18 @@ from pathlib import Path
 
 import click
 
-from sharequeue.cli.output import print_line
+from sharequeue.cli.failures import Refused
+from sharequeue.cli.output import Output, answers, text
 from sharequeue.starter import NotEmpty, Starter
 
 
 @click.command()
+@answers(text("PATH"))
 @click.option("--group", default="orders", show_default=True, help="The share group's id.")
 @click.option("--topic", help="The topic that it reads; called like the group if not given.")
 @click.option("--package", default="queues", show_default=True, help="The Python package of your code.")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path())
-def init(group: str, topic: str | None, package: str, folder: Path) -> None:
+def init(output: Output, group: str, topic: str | None, package: str, folder: Path) -> None:
     """Write a project with one queue into FOLDER: its handler, its dead letters, sample records, a test.
 
     FOLDER is the working directory if not given. Nothing is overwritten: where a file is there already, nothing is
@@ -24,12 +26,14 @@ def init(group: str, topic: str | None, package: str, folder: Path) -> None:
     try:
         written = Starter(group, topic or group, package).write(folder)
     except (ValueError, NotEmpty) as error:
-        raise click.ClickException(str(error)) from error
+        raise Refused(error) from error
+    if not output.text:
+        output.rows({"path": path} for path in written)
     for path in written:
-        print_line(f"  {path}")
+        output.note(f"  {path}")
     if folder != Path():
-        print_line(f"\ncd {folder}")
-    print_line(
+        output.note(f"\ncd {folder}")
+    output.note(
         f"\nsharequeue up                         start Postgres, Kafka and the service on this machine\n"
         f"python -m {package}.samples 100         make the topics and 100 sample records\n"
         "sharequeue up --ui                    start Dagster: its sensor launches a run within half a minute\n"

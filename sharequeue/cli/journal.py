@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
-from pathlib import Path
 
 import click
 
-from sharequeue.cli.output import home_option, output_option, print_line, print_rows
+from sharequeue.cli.options import (
+    GroupsNamed,
+    execute_option,
+    group_option,
+    groups_option,
+    parse_share_partition,
+    settings_options,
+)
+from sharequeue.cli.output import Output, answers, moment, nested, number, text
 from sharequeue.database import Database
 from sharequeue.errors import UnknownTopicOrPartition
-from sharequeue.groups.known import require_group
 from sharequeue.settings import Settings
+from sharequeue.state import State
 from sharequeue.state.journal import RETENTION, UPDATES_PER_SNAPSHOT, Journal
 from sharequeue.values import SharePartition
 
@@ -23,57 +29,52 @@ def journal() -> None:
 
 
 @journal.command()
-@home_option
-@output_option
-@click.argument("group")
-@click.argument("topic")
-@click.argument("partition", type=int)
+@settings_options
+@answers(number("CHANGE"), moment("AT"), text("KIND"), nested("VALUES", cut=True))
+@group_option
+@click.option("--topic", required=True, help="The share-partition, as topic:0.")
 @click.option("--after", type=int, default=0, help="Only what came after this change.")
 @click.option("--limit", type=int, default=100, show_default=True, help="At most so many changes.")
-def changes(
-    home: Path | None, output: str, group: str, topic: str, partition: int, after: int, limit: int
-) -> None:
-    """Show what happened to PARTITION of TOPIC in GROUP, oldest first."""
-    at = SharePartition(group, topic, partition)
-    with Database.open(Settings.load(home)) as database:
+def changes(settings: Settings, output: Output, group: str, topic: str, after: int, limit: int) -> None:
+    """Show what happened to a share-partition, oldest first."""
+    at = SharePartition(group, *parse_share_partition(topic))
+    with Database.open(settings) as database:
         reader = Journal(database)
         found = reader.changes(at, after, limit)
         if not found and not reader.snapshots(at):
-            raise UnknownTopicOrPartition(f"Group {group} has no share-partition {topic}-{partition}.")
-    rows = [
-        {
-            "change": change.journal_id,
-            "at": change.at,
-            "kind": change.kind,
-            "values": change.values if output == "json" else json.dumps(change.values),
-        }
-        for change in found
-    ]
-    print_rows(("CHANGE", "AT", "KIND", "VALUES"), rows, output)
+            raise UnknownTopicOrPartition(f"Group {group} has no share-partition {at}.")
+        now = State(database).now()
+    output.rows(
+        (
+            {"change": change.journal_id, "at": change.at, "kind": change.kind, "values": change.values}
+            for change in found
+        ),
+        now=now,
+    )
 
 
 @journal.command()
-@home_option
-@output_option
-@click.argument("group")
-def days(home: Path | None, output: str, group: str) -> None:
-    """Show what GROUP's share-partitions did, day by day (UTC), also where the journal itself is gone."""
-    with Database.open(Settings.load(home)) as database:
-        require_group(database, group)
-        found = Journal(database).days(group)
-    columns = (
-        "DAY",
-        "TOPIC",
-        "PARTITION",
-        "ENTERED",
-        "ACCEPTED-FIRST",
-        "LEASES",
-        "LOST-RECORDS",
-        "SPSO",
-        "SPEO",
-    )
-    rows = [
+@settings_options
+@answers(
+    text("GROUP"),
+    text("DAY"),
+    text("TOPIC"),
+    number("PARTITION"),
+    number("ENTERED"),
+    number("ACCEPTED-FIRST"),
+    number("LEASES"),
+    number("LOST-RECORDS", wide=True),
+    number("SPSO"),
+    number("SPEO"),
+)
+@groups_option()
+def days(settings: Settings, output: Output, named: GroupsNamed) -> None:
+    """Show what share-partitions did, day by day (UTC), also where the journal itself is gone."""
+    with Database.open(settings) as database:
+        found = [(group, day) for group in named.of(database) for day in Journal(database).days(group)]
+    output.rows(
         {
+            "group": group,
             "day": day.day,
             "topic": day.topic,
             "partition": day.partition,
@@ -84,34 +85,32 @@ def days(home: Path | None, output: str, group: str) -> None:
             "spso": day.spso,
             "speo": day.speo,
         }
-        for day in found
-    ]
-    print_rows(columns, rows, output)
+        for group, day in found
+    )
 
 
 @journal.command()
-@home_option
-@output_option
-@click.option("--group", help="Only this group.")
-def verify(home: Path | None, output: str, group: str | None) -> None:
+@settings_options
+@answers(text("DIFFERENCE"))
+@groups_option(default_all=True)
+def verify(settings: Settings, output: Output, named: GroupsNamed) -> None:
     """Replay every share-partition from its latest snapshot; exit code 1 where that is not the present state."""
-    with Database.open(Settings.load(home)) as database:
-        if group is not None:
-            require_group(database, group)
-        differences = Journal(database).verify(group)
-    if output == "json":
-        click.echo(json.dumps(differences, indent=2))
-    else:
-        for difference in differences:
-            print_line(difference)
-        if not differences:
-            print_line("replay gives the present state")
+    with Database.open(settings) as database:
+        reader = Journal(database)
+        chosen: list[str | None] = [None] if named.every else list(named.of(database))
+        differences = [each for group in chosen for each in reader.verify(group)]
+    if not output.text:
+        output.rows({"difference": each} for each in differences)
+    for each in differences:
+        output.note(each)
     if differences:
         raise click.exceptions.Exit(1)
+    output.note("replay gives the present state")
 
 
 @journal.command()
-@home_option
+@settings_options
+@answers(text("ACT"), text("DAY"), number("SNAPSHOTS"), text("REASON", cut=True))
 @click.option(
     "--retention-days",
     type=click.FloatRange(min=0, min_open=True),
@@ -126,16 +125,22 @@ def verify(home: Path | None, output: str, group: str | None) -> None:
     show_default=True,
     help="Changes after which a share-partition gets a snapshot.",
 )
-def keep(home: Path | None, retention_days: float, updates: int) -> None:
+@execute_option
+def keep(settings: Settings, output: Output, retention_days: float, updates: int, execute: bool) -> None:
     """Do one round of what the coordinator does by itself: snapshots, partitions, rollups, dropping."""
-    with Database.open(Settings.load(home)) as database:
-        kept = Journal(database).keep(retention=timedelta(days=retention_days), updates_per_snapshot=updates)
-    print_line(f"snapshots taken: {kept.snapshots}")
-    for what, which in (("made", kept.made), ("rolled up", kept.rolled_up), ("dropped", kept.dropped)):
-        for day in which:
-            print_line(f"{what} {day}")
+    retention = timedelta(days=retention_days)
+    with Database.open(settings) as database:
+        if not execute:
+            before = (State(database).now() - retention).date()
+            output.rows([{"act": "would drop days before", "day": before}], ("ACT", "DAY"))
+            return
+        kept = Journal(database).keep(retention=retention, updates_per_snapshot=updates)
+    rows: list[dict[str, object]] = [{"act": "took snapshots", "snapshots": kept.snapshots}]
+    for act, which in (("made", kept.made), ("rolled up", kept.rolled_up), ("dropped", kept.dropped)):
+        rows += [{"act": act, "day": day} for day in which]
     if kept.waiting:
-        print_line(f"waiting: {kept.waiting}")
+        rows.append({"act": "waits", "reason": kept.waiting})
+    output.rows(rows)
 
 
 COMMANDS = (journal,)

@@ -6,16 +6,17 @@ Nothing changes without `--execute`; both are refused while the group has member
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from sharequeue.cli.output import home_option, output_option, print_rows, print_to_stderr
+from sharequeue.cli.options import execute_option, group_option, parse_topics, settings_options
+from sharequeue.cli.output import Output, answers, number, text
 from sharequeue.database import Database
-from sharequeue.errors import GroupIdNotFound, InvalidRequest, UnknownTopicOrPartition
+from sharequeue.errors import GroupIdNotFound, UnknownTopicOrPartition
 from sharequeue.groups.config_keys import reset_duration
 from sharequeue.groups.known import require_group
 from sharequeue.kafka.offset_resets import OffsetResets, Start, of_file
@@ -29,29 +30,17 @@ def offsets() -> None:
     """Start offsets of a group: reset or delete them."""
 
 
-def parse_topics(given: Sequence[str]) -> dict[str, tuple[int, ...] | None]:
-    """Topics with their partitions, from `topic` or `topic:0,1`; None stands for all partitions."""
-    wanted: dict[str, tuple[int, ...] | None] = {}
-    for each in given:
-        topic, colon, numbers = each.partition(":")
-        try:
-            wanted[topic] = tuple(int(number) for number in numbers.split(",")) if colon else None
-        except ValueError:
-            raise click.UsageError(f"{each!r}: partitions are numbers, as in {topic}:0,1") from None
-    return wanted
-
-
-def execute_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--execute/--dry-run`; a dry run is the default."""
-    return click.option(
-        "--execute/--dry-run", default=False, help="Do it; without, only show what would be done."
-    )(command)
-
-
 @offsets.command()
-@home_option
-@output_option
-@click.option("--group", required=True, help="The share group.")
+@settings_options
+@answers(
+    text("GROUP"),
+    text("TOPIC"),
+    number("PARTITION"),
+    number("NEW-OFFSET"),
+    number("OLD-OFFSET"),
+    text("STATUS", cut=True),
+)
+@group_option
 @click.option("--create-group", is_flag=True, help="Make the group if there is none of this name.")
 @click.option("--topic", "topics", multiple=True, help="A topic, or topic:0,1 for some of its partitions.")
 @click.option("--all-topics", is_flag=True, help="Every topic that the group has offsets of.")
@@ -66,8 +55,8 @@ def execute_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--export", is_flag=True, help="Print topic,partition,offset lines for --from-file.")
 @execute_option
 def reset(
-    home: Path | None,
-    output: str,
+    settings: Settings,
+    output: Output,
     group: str,
     create_group: bool,
     topics: Sequence[str],
@@ -81,13 +70,16 @@ def reset(
     --from-file takes lines of topic,partition,offset, as `kafka-share-groups.sh --reset-offsets --to-current
     --dry-run --export` prints them of a share group of the broker.
     """
+    if export and not output.text:
+        raise click.UsageError(
+            "--export prints lines of topic,partition,offset; leave it out, or leave out -o"
+        )
     chosen = [name for name, value in ways.items() if value not in (None, False)]
     if len(chosen) != 1:
         raise click.UsageError("give exactly one --to-…, --by-… or --from-… option")
     (way,) = chosen
     if sum((bool(topics), all_topics)) != 1 and way not in ("from_file", "from_consumer_group"):
         raise click.UsageError("name topics with --topic, or take --all-topics")
-    settings = Settings.load(home)
     with Database.open(settings) as database, Topics(settings) as broker:
         State(database).administration.check_cluster(broker.cluster_id())
         if not create_group:
@@ -101,7 +93,7 @@ def reset(
                 raise UnknownTopicOrPartition(f"Group {group} has no offsets yet: name topics with --topic.")
         start = _start(OffsetResets(broker, wanted), way, ways[way], stored)
         for warning in start.warnings:
-            print_to_stderr(f"warning: {warning}")
+            output.warn(warning)
         rows = state.administration.reset_offsets(group, start.offsets, start.topic_ids, execute=execute)
     if export:
         for row in rows:
@@ -118,7 +110,7 @@ def reset(
         }
         for row in rows
     ]
-    print_rows(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET", "OLD-OFFSET", "STATUS"), shown, output)
+    output.rows(shown)
     if any(row.error for row in rows):
         raise click.exceptions.Exit(1)
 
@@ -160,15 +152,15 @@ def _moment(text: str) -> datetime:
 
 
 @offsets.command()
-@home_option
-@output_option
-@click.option("--group", required=True, help="The share group.")
+@settings_options
+@answers(text("TOPIC"), text("STATUS"))
+@group_option
 @click.option("--topic", "topics", multiple=True, required=True, help="A topic; may be repeated.")
 @execute_option
-def delete(home: Path | None, output: str, group: str, topics: Sequence[str], execute: bool) -> None:
+def delete(settings: Settings, output: Output, group: str, topics: Sequence[str], execute: bool) -> None:
     """Forget what --group has of the topics: a later subscription starts by the reset policy again."""
     rows: list[dict[str, object]] = []
-    with Database.open(Settings.load(home)) as database:
+    with Database.open(settings) as database:
         require_group(database, group)
         state = State(database)
         known = {each.topic for each in state.figures.describe(group)}
@@ -178,21 +170,9 @@ def delete(home: Path | None, output: str, group: str, topics: Sequence[str], ex
             rows.append(
                 {"topic": topic, "status": ("Successful" if execute else "dry run") if found else absent}
             )
-    print_rows(("TOPIC", "STATUS"), rows, output)
+    output.rows(rows)
     if any(str(row["status"]).startswith("Error") for row in rows):
         raise click.exceptions.Exit(1)
-
-
-def parse_offsets(text: str) -> list[tuple[int, int]]:
-    """Half-open ranges from `5,7-9`: single offsets, and runs with both ends inclusive."""
-    ranges = []
-    for each in text.split(","):
-        first, dash, last = each.strip().partition("-")
-        try:
-            ranges.append((int(first), int(last if dash else first) + 1))
-        except ValueError:
-            raise InvalidRequest(f"{each!r} is no offset and no run of offsets: write 5 or 7-9.") from None
-    return ranges
 
 
 COMMANDS = (offsets,)

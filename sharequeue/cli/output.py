@@ -1,87 +1,290 @@
-"""How a result is written: as a table for people, as JSON for programs; the same figures in both."""
+"""How a result is written: a table for people, JSON for programs, with the same columns in both.
+
+A command declares its columns once (`@answers(text("GROUP"), number("LAG"))`). The table's head, the keys of the
+JSON objects and the published schema (`--response-schema`) come from that declaration, so they cannot differ.
+Results go to stdout; progress does too in text, and to stderr where stdout carries JSON; warnings go to stderr.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime
-from pathlib import Path
-from typing import Any, TypeVar
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final
 
 import click
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
-__all__ = ["home_option", "output_option", "print_line", "print_rows", "print_to_stderr"]
+__all__ = [
+    "Column",
+    "Output",
+    "age",
+    "answers",
+    "flag",
+    "moment",
+    "nested",
+    "number",
+    "response_schema",
+    "text",
+]
 
-Wrapped = TypeVar("Wrapped", bound=Callable[..., Any])
-
-
-def output_option(wrapped: Wrapped) -> Wrapped:
-    """Add `-o text|json`."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        show_default=True,
-        help="How the result is written.",
-    )(wrapped)
-
-
-def home_option(wrapped: Wrapped) -> Wrapped:
-    """Add `--home`."""
-    return click.option(
-        "--home",
-        type=click.Path(path_type=Path, file_okay=False),
-        envvar="SHAREQUEUE_HOME",
-        show_envvar=True,
-        help="The data folder; .sharequeue in the working directory by default.",
-    )(wrapped)
+FORMATS: Final = ("text", "json", "jsonl")
+WIDTH: Final = 100
+"""Rows of usual names are no longer than this without `--verbose`."""
+_LEAST: Final = 16
+"""A text that is cut keeps so many characters."""
+_KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "text": {"type": ["string", "null"]},
+    "number": {"type": ["number", "null"]},
+    "flag": {"type": ["boolean", "null"]},
+    "moment": {"type": ["integer", "null"], "description": "milliseconds since 1970-01-01 UTC"},
+    "age": {"type": ["number", "null"], "description": "seconds"},
+    "nested": {},
+}
 
 
-def print_line(line: str) -> None:
-    """Print a line of progress on stdout, at once."""
-    click.echo(line)
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a result. Without `--verbose`, text has no `wide` ones, and `cut` ones are shortened."""
+
+    name: str
+    kind: str = "text"
+    wide: bool = False
+    cut: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its name in JSON: START-OFFSET is start_offset."""
+        return re.sub(r"[^a-z0-9]+", "_", self.name.lower()).strip("_")
+
+    def plain(self, value: object) -> object:
+        """Return the value as JSON has it."""
+        if isinstance(value, timedelta):
+            return value.total_seconds()
+        if self.kind == "moment" and isinstance(value, datetime):
+            return round(value.timestamp() * 1000)
+        return value if value is None or self.kind in ("number", "flag", "age", "nested") else str(value)
+
+    def shown(self, value: object, now: datetime, *, exact: bool) -> str:
+        """Return the value as a person reads it; `-` where it is missing, as in Kafka's tools."""
+        if value is None:
+            return "-"
+        if isinstance(value, datetime):
+            return value.astimezone(UTC).isoformat(timespec="seconds") if exact else _ago(value, now)
+        if isinstance(value, timedelta):
+            return str(value) if exact else span(value)
+        if isinstance(value, dict | list):
+            return json.dumps(value, default=str)
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return str(value)
 
 
-def print_to_stderr(line: str) -> None:
-    """Print a line of progress on stderr, where stdout carries JSON."""
-    click.echo(line, err=True)
+def text(name: str, *, wide: bool = False, cut: bool = False) -> Column:
+    """A column of texts."""
+    return Column(name, "text", wide, cut)
 
 
-def print_rows(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], output: str) -> None:
-    """Print rows as a table with `columns` as its head, or as a JSON list of objects.
+def number(name: str, *, wide: bool = False) -> Column:
+    """A column of numbers."""
+    return Column(name, "number", wide)
 
-    A row's keys are the columns in lower case with underscores; missing values print as `-`, as Kafka's tools
-    do.
+
+def flag(name: str, *, wide: bool = False) -> Column:
+    """A column of yes or no."""
+    return Column(name, "flag", wide)
+
+
+def moment(name: str, *, wide: bool = False) -> Column:
+    """A column of times: "12 s ago" for people, milliseconds since 1970 for programs."""
+    return Column(name, "moment", wide)
+
+
+def age(name: str, *, wide: bool = False) -> Column:
+    """A column of durations: "3 min" for people, seconds for programs."""
+    return Column(name, "age", wide)
+
+
+def nested(name: str, *, wide: bool = False, cut: bool = False) -> Column:
+    """A column of what JSON can hold."""
+    return Column(name, "nested", wide, cut)
+
+
+def span(length: timedelta) -> str:
+    """Return a duration in its largest unit, such as `3 min`."""
+    seconds = abs(length.total_seconds())
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _ago(at: datetime, now: datetime) -> str:
+    away = at - now
+    if abs(away) > timedelta(days=7):
+        return at.astimezone(UTC).date().isoformat()
+    return f"in {span(away)}" if away > timedelta(0) else f"{span(away)} ago"
+
+
+class Output:
+    """Where a command writes its result. Made by `@answers`."""
+
+    def __init__(
+        self,
+        columns: Sequence[Column] = (),
+        *,
+        format: str = "text",
+        verbose: bool = False,
+        one: bool = False,
+    ) -> None:
+        self.columns = tuple(columns)
+        self.format = format
+        self.verbose = verbose
+        self.one = one
+
+    @property
+    def text(self) -> bool:
+        """Whether a person reads it."""
+        return self.format == "text"
+
+    def rows(
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        *tables: Sequence[str],
+        now: datetime | None = None,
+    ) -> None:
+        """Print rows: one table, or several of the same rows with the columns that are named; or JSON.
+
+        A row's keys are those of the columns. `now` is what times are compared with, the machine's clock by default.
+        """
+        rows = list(rows)
+        if self.text:
+            for names in tables or (tuple(each.name for each in self.columns),):
+                shown = [
+                    each for each in self.columns if each.name in names and (self.verbose or not each.wide)
+                ]
+                self._table(shown, rows, now or datetime.now(UTC))
+            return
+        plain = [{each.key: each.plain(row.get(each.key)) for each in self.columns} for row in rows]
+        if self.format == "jsonl":
+            for row in plain:
+                click.echo(json.dumps(row, default=_as_text))
+        elif self.one:
+            click.echo(json.dumps(plain[0], default=_as_text))
+        else:
+            click.echo(json.dumps(plain, default=_as_text, indent=2))
+
+    def one_row(self, row: Mapping[str, Any], said: str) -> None:
+        """Print a result that is one row: in words for people, as an object for programs."""
+        if self.text:
+            click.echo(said)
+        else:
+            self.rows([row])
+
+    def note(self, line: str) -> None:
+        """Print a line for people alone, beside the result."""
+        if self.text:
+            click.echo(line)
+
+    def say(self, line: str) -> None:
+        """Print a line of progress, at once."""
+        click.echo(line, err=not self.text)
+
+    @staticmethod
+    def warn(line: str) -> None:
+        """Print a warning on stderr."""
+        click.echo(f"warning: {line}", err=True)
+
+    def _table(self, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], now: datetime) -> None:
+        cells = [[each.shown(row.get(each.key), now, exact=self.verbose) for each in columns] for row in rows]
+        widths = [
+            max(len(each.name), *(len(line[index]) for line in cells), 0)
+            for index, each in enumerate(columns)
+        ]
+        over = sum(widths) + 2 * (len(widths) - 1) - WIDTH
+        for index in reversed(range(len(columns))):
+            if columns[index].cut and over > 0 and not self.verbose:
+                least = max(_LEAST, len(columns[index].name))
+                cut = min(over, max(widths[index] - least, 0))
+                widths[index], over = widths[index] - cut, over - cut
+        right = [any(isinstance(row.get(each.key), int) for row in rows) for each in columns]
+        lines = [[each.name for each in columns], ["─" * width for width in widths], *cells]
+        for line in lines:
+            padded = (
+                cell.rjust(width) if numeric else cell.ljust(width)
+                for cell, width, numeric in zip(map(_cut, line, widths), widths, right, strict=True)
+            )
+            click.echo("  ".join(padded).rstrip())
+
+
+def answers(*columns: Column, one: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add `-o`, `--verbose` and `--response-schema`; the command gets an `Output` as `output`.
+
+    With `one` the result is a single object, in JSON not in a list. Raises ValueError for two columns of one name.
     """
-    if output == "json":
-        click.echo(json.dumps([dict(row) for row in rows], default=_plain, indent=2))
-        return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        values = [row.get(_key(column)) for row in rows]
-        numeric = any(isinstance(value, int) for value in values)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(row.get(_key(column))) for column in columns))
-    console = Console()
-    if not console.is_terminal:
-        console.width = 240  # a pipe has no width; breaking lines there would hurt
-    console.print(table)
+    twice = [each.name for index, each in enumerate(columns) if each.key in {c.key for c in columns[:index]}]
+    if twice:
+        raise ValueError(f"two columns are called {twice[0]}")
+
+    def declare(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def called(*, output: str, verbose: bool, **given: Any) -> None:
+            command(output=Output(columns, format=output, verbose=verbose, one=one), **given)
+
+        for option in (
+            click.option(
+                "-o",
+                "--output",
+                type=click.Choice(FORMATS),
+                default="text",
+                show_default=True,
+                help="How the result is written.",
+            ),
+            click.option("--verbose", is_flag=True, help="All columns, whole texts and exact times."),
+            click.option(
+                "--response-schema",
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=functools.partial(_print_schema, columns, one),
+                help="Only print the JSON Schema of what `-o json` prints.",
+            ),
+        ):
+            called = option(called)
+        called.columns = columns  # type: ignore[attr-defined]  # read by the pages of the reference
+        return called
+
+    return declare
 
 
-def _key(column: str) -> str:
-    return column.lower().replace("-", "_")
+def response_schema(columns: Sequence[Column], title: str, *, one: bool = False) -> dict[str, Any]:
+    """Return the JSON Schema of a result. With `jsonl` each line is one of its `items`."""
+    row = {
+        "type": "object",
+        "properties": {each.key: dict(_KINDS[each.kind]) for each in columns},
+        "required": [each.key for each in columns],
+        "additionalProperties": False,
+    }
+    whole = row if one else {"type": "array", "items": row}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **whole}
 
 
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    return str(_plain(value)) if isinstance(value, date | datetime) else str(value)
+def _print_schema(
+    columns: Sequence[Column], one: bool, context: click.Context, parameter: click.Parameter, given: bool
+) -> None:
+    if given:
+        # Not the path as typed: `python -m sharequeue.cli` is the same command.
+        words = context.command_path.split()[1:]
+        schema = response_schema(columns, " ".join(("sharequeue", *words)), one=one)
+        click.echo(json.dumps(schema, indent=2))
+        context.exit()
 
 
-def _plain(value: object) -> object:
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _as_text(value: object) -> object:
     return value.isoformat() if isinstance(value, date | datetime) else str(value)

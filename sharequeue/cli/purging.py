@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 import click
 
-from sharequeue.cli.offsets import execute_option
-from sharequeue.cli.output import home_option, output_option, print_line, print_rows, print_to_stderr
+from sharequeue.cli.options import execute_option, settings_options
+from sharequeue.cli.output import Output, answers, moment, number, text
 from sharequeue.database import Database
 from sharequeue.redrive.purging import Copies, Purge, PurgedPartition
 from sharequeue.settings import Settings
@@ -27,14 +26,23 @@ def _before(context: click.Context, parameter: click.Parameter, given: Sequence[
         raise click.BadParameter(f"{' '.join(given)!r}: expected PARTITION:OFFSET, as in 0:1200") from error
 
 
+_answers = answers(
+    number("PARTITION"),
+    number("FROM"),
+    number("BEFORE"),
+    number("LETTERS"),
+    number("NOT-PUT-BACK"),
+    moment("NEWEST"),
+    text("GROUPS", cut=True),
+)
 _foreign_option = click.option(
     "--foreign", is_flag=True, help="Delete records among them that are no dead letters, too."
 )
 
 
 @click.command()
-@home_option
-@output_option
+@settings_options
+@_answers
 @click.option(
     "--before",
     multiple=True,
@@ -47,8 +55,8 @@ _foreign_option = click.option(
 @execute_option
 @click.argument("topic")
 def purge(
-    home: Path | None,
-    output: str,
+    settings: Settings,
+    output: Output,
     before: dict[int, int],
     until: datetime | None,
     foreign: bool,
@@ -62,7 +70,6 @@ def purge(
     """
     if bool(before) == (until is not None):
         raise click.UsageError("give --before or --until, one of them")
-    settings = Settings.load(home)
     with Database.open(settings) as database:
         work = Purge(settings, database, topic)
         wanted = before if until is None else work.before_time(until.replace(tzinfo=UTC))
@@ -70,13 +77,12 @@ def purge(
         if execute:
             work.run(plans)
     _print_plans(plans, output)
-    if output == "text":
-        print_line("deleted" if execute else "a dry run: nothing was deleted; --execute deletes")
+    output.note("deleted" if execute else "a dry run: nothing was deleted; --execute deletes")
 
 
 @click.command()
-@home_option
-@output_option
+@settings_options
+@_answers
 @_foreign_option
 @execute_option
 @click.argument("topic")
@@ -84,8 +90,8 @@ def purge(
 @click.argument("partition", type=click.IntRange(0))
 @click.argument("offset", type=click.IntRange(0))
 def forget(
-    home: Path | None,
-    output: str,
+    settings: Settings,
+    output: Output,
     foreign: bool,
     execute: bool,
     topic: str,
@@ -99,7 +105,6 @@ def forget(
     Without --execute it only shows what that would be. Letters of the record that are written later are not deleted.
     Refused is a record that can have no letter there: an unknown source topic or partition, an offset past its end.
     """
-    settings = Settings.load(home)
     with Database.open(settings) as database:
         work = Purge(settings, database, topic)
         copies = work.copies_of(source_topic, partition, offset)
@@ -111,25 +116,24 @@ def forget(
             work.run(plans)
     _print_plans(plans, output)
     said = _said(copies, f"{source_topic}-{partition} offset {offset}", topic, execute)
-    (print_line if output == "text" else print_to_stderr)(said)
+    output.say(said)
     for line in _left(copies, source_topic, partition, offset):
-        print_to_stderr(f"left: {line}")
+        click.echo(f"left: {line}", err=True)
 
 
-def _print_plans(plans: Sequence[PurgedPartition], output: str) -> None:
-    rows = [
+def _print_plans(plans: Sequence[PurgedPartition], output: Output) -> None:
+    output.rows(
         {
             "partition": plan.partition,
             "from": plan.log_start,
             "before": plan.before,
             "letters": plan.letters,
             "not_put_back": plan.not_put_back,
-            "newest": plan.newest and plan.newest.isoformat(timespec="seconds"),
+            "newest": plan.newest,
             "groups": ", ".join(f"{group} ({count})" for group, count in sorted(plan.groups.items())),
         }
         for plan in plans
-    ]
-    print_rows(("PARTITION", "FROM", "BEFORE", "LETTERS", "NOT-PUT-BACK", "NEWEST", "GROUPS"), rows, output)
+    )
 
 
 def _said(copies: Copies, record: str, topic: str, execute: bool) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from sharequeue.cli.output import home_option, output_option, print_line
+from sharequeue.cli.failures import Refused
+from sharequeue.cli.options import execute_option, settings_options
+from sharequeue.cli.output import Output, answers, flag, nested, number, text
 from sharequeue.cli.run import load_job
 from sharequeue.settings import Settings
 
@@ -20,8 +20,27 @@ T = TypeVar("T")
 
 
 @click.command()
-@home_option
-@output_option
+@settings_options
+@answers(
+    text("GROUP"),
+    text("SINK"),
+    text("NAME"),
+    text("SELECTION"),
+    flag("DRY-RUN"),
+    text("PATH"),
+    number("RECORDS"),
+    number("ACCEPTED"),
+    number("ACCEPTED-ROWS"),
+    number("RELEASED"),
+    number("REJECTED"),
+    number("DROPPED"),
+    number("DEAD-LETTERS"),
+    nested("MISSING"),
+    number("SCANNED"),
+    number("SECONDS"),
+    nested("PARTITIONS"),
+    one=True,
+)
 @click.option("--day", help="Records with timestamps of this day, such as 2013-01-01.")
 @click.option("--timezone", default="UTC", show_default=True, help="The time zone of the day.")
 @click.option("--since", help="Records with timestamps from then on (ISO 8601; UTC without a zone).")
@@ -49,8 +68,8 @@ T = TypeVar("T")
 @click.option("--dry-run", is_flag=True, help="Only find the records: how many there are, and where.")
 @click.argument("job", metavar="MODULE:JOB")
 def replay(
-    home: Path | None,
-    output: str,
+    settings: Settings,
+    output: Output,
     day: str | None,
     timezone: str,
     since: str | None,
@@ -90,25 +109,36 @@ def replay(
         raise click.UsageError(
             "name what to replay: --day, --since and --until, --offsets, --lease, or --member"
         )
-    settings = Settings.load(home)
     try:
         # What the user's code prints is no figure.
-        with nullcontext() if output == "text" else redirect_stdout(sys.stderr):
+        with nullcontext() if output.text else redirect_stdout(sys.stderr):
             report = load_job(job).replay(settings, **given, allow_missing=allow_missing, dry_run=dry_run)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     except (ColumnChanged, HandlerError, OutputNotShared, SparkNotReady) as error:
-        raise click.ClickException(f"{type(error).__name__}: {error}") from error
-    print_line(str(report) if output == "text" else json.dumps(report.plain()))
+        raise Refused(error) from error
+    output.one_row(report.plain(), str(report))
 
 
 @click.command()
-@home_option
-@output_option
-@click.option("--execute", is_flag=True, help="Publish; without it the command only says what would change.")
+@settings_options
+@answers(
+    text("GROUP"),
+    text("SINK"),
+    text("NAME"),
+    number("RECORDS"),
+    number("HIDDEN-ROWS"),
+    number("ADDED-ROWS"),
+    number("FOLDERS"),
+    nested("SUMMARIES"),
+    text("WHERE"),
+    flag("PUBLISHED"),
+    one=True,
+)
+@execute_option
 @click.argument("job", metavar="MODULE:JOB")
 @click.argument("name")
-def publish(home: Path | None, output: str, execute: bool, job: str, name: str) -> None:
+def publish(settings: Settings, output: Output, execute: bool, job: str, name: str) -> None:
     """Put the replay NAME into the live output of a pipeline, in the place of the rows of the same records.
 
     A reader finds each record once, before and after: files move in one commit of the manifest, rows of a Postgres
@@ -118,9 +148,8 @@ def publish(home: Path | None, output: str, execute: bool, job: str, name: str) 
     from sharequeue.spark.output.compaction import CompactionFailed
     from sharequeue.spark.output.parquet import ColumnChanged
 
-    settings = Settings.load(home)
     try:
-        with nullcontext() if output == "text" else redirect_stdout(sys.stderr):
+        with nullcontext() if output.text else redirect_stdout(sys.stderr):
             report = load_job(job).publish(name, settings, execute=execute)
     except (
         ColumnChanged,
@@ -130,8 +159,8 @@ def publish(home: Path | None, output: str, execute: bool, job: str, name: str) 
         SinkRefused,
         SparkNotReady,
     ) as error:
-        raise click.ClickException(f"{type(error).__name__}: {error}") from error
-    print_line(str(report) if output == "text" else json.dumps(asdict(report)))
+        raise Refused(error) from error
+    output.one_row(asdict(report), str(report))
 
 
 def _read(option: str, parse: Callable[[], T]) -> T:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from sharequeue.cli.output import home_option, print_line
+from sharequeue.cli.options import group_option, settings_options
+from sharequeue.cli.output import Output, answers, text
 from sharequeue.database import Database
 from sharequeue.groups.known import require_group
 from sharequeue.reporting.files import replace_text, write_page
@@ -17,10 +18,12 @@ from sharequeue.state.reports import Reports
 
 
 @click.command()
-@home_option
-@click.argument("group")
+@settings_options
+@answers(text("GROUP"), text("PATH"), one=True)
+@group_option
 @click.option(
-    "--output",
+    "--file",
+    "path",
     type=click.Path(path_type=Path, dir_okay=False),
     help="The file to write; `<output>/reports/<group>/<day>.html` by default, and `-` is stdout.",
 )
@@ -29,24 +32,26 @@ from sharequeue.state.reports import Reports
     default=False,
     help="Add the present figures to the history first, from which lag and throughput are drawn.",
 )
-def report(home: Path | None, group: str, output: Path | None, record: bool) -> None:
-    """Write a page on GROUP: lag, throughput, delivery counts, what is in flight, dead letters, stuck leases.
+def report(settings: Settings, output: Output, group: str, path: Path | None, record: bool) -> None:
+    """Write a page on a group: lag, throughput, delivery counts, what is in flight, dead letters, stuck leases.
 
     The page is one HTML file that needs nothing else. Its path is printed.
     """
-    settings = Settings.load(home)
+    if str(path) == "-" and not output.text:
+        raise click.UsageError("--file - prints the page itself: leave out -o, or name a file")
     with Database.open(settings) as database:
         require_group(database, group)
         if record:
             Reports(database).record(group)
         found = read_report(database, group)
-    if output is None:
-        print_line(str(write_page(settings, found)))
-    elif str(output) == "-":
+    if str(path) == "-":
         click.echo(page(found), nl=False)
+        return
+    if path is None:
+        path = write_page(settings, found)
     else:
-        replace_text(output, page(found))
-        print_line(str(output))
+        replace_text(path, page(found))
+    output.one_row({"group": group, "path": path}, str(path))
 
 
 COMMANDS = (report,)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict
@@ -12,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sharequeue.cli.output import home_option, output_option, print_line
+from sharequeue.cli.failures import Refused
+from sharequeue.cli.options import settings_options
+from sharequeue.cli.output import Output, answers, flag, nested, number, text
 from sharequeue.database import Database
 from sharequeue.names import nearest
 from sharequeue.settings import Settings
@@ -23,13 +24,43 @@ if TYPE_CHECKING:
 
 TRIED = 100
 """Records that `--dry-run` reads by default."""
+NO_SUCH_JOB = "NO_SUCH_JOB"
 WORK_LEFT = 3
 """The exit code of a run that has done its part, and has left records to a later one."""
 
 
 @click.command()
-@home_option
-@output_option
+@settings_options
+@answers(
+    text("GROUP"),
+    *map(
+        number,
+        (
+            "LEASED",
+            "ACCEPTED",
+            "RELEASED",
+            "REJECTED",
+            "GAPS",
+            "EXHAUSTED",
+            "DROPPED",
+            "LOST",
+            "UNACKNOWLEDGED",
+        ),
+    ),
+    number("LAG"),
+    flag("DRAINED"),
+    number("SECONDS"),
+    text("REMARK"),
+    nested("LEFT-OUT"),
+    nested("NOT-ASSIGNED"),
+    nested("DEAD-LETTERS"),
+    nested("ROUNDS"),
+    number("LEFT"),
+    number("RECORDS"),
+    nested("OUTCOMES"),
+    nested("ERRORS"),
+    one=True,
+)
 @click.option(
     "--max-rounds",
     type=click.IntRange(1),
@@ -64,8 +95,8 @@ WORK_LEFT = 3
 @click.pass_context
 def run(
     context: click.Context,
-    home: Path | None,
-    output: str,
+    settings: Settings,
+    output: Output,
     max_rounds: int | None,
     max_records: int | None,
     max_bytes: int | None,
@@ -98,10 +129,9 @@ def run(
 
     if records is not None and not dry_run:
         raise click.UsageError("--records says how many records `--dry-run` tries; a run has --max-records")
-    settings = Settings.load(home)
     try:
         # What the user's code prints is no figure.
-        with nullcontext() if output == "text" else redirect_stdout(sys.stderr):
+        with nullcontext() if output.text else redirect_stdout(sys.stderr):
             found = load_job(job)
             if not dry_run:
                 report = found.run(
@@ -124,12 +154,12 @@ def run(
         SinkTaken,
         SparkNotReady,
     ) as error:
-        raise click.ClickException(f"{type(error).__name__}: {error}") from error
+        raise Refused(error) from error
     if dry_run:
-        print_line(str(trial) if output == "text" else json.dumps(asdict(trial)))
+        output.one_row(asdict(trial), str(trial))
         return
     left = _left(settings, found, report)
-    print_line(str(report) if output == "text" else json.dumps({**_plain(report), "left": left}))
+    output.one_row({**_plain(report), "left": left}, str(report))
     if left or not (report.drained or report.rounds):  # who was assigned nothing does not know what is left
         context.exit(WORK_LEFT)
 
@@ -146,7 +176,7 @@ def _left(settings: Settings, job: Pipeline, report: RunReport) -> int:
 
 
 def load_job(named: str) -> Pipeline:
-    """Import MODULE:JOB. Raises ClickException where there is none, BadParameter for another form."""
+    """Import MODULE:JOB. Raises Refused where there is none, BadParameter for another form."""
     from sharequeue.spark import Pipeline
 
     name, _, attribute = named.partition(":")
@@ -160,21 +190,23 @@ def load_job(named: str) -> Pipeline:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise click.ClickException(
-                f"there is no module {error.name}, neither in {Path.cwd()} nor among what is installed"
+            raise Refused(
+                f"there is no module {error.name}, neither in {Path.cwd()} nor among what is installed",
+                NO_SUCH_JOB,
             ) from error
-        raise click.ClickException(f"module {name} cannot be imported: {error}") from error
+        raise Refused(f"module {name} cannot be imported: {error}", NO_SUCH_JOB) from error
     found = getattr(module, attribute, None)
     if isinstance(found, Pipeline):
         return found
     jobs = [each for each, value in vars(module).items() if isinstance(value, Pipeline)]
     if found is None:
-        raise click.ClickException(
-            f"module {name} has no job {attribute}. {nearest(attribute, jobs, 'jobs')}"
+        raise Refused(
+            f"module {name} has no job {attribute}. {nearest(attribute, jobs, 'jobs')}", NO_SUCH_JOB
         )
-    raise click.ClickException(
+    raise Refused(
         f"{named} is no job, but of type {type(found).__name__}: make one with `@sharequeue.spark.pipeline(…)`. "
-        f"{nearest(attribute, jobs, 'jobs')}"
+        f"{nearest(attribute, jobs, 'jobs')}",
+        NO_SUCH_JOB,
     )
 
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import click
 
-from sharequeue.cli.output import home_option, output_option, print_line
+from sharequeue.cli.failures import Refused
+from sharequeue.cli.options import GroupsNamed, groups_option, settings_options
+from sharequeue.cli.output import Output, answers, text
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate as apply_migrations
 from sharequeue.database.schema_dump import DumpFailed, print_schema
-from sharequeue.groups.known import require_group
 from sharequeue.settings import Settings
 from sharequeue.state import State
 
 
 @click.command()
-@home_option
-@output_option
+@settings_options
+@answers(text("FILE"), text("STATUS"))
 @click.option("--dry-run", is_flag=True, help="Only show what would be applied.")
 @click.option(
     "--roles", is_flag=True, help="Make the missing roles, hand the schema to the owner, grant the rest."
@@ -29,52 +27,51 @@ from sharequeue.state import State
     is_flag=True,
     help="Only print the schema as it is now: tables whole, functions and views as signatures.",
 )
-def migrate(home: Path | None, output: str, dry_run: bool, roles: bool, show: bool) -> None:
+def migrate(settings: Settings, output: Output, dry_run: bool, roles: bool, show: bool) -> None:
     """Bring the database's schema up to date, in one transaction; several at once are harmless.
 
     With --roles once, and again after a change of their names (SHAREQUEUE_DATABASE_OWNER_ROLE, _SERVICE_ROLE,
     _WORKER_ROLE, _READER_ROLE); roles that are there already are only granted to.
     """
-    settings = Settings.load(home)
+    if show and not output.text:
+        raise click.UsageError("--print-schema prints SQL: leave out -o")
     with Database.open(settings) as database:
         if show:
             try:
                 click.echo(print_schema(database), nl=False)
             except DumpFailed as error:
-                raise click.ClickException(str(error)) from error
+                raise Refused(error) from error
             return
         names = apply_migrations(database, dry_run=dry_run, roles=settings.roles if roles else None)
-    if output == "json":
-        click.echo(json.dumps(names, indent=2))
-        return
+    status = "would apply" if dry_run else "applied"
+    if not output.text:
+        output.rows({"file": name, "status": status} for name in names)
     for name in names:
-        print_line(f"{'would apply' if dry_run else 'applied'} {name}")
+        output.note(f"{status} {name}")
     if not names:
-        print_line("the schema is up to date")
+        output.note("the schema is up to date")
     if roles:
         for purpose, name in settings.roles._asdict().items():
-            print_line(f"{'would grant' if dry_run else 'granted'} {purpose} to {name}")
+            output.note(f"{'would grant' if dry_run else 'granted'} {purpose} to {name}")
 
 
 @click.command()
-@home_option
-@output_option
-@click.option("--group", help="Only this group.")
-def verify(home: Path | None, output: str, group: str | None) -> None:
+@settings_options
+@answers(text("VIOLATION"))
+@groups_option(default_all=True)
+def verify(settings: Settings, output: Output, named: GroupsNamed) -> None:
     """Check every invariant of the state; exit code 1 when one is violated."""
-    with Database.open(Settings.load(home)) as database:
-        if group is not None:
-            require_group(database, group)
-        violations = State(database).figures.verify(group)
-    if output == "json":
-        click.echo(json.dumps(violations, indent=2))
-    else:
-        for violation in violations:
-            print_line(violation)
-        if not violations:
-            print_line("every invariant holds")
+    with Database.open(settings) as database:
+        figures = State(database).figures
+        chosen: list[str | None] = [None] if named.every else list(named.of(database))
+        violations = [each for group in chosen for each in figures.verify(group)]
+    if not output.text:
+        output.rows({"violation": each} for each in violations)
+    for violation in violations:
+        output.note(violation)
     if violations:
         raise click.exceptions.Exit(1)
+    output.note("every invariant holds")
 
 
 COMMANDS = (migrate, verify)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from sharequeue.cli.output import home_option, output_option, print_line, print_rows, print_to_stderr
+from sharequeue.cli.options import execute_option, home_option
+from sharequeue.cli.output import Output, answers, number, text
 from sharequeue.local import dagster_ui, stack
 from sharequeue.local.home import Home
 from sharequeue.local.preflight import StackError
@@ -18,82 +18,96 @@ from sharequeue.settings import Settings
 
 @click.command()
 @home_option
-@output_option
+@answers(
+    text("HOME"),
+    text("BOOTSTRAP-SERVERS"),
+    text("SERVICE-URL"),
+    text("JARS"),
+    text("CREATED-AT"),
+    text("DAGSTER"),
+    one=True,
+)
 @click.option("--ui", is_flag=True, help="Start Dagster's webserver and daemon too, and print the URL.")
 @click.option("--no-service", is_flag=True, help="Leave the coordinator service out.")
-def up(home: Path | None, output: str, ui: bool, no_service: bool) -> None:
+def up(home: Path | None, output: Output, ui: bool, no_service: bool) -> None:
     """Start Postgres, Kafka and the coordinator service, as far as they do not run.
 
     What an environment variable points to (SHAREQUEUE_DATABASE_URL, SHAREQUEUE_BOOTSTRAP_SERVERS,
     SHAREQUEUE_SERVICE_URL) is used and not started. Harmless when everything runs.
     """
-    progress = print_line if output == "text" else print_to_stderr
-    info = stack.up(home, progress, service=not no_service)
-    found = {
-        name: value
-        for name, value in asdict(info).items()
-        if not name.endswith(("database_url", "dagster_url"))
-    }
+    info = stack.up(home, output.say, service=not no_service)
+    found = asdict(info)  # the addresses with passwords are no columns
     if ui:
-        found["dagster"] = dagster_ui.start(Settings.load(info.home), progress)
-        progress(f"dagster      {found['dagster']}")
-    if output == "json":
-        click.echo(json.dumps(found, default=str, indent=2))
+        found["dagster"] = dagster_ui.start(Settings.load(info.home), output.say)
+        output.say(f"dagster      {found['dagster']}")
+    if not output.text:
+        output.rows([found])
 
 
 @click.command()
 @home_option
-def down(home: Path | None) -> None:
+@answers(text("NAME"), text("STATE"))
+def down(home: Path | None, output: Output) -> None:
     """Stop the embedded stack. The data stay; nobody else's process is touched."""
-    if not stack.down(home, print_line):
-        print_line("nothing was running")
+    stopped = stack.down(home, output.say)
+    if not output.text:
+        output.rows({"name": name, "state": "stopped"} for name in stopped)
+    if not stopped:
+        output.note("nothing was running")
 
 
 @click.command()
 @home_option
-@output_option
-def status(home: Path | None, output: str) -> None:
+@answers(text("NAME"), text("STATE"), number("PID"), text("ADDRESS"), text("LOG", wide=True))
+def status(home: Path | None, output: Output) -> None:
     """Show for each component whether it runs, and where. Exit code 1 when one has died."""
     found = stack.status(home)
-    if output == "text":
-        print_line(f"data folder  {Settings.load(home).home}")
-    print_rows(("NAME", "STATE", "PID", "ADDRESS", "LOG"), [asdict(each) for each in found], output)
-    if any(each.state == "died" for each in found):
-        raise StackError("A component has died. Its log has the reason; `sharequeue up` starts it again.")
+    output.note(f"data folder  {Settings.load(home).home}")
+    output.rows(asdict(each) for each in found)
+    died = [each for each in found if each.state == "died"]
+    if died:
+        logs = ", ".join(str(each.log) for each in died)
+        raise StackError(
+            f"A component has died. Its log has the reason ({logs}); `sharequeue up` starts it again."
+        )
 
 
 @click.command()
 @home_option
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
-def reset(home: Path | None, yes: bool, dry_run: bool) -> None:
+@answers(text("PATH"), text("STATUS"))
+@execute_option
+def reset(home: Path | None, output: Output, execute: bool) -> None:
     """Stop the embedded stack and remove its data: topics, state, history, outputs; not the jars."""
     data_folder = Home.at(Settings.load(home).home)
     owned = data_folder.owned() if data_folder.exists else []
+    done = stack.reset(home, output.say) if execute and owned else owned
+    if not output.text:
+        output.rows({"path": path, "status": "removed" if execute else "dry run"} for path in done)
+    listed = ", ".join(path.name for path in done)
     if not owned:
-        print_line(f"nothing to remove in {data_folder.path}")
-        return
-    listed = ", ".join(path.name for path in owned)
-    if dry_run:
-        print_line(f"would stop the stack and remove from {data_folder.path}: {listed}")
-        return
-    if not yes and not click.confirm(f"Stop the stack and remove from {data_folder.path}: {listed}?"):
-        raise click.ClickException("Nothing was removed.")
-    removed = stack.reset(home, print_line)
-    print_line(f"removed from {data_folder.path}: {', '.join(path.name for path in removed)}")
+        output.note(f"nothing to remove in {data_folder.path}")
+    elif execute:
+        output.note(f"removed from {data_folder.path}: {listed}")
+    else:
+        output.note(f"would stop the stack and remove from {data_folder.path}: {listed}")
+        output.note("a dry run: nothing was removed; --execute removes")
 
 
 @click.command()
 @home_option
-def env(home: Path | None) -> None:
+@answers(text("NAME"), text("VALUE"))
+def env(home: Path | None, output: Output) -> None:
     """Print what Dagster's own commands need, for a shell: `eval "$(sharequeue env)"`, then `dg list defs`.
 
     It has the password of Dagster's database in it.
     """
     settings = Settings.load(home)
     dagster_ui.prepare(Home.at(settings.home))
-    for name, value in dagster_ui.addresses(settings).items():
-        click.echo(f"export {name}={shlex.quote(value)}")
+    found = dagster_ui.addresses(settings)
+    if not output.text:
+        output.rows({"name": name, "value": value} for name, value in found.items())
+    for name, value in found.items():
+        output.note(f"export {name}={shlex.quote(value)}")
 
 
 COMMANDS = (up, down, status, reset, env)

@@ -7,16 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import click
 
-from sharequeue.cli.offsets import execute_option, parse_offsets, parse_topics
-from sharequeue.cli.output import home_option, output_option, print_line, print_rows
+from sharequeue.cli.options import (
+    GroupsNamed,
+    execute_option,
+    group_option,
+    groups_option,
+    parse_offsets,
+    parse_share_partition,
+    settings_options,
+)
+from sharequeue.cli.output import Output, age, answers, moment, number, text
 from sharequeue.database import Database
 from sharequeue.groups.config_keys import reset_duration
-from sharequeue.groups.known import require_group
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.state import State
@@ -30,48 +36,59 @@ def state() -> None:
 
 
 @state.command()
-@home_option
-@output_option
-@click.option("--group", required=True, help="The share group.")
-def leases(home: Path | None, output: str, group: str) -> None:
+@settings_options
+@answers(
+    text("GROUP"),
+    text("TOPIC"),
+    number("PARTITION"),
+    text("CONSUMER-ID", cut=True),
+    number("RECORDS"),
+    text("OFFSETS", cut=True),
+    number("DELIVERIES", wide=True),
+    moment("ACQUIRED-AT"),
+    moment("EXPIRES-AT"),
+)
+@groups_option()
+def leases(settings: Settings, output: Output, named: GroupsNamed) -> None:
     """Show who holds what, since when and until when; soonest to lapse first."""
-    with Database.open(Settings.load(home)) as database:
-        require_group(database, group)
-        held = State(database).figures.leases(group)
-    rows = [
-        {
-            "topic": row.topic,
-            "partition": row.partition,
-            "consumer_id": row.member_id,
-            "records": row.records,
-            "offsets": _shown(row.offsets),
-            "deliveries": row.highest_delivery_count,
-            "acquired_at": row.acquired_at,
-            "expires_at": row.expires_at,
-        }
-        for row in held
-    ]
-    columns = (
-        "TOPIC",
-        "PARTITION",
-        "CONSUMER-ID",
-        "RECORDS",
-        "OFFSETS",
-        "DELIVERIES",
-        "ACQUIRED-AT",
-        "EXPIRES-AT",
+    with Database.open(settings) as database:
+        held = State(database)
+        found = [(group, row) for group in named.of(database) for row in held.figures.leases(group)]
+        now = held.now()
+    output.rows(
+        (
+            {
+                "group": group,
+                "topic": row.topic,
+                "partition": row.partition,
+                "consumer_id": row.member_id,
+                "records": row.records,
+                "offsets": shown(row.offsets),
+                "deliveries": row.highest_delivery_count,
+                "acquired_at": row.acquired_at,
+                "expires_at": row.expires_at,
+            }
+            for group, row in found
+        ),
+        now=now,
     )
-    print_rows(columns, rows, output)
 
 
 def _forced(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        home_option,
-        output_option,
-        click.option("--group", required=True, help="The share group."),
-        click.option("--topic", required=True, help="The share-partition, as topic:0."),
-        click.option("--offsets", required=True, help="Offsets and runs of them, as 5,7-9."),
         execute_option,
+        click.option("--offsets", required=True, help="Offsets and runs of them, as 5,7-9."),
+        click.option("--topic", required=True, help="The share-partition, as topic:0."),
+        group_option,
+        answers(
+            text("OFFSETS"),
+            text("ACT"),
+            text("STATUS"),
+            number("DELIVERIES"),
+            text("CONSUMER-ID", cut=True),
+            text("REASON", cut=True),
+        ),
+        settings_options,
     ):
         command = option(command)
     return command
@@ -93,24 +110,19 @@ def dead_letter(**given: Any) -> None:
 
 def _force(
     act: Callable[..., list[ForcedRun]],
-    home: Path | None,
-    output: str,
+    settings: Settings,
+    output: Output,
     group: str,
     topic: str,
     offsets: str,
     execute: bool,
 ) -> None:
-    named = [(name, parts) for name, parts in parse_topics([topic]).items() if parts and len(parts) == 1]
-    if not named:
-        raise click.UsageError("name one share-partition, as --topic flights:0")
-    ((name, parts),) = named
-    assert parts is not None  # noqa: S101  (filtered above)
-    at = SharePartition(group, name, parts[0])
-    with Database.open(Settings.load(home)) as database:
+    at = SharePartition(group, *parse_share_partition(topic))
+    with Database.open(settings) as database:
         done = act(Administration(database), at, OffsetSet.of(*parse_offsets(offsets)), execute=execute)
-    rows = [
+    output.rows(
         {
-            "offsets": _shown(run.offsets),
+            "offsets": shown(run.offsets),
             "act": run.act,
             "status": "left as it is" if run.act in ("none", "refuse") else "done" if execute else "dry run",
             "deliveries": run.delivery_count,
@@ -118,66 +130,86 @@ def _force(
             "reason": run.reason,
         }
         for run in done
-    ]
-    print_rows(("OFFSETS", "ACT", "STATUS", "DELIVERIES", "CONSUMER-ID", "REASON"), rows, output)
+    )
     if any(run.act == "refuse" for run in done):
         raise click.exceptions.Exit(1)
 
 
 @state.command("extend-locks")
-@home_option
+@settings_options
+@answers(age("BY"), number("LOCKS"), one=True)
 @click.option("--by", "amount", required=True, help="How much longer: an ISO-8601 duration, as PT10M.")
 @execute_option
-def extend_locks(home: Path | None, amount: str, execute: bool) -> None:
+def extend_locks(settings: Settings, output: Output, amount: str, execute: bool) -> None:
     """Make every lock there is last longer: before or after an outage that the service could not see."""
     longer = reset_duration(f"by_duration:{amount}") or timedelta()
-    with Database.open(Settings.load(home)) as database:
+    with Database.open(settings) as database:
         if not execute:
-            print_line(f"would extend every lock by {longer}")
+            output.one_row({"by": longer}, f"would extend every lock by {longer}")
             return
-        print_line(f"extended {State(database).administration.extend_locks(longer)} locks by {longer}")
+        locks = State(database).administration.extend_locks(longer)
+        output.one_row({"by": longer, "locks": locks}, f"extended {locks} locks by {longer}")
 
 
 @state.command("raise-epochs")
-@home_option
+@settings_options
+@answers(number("SHARE-PARTITIONS"), text("STATUS"), one=True)
 @execute_option
-def raise_epochs(home: Path | None, execute: bool) -> None:
+def raise_epochs(settings: Settings, output: Output, execute: bool) -> None:
     """After a restore of the database from a backup: fence every holder from before, in every group."""
-    with Database.open(Settings.load(home)) as database:
+    with Database.open(settings) as database:
         held = State(database)
-        if not execute:
-            print_line(f"would raise the state epochs of {len(held.figures.describe())} share-partitions")
-            return
-        print_line(f"raised the state epochs of {held.administration.raise_state_epochs()} share-partitions")
+        count = held.administration.raise_state_epochs() if execute else len(held.figures.describe())
+    said = f"{'raised' if execute else 'would raise'} the state epochs of {count} share-partitions"
+    output.one_row({"share_partitions": count, "status": "done" if execute else "dry run"}, said)
 
 
 @state.command("remove-deleted-topics")
-@home_option
+@settings_options
+@answers(
+    text("GROUP"),
+    text("TOPIC"),
+    text("TOPIC-ID"),
+    number("SHARE-PARTITIONS"),
+    moment("GONE-SINCE"),
+    text("STATUS"),
+)
 @click.option(
     "--gone-for", default="PT15M", show_default=True, help="How long the topic must have been gone: ISO-8601."
 )
 @execute_option
-def remove_deleted_topics(home: Path | None, gone_for: str, execute: bool) -> None:
+def remove_deleted_topics(settings: Settings, output: Output, gone_for: str, execute: bool) -> None:
     """Remove what groups have of topics that are gone from the broker, now and for so long.
 
     The service asks the broker, and does the same by itself after `deleted.topics.retention.ms`.
     """
-    span = reset_duration(f"by_duration:{gone_for}") or timedelta()
-    with Database.open(Settings.load(home)) as database:
-        found = State(database).administration.remove_deleted_topics(span, execute=execute)
+    length = reset_duration(f"by_duration:{gone_for}") or timedelta()
+    with Database.open(settings) as database:
+        found = State(database).administration.remove_deleted_topics(length, execute=execute)
+    if not output.text:
+        output.rows(
+            {
+                "group": each.group_id,
+                "topic": each.topic,
+                "topic_id": each.topic_id,
+                "share_partitions": each.share_partitions,
+                "gone_since": each.gone_since,
+                "status": "removed" if execute else "dry run",
+            }
+            for each in found
+        )
     for each in found:
-        print_line(
+        output.note(
             f"{'removed' if execute else 'would remove'} {each.share_partitions} share-partitions of group "
             f"{each.group_id}: topic {each.topic} (id {each.topic_id}) is gone since {each.gone_since}"
         )
     if not found:
-        print_line(f"no topic has been gone from the broker for {span}")
+        output.note(f"no topic has been gone from the broker for {length}")
 
 
-def _shown(offsets: OffsetSet, most: int = 8) -> str:
-    runs = offsets.runs()
-    shown = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs[:most])
-    return shown + (f",… ({len(runs)} runs)" if len(runs) > most else "")
+def shown(offsets: OffsetSet) -> str:
+    """Return offsets as they are typed: `5,7-9`."""
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in offsets.runs())
 
 
 COMMANDS = (state,)

@@ -161,8 +161,8 @@ def _commands(group: ShareGroup, name: str) -> Mapping[str, Any]:
     topic = group.configs.get(DEAD_LETTER_TOPIC_CONFIG)
     commands = {
         ACCEPTED: f"sharequeue run {group.pipeline}",
-        SPSO_AND_LAG: f"sharequeue groups describe {group.group}",
-        DELIVERY_COUNTS: f"sharequeue groups describe {group.group}",
+        SPSO_AND_LAG: f"sharequeue groups describe --group {group.group}",
+        DELIVERY_COUNTS: f"sharequeue groups describe --group {group.group}",
         REPLAYED: f"sharequeue replay {group.pipeline} --day {group.backfill.start}"
         if group.backfill
         else "",

@@ -32,6 +32,11 @@ from sharequeue.service import metrics
 from tests.docs.pages import ROOT
 from tests.docs.reference_sql import functions, views
 
+SHARED = {
+    *("home", "database_url", "bootstrap_servers", "service_url"),
+    *("output", "verbose", "response_schema", "regex", "all_groups", "yes"),
+}
+"""Options that the page says once for all commands."""
 FOLDER = ROOT / "docs" / "reference"
 WRITE = "python -m tests.docs.reference"
 
@@ -137,15 +142,17 @@ def _option(parameter: click.Option) -> tuple[str, ...]:
 
 
 def commands() -> str:
-    """Return every command with its arguments and options; `--home`, `--output` and `--help` are said once."""
+    """Return every command with its arguments, options and columns; the options of all commands are said once."""
     parts = []
     for name, each in _leaves(command):
         arguments = " ".join(p.name.upper() for p in each.params if isinstance(p, click.Argument) and p.name)
         usage = f"sharequeue {name} {arguments}".rstrip()
         parts.append(f"### `{usage}`\n\n" + inspect.cleandoc(each.help or ""))
-        own = [p for p in each.params if isinstance(p, click.Option) and p.name not in ("home", "output")]
+        own = [p for p in each.params if isinstance(p, click.Option) and p.name not in SHARED]
         if own:
             parts.append(table(("option", "meaning"), map(_option, own)))
+        columns = ", ".join(f"`{column.name}`" for column in each.callback.columns)  # type: ignore[union-attr]
+        parts.append(f"Columns: {columns}.")
     return "\n\n".join(parts)
 
 

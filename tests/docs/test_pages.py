@@ -56,6 +56,7 @@ HERE = {
     "docs/howto/sinks.md",
     "docs/howto/test-your-pipeline.md",
     "docs/howto/upgrade.md",
+    "docs/reference/commands.md",
     "docs/tutorial/first-queue.md",
     "docs/tutorial/own-queue.md",  # test_own_queue.py
 }
@@ -134,6 +135,7 @@ def test_reports(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in reader.environment.items():
         monkeypatch.setenv(name, value)
     assert reader.reads("docs/howto/operate.md")
+    assert reader.reads("docs/reference/commands.md")
     (page,) = (reader.folder / "output" / "reports" / "flight-delays").iterdir()
     assert "5 acquired" in page.read_text()
 
@@ -277,7 +279,7 @@ def test_replay(
 
     figures = ("records", "hidden_rows", "added_rows", "published")
     assert [publish()[name] for name in figures] == [2, 2, 2, False]
-    assert [publish("--execute")[name] for name in figures] == [2, 2, 2, True]
+    assert [publish("--execute", "--yes")[name] for name in figures] == [2, 2, 2, True]
     assert orders.output(own, state=state).count() == 2
     found = {
         path.parent.name: json.loads(path.read_text())["records"]

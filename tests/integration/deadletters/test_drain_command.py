@@ -35,7 +35,7 @@ def test_by_hand(given_up: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "a dry run: nothing was written" in drain().stdout
     assert case.letters() == []
 
-    held = drain("--execute", "-o", "json")
+    held = drain("--execute", "--yes", "-o", "json")
     assert held.exit_code == 1
     rows = json.loads(held.stdout)
     assert [(row["written"], row["held"]) for row in rows] == [(0, 5), (0, 5)]
@@ -48,9 +48,9 @@ def test_by_hand(given_up: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         case.dead_letter_topic,
         errors_deadletterqueue_group_enable="true",
     )
-    written = drain("--execute", "-o", "json")
+    written = drain("--execute", "--yes", "-o", "json")
     assert written.exit_code == 0, written.output
     assert [(row["written"], row["held"]) for row in json.loads(written.stdout)] == [(5, 0), (5, 0)]
-    again = drain("--execute", "-o", "json")
+    again = drain("--execute", "--yes", "-o", "json")
     assert (again.exit_code, json.loads(again.stdout)) == (0, [])
     case.assert_each_exactly_once()

@@ -252,9 +252,9 @@ def test_the_command_takes_kafkas_options(
         ("Describe", "ALLOW"),
         ("Read", "ALLOW"),
     ]
-    dry = run.invoke(command, ["acls", "remove", *one, "--dry-run"])
+    dry = run.invoke(command, ["acls", "remove", *one])
     assert dry.output.startswith("would remove 2")
-    assert run.invoke(command, ["acls", "remove", *one]).output.startswith("removed 2")
+    assert run.invoke(command, ["acls", "remove", *one, "--execute"]).output.startswith("removed 2")
     assert json.loads(run.invoke(command, ["acls", "list", "-o", "json"]).output) == []
     assert run.invoke(command, ["acls", "remove"]).exit_code == 2
     closed = run.invoke(command, ["acls", "authorizer", "--allow-everyone-if-no-acl-found", "false"])

@@ -122,7 +122,7 @@ def test_describe_shows_kafkas_columns_and_figures(
     ensure_group(database, group)
     state.initialize(at, "an-id", 3, 1)
     state.observe(at, "an-id", 0, 13, 13)
-    text = sharequeue("groups", "describe", group, home=stack.home)
+    text = sharequeue("groups", "describe", "--group", group, home=stack.home)
     assert text.returncode == 0, text.stderr
     head, _, row = text.stdout.splitlines()[:3]
     assert head.split()[:5] == ["GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG"]
@@ -135,9 +135,19 @@ def test_describe_shows_kafkas_columns_and_figures(
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (("groups", "describe", "no-such-group"), 1, "Error: GROUP_ID_NOT_FOUND: There is no share group"),
+        (
+            ("groups", "describe", "--group", "no-such-group"),
+            1,
+            "Error: GROUP_ID_NOT_FOUND: There is no share",
+        ),
+        (
+            ("groups", "describe", "--group", "no-such-.*", "--regex"),
+            1,
+            "Error: GROUP_ID_NOT_FOUND: No share",
+        ),
         (("dlq", "list", "no-such-topic"), 1, "Error: UNKNOWN_TOPIC_OR_PARTITION: "),
-        (("groups", "describe"), 2, "Missing argument"),
+        (("groups", "describe"), 2, "Name a group with --group"),
+        (("groups", "describe", "--group", "(", "--regex"), 2, "is no regular expression"),
         (("no-such-command",), 2, "No such command"),
     ],
 )
@@ -152,30 +162,38 @@ def test_expected_errors_are_shown_without_a_traceback(
 
 
 def test_a_command_without_addresses_says_what_to_set(tmp_path: Path) -> None:
-    """No stack, no environment."""
+    """No stack, no environment: where it was looked for, in the order in which one wins over the other."""
     result = sharequeue("groups", "list", home=tmp_path)
     assert result.returncode == 1
+    assert result.stderr.startswith("Error: SettingMissing: ")
+    looked = ("--database-url", "the variable SHAREQUEUE_DATABASE_URL", str(tmp_path / "stack.json"))
+    assert sorted(looked, key=result.stderr.index) == list(looked)
     assert "set SHAREQUEUE_DATABASE_URL, or run `sharequeue up`" in result.stderr
 
 
-def test_a_database_that_is_gone_is_one_line(stack: StackInfo) -> None:
-    """A refused connection is no traceback."""
+def test_a_database_that_is_gone_is_said_with_what_to_look_at(stack: StackInfo) -> None:
+    """A refused connection is no traceback. A variable wins over the file, an option over the variable."""
     url = "postgresql://u:p@127.0.0.1:1/x"
     result = sharequeue("groups", "list", home=stack.home, SHAREQUEUE_DATABASE_URL=url)
     assert result.returncode == 1
-    assert result.stderr.startswith("Error: The database does not answer")
-    assert result.stderr.count("\n") == 1
+    first, second, *points = result.stderr.splitlines()
+    assert first.startswith("Error: DATABASE_NOT_AVAILABLE: The database does not answer")
+    assert second == "Make sure that"
+    assert all(point.startswith("  - ") for point in points)
+    given = ("--database-url", stack.database_url)
+    listed = sharequeue("groups", "list", *given, home=stack.home, SHAREQUEUE_DATABASE_URL=url)
+    assert listed.returncode == 0, listed.stderr
 
 
 @pytest.mark.slow
-def test_reset_asks_first(module_home: Path) -> None:
-    """Without an answer nothing is removed; `--dry-run` only tells."""
+def test_reset_only_shows_without_execute(module_home: Path) -> None:
+    """Nothing is removed by a dry run, nor under json without `--yes`."""
     up(module_home, lambda line: None, service=False)
     running = [each.name for each in status(module_home) if each.state == "running"]
-    assert sharequeue("reset", home=module_home).returncode != 0
-    told = sharequeue("reset", "--dry-run", home=module_home)
+    assert sharequeue("reset", "--execute", "-o", "json", home=module_home).returncode == 2
+    told = sharequeue("reset", home=module_home)
     assert told.returncode == 0
     assert "postgres, kafka" in told.stdout
     assert [each.name for each in status(module_home) if each.state == "running"] == running
-    assert sharequeue("reset", "--yes", home=module_home).returncode == 0
+    assert sharequeue("reset", "--execute", home=module_home).returncode == 0
     assert not (module_home / "postgres").exists()

@@ -166,16 +166,16 @@ def test_the_command_writes_a_page(
     monkeypatch.setenv("SHAREQUEUE_DATABASE_URL", url)
     monkeypatch.setenv("SHAREQUEUE_HOME", str(tmp_path))
     invoke = CliRunner().invoke
-    done = invoke(command, ["report", at.group_id, "--record"])
+    done = invoke(command, ["report", "--group", at.group_id, "--record"])
     path = Path(done.stdout.strip())
     assert path.parent == tmp_path / "output" / "reports" / at.group_id
     assert path.read_text().startswith("<!doctype html>")
     assert len(Reports(private_database).history(at.group_id)) == 1
     own = tmp_path / "own.html"
-    assert invoke(command, ["report", at.group_id, "--output", str(own)]).stdout == f"{own}\n"
+    assert invoke(command, ["report", "--group", at.group_id, "--file", str(own)]).stdout == f"{own}\n"
     assert "1,000" in own.read_text()
-    assert invoke(command, ["report", at.group_id, "--output", "-"]).stdout.endswith("</html>\n")
-    assert isinstance(invoke(command, ["report", "nobody"]).exception, GroupIdNotFound)
+    assert invoke(command, ["report", "--group", at.group_id, "--file", "-"]).stdout.endswith("</html>\n")
+    assert isinstance(invoke(command, ["report", "--group", "nobody"]).exception, GroupIdNotFound)
 
 
 def test_a_group_without_anything(private_database: Database) -> None:

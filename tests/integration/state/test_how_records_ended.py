@@ -221,10 +221,10 @@ def test_describe_shows_them(
     )
     later = state.now().replace(year=state.now().year + 1)
     state.acknowledge(lease, {RELEASE: OffsetSet.of((8, 10))}, not_before=later)
-    (row,) = json.loads(command("groups", "describe", group, "-o", "json")[1])
+    (row,) = json.loads(command("groups", "describe", "--group", group, "-o", "json")[1])
     figures = ("accepted", "rejected", "exhausted", "gap", "no_dlq", "dropped_letters", "waiting", "remark")
     assert [row[name] for name in figures] == [5, 2, 0, 1, 2, 0, 2, None]
-    told = command("groups", "describe", group)[1]
+    told = command("groups", "describe", "--group", group)[1]
     heads = [line.split() for line in told.splitlines() if line.startswith("GROUP")]
     assert heads[0][:5] == ["GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG"]
     assert "WAITING" in heads[0]
@@ -232,9 +232,9 @@ def test_describe_shows_them(
 
     alter_group_configs(database, group, {"errors.deadletterqueue.topic.name": f"dlq.{topic}"})
     state.administration.force_dead_letter(at, OffsetSet.of((8, 9)), execute=True)
-    (row,) = json.loads(command("groups", "describe", group, "-o", "json")[1])
+    (row,) = json.loads(command("groups", "describe", "--group", group, "-o", "json")[1])
     assert "no service writes the dead letters" in row["remark"]
     assert f"sharequeue dlq drain --group {group} --execute" in row["remark"]
     state.dead_letters.hold(at, "the topic takes none")
-    (row,) = json.loads(command("groups", "describe", group, "-o", "json")[1])
+    (row,) = json.loads(command("groups", "describe", "--group", group, "-o", "json")[1])
     assert row["remark"] == "dead letters are held: the topic takes none"

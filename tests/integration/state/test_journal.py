@@ -391,12 +391,13 @@ def test_the_command_shows_changes_and_days_and_fails_where_replay_differs(
         return CliRunner().invoke(command, arguments)
 
     fetch(private_database, fetch(private_database))
-    shown = json.loads(run("changes", "g", "t", "0", "-o", "json").output)
+    shown = json.loads(run("changes", "--group", "g", "--topic", "t:0", "-o", "json").output)
     assert [row["kind"] for row in shown] == kinds(journal, 0)
-    assert run("changes", "g", "t", "9").exit_code != 0
-    assert "snapshots taken: 0" in run("keep").output
+    assert run("changes", "--group", "g", "--topic", "t:9").exit_code != 0
+    assert "would drop days before" in run("keep").output
+    assert "took snapshots" in run("keep", "--execute").output
     journal.roll_up(State(private_database).now().astimezone(UTC).date())
-    (day,) = json.loads(run("days", "g", "-o", "json").output)
+    (day,) = json.loads(run("days", "--group", "g", "-o", "json").output)
     assert (day["topic"], day["entered"], day["spso"]) == ("t", 1000, 500)
     assert run("verify").exit_code == 0
     with private_database.transaction() as connection:

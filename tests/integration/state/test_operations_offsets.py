@@ -69,7 +69,9 @@ def starts(state: State, group: str) -> dict[int, int]:
 
 
 def reset(command: Command, group: str, *arguments: str) -> list[dict[str, Any]]:
-    code, out, err = command("offsets", "reset", "-o", "json", "--group", group, "--create-group", *arguments)
+    code, out, err = command(
+        "offsets", "reset", "-o", "json", "--yes", "--group", group, "--create-group", *arguments
+    )
     assert code == 0, err
     rows: list[dict[str, Any]] = json.loads(out)
     return rows
@@ -232,7 +234,7 @@ def test_records_that_retention_removed_are_shown(
     state.observe(at, "id", 0, 100, 100)
     state.observe(at, "id", 40, 100, 100)
     assert state.figures.describe(group)[0].lost_records == 40
-    (row,) = json.loads(command("groups", "describe", group, "-o", "json")[1])
+    (row,) = json.loads(command("groups", "describe", "--group", group, "-o", "json")[1])
     assert (row["lost_records"], row["oldest_offset"], row["lag"]) == (40, 40, 60)
 
 
@@ -252,7 +254,7 @@ def test_stuck_records_by_command(command: Command, state: State, group: str, to
     code, out, _ = command("state", "dead-letter", *forced[2:6], "--offsets", "50-60")
     assert (code, "never delivered" in out) == (1, True)
     assert command("groups", "pause", "--group", group, "--reason", "closed")[0] == 0
-    assert "closed" in command("groups", "describe", group)[1]
+    assert "closed" in command("groups", "describe", "--group", group)[1]
     assert command("groups", "resume", "--group", group)[0] == 0
     assert state.acquire(at, "worker", None, 4) is not None
     assert "would" in command("state", "extend-locks", "--by", "PT1M")[1]

@@ -1,0 +1,238 @@
+"""The options that commands share: where the servers are, which groups are meant, whether to do it.
+
+One grammar for all of them. A setting comes from its option, else from the environment, else from `stack.json` in
+the data folder. What deletes, moves or sends again is a dry run without `--execute`; with it, it asks on a
+terminal unless `--yes` is given. Under `-o json` nothing is ever asked.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from sharequeue.cli.output import Output
+from sharequeue.database import Database
+from sharequeue.errors import GroupIdNotFound, InvalidRequest
+from sharequeue.groups.known import group_names, require_group
+from sharequeue.settings import Settings
+
+__all__ = [
+    "GroupsNamed",
+    "execute_option",
+    "group_option",
+    "groups_option",
+    "home_option",
+    "parse_offsets",
+    "parse_share_partition",
+    "parse_topics",
+    "settings_options",
+]
+
+_ADDRESSES = (
+    click.option(
+        "--home",
+        type=click.Path(path_type=Path, file_okay=False),
+        envvar="SHAREQUEUE_HOME",
+        show_envvar=True,
+        help="The data folder; .sharequeue in the working directory by default.",
+    ),
+    click.option(
+        "--database-url",
+        envvar="SHAREQUEUE_DATABASE_URL",
+        show_envvar=True,
+        help="The Postgres database. Other users of this machine can read it in the list of processes.",
+    ),
+    click.option(
+        "--bootstrap-server",
+        "bootstrap_servers",
+        envvar="SHAREQUEUE_BOOTSTRAP_SERVERS",
+        show_envvar=True,
+        help="The Kafka broker, as host:port,….",
+    ),
+    click.option(
+        "--service-url",
+        envvar="SHAREQUEUE_SERVICE_URL",
+        show_envvar=True,
+        help="The coordinator service.",
+    ),
+)
+
+
+def home_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add `--home`, for commands of the stack on this machine."""
+    return _ADDRESSES[0](command)
+
+
+def settings_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add `--home` and the addresses; the command gets `settings`."""
+
+    @functools.wraps(command)
+    def called(
+        *,
+        home: Path | None,
+        database_url: str | None,
+        bootstrap_servers: str | None,
+        service_url: str | None,
+        **given: Any,
+    ) -> None:
+        named = {
+            "database_url": database_url,
+            "bootstrap_servers": bootstrap_servers,
+            "service_url": service_url,
+        }
+        settings = Settings.load(home, **{name: value for name, value in named.items() if value})
+        command(settings=settings, **given)
+
+    for option in reversed(_ADDRESSES):
+        called = option(called)
+    return called
+
+
+def execute_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add `--execute`, `--dry-run` (the default) and `--yes`; the command gets `execute`.
+
+    On a terminal the dry run is shown first, then the question. It stands below `@answers`, whose `output` it needs.
+    """
+
+    @functools.wraps(command)
+    def called(*, output: Output, execute: bool, yes: bool, **given: Any) -> None:
+        if execute and not yes and not output.text:
+            raise click.UsageError(f"-o {output.format} asks nothing: give --yes with --execute.")
+        if execute and not yes and sys.stdin.isatty() and sys.stderr.isatty():
+            command(output=output, execute=False, **given)
+            if not click.confirm("Do this?", err=True):
+                raise click.ClickException("Nothing was changed.")
+        command(output=output, execute=execute, **given)
+
+    for option in (
+        click.option(
+            "--execute/--dry-run", default=False, help="Do it; without, only show what would be done."
+        ),
+        click.option("--yes", "-y", is_flag=True, help="Do not ask on a terminal."),
+    ):
+        called = option(called)
+    return called
+
+
+def _complete_group(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    try:
+        with Database.open(Settings.load(context.params.get("home")), pool_size=1) as database:
+            return [CompletionItem(name) for name in group_names(database) if name.startswith(incomplete)]
+    except Exception:  # while somebody types there is nobody to read an error
+        return []
+
+
+def group_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add `--group`, one share group."""
+    return click.option("--group", required=True, shell_complete=_complete_group, help="The share group.")(
+        command
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsNamed:
+    """The groups that a command line means."""
+
+    names: tuple[str, ...]
+    regex: bool
+    every: bool
+
+    def of(self, database: Database, *, missing: bool = False) -> list[str]:
+        """Return their names. Raises GroupIdNotFound where an expression matches no group, or a name has none; with
+        `missing` such a name is returned too."""
+        if self.regex:
+            known = group_names(database)
+            found = [name for name in known if any(re.fullmatch(pattern, name) for pattern in self.names)]
+            if not found:
+                raise GroupIdNotFound(f"No share group matches {' or '.join(self.names)}.")
+            return found
+        if self.every:
+            return group_names(database)
+        for name in () if missing else self.names:
+            require_group(database, name)
+        return list(dict.fromkeys(self.names))
+
+
+def groups_option(*, default_all: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add `--group` (repeatable), `--regex` and `--all-groups`; the command gets them as `named`."""
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def called(*, group: tuple[str, ...], regex: bool, all_groups: bool = False, **given: Any) -> None:
+            if group and all_groups:
+                raise click.UsageError("Name groups with --group, or take --all-groups, not both.")
+            if not group and (regex or not (all_groups or default_all)):
+                raise click.UsageError("Name a group with --group, or take --all-groups.")
+            if regex:
+                for each in group:
+                    _check_expression(each)
+            command(named=GroupsNamed(group, regex, not group), **given)
+
+        options = [
+            click.option(
+                "--group",
+                multiple=True,
+                shell_complete=_complete_group,
+                help="A share group; may be repeated." + (" All of them by default." if default_all else ""),
+            ),
+            click.option("--regex", is_flag=True, help="A --group is a regular expression for whole names."),
+        ]
+        if not default_all:
+            options.append(click.option("--all-groups", is_flag=True, help="Every share group."))
+        for option in reversed(options):
+            called = option(called)
+        return called
+
+    return add
+
+
+def _check_expression(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise click.BadParameter(
+            f"{pattern!r} is no regular expression: {error}", param_hint="--group"
+        ) from None
+
+
+def parse_topics(given: Sequence[str]) -> dict[str, tuple[int, ...] | None]:
+    """Topics with their partitions, from `topic` or `topic:0,1`; None stands for all partitions."""
+    wanted: dict[str, tuple[int, ...] | None] = {}
+    for each in given:
+        topic, colon, numbers = each.partition(":")
+        try:
+            wanted[topic] = tuple(int(number) for number in numbers.split(",")) if colon else None
+        except ValueError:
+            raise click.UsageError(f"{each!r}: partitions are numbers, as in {topic}:0,1") from None
+    return wanted
+
+
+def parse_share_partition(given: str) -> tuple[str, int]:
+    """One topic and one partition of it, from `topic:0`."""
+    named = [(name, parts) for name, parts in parse_topics([given]).items() if parts and len(parts) == 1]
+    if not named:
+        raise click.UsageError("name one share-partition, as --topic flights:0")
+    ((name, parts),) = named
+    return name, (parts or (0,))[0]
+
+
+def parse_offsets(given: str) -> list[tuple[int, int]]:
+    """Half-open ranges from `5,7-9`: single offsets, and runs with both ends inclusive."""
+    ranges = []
+    for each in given.split(","):
+        first, dash, last = each.strip().partition("-")
+        try:
+            ranges.append((int(first), int(last if dash else first) + 1))
+        except ValueError:
+            raise InvalidRequest(f"{each!r} is no offset and no run of offsets: write 5 or 7-9.") from None
+    return ranges

@@ -1,0 +1,1 @@
+"""The command's grammar and how it writes."""

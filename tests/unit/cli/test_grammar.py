@@ -1,0 +1,176 @@
+"""Every command follows one grammar; a command that is added must, too."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.shell_completion import BashComplete
+from click.testing import CliRunner
+
+import sharequeue.cli
+from sharequeue.cli import command
+from sharequeue.cli.options import execute_option
+from sharequeue.cli.output import Output, answers, text
+
+AT_ONCE = {
+    *("up", "down", "serve", "run", "replay", "migrate", "init", "report"),
+    *("groups pause", "groups resume", "acls add", "acls authorizer"),
+}
+"""They change something and act at once. They can be undone, or write beside what is there."""
+READS = {
+    *("status", "env", "doctor", "verify", "groups list", "groups describe", "state leases", "acls list"),
+    *("dlq list", "dlq show", "journal changes", "journal days", "journal verify"),
+}
+KAFKAS: set[str] = set()
+"""They take the arguments of Kafka's own tools, and act as those do."""
+LOCAL = {"init"}
+"""Commands that need no server and no data folder."""
+
+
+def leaves(group: click.Group, *names: str) -> Iterator[tuple[str, click.Command]]:
+    for name, each in group.commands.items():
+        if isinstance(each, click.Group):
+            yield from leaves(each, *names, name)
+        else:
+            yield " ".join((*names, name)), each
+
+
+COMMANDS = dict(leaves(command))
+DESTRUCTIVE = sorted(set(COMMANDS) - AT_ONCE - READS - KAFKAS)
+
+
+def options(name: str) -> dict[str, click.Option]:
+    return {
+        opt: each for each in COMMANDS[name].params if isinstance(each, click.Option) for opt in each.opts
+    }
+
+
+def typed(name: str) -> list[str]:
+    """The command with something for each argument and option that it must have."""
+    words = name.split()
+    for each in COMMANDS[name].params:
+        value = "2013" if isinstance(each.type, click.DateTime) else "0"
+        if isinstance(each, click.Argument):
+            words.append(value)
+        elif each.required or each.name == "group":
+            words += [each.opts[-1], value]
+    return words
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_writes_text_and_json(name: str) -> None:
+    """`-o text|json|jsonl` and `--verbose` everywhere; the schema is printed without anything else being given."""
+    has = options(name)
+    assert isinstance(has["-o"].type, click.Choice)
+    assert list(has["-o"].type.choices) == ["text", "json", "jsonl"]
+    assert "--verbose" in has
+    result = CliRunner().invoke(command, [*name.split(), "--response-schema"])
+    assert result.exit_code == 0, result.output
+    schema = json.loads(result.stdout)
+    assert schema["title"] == f"sharequeue {name}"
+    row = schema["items"] if schema["type"] == "array" else schema
+    assert row["required"] == list(row["properties"])
+    assert row["properties"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_takes_its_settings_alike(name: str) -> None:
+    """Each says where its data folder is; who needs servers takes their addresses; a group is always `--group`."""
+    has = options(name)
+    assert name in LOCAL or has["--home"].envvar == "SHAREQUEUE_HOME"
+    if "--database-url" in has:
+        assert {"--bootstrap-server", "--service-url"} <= set(has)
+    assert "group" not in {each.name for each in COMMANDS[name].params if isinstance(each, click.Argument)}
+
+
+@pytest.mark.parametrize("name", DESTRUCTIVE)
+def test_what_destroys_is_a_dry_run_and_json_does_not_ask(name: str) -> None:
+    """Without --execute nothing is done; under json --execute needs --yes, before anything is looked at."""
+    has = options(name)
+    assert has["--execute"].default is False
+    assert has["--execute"].secondary_opts == ["--dry-run"]
+    assert "--yes" in has
+    for format in ("json", "jsonl"):
+        result = CliRunner().invoke(command, [*typed(name), "--execute", "-o", format])
+        assert result.exit_code == 2, result.output
+        assert "give --yes with --execute" in result.output
+
+
+@pytest.mark.parametrize("name", sorted(AT_ONCE | READS))
+def test_what_acts_at_once_or_reads_has_nothing_to_execute(name: str) -> None:
+    """The two lists are of commands that there are, and none of these has --execute."""
+    assert not {"--execute", "--yes"} & set(options(name))
+
+
+def test_only_one_place_asks() -> None:
+    """No command prompts but through `--execute`."""
+    folder = Path(sharequeue.cli.__file__).parent
+    asking = {
+        path.name
+        for path in folder.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("confirm", "prompt", "confirmation_option")
+    }
+    assert asking == {"options.py"}
+
+
+@click.command()
+@answers(text("DID"))
+@execute_option
+def act(output: Output, execute: bool) -> None:
+    output.rows([{"did": "it" if execute else "dry run"}])
+
+
+@pytest.mark.parametrize(
+    ("words", "answer", "did", "code"),
+    [
+        ((), "", ["dry run"], 0),
+        (("--execute",), "y\n", ["dry run", "it"], 0),
+        (("--execute",), "n\n", ["dry run"], 1),
+        (("--execute", "--yes"), "", ["it"], 0),
+        (("--execute", "--yes", "-o", "jsonl"), "", ["it"], 0),
+    ],
+)
+def test_on_a_terminal_it_shows_and_asks(
+    words: tuple[str, ...], answer: str, did: list[str], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dry run is shown first; then it asks, unless --yes."""
+    runner = CliRunner()
+    with runner.isolation(answer) as streams:
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        try:
+            found = act.main([*words], standalone_mode=False) or 0
+        except click.ClickException as error:
+            found = error.exit_code
+        printed = streams[0].getvalue().decode()
+    assert found == code
+    assert [each for each in ("dry run", "it") if f"\n{each}\n" in printed or f'"{each}"' in printed] == did
+
+
+def test_without_a_terminal_it_does_not_ask() -> None:
+    """A script that says --execute means it."""
+    result = CliRunner().invoke(act, ["--execute"], input="")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1] == "it"
+
+
+def test_tab_completes_commands_options_and_choices() -> None:
+    """click's own completion, as `_SHAREQUEUE_COMPLETE=bash_source sharequeue` installs it."""
+    complete = BashComplete(command, {}, "sharequeue", "_SHAREQUEUE_COMPLETE")
+
+    def of(words: list[str], begun: str) -> list[str]:
+        return [each.value for each in complete.get_completions(words, begun)]
+
+    assert "groups" in of([], "gro")
+    assert "describe" in of(["groups"], "")
+    assert of(["groups", "list"], "--out") == ["--output"]
+    assert of(["groups", "list", "-o"], "js") == ["json", "jsonl"]
+    assert of(["groups", "describe", "--group"], "x") == []  # no database here: no names, and no error
+    assert "sharequeue" in complete.source()
