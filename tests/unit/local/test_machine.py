@@ -75,7 +75,7 @@ def test_without_java_up_changes_nothing(tmp_path: Path) -> None:
         check=False,
     )
     assert ended.returncode == 1
-    assert ended.stderr.startswith("Error: Java 17 or 21 is needed")
+    assert ended.stderr.startswith("Error: StackError: Java 17 or 21 is needed")
     assert ended.stderr.count("\n") == 1
     assert not home.exists()
 
