@@ -113,10 +113,10 @@ def grown_groups(database: Database) -> list[str]:
 def start_grown(database: Database, group_id: str) -> int:
     """Start a group's new partitions at 0; return how many there were. Locks the group's row."""
     with database.transaction() as connection:
-        connection.execute(
+        there = connection.execute(
             text("select from sharequeue.share_groups where group_id = :group_id for no key update"),
             {"group_id": group_id},
-        )
+        ).one_or_none()
         grown = connection.execute(
             text(
                 "delete from sharequeue.grown_topics g where g.group_id = :group_id"
@@ -124,6 +124,9 @@ def start_grown(database: Database, group_id: str) -> int:
             ),
             {"group_id": group_id},
         ).all()
+        if there is None:
+            # Deleted meanwhile. A group made again since then has its row behind these: it is not locked any more.
+            return 0
         # The state epoch is the group epoch, which the change of metadata has raised.
         connection.execute(
             text("select sharequeue.raise_group_epoch(:group_id, false)"), {"group_id": group_id}

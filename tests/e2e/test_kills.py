@@ -99,18 +99,39 @@ def test_killed_runs_and_a_killed_demo_are_carried_on(demo_stack: DemoStack, fol
     assert "Nothing left to do" in demo_stack.run(*SMALL)
 
 
-def test_killed_servers_change_nothing(demo_stack: DemoStack, follow_demo: Follow) -> None:
-    """Service, Kafka and Postgres are killed in one demo, one after the other, each while a run holds records: the
-    demo starts them again, and each record still ends once and where it belongs."""
+def kill(stack: DemoStack, server: str) -> None:
+    found = processes.find(Home.at(stack.home), server)
+    assert found is not None
+    os.kill(found.pid, signal.SIGKILL)
+
+
+def test_servers_killed_together_change_nothing(demo_stack: DemoStack, follow_demo: Follow) -> None:
+    """Service, Kafka and Postgres are killed at once while a run holds records: the demo starts them again, and each
+    record still ends once and where it belongs."""
+    demo = demo_stack.start(*SMALL)
+    reading = follow_demo(demo, impatient(demo_stack))
+    until_leased(demo_stack, demo, 200)
+    for server in SERVERS:
+        kill(demo_stack, server)
+    reading.join()
+    assert demo.process.returncode == 0, demo.text
+    said = " ".join(line for line in demo.lines if " died: " in line)
+    assert all(server in said for server in SERVERS), demo.text
+    assert_drained(demo_stack)
+
+
+@pytest.mark.deep
+def test_servers_killed_one_after_the_other_change_nothing(
+    demo_stack: DemoStack, follow_demo: Follow
+) -> None:
+    """Each server is killed by itself in one demo, always while a run holds records."""
     demo = demo_stack.start(*SMALL, "--more", "400")
     reading = follow_demo(demo, impatient(demo_stack))
     last = until_leased(demo_stack, demo, 200)
     for server in SERVERS:
         # What keeps the runs at work until the next one is killed.
         more = server != SERVERS[-1] and extra(demo_stack.settings, 400)
-        found = processes.find(Home.at(demo_stack.home), server)
-        assert found is not None
-        os.kill(found.pid, signal.SIGKILL)
+        kill(demo_stack, server)
         if more:
             last = until_leased(demo_stack, demo, 200, after=last)
     reading.join()

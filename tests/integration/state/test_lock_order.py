@@ -11,6 +11,7 @@ from sharequeue.database import Database
 from sharequeue.groups.acls import Acl, Acls
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, ensure_group, expire_members_of, heartbeat
+from sharequeue.service.watched_topics import start_grown
 from sharequeue.state import State
 from sharequeue.values import SharePartition
 from tests.operations_at_once import deadlocks
@@ -58,6 +59,29 @@ def test_members_that_expire_together_are_released_in_the_order_of_locks(private
         assert expired.result(timeout=30) == ["m0", "m1"]
     assert deadlocks(private_database) == 0
     assert state.figures.leases("g") == []
+
+
+def test_a_group_made_again_while_its_grown_topics_are_forgotten(private_database: Database) -> None:
+    """Partitions of a deleted group are to be started. The group is made again between the steps of that, and locked
+    by somebody who wants its grown topics next: nobody waits behind these for the group's row."""
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql("insert into sharequeue.grown_topics values ('g', 't', 'id-t', 1, 2)")
+    service = Database(private_database.engine.url.render_as_string(hide_password=False))
+    with ThreadPoolExecutor(1) as pool, private_database.engine.connect() as holder:
+
+        def make_group_again(_: object, __: object, statement: str, *___: object) -> None:
+            if statement.startswith("delete from sharequeue.grown_topics"):
+                ensure_group(private_database, "g")
+                holder.exec_driver_sql("select from sharequeue.share_groups where group_id = 'g' for update")
+
+        sa.event.listen(service.engine, "before_cursor_execute", make_group_again)
+        started = pool.submit(start_grown, service, "g")
+        try:
+            assert started.result(timeout=10) == 0
+            assert holder.exec_driver_sql("delete from sharequeue.grown_topics").rowcount == 0
+        finally:
+            holder.rollback()
+    service.close()
 
 
 def _wait_for_waiting(database: Database, connections: int) -> None:
