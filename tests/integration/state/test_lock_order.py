@@ -72,6 +72,9 @@ def test_a_group_made_again_while_its_grown_topics_are_forgotten(private_databas
         def make_group_again(_: object, __: object, statement: str, *___: object) -> None:
             if statement.startswith("delete from sharequeue.grown_topics"):
                 ensure_group(private_database, "g")
+                heartbeat(private_database, HeartbeatRequest("g", "m", 0, subscribed_topic_names=("t",)))
+                holder.exec_driver_sql("update sharequeue.share_groups set metadata_hash = null")
+                holder.commit()
                 holder.exec_driver_sql("select from sharequeue.share_groups where group_id = 'g' for update")
 
         sa.event.listen(service.engine, "before_cursor_execute", make_group_again)
