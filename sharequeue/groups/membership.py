@@ -232,7 +232,8 @@ class Membership:
             response = reply.json() if reply.is_success else None
         except (httpx.HTTPError, ValueError) as failure:
             raise CoordinatorNotAvailable(
-                f"the service at {self._http.base_url} does not answer ({failure or type(failure).__name__})"
+                f"the service at {self._http.base_url} does not answer ({failure or type(failure).__name__}). "
+                "`sharequeue up` or `sharequeue serve` starts one; `sharequeue doctor` looks for what is wrong."
             ) from None
         if not isinstance(response, dict) or "error_code" not in response:
             raise CoordinatorNotAvailable(

@@ -192,6 +192,14 @@ class Topics:
             raise self.missing(name)
         return found
 
+    def require(self, names: Iterable[str]) -> None:
+        """Raise UnknownTopicOrPartition for a topic that is not there. Other errors as `describe`."""
+        wanted = list(names)
+        there = self.describe(wanted)
+        for name in wanted:
+            if name not in there:
+                raise self.missing(name)
+
     def missing(self, name: str) -> UnknownTopicOrPartition:
         """Return the error for a topic that does not exist, with the names most like it."""
         known = nearest(name, self.names(), "topics")

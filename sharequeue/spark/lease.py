@@ -34,7 +34,7 @@ from sharequeue.spark.contract import HandlerError, check_meanings
 from sharequeue.spark.draining import DrainAtEnd, Drained
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
 from sharequeue.spark.leasing.member import Member
-from sharequeue.spark.leasing.nothing_leased import require_topics, why_nothing
+from sharequeue.spark.leasing.nothing_leased import why_nothing
 from sharequeue.spark.leasing.renewal import LeaseKeeper, release_held
 from sharequeue.spark.outcomes.acknowledging import ToAcknowledge, acknowledge_all
 from sharequeue.spark.outcomes.missing import acknowledgements
@@ -123,7 +123,7 @@ class LeasedRecords(Shown):
             database = stack.enter_context(Database.open(settings))
             broker = stack.enter_context(Topics(settings))
             State(database).administration.check_cluster(broker.cluster_id())
-            require_topics(broker, wanted.topics)
+            broker.require(wanted.topics)
             configs = GroupConfigs.load(database, wanted.group)
             source = Source(
                 settings,

@@ -71,8 +71,12 @@ class Pipeline(ShareGroupJob):
 
         Raises what `run_rounds` raises, SettingMissing, SparkNotReady, and the errors of joining.
         """
-        with self._opened(settings, spark, state) as (loaded, session, queue), ExitStack() as stack:
+        loaded = settings or Settings.load()
+        with ExitStack() as stack:
             topics = stack.enter_context(Topics(loaded))
+            # Before Spark starts, and before joining waits for partitions of a topic that is not there.
+            topics.require(self.topics)
+            _, session, queue = stack.enter_context(self._opened(loaded, spark, state))
             member = membership
             if member is None:
                 joined = stack.enter_context(Membership(loaded.service_url, self.group, self.topics))

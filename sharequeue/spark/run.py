@@ -28,7 +28,7 @@ from sharequeue.spark.interrupts import deferred
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
 from sharequeue.spark.leasing.member import Member
-from sharequeue.spark.leasing.nothing_leased import require_topics, why_nothing
+from sharequeue.spark.leasing.nothing_leased import why_nothing
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.output.shared_folder import refuse_unshared
@@ -83,7 +83,7 @@ def run_rounds(
         configs = GroupConfigs.load(database, job.group)
     isolation_level = isolation_level or configs.isolation_level
     max_bytes = configs.fetch_max_bytes if max_bytes is None else max_bytes
-    require_topics(topics, job.topics)
+    topics.require(job.topics)
     chosen = _chosen(only, job, topics) if only else None
     with RecordSizes(settings, isolation_level) as sizes:
         refuse_unshared(spark, settings, settings.output)

@@ -24,7 +24,6 @@ from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.spark.contract import ACCEPT
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.leasing.nothing_leased import require_topics
 from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import Source
@@ -78,7 +77,7 @@ def try_on(
     if records < 1:
         raise ValueError(f"records is {records}: expected how many to try the handler on, 1 or more")
     began = time.monotonic()
-    require_topics(topics, job.topics)
+    topics.require(job.topics)
     configs = GroupConfigs.load(state.database, job.group)
     source = Source(
         settings,

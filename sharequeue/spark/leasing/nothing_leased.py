@@ -7,22 +7,12 @@ is no reason to give.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC
 
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
 from sharequeue.values import SharePartitionStatus
-
-
-def require_topics(topics: Topics, names: Iterable[str]) -> None:
-    """Raise UnknownTopicOrPartition for a topic that does not exist, with the names most like it."""
-    wanted = list(names)
-    there = topics.describe(wanted)
-    for name in wanted:
-        if name not in there:
-            raise topics.missing(name)
 
 
 def why_nothing(state: State, configs: GroupConfigs, topics: Sequence[str]) -> str | None:

@@ -27,7 +27,6 @@ from sharequeue.errors import (
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, is_same
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.leasing.nothing_leased import require_topics
 from sharequeue.spark.outcomes.offset_sets import offset_sets
 from sharequeue.spark.output.manifest import ELSEWHERE
 from sharequeue.spark.output.parquet import read_parquet
@@ -81,7 +80,7 @@ def look(source: Source, job: ShareGroupJob) -> Logs:
     """Ask where the logs start and end. Raises UnknownTopicOrPartition, BrokerNotAvailable also for a partition
     without a leader.
     """
-    require_topics(source.topics, job.topics)
+    source.topics.require(job.topics)
     infos = source.topics.describe(job.topics)
     ends = {}
     for topic, info in sorted(infos.items()):

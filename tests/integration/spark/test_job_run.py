@@ -20,7 +20,9 @@ from pyspark.sql import functions as fn
 
 from sharequeue.cli import command, main
 from sharequeue.database import Database
+from sharequeue.errors import UnknownTopicOrPartition
 from sharequeue.groups.configs import alter_group_configs
+from sharequeue.groups.known import group_names
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from sharequeue.spark import HandlerError, Pipeline, pipeline
@@ -82,6 +84,16 @@ def test_a_job_runs_with_nothing_but_settings(
     assert job.sweep(surroundings) == [str(orphan)]
     assert not orphan.exists()
     assert spark.sql("select 1").count() == 1  # the session is the process's, and stays
+
+
+def test_a_misspelt_topic_is_said_before_anybody_joins(
+    surroundings: Settings, job: Pipeline, database: Database
+) -> None:
+    """No group is made by a run whose topic is not there, and nobody waits for its partitions."""
+    misspelt = replace(job, group=f"{job.group}-none", topics=(f"{job.topics[0]}s",))
+    with pytest.raises(UnknownTopicOrPartition, match=rf"Did you mean {job.topics[0]}\b"):
+        misspelt.run(progress=False)
+    assert misspelt.group not in group_names(database)
 
 
 def test_a_trial_takes_nothing(
