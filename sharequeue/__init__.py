@@ -3,6 +3,7 @@
 What most programs need, by what it is for:
 
 - where everything is: `Settings`, `Database`;
+- to consume a share group, as with confluent-kafka: `ShareConsumer`;
 - to lease and acknowledge records: `State`, `Membership`, `SharePartition`, `Lease`, `OffsetSet`, `AcknowledgeType`;
 - what a group is configured to do: `GroupConfigs`;
 - what is refused, by Kafka's names: `ShareError`.
@@ -17,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sharequeue.consumer import ShareConsumer
     from sharequeue.database import Database
     from sharequeue.errors import ShareError
     from sharequeue.groups.configs import GroupConfigs
@@ -36,6 +38,7 @@ __all__ = [
     "Membership",
     "OffsetSet",
     "Settings",
+    "ShareConsumer",
     "ShareError",
     "SharePartition",
     "State",
@@ -49,6 +52,7 @@ _MODULES = {
     "Membership": "groups.membership",
     "OffsetSet": "offsets",
     "Settings": "settings",
+    "ShareConsumer": "consumer",
     "ShareError": "errors",
     "SharePartition": "values",
     "State": "state",

@@ -1,0 +1,11 @@
+"""How does a person's program consume a share group, without Spark?
+
+``ShareConsumer`` has the interface of ``confluent_kafka.ShareConsumer``. Membership, leases and acknowledgements
+are this project's. The records are read from Kafka with confluent-kafka's ordinary Consumer. Read
+``share_consumer`` first, then ``fetcher`` (what goes on behind the calls), ``holdings``, ``sending``, ``reader``,
+``log_ends``, ``member``, ``configs``.
+"""
+
+from sharequeue.consumer.share_consumer import ShareConsumer
+
+__all__ = ["ShareConsumer"]

@@ -1,0 +1,397 @@
+"""What goes on behind a share consumer's polls: acknowledgements are sent, records are leased and read.
+
+One thread does all of it, as the network thread of Kafka's client: the program's thread leaves acknowledgements
+here and takes records. Acknowledgements go first. Records are leased when a poll waits for them, and ahead of it
+when the polls come fast: what waits here is locked, and its lock must not lapse. What may have lapsed is not handed
+out. A lease that nobody has seen is given back with its delivery: a broker that cannot be read makes no dead
+letters.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+
+from confluent_kafka import KafkaError, KafkaException, Message
+from sqlalchemy.exc import SQLAlchemyError
+
+from sharequeue.consumer.configs import ConsumerConfig
+from sharequeue.consumer.holdings import Holding, offset_set
+from sharequeue.consumer.log_ends import BROKER_TIMEOUT_S, LOOK_AGAIN_S, LogEnds, key_of
+from sharequeue.consumer.member import FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID, Member
+from sharequeue.consumer.reader import Reader
+from sharequeue.consumer.sending import Sending, anyone, sending_of
+from sharequeue.consumer.shelf import Shelf
+from sharequeue.database import Database
+from sharequeue.errors import (
+    BrokerNotAvailable,
+    CoordinatorNotAvailable,
+    GroupAuthorizationFailed,
+    ShareError,
+)
+from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.state import State
+from sharequeue.state.many import LeaseAcknowledgement, in_calls
+from sharequeue.values import AcknowledgeType, SharePartition
+
+_log = logging.getLogger(__name__)
+
+BROKER_PATIENCE_S = 10.0
+"""A lease of which nothing could be read for so long, or for a third of its lock, is given back."""
+AHEAD_S = 0.2
+"""Records are leased ahead for so much of the program's work, and only where one poll's records take less."""
+_RETRY_S = 0.2
+
+
+class Fetcher:
+    """Sends, leases and reads for one consumer, in a thread of its own."""
+
+    def __init__(self, config: ConsumerConfig, database: Database, member: Member) -> None:
+        self._config = config
+        self._state = State(database)
+        self._member = member
+        self._isolation_level = member.isolation_level
+        # Made now: it refuses configs that do not exist.
+        self.reader = self._new_reader()
+        self._ends = LogEnds(config.settings, self._state)
+        self._changed = threading.Condition()
+        self._outbox: deque[Sending] = deque()
+        self._finished: deque[Sending] = deque()
+        self._shelf = Shelf()
+        self._demand = False
+        self._stop = False
+        self._give_up_at = float("inf")
+        self._ahead_records = 0
+        self._rotation = 0
+        self._idle_ahead = False  # nothing could be leased ahead: the next poll looks again
+        self._wake = threading.Event()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name=f"share-fetch-{member.member_id}", daemon=True)
+        self._started = False
+
+    def _new_reader(self) -> Reader:
+        config = self._config
+        return Reader(config.settings, config.reading, self._isolation_level, config.fetch_max_bytes)
+
+    # What the program's thread calls.
+
+    def start(self) -> None:
+        """Begin, unless it has begun."""
+        if not self._started:
+            self._started = True
+            self._thread.start()
+
+    def send(self, sending: Sending) -> None:
+        """Have acknowledgements sent. Returns at once."""
+        with self._changed:
+            self._outbox.append(sending)
+            self._changed.notify_all()
+
+    def finished(self) -> list[Sending]:
+        """Acknowledgements that have their results since the last call."""
+        with self._changed:
+            finished = list(self._finished)
+            self._finished.clear()
+        return finished
+
+    def take(self, most: int, wait: float) -> tuple[list[Message], list[Holding]]:
+        """Up to so many records whose locks have not lapsed, and the leases they are of; wait so long for the first.
+
+        Raises what made fetching impossible, where waiting will not help.
+        """
+        deadline = time.monotonic() + wait
+        with self._changed:
+            messages, holdings = self._shelf.pick(most)
+            if messages:
+                self._changed.notify_all()
+                return messages, holdings
+            self._demand = True
+            self._changed.notify_all()
+            try:
+                while not messages and self._failure is None:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        break
+                    self._changed.wait(left)
+                    messages, holdings = self._shelf.pick(most)
+            finally:
+                self._demand = False
+            failure, self._failure = self._failure, None
+        if failure is not None and not messages:
+            raise failure
+        return messages, holdings
+
+    def lease_ahead(self, records: int) -> None:
+        """How many records may wait here for the next polls."""
+        self._ahead_records = min(records, self._config.prefetch_max_records)
+
+    def outcomes_of(self, holdings: list[Holding], *, implicit: bool) -> Sending | None:
+        """What is to be acknowledged of these leases now, taken out of them; None when there is nothing."""
+        with self._changed:
+            taken = [(each, outcomes) for each in holdings if (outcomes := each.outcomes(implicit=implicit))]
+        return sending_of(taken) if taken else None
+
+    def wake(self) -> None:
+        """There may be something to lease, or the assignment has changed."""
+        self._wake.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def drop(self, topics: frozenset[str]) -> None:
+        """Give back what waits here and is not of these topics."""
+        with self._changed:
+            gone = [each for each in self._shelf.leases() if each.key[0] not in topics]
+            untouched = [each.lease for each in gone if each.untouched]
+            self._shelf.forget(gone)
+        if untouched:
+            try:
+                self._state.many.release(untouched, refund=True)
+            except (SQLAlchemyError, ShareError) as error:
+                _log.warning("%d leases wait for their locks: %s", len(untouched), _line(error))
+
+    def stop(self, timeout: float) -> None:
+        """Send what is to be sent, for so long at most, lease no more and end the thread."""
+        with self._changed:
+            self._give_up_at = time.monotonic() + timeout
+            self._stop = True
+            self._changed.notify_all()
+        self._wake.set()
+        if self._started:
+            self._thread.join(timeout)
+        if not self._started or not self._thread.is_alive():
+            self.reader.close()
+
+    def release_all(self, in_hand: list[Holding]) -> None:
+        """Give back what the member holds: what nobody has seen with its delivery, what the program has in hand
+        without. Raises what the database raises."""
+        with self._changed:
+            waiting = [each for each in self._shelf.leases() if not each.lapsed]
+            self._shelf = Shelf()
+        polled = [
+            LeaseAcknowledgement(anyone(each.lease), {AcknowledgeType.RELEASE: offset_set(each.handed)})
+            for each in in_hand
+            if each.handed and each in waiting
+        ]
+        for part in in_calls(polled):
+            self._state.many.acknowledge(part)
+        for some in in_calls(waiting):
+            self._state.many.release([anyone(each.lease) for each in some], refund=True)
+        self._state.release(self._member.group_id, self._member.member_id)
+
+    # What its own thread does.
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._something_to_do)
+                if self._stop and not self._outbox:
+                    return
+                sending = self._outbox[0] if self._outbox else None
+            try:
+                if sending is not None:
+                    self._send(sending)
+                else:
+                    self._fetch()
+            except (SQLAlchemyError, KafkaException, BrokerNotAvailable) as error:
+                _log.warning(
+                    "fetching for %s fails, and is tried again: %s", self._member.member_id, _line(error)
+                )
+                self._pause(_RETRY_S)
+            except Exception as error:
+                _log.exception("fetching for %s failed", self._member.member_id)
+                self._fail(error)
+                self._pause(_RETRY_S)
+
+    def _something_to_do(self) -> bool:
+        return self._stop or bool(self._outbox) or self._wants_records()
+
+    def _wants_records(self) -> bool:
+        if self._stop or (not self._member.assignment and not self._demand):
+            return False
+        waiting = self._shelf.records
+        if self._demand and not waiting:
+            return True
+        return waiting < self._ahead_records / 2 and not self._idle_ahead
+
+    def _interrupted(self) -> bool:
+        return self._stop or bool(self._outbox)
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def _fail(self, error: Exception) -> None:
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
+
+    def _send(self, sending: Sending) -> None:
+        """Send acknowledgements; while the database is away again and again, until their locks have lapsed."""
+        results: list[ShareError | None] = []
+        try:
+            for part in in_calls(sending.acknowledgements):
+                done = self._state.many.acknowledge(part, request_id=sending.request_id)
+                results += [each if isinstance(each, ShareError) else None for each in done]
+        except SQLAlchemyError as error:
+            if time.monotonic() < min(sending.deadline, self._give_up_at):
+                raise
+            results += [CoordinatorNotAvailable(_line(error))] * (
+                len(sending.acknowledgements) - len(results)
+            )
+        except ShareError as error:
+            results += [error] * (len(sending.acknowledgements) - len(results))
+        if any(AcknowledgeType.RELEASE in each.outcomes for each in sending.acknowledgements):
+            self._wake.set()
+        with self._changed:
+            self._outbox.popleft()
+            sending.results = results
+            self._finished.append(sending)
+            sending.done.set()
+            self._changed.notify_all()
+
+    def _fetch(self) -> None:
+        """One round: read what is leased, else lease; where there is nothing, wait for something to come."""
+        assignment = self._member.assignment
+        if self._member.isolation_level != self._isolation_level:
+            self._isolation_level = self._member.isolation_level
+            self.reader.close()
+            self.reader = self._new_reader()
+            self._ends.forget()
+        if self._shelf.to_read:
+            self._read()
+        elif not assignment or not self._lease(assignment):
+            if self._demand:
+                self._wait(assignment)
+            else:
+                self._idle_ahead = True
+            return
+        else:
+            self._read()
+        self._idle_ahead = False
+
+    def _lease(self, assignment: Mapping[SharePartition, str]) -> bool:
+        """Lease the next records; return whether there were any."""
+        order = self._ends.readable(assignment, self.reader)
+        if not order:
+            return False
+        self._rotation = (self._rotation + 1) % len(order)
+        order = order[self._rotation :] + order[: self._rotation]
+        left = max(self._config.max_poll_records, self._ahead_records)
+        for part in in_calls(order):
+            asked_at = time.monotonic()
+            acquired = self._state.many.acquire(
+                part,
+                self._member.member_id,
+                self._member.epoch,
+                left,
+                max_bytes=self._config.fetch_max_bytes,
+                mean_bytes={at.topic: max(1.0, self.reader.mean_bytes.get(at.topic, 1.0)) for at in part},
+                redelivery="kafka",
+            )
+            for at, error in acquired.refusals.items():
+                self._refused(at, error)
+            holdings = [Holding.of(lease, asked_at) for lease in acquired.leases]
+            with self._changed:
+                self._shelf.to_read.extend(holdings)
+            if holdings:
+                return True
+        return False
+
+    def _refused(self, at: SharePartition, error: ShareError) -> None:
+        if error.code in (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH):
+            self._member.rejoin()
+        elif isinstance(error, GroupAuthorizationFailed):
+            self._fail(error)
+        else:
+            _log.warning("nothing can be leased of %s: %s", at, error)
+            self._ends.cannot_be_read(key_of(at))
+
+    def _read(self) -> None:
+        """Read what is leased, as far as the bound of bytes and the broker allow."""
+        while self._shelf.to_read and not self._interrupted():
+            holding = self._shelf.to_read[0]
+            if holding.lapsed:
+                with self._changed:
+                    self._shelf.forget([holding])
+                continue
+            lock_s = holding.lease.lock_duration_ms / 1000
+            part = self.reader.read(
+                holding.key,
+                holding.unread,
+                self._config.fetch_max_bytes,
+                min(BROKER_PATIENCE_S, lock_s / 3),
+                self._interrupted,
+            )
+            with self._changed:
+                if holding not in self._shelf.to_read:
+                    continue  # given back meanwhile
+                self._shelf.add(holding, part.messages, part.passed)
+                self._changed.notify_all()
+            stalled = bool(holding.unread) and not self._interrupted()
+            if stalled and not (part.messages and part.error is None):
+                self._not_readable(holding, part.error)
+            if not holding.handed and not holding.waiting:
+                # What is gaps only: nobody will acknowledge it.
+                with self._changed:
+                    outcomes = holding.outcomes(implicit=False)
+                self._send_now(holding, outcomes)
+            if stalled and part.messages:
+                return  # the bound of bytes: the rest when these are polled
+
+    def _not_readable(self, holding: Holding, error: KafkaError | None) -> None:
+        """The broker is silent, or the offsets are not in its log: learn which, and give back what is left."""
+        at = holding.lease.share_partition
+        topic_id = self._member.assignment.get(at)
+        # A broker that is silent is not asked now: the lock would lapse meanwhile, and a delivery be lost.
+        if error is not None and topic_id is not None and self._ends.observe({at: topic_id}, self.reader):
+            start = self.reader.log_start(holding.key, BROKER_TIMEOUT_S)
+            if start is not None and start > holding.unread.first:
+                # Deleted records. The state has counted them as lost; there is nothing left to wait for.
+                gone = holding.unread & OffsetSet.of((0, start))
+                with self._changed:
+                    holding.gaps |= gone
+                    holding.unread -= gone
+                    if not holding.unread and holding in self._shelf.to_read:
+                        self._shelf.to_read.remove(holding)
+                return
+        _log.warning(
+            "the leased records of %s cannot be read now and are given back: %s", at, error or "nothing came"
+        )
+        self._ends.cannot_be_read(holding.key)
+        with self._changed:
+            untouched, unread = holding.untouched and not holding.waiting, holding.unread
+            holding.unread = EMPTY
+            if holding in self._shelf.to_read:
+                self._shelf.to_read.remove(holding)
+        if untouched:
+            self._state.many.release([holding.lease], refund=True)
+        else:
+            self._send_now(holding, {AcknowledgeType.RELEASE: unread})
+
+    def _send_now(self, holding: Holding, outcomes: dict[AcknowledgeType, OffsetSet]) -> None:
+        if outcomes:
+            self.send(sending_of([(holding, outcomes)]))
+
+    def _wait(self, assignment: Mapping[SharePartition, str]) -> None:
+        """A poll waits, and nothing can be leased: look at the log's ends, and wait for what brings something."""
+        self.reader.keep_only({key_of(at) for at in assignment})
+        if new := self._ends.unknown(assignment):
+            if not self._ends.observe(new, self.reader):
+                self._pause(LOOK_AGAIN_S)
+            return
+        until = time.monotonic() + LOOK_AGAIN_S
+        while self._demand and not self._interrupted() and time.monotonic() < until:
+            if self._wake.is_set():
+                self._wake.clear()
+                return
+            self.reader.wait(0.02)
+            if grown := self._ends.grown(assignment, self.reader):
+                self._ends.observe(grown, self.reader)
+                return
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,254 @@
+"""How does a consumer become, and stay, a member of its share group?
+
+Heartbeats in a thread of their own, whatever the program does meanwhile (Kafka's ShareHeartbeatRequestManager):
+straight to the database, or through the service where the login may not keep groups. A member that was fenced or
+has expired joins again by itself; what it held is given back by then. A member whose program does not poll for
+``max.poll.interval.ms`` leaves, and joins again at the next poll.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from uuid import uuid4
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from sharequeue.database import Database
+from sharequeue.errors import NONE, ShareError, error_for
+from sharequeue.groups.assignments import AssignedTopic
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.groups.heartbeats import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    heartbeat,
+)
+from sharequeue.state import State
+from sharequeue.values import SharePartition
+
+_log = logging.getLogger(__name__)
+
+Beat = Callable[[HeartbeatRequest], HeartbeatResponse]
+
+UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, GROUP_ID_NOT_FOUND = 25, 110, 69
+_FIRST_WAIT_S = 0.05
+_LONGEST_WAIT_S = 1.0
+_LONG_S = 3600.0
+
+
+class Member:
+    """One member of one share group. Attributes may be read from any thread; ``changed`` is called from its own."""
+
+    def __init__(
+        self,
+        database: Database,
+        group_id: str,
+        client_id: str,
+        rack_id: str | None,
+        max_poll_interval_ms: int,
+        changed: Callable[[], None],
+        beat: Beat | None = None,
+    ) -> None:
+        self.group_id = group_id
+        self.member_id = str(uuid4())
+        self.topics: tuple[str, ...] = ()
+        self.epoch = JOIN_EPOCH
+        self.assignment: dict[SharePartition, str] = {}
+        """The share-partitions to lease from, and the ids of their topics."""
+        self.isolation_level = "read_uncommitted"
+        self.error: ShareError | None = None
+        """Why the member cannot join, where waiting will not help."""
+        self.polled_at = time.monotonic()
+        self.exceeded = False
+        """Whether the member left because its program did not poll; until the next poll."""
+        self._database = database
+        self._client_id = client_id
+        self._client_host = socket.gethostname()
+        self._rack_id = rack_id
+        self._max_poll_s = max_poll_interval_ms / 1000
+        self._changed = changed
+        self._beat: Beat = beat or (lambda request: heartbeat(database, request))
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._leaving = True
+        self._full = True
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def joined(self) -> bool:
+        """Whether the group knows the member, as far as is known here."""
+        return self.epoch > JOIN_EPOCH
+
+    def subscribe(self, topics: tuple[str, ...]) -> None:
+        """Join with these topics, or change the member's topics; with none leave the group. Returns at once."""
+        with self._lock:
+            self.topics = topics
+            self.error = None
+            self._full = True
+            if not topics:
+                self.assignment = {}
+        self.polled_at = time.monotonic()
+        if self._thread is None and topics:
+            self._thread = threading.Thread(target=self._run, name=f"heartbeat-{self.member_id}", daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def polled(self) -> None:
+        """The program has polled. Raises the error for which the member could not join; the next poll tries again."""
+        self.polled_at = time.monotonic()
+        error, self.error = self.error, None
+        if self.exceeded or error is not None:
+            self.exceeded = False
+            self._wake.set()
+        if error is not None:
+            raise error
+
+    def rejoin(self) -> None:
+        """The group does not know the member any more."""
+        with self._lock:
+            self._forget()
+        self._wake.set()
+
+    def abandon(self) -> None:
+        """Send no more heartbeats, without leaving: the session expires. Returns at once."""
+        self._leaving = False
+        self._stop.set()
+        self._wake.set()
+
+    def close(self, timeout: float) -> None:
+        """Leave the group and send no more heartbeats. Returns after ``timeout`` seconds in any case."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _forget(self) -> None:
+        self.epoch, self.assignment, self._full = JOIN_EPOCH, {}, True
+
+    def _leave(self) -> None:
+        """Leave the group. Never fails: without a response the session expires."""
+        with self._lock:
+            joined = self.joined
+            self._forget()
+        if joined:
+            try:
+                self._beat(HeartbeatRequest(self.group_id, self.member_id, LEAVE_EPOCH))
+            except (ShareError, SQLAlchemyError) as error:
+                _log.warning(
+                    "member %s could not leave group %s: %s", self.member_id, self.group_id, _line(error)
+                )
+        self._changed()
+
+    def _run(self) -> None:
+        wait = 0.0
+        while not self._stop.is_set():
+            self._wake.wait(wait)
+            self._wake.clear()
+            if self._stop.is_set():
+                break
+            if not self.topics or self.exceeded or self.error is not None:
+                if not self.topics:
+                    self._leave()
+                wait = _LONG_S
+            elif time.monotonic() - self.polled_at > self._max_poll_s:
+                _log.warning(
+                    "member %s leaves group %s: its program has not polled for max.poll.interval.ms (%.0f s)",
+                    *(self.member_id, self.group_id, self._max_poll_s),
+                )
+                self.exceeded = True
+                self._give_back()
+                self._leave()
+                wait = _LONG_S
+            else:
+                wait = self._beat_once(wait)
+        if self._leaving:
+            self._leave()
+
+    def _beat_once(self, waited: float) -> float:
+        try:
+            return self._one(waited)
+        except Exception as error:
+            # Any error, also one that nobody thought of: a thread that died of it would tell nobody.
+            _log.warning("heartbeat of %s failed, trying again: %s", self.member_id, _line(error))
+            with self._lock:
+                self._full = True
+            return min(max(waited * 2, _FIRST_WAIT_S), _LONGEST_WAIT_S)
+
+    def _give_back(self) -> None:
+        try:
+            State(self._database).release(self.group_id, self.member_id)
+        except (ShareError, SQLAlchemyError) as error:
+            _log.warning("records of %s wait for their locks: %s", self.member_id, _line(error))
+
+    def _one(self, waited: float) -> float:
+        """One heartbeat; return how long to wait for the next."""
+        with self._lock:
+            topics, epoch, full = self.topics, self.epoch, self._full or self.epoch == JOIN_EPOCH
+        response = self._beat(
+            HeartbeatRequest(
+                self.group_id,
+                self.member_id,
+                epoch,
+                self._rack_id if full else None,
+                topics if full else None,
+                self._client_id,
+                self._client_host,
+            )
+        )
+        if response.error_code != NONE:
+            return self._refused(response, waited)
+        changed = False
+        with self._lock:
+            if topics != self.topics:
+                return 0.0
+            self.error = None
+            self.epoch, self._full = response.member_epoch, False
+            if response.assignment is not None:
+                assignment = _assigned(self.group_id, response.assignment)
+                changed = assignment != self.assignment
+                self.assignment = assignment
+        level = GroupConfigs.load(self._database, self.group_id).isolation_level
+        if changed or level != self.isolation_level:
+            self.isolation_level = level
+            self._changed()
+        if not self.assignment:
+            # Nothing to do yet: the service is about to look at the topics, or another member has everything.
+            return min(max(waited * 1.5, _FIRST_WAIT_S), _LONGEST_WAIT_S)
+        # In good time for the end of the interval between two polls.
+        left = self.polled_at + self._max_poll_s - time.monotonic()
+        return max(0.0, min(response.heartbeat_interval_ms / 1000, left + 0.01))
+
+    def _refused(self, response: HeartbeatResponse, waited: float) -> float:
+        error = error_for(response.error_code, response.error_message)
+        if response.error_code in (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, GROUP_ID_NOT_FOUND):
+            _log.warning(
+                "member %s is out of group %s and joins again: %s", self.member_id, self.group_id, error
+            )
+            with self._lock:
+                self._forget()
+            self._changed()
+        elif not error.retriable:
+            _log.error("member %s cannot join group %s: %s", self.member_id, self.group_id, error)
+            with self._lock:
+                self.error = error
+                self._forget()
+            self._changed()
+        return min(max(waited * 2, _FIRST_WAIT_S), _LONGEST_WAIT_S)
+
+
+def _assigned(group_id: str, topics: tuple[AssignedTopic, ...]) -> dict[SharePartition, str]:
+    return {
+        SharePartition(group_id, topic.topic_name, partition): topic.topic_id
+        for topic in topics
+        for partition in topic.partitions
+    }
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

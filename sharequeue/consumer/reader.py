@@ -1,0 +1,243 @@
+"""How are the records of leased offsets read, exactly these and none besides?
+
+Over confluent-kafka's ordinary Consumer, assigned by hand: it joins no group and commits nothing. It reads ahead,
+within a bound; what it has read ahead is not leased and is kept here until it is. An offset counts as a gap (a
+control record, a hole of compaction, an aborted transaction) only when the reading has passed it: a later record of
+the same partition came, or the broker reported the end of the log behind it. Silence is never a gap.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.records import passes
+from sharequeue.offsets import OffsetSet
+from sharequeue.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+Key = tuple[str, int]
+"""Topic and partition."""
+
+AT_ONCE = 1000
+AHEAD_RECORDS = 10_000
+"""Records of one partition that are kept, read ahead and not leased."""
+FETCH_WAIT_MS = 100
+"""How long the broker holds a fetch at the log's end. The end is reported after it, and a seek waits for it."""
+SLICE_S = 0.05
+
+
+@dataclass(slots=True)
+class _Log:
+    """Where the reading stands in one partition."""
+
+    position: int
+    """Everything below it has been passed."""
+    ahead: deque[Message] = field(default_factory=deque)
+    paused: bool = False
+    error: KafkaError | None = None
+    end: int = 0
+    """The end of the log as the broker reported it: everything below it has come."""
+    seen_end: int = 0
+    """One past the last record that came, whether leased or not."""
+
+
+@dataclass(slots=True)
+class Part:
+    """What was read of some leased offsets: the records, and which offsets are decided, with a record or without."""
+
+    messages: list[Message]
+    passed: OffsetSet
+    error: KafkaError | None = None
+
+
+class Reader:
+    """Reads leased offsets of many partitions. For one thread."""
+
+    def __init__(
+        self, settings: Settings, given: Mapping[str, Any], isolation_level: str, ahead_bytes: int
+    ) -> None:
+        config = {
+            **client_config(settings),
+            "client.id": "sharequeue",
+            **given,
+            "group.id": "sharequeue.share-consumer",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation_level,
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": FETCH_WAIT_MS,
+            "queued.min.messages": AHEAD_RECORDS,
+            "queued.max.messages.kbytes": min(max(1, ahead_bytes // 1024), 65_536),
+        }
+        config.setdefault("reconnect.backoff.max.ms", 1000)
+        self._ahead_bytes = ahead_bytes
+        self._consumer = Consumer(config)
+        self._logs: dict[Key, _Log] = {}
+        self.mean_bytes: dict[str, float] = {}
+        """Mean size of a topic's records as they came of late."""
+
+    def close(self) -> None:
+        """Let go of the client."""
+        self._consumer.close()
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """New credentials for the next time it authenticates."""
+        self._consumer.set_sasl_credentials(username, password)
+
+    def watch(self, key: Key, position: int) -> None:
+        """Have records come from this position on, unless the partition is being read already."""
+        if key not in self._logs:
+            self._consumer.incremental_assign([TopicPartition(*key, position)])
+            self._logs[key] = _Log(position, seen_end=position)
+
+    def watches(self, key: Key) -> bool:
+        """Whether the partition is being read."""
+        return key in self._logs
+
+    def keep_only(self, keys: Collection[Key]) -> None:
+        """Stop reading all other partitions."""
+        for key in [key for key in self._logs if key not in keys]:
+            self._drop(key)
+
+    def seen_ends(self) -> dict[Key, int]:
+        """Of each partition one past the last record that came."""
+        return {key: log.seen_end for key, log in self._logs.items()}
+
+    def wait(self, seconds: float) -> None:
+        """Take in what comes; wait for the first that comes, so long at most."""
+        if not self._logs:
+            time.sleep(seconds)
+            return
+        self._pump(1, seconds)
+        for log in self._logs.values():
+            # Nobody leases these now. A later lease of them reads them again.
+            while len(log.ahead) > AHEAD_RECORDS:
+                log.position = _offset(log.ahead.popleft()) + 1
+
+    def read(
+        self, key: Key, wanted: OffsetSet, max_bytes: int, patience: float, stop: Callable[[], bool]
+    ) -> Part:
+        """Read these offsets, in order: all of them, or what comes until ``max_bytes`` are read, nothing has come for
+        ``patience`` seconds, or ``stop`` is true.
+        """
+        messages: list[Message] = []
+        read_bytes = 0
+        done = wanted.first
+        for first, end in passes(wanted):
+            log = self._move_to(key, first)
+            heard = time.monotonic()
+            while log.position < end:
+                if log.ahead:
+                    offset = _offset(log.ahead[0])
+                    if offset >= end:
+                        log.position = end
+                        break
+                    message = log.ahead.popleft()
+                    log.position = offset + 1
+                    if offset in wanted:
+                        messages.append(message)
+                        read_bytes += len(message)
+                        if read_bytes >= max_bytes:
+                            return Part(messages, _below(wanted, log.position))
+                    continue
+                if log.end > log.position:
+                    log.position = log.end
+                    continue
+                if log.error is not None:
+                    error = log.error
+                    self._drop(key)
+                    return Part(messages, _below(wanted, max(done, min(log.position, end))), error)
+                if stop() or time.monotonic() - heard > patience:
+                    return Part(messages, _below(wanted, log.position))
+                if log.paused:
+                    self._consumer.resume([TopicPartition(*key)])
+                    log.paused = False
+                before = len(log.ahead), log.end
+                mean = self.mean_bytes.get(key[0], 1024.0)
+                few = max(1, int((max_bytes - read_bytes) / mean))
+                self._pump(min(end - log.position, AT_ONCE, few), SLICE_S, key)
+                if before != (len(log.ahead), log.end):
+                    heard = time.monotonic()
+            done = end
+        return Part(messages, wanted)
+
+    def log_start(self, key: Key, timeout: float) -> int | None:
+        """Where the partition's log starts, by the broker; None when it does not answer in time."""
+        try:
+            start, _ = self._consumer.get_watermark_offsets(TopicPartition(*key), timeout=timeout)
+        except KafkaException:
+            return None
+        return int(start)
+
+    def _move_to(self, key: Key, offset: int) -> _Log:
+        log = self._logs.get(key)
+        if log is None:
+            self.watch(key, offset)
+            return self._logs[key]
+        while log.ahead and _offset(log.ahead[0]) < offset:
+            log.position = _offset(log.ahead.popleft()) + 1
+        if log.position <= offset and (log.ahead or offset - log.position <= AT_ONCE):
+            return log
+        try:
+            self._consumer.seek(TopicPartition(*key, offset))
+        except KafkaException as error:
+            _log.debug("seek of %s to %d: %s; assigned anew", key, offset, error)
+            self._drop(key)
+            self.watch(key, offset)
+            return self._logs[key]
+        log.ahead.clear()
+        log.position, log.end = offset, 0
+        return log
+
+    def _drop(self, key: Key) -> None:
+        del self._logs[key]
+        self._consumer.incremental_unassign([TopicPartition(*key)])
+
+    def _pump(self, most: int, seconds: float, wanted: Key | None = None) -> None:
+        """Take in what the client has read; partitions that are not wanted now are paused when they have enough."""
+        for message in self._consumer.consume(most, seconds):
+            topic, partition = message.topic(), message.partition()
+            log = self._logs.get((topic, partition))  # type: ignore[arg-type]
+            if log is None:
+                continue
+            error = message.error()
+            if error is None:
+                offset = _offset(message)
+                if offset < log.position:
+                    continue
+                log.ahead.append(message)
+                log.seen_end = max(log.seen_end, offset + 1)
+                size = len(message)
+                self.mean_bytes[topic] = 0.95 * self.mean_bytes.get(topic, float(size)) + 0.05 * size + 0.01  # type: ignore[index,arg-type]
+            elif error.code() == KafkaError._PARTITION_EOF:
+                log.end = max(log.end, _offset(message))
+            else:
+                log.error = error
+        if wanted is None:
+            return
+        for key, log in self._logs.items():
+            if key != wanted and not log.paused and len(log.ahead) >= self._ahead_bound(key[0]):
+                self._consumer.pause([TopicPartition(*key)])
+                log.paused = True
+
+    def _ahead_bound(self, topic: str) -> int:
+        return max(1, min(AHEAD_RECORDS, int(self._ahead_bytes / self.mean_bytes.get(topic, 1024.0))))
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None  # noqa: S101  (whatever a consumer returns has one)
+    return offset
+
+
+def _below(wanted: OffsetSet, offset: int) -> OffsetSet:
+    return wanted & OffsetSet.of((0, offset)) if offset > 0 else OffsetSet()

@@ -1,0 +1,349 @@
+"""The consumer of a share group, with the interface of ``confluent_kafka.ShareConsumer``.
+
+A program imports one or the other and runs unchanged. What it calls is here: which call is allowed when, what an
+acknowledgement says, what is raised. What goes on behind the calls is the ``fetcher``'s, membership the
+``member``'s. Terms: KIP-932.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import (
+    ConcurrentModificationException,
+    IllegalStateException,
+    KafkaError,
+    KafkaException,
+    Message,
+    Messages,
+    TopicPartition,
+)
+from sqlalchemy.exc import SQLAlchemyError
+
+from sharequeue.consumer.configs import consumer_config
+from sharequeue.consumer.fetcher import AHEAD_S, Fetcher
+from sharequeue.consumer.holdings import NOT_YET, Holding
+from sharequeue.consumer.member import Member
+from sharequeue.consumer.sending import Sending, timed_out
+from sharequeue.database import Database
+from sharequeue.errors import ShareError
+from sharequeue.values import AcknowledgeType
+
+_log = logging.getLogger(__name__)
+
+AcknowledgementCommitCallback = Callable[[dict[TopicPartition, set[int]], KafkaException | None], None]
+
+CLOSE_TIMEOUT_S = 30.0
+_FOREVER_S = 1e7
+_IN_CALLBACK = "Share consumer methods are not accessible from user-defined acknowledgement commit callback"
+_INVALID = "Local: Invalid argument or configuration"
+_STATE = "Local: Erroneous state"
+
+
+class ShareConsumer:
+    """A consumer of one share group. Each message is acquired for a limited time, and is to be acknowledged in it.
+
+    ``ShareConsumer({"group.id": "work", "bootstrap.servers": "…"})``. The database is found by the settings of the
+    environment, or by ``sharequeue.database.url``. Not safe for use from several threads at once, as confluent's:
+    ConcurrentModificationException; only ``wakeup`` may be called from any. Close it, or use it as a context manager:
+    what it holds comes back at once then, and else when the locks lapse.
+    """
+
+    _handle: Fetcher | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if self._handle is not None:
+            raise RuntimeError("Consumer already initialized")
+        if len(args) > 1 or (args and not isinstance(args[0], Mapping)) or not (args or kwargs):
+            raise TypeError("expected configuration dict")
+        self._config = config = consumer_config(args[0] if args else {}, kwargs)
+        self._database = Database.open(config.settings, pool_size=2)
+        self._member = Member(
+            self._database,
+            config.group_id,
+            config.client_id,
+            config.client_rack,
+            config.max_poll_interval_ms,
+            lambda: fetcher.wake(),
+        )
+        self._handle = self._fetcher = fetcher = Fetcher(config, self._database, self._member)
+        self._in_hand: list[Holding] = []
+        """Leases of which the last poll returned something that has not been sent yet."""
+        self._subscribed: tuple[str, ...] = ()
+        self._callback: AcknowledgementCommitCallback | None = None
+        self._calling = threading.Lock()
+        self._caller: int | None = None
+        self._in_callback = False
+        self._closed = False
+        self._handed_at = 0.0
+        self._handed = 0
+        self._abandon = weakref.finalize(self, _abandon, fetcher, self._member)
+
+    def subscribe(self, topics: list[str]) -> None:
+        """Consume these topics; they replace those of before, and an empty list is ``unsubscribe``.
+
+        Raises TypeError for what is no list, ValueError for an empty or doubled name.
+        """
+        with self._call():
+            if not isinstance(topics, list):
+                raise TypeError("expected list of topic unicode strings")
+            names = [str(topic) for topic in topics]
+            if "" in names or len(set(names)) < len(names):
+                raise ValueError(f"Failed to subscribe: {_INVALID}")
+            self._subscribe(tuple(sorted(names)))
+
+    def unsubscribe(self) -> None:
+        """Consume nothing more, and leave the group. What was polled may still be acknowledged."""
+        with self._call():
+            self._subscribe(())
+
+    def subscription(self) -> list[str]:
+        """Return the topics."""
+        with self._call("Failed to get subscription: "):
+            return list(self._subscribed)
+
+    def poll(self, timeout: float = -1) -> Messages:
+        """Return the next records: ``max.poll.records`` at most, none when there are none in ``timeout`` seconds.
+
+        In implicit mode this accepts what the last poll returned. In explicit mode all of it must be acknowledged:
+        IllegalStateException otherwise, and where there is no subscription. Acknowledgements are sent with it.
+        """
+        seconds = float(_real(timeout))
+        with self._call():
+            if not self._subscribed:
+                raise IllegalStateException("Consumer is not subscribed to any topics")
+            if self._config.explicit and (left := self._unacknowledged()):
+                raise IllegalStateException(f"{left} records from previous poll have not been acknowledged")
+            self._note_pace()
+            self._send()
+            self._dispatch()
+            try:
+                self._member.polled()
+                messages, holdings = self._fetcher.take(
+                    self._config.max_poll_records, _FOREVER_S if seconds < 0 else seconds
+                )
+            except ShareError as error:
+                raise _exception(error) from error
+            self._in_hand += [each for each in holdings if each not in self._in_hand]
+            self._handed, self._handed_at = len(messages), time.monotonic()
+            self._dispatch()
+            return Messages(messages)
+
+    def acknowledge(self, message: Message, ack_type: int = AcknowledgeType.ACCEPT) -> None:
+        """Acknowledge a record of the last poll; it is sent with the next poll, commit or close.
+
+        A record may be acknowledged again, differently, until then. Raises IllegalStateException in implicit mode and
+        for a record that is not in hand, ValueError for a type that there is not.
+        """
+        self._check_call("Failed to acknowledge message: ")
+        if not isinstance(message, Message):
+            raise TypeError(f"argument 1 must be confluent_kafka.cimpl.Message, not {type(message).__name__}")
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        self._acknowledge("message", topic, partition, offset, ack_type)
+
+    def acknowledge_offset(
+        self, topic: str, partition: int, offset: int, ack_type: int = AcknowledgeType.ACCEPT
+    ) -> None:
+        """As ``acknowledge``, by the record's coordinates."""
+        self._check_call("Failed to acknowledge offset: ")
+        if not isinstance(topic, str):
+            raise TypeError(f"argument 1 must be str, not {type(topic).__name__}")
+        self._acknowledge("offset", topic, _integer(partition), _integer(offset), ack_type)
+
+    def commit_sync(self, timeout: float = 60) -> dict[TopicPartition, KafkaException | None]:
+        """Send the acknowledgements and wait for their results; in implicit mode accept what was polled.
+
+        Return for each partition None, or why its acknowledgements were refused; REQUEST_TIMED_OUT where no result
+        came in ``timeout`` seconds (-1: wait as long as it takes). They may still be done then.
+        """
+        seconds = float(_real(timeout))
+        with self._call():
+            sending = self._send()
+            results: dict[TopicPartition, KafkaException | None] = {}
+            if sending is not None:
+                sending.done.wait(_FOREVER_S if seconds < 0 else seconds)
+                if not sending.done.is_set():
+                    sending.results = timed_out(sending)
+                for (topic, partition), (_, error) in sending.by_partition().items():
+                    results[TopicPartition(topic, partition, 0)] = (
+                        None if error is None else _exception(error)
+                    )
+            self._dispatch()
+            return results
+
+    def commit_async(self) -> None:
+        """Send the acknowledgements; the results come to the callback, in a later call. Returns at once."""
+        with self._call():
+            self._send()
+            self._dispatch()
+
+    def set_acknowledgement_commit_callback(self, callback: AcknowledgementCommitCallback | None) -> None:
+        """Have ``callback(offsets, exception)`` called with the results of acknowledgements, once for each partition.
+
+        It is called in this thread, from within poll, commit_sync, commit_async and close. None removes it.
+        """
+        with self._call():
+            if callback is not None and not callable(callback):
+                raise TypeError("callback must be callable or None")
+            self._callback = callback
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """New credentials for the next time the broker is connected to."""
+        with self._call():
+            for each in (username, password):
+                if not isinstance(each, str):
+                    raise TypeError(f"argument must be str, not {type(each).__name__}")
+            self._fetcher.reader.set_sasl_credentials(username, password)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send what is acknowledged, give back the rest, leave the group: in ``timeout`` seconds, 30 without.
+
+        In implicit mode what was polled last and not committed is given back, not accepted. Where the database does
+        not answer in time, what is held comes back when its locks lapse. A second close does nothing.
+        """
+        if self._closed:
+            return
+        with self._call():
+            deadline = time.monotonic() + (CLOSE_TIMEOUT_S if timeout is None else timeout)
+            if self._config.explicit:
+                self._send()
+            self._closed = True
+            self._abandon.detach()
+            ending = threading.Thread(target=self._end, args=(deadline, self._in_hand), daemon=True)
+            ending.start()
+            ending.join(max(0.0, deadline - time.monotonic()))
+            self._in_hand = []
+            self._dispatch()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _end(self, deadline: float, in_hand: list[Holding]) -> None:
+        self._fetcher.stop(max(0.0, deadline - time.monotonic()))
+        try:
+            self._fetcher.release_all(in_hand)
+        except (SQLAlchemyError, ShareError) as error:
+            _log.warning("what %s holds comes back when its locks lapse: %s", self._member.member_id, error)
+        self._member.close(max(0.0, deadline - time.monotonic()))
+        self._database.close()
+
+    def _subscribe(self, topics: tuple[str, ...]) -> None:
+        if topics == self._subscribed:
+            return
+        self._subscribed = topics
+        self._member.subscribe(topics)
+        self._fetcher.drop(frozenset(topics))
+        if topics:
+            self._fetcher.start()
+
+    def _unacknowledged(self) -> int:
+        return sum(kind == NOT_YET for each in self._in_hand for kind in each.handed.values())
+
+    def _acknowledge(
+        self, what: str, topic: str | None, partition: int | None, offset: int | None, kind: int
+    ) -> None:
+        kind = _integer(kind)
+        if topic is None or partition is None or offset is None or partition < 0 or offset < 0:
+            raise ValueError(f"Failed to acknowledge {what}: {_INVALID}")
+        if not self._config.explicit:
+            raise IllegalStateException(f"Failed to acknowledge {what}: {_STATE}")
+        if not AcknowledgeType.ACCEPT <= kind <= AcknowledgeType.REJECT:
+            raise ValueError(f"Failed to acknowledge {what}: {_INVALID}")
+        for holding in self._in_hand:
+            if offset in holding.handed and holding.key == (topic, partition):
+                holding.handed[offset] = kind
+                return
+        raise IllegalStateException(f"Failed to acknowledge {what}: {_STATE}")
+
+    def _send(self) -> Sending | None:
+        """Have everything sent that is to be acknowledged now."""
+        sending = self._fetcher.outcomes_of(self._in_hand, implicit=not self._config.explicit)
+        self._in_hand = [each for each in self._in_hand if each.handed]
+        if sending is not None:
+            self._fetcher.send(sending)
+        return sending
+
+    def _note_pace(self) -> None:
+        """Lease ahead for a program that is done with a poll's records soon."""
+        if not self._handed:
+            return
+        per_record = (time.monotonic() - self._handed_at) / self._handed
+        ahead = int(AHEAD_S / per_record) if per_record > 0 else 0
+        self._fetcher.lease_ahead(ahead if ahead >= self._config.max_poll_records else 0)
+
+    def _dispatch(self) -> None:
+        """Call the callback with the results that have come."""
+        for sending in self._fetcher.finished():
+            if self._callback is None:
+                continue
+            for (topic, partition), (offsets, error) in sending.by_partition().items():
+                self._in_callback = True
+                try:
+                    at = TopicPartition(topic, partition, 0)
+                    self._callback(
+                        {at: set(offsets.iter_offsets())}, None if error is None else _exception(error)
+                    )
+                finally:
+                    self._in_callback = False
+
+    def _check_call(self, prefix: str = "") -> None:
+        if self._closed:
+            raise IllegalStateException("Share consumer closed")
+        if self._caller is not None:
+            if self._in_callback and self._caller == threading.get_ident():
+                raise IllegalStateException(f"{prefix}{_STATE}" if prefix else _IN_CALLBACK)
+            raise ConcurrentModificationException(
+                f"{prefix}Local: Conflicting use"
+                if prefix
+                else "Share consumer is not safe for multi-threaded access. "
+                f"currentThread(id: {threading.get_ident()}) otherThread(id: {self._caller})"
+            )
+
+    @contextmanager
+    def _call(self, prefix: str = "") -> Iterator[None]:
+        """One call at a time, none after close, none from within the callback."""
+        self._check_call(prefix)
+        if not self._calling.acquire(blocking=False):
+            self._check_call(prefix)
+            raise ConcurrentModificationException(f"{prefix}Local: Conflicting use")
+        self._caller = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._caller = None
+            self._calling.release()
+
+
+def _abandon(fetcher: Fetcher, member: Member) -> None:
+    """A consumer went out of use and was not closed: nobody is to think that it works."""
+    member.abandon()
+    fetcher.stop(0.0)
+
+
+def _exception(error: ShareError) -> KafkaException:
+    return KafkaException(KafkaError(error.code, error.message))
+
+
+def _real(value: Any) -> float:
+    if isinstance(value, int | float):
+        return value
+    raise TypeError(f"must be real number, not {type(value).__name__}")
+
+
+def _integer(value: Any) -> int:
+    try:
+        return int(value.__index__())
+    except AttributeError:
+        raise TypeError(f"{type(value).__name__!r} object cannot be interpreted as an integer") from None

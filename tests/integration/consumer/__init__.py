@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.consumer` against real servers."""

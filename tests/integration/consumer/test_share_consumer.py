@@ -1,0 +1,244 @@
+"""What does a share consumer deliver, and what becomes of it?"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from sharequeue import AcknowledgeType, Database, Settings, ShareConsumer, State
+from sharequeue.consumer.fetcher import Fetcher
+from sharequeue.kafka.clients import client_config
+from tests.fix_stack import MakeTopic
+from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
+from tests.waiting import pass_time
+
+
+@pytest.fixture
+def work(settings: Settings, database: Database, group: str) -> Iterator[Work]:
+    """Give a group with a coordinator at work, in the shared database."""
+    with work_on(settings, database, group) as work:
+        yield work
+
+
+def test_two_consumers_of_one_partition_get_every_record_once(work: Work, make_topic: MakeTopic) -> None:
+    """Nothing is lost, nothing comes twice, no poll returns more than it may; values are those of their offsets."""
+    topic = make_topic()
+    work.produce(topic, 3000)
+    found: Counter[int] = Counter()
+    lock = threading.Lock()
+
+    def consume() -> None:
+        with work.consumer(topic, max_poll_records=50) as consumer:
+            while sum(found.values()) < 3000:
+                messages = consumer.poll(0.2)
+                assert len(messages) <= 50
+                with lock:
+                    found.update(m.offset() for m in messages if m.value() == b"%d" % m.offset())  # type: ignore[misc,str-format]
+            consumer.commit_sync()
+
+    threads = [threading.Thread(target=consume) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == Counter(range(3000))
+    assert work.done()
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_offsets_without_a_record_are_gaps(work: Work, make_topic: MakeTopic, level: str) -> None:
+    """Markers, and aborted transactions under read_committed: nobody sees them, and nothing waits for them."""
+    topic = make_topic()
+    work.configure(share_isolation_level=level)
+    producer = Producer(client_config(work.settings, transactional_id=f"tx-{topic}"))
+    producer.init_transactions(30)
+    for number, end in enumerate(("commit", "abort", "commit", "abort")):
+        producer.begin_transaction()
+        for _ in range(3):
+            producer.produce(topic, value=b"%d" % number)
+        producer.flush()
+        getattr(producer, f"{end}_transaction")()
+    values = {b"0", b"2"} if level == "read_committed" else {b"0", b"1", b"2", b"3"}
+    with work.consumer(topic) as consumer:
+        messages = poll_some(consumer, 3 * len(values))
+        assert Counter(message.value() for message in messages) == dict.fromkeys(values, 3)
+        consumer.commit_sync()
+        wait_until(lambda: not consumer.poll(0.05) and work.done(), 20, work.status)
+    [row] = work.status()
+    assert (row.spso, row.accepted, row.accepted + row.gap) == (16, 3 * len(values), 16)
+
+
+def test_an_exception_gives_back_what_is_in_hand(work: Work, make_topic: MakeTopic) -> None:
+    """Leaving the block gives back the poll's records, and what was leased ahead as if it never had been."""
+    topic = make_topic()
+    work.produce(topic, 30)
+    polled: list[int | None] = []
+
+    def fail() -> None:
+        with work.consumer(topic, max_poll_records=10) as consumer:
+            for _ in range(2):
+                polled.extend(message.offset() for message in poll_some(consumer))
+            raise ValueError("boom")
+
+    with pytest.raises(ValueError, match="boom"):
+        fail()
+    assert polled == list(range(20))
+    with work.consumer(topic, max_poll_records=500) as consumer:
+        assert seen(poll_some(consumer, 20)) == [
+            (offset, 2 if offset < 20 else 1) for offset in range(10, 30)
+        ]
+
+
+def test_records_come_from_what_the_producer_just_wrote(work: Work, make_topic: MakeTopic) -> None:
+    """A consumer that waits at the log's end sees a new record without the service's watch."""
+    topic = make_topic()
+    work.produce(topic, 1)
+    with work.consumer(topic) as consumer:
+        poll_some(consumer)
+        for _ in range(5):
+            work.produce(topic, 1)
+            assert len(consumer.poll(5)) == 1
+
+
+def test_the_log_may_lose_what_is_leased(work: Work, make_topic: MakeTopic) -> None:
+    """DeleteRecords past what is to be read: the consumer goes on with what is left."""
+    topic = make_topic()
+    work.produce(topic, 20)
+    admin = AdminClient(client_config(work.settings))
+    with work.consumer(topic, max_poll_records=5) as consumer:
+        assert len(poll_some(consumer)) == 5
+        for future in admin.delete_records([TopicPartition(topic, 0, 15)]).values():
+            future.result(30)
+        last = poll_some(consumer)
+        while last[-1].offset() != 19:
+            last += poll_some(consumer)
+        consumer.commit_sync()
+        wait_until(work.done, 20, work.status)
+
+
+def test_a_topic_deleted_under_it(work: Work, make_topic: MakeTopic) -> None:
+    """The other topic goes on; what was in hand can still be acknowledged."""
+    gone, left = make_topic(), make_topic()
+    work.produce(gone, 5)
+    with work.consumer(gone, left) as consumer:
+        assert len(poll_some(consumer, 5)) == 5
+        admin = AdminClient(client_config(work.settings))
+        admin.delete_topics([gone])[gone].result(30)
+        work.produce(left, 5)
+        assert {message.topic() for message in poll_some(consumer, 5)} == {left}
+        assert all(error is None for error in consumer.commit_sync().values())
+
+
+def test_a_broker_that_cannot_be_read_costs_no_delivery(work: Work, make_topic: MakeTopic) -> None:
+    """What is leased and cannot be read comes back as if it had not been leased."""
+    topic = make_topic()
+    work.produce(topic, 5)
+    work.configure(share_record_lock_duration_ms=1000)
+    with work.consumer(topic, bootstrap_servers="127.0.0.1:1", log_level=0) as consumer:
+        wait_until(lambda: bool(work.status()), 20)
+        assert not consumer.poll(2)
+        wait_until(lambda: work.status()[0].acquired == 0, 10)
+    with work.consumer(topic) as consumer:
+        assert seen(poll_some(consumer, 5)) == [(offset, 1) for offset in range(5)]
+
+
+def test_what_has_lapsed_is_not_handed_out(
+    work: Work, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records that waited for a poll until their lock lapsed come again, counted once more."""
+    topic = make_topic()
+    work.produce(topic, 20)
+    with work.consumer(topic, max_poll_records=10) as consumer:
+        assert len(poll_some(consumer)) == 10
+        fetcher: Fetcher = consumer._fetcher
+        fetcher.lease_ahead(10)
+        fetcher.wake()
+        wait_until(lambda: fetcher._shelf.records == 10, 10)
+        for holding in fetcher._shelf.leases():
+            holding.deadline = 0.0
+        monkeypatch.setattr(fetcher, "lease_ahead", lambda records: None)
+        assert not consumer.poll(0.3)
+    with work.consumer(topic, max_poll_records=10) as consumer:
+        assert seen(poll_some(consumer)) == [(offset, 2) for offset in range(10, 20)]
+
+
+def test_a_member_that_expired_joins_again(
+    settings: Settings, private_database: Database, make_topic: MakeTopic, group: str
+) -> None:
+    """What it held is another delivery then, and its late acknowledgement is refused by Kafka's name."""
+    topic = make_topic()
+    with work_on(settings, private_database, group) as work:
+        work.produce(topic, 3)
+        with work.consumer(topic, explicit=True) as consumer:
+            for message in poll_some(consumer, 3):
+                consumer.acknowledge(message)
+            pass_time(private_database, 50)
+            wait_until(lambda: work.status()[0].acquired == 0, 10)
+            [error] = consumer.commit_sync().values()
+            assert isinstance(error, KafkaException)
+            assert error.args[0].name() == "INVALID_RECORD_STATE"
+            assert seen(poll_some(consumer, 3)) == [(offset, 2) for offset in range(3)]
+
+
+def test_rejects_releases_and_their_counts(work: Work, make_topic: MakeTopic) -> None:
+    """A released record comes again until its deliveries are used up; a rejected one does not."""
+    topic = make_topic()
+    work.produce(topic, 2)
+    work.configure(share_delivery_count_limit=3)
+    with work.consumer(topic, explicit=True) as consumer:
+        counts = []
+        while not work.status() or work.status()[0].exhausted == 0:
+            for message in consumer.poll(0.5):
+                counts.append((message.offset(), message.delivery_count()))
+                first = message.offset() == 0
+                consumer.acknowledge(message, AcknowledgeType.REJECT if first else AcknowledgeType.RELEASE)
+            consumer.commit_sync()
+    assert counts == [(0, 1), (1, 1), (1, 2), (1, 3)]
+    assert (work.status()[0].rejected, work.status()[0].exhausted) == (1, 1)
+
+
+def test_members_share_partitions(work: Work, make_topic: MakeTopic) -> None:
+    """Four partitions, two consumers, each gets its own; when one leaves the other gets all."""
+    topic = make_topic(4)
+    with work.consumer(topic) as one:
+        with work.consumer(topic) as other:
+            members = one._member, other._member
+            wait_until(lambda: [len(each.assignment) for each in members] == [2, 2], 20)
+            for partition in range(4):
+                work.produce(topic, 5, partition)
+            assert len(poll_some(one, 10)) == 10
+            assert len(poll_some(other, 10)) == 10
+            assert all(error is None for each in (one, other) for error in each.commit_sync().values())
+        wait_until(lambda: len(one._member.assignment) == 4, 20)
+
+
+def test_a_consumer_out_of_use_stops(work: Work, make_topic: MakeTopic) -> None:
+    """Without close its threads end with it; its records wait for their locks."""
+    topic = make_topic()
+    work.produce(topic, 1)
+    consumer = work.consumer(topic)
+    poll_some(consumer)
+    member = consumer._member
+    threads = (consumer._fetcher._thread, member._thread)
+    del consumer
+    wait_until(lambda: not any(thread is not None and thread.is_alive() for thread in threads), 10)
+    assert State(work.database).figures.leases(work.group)
+
+
+def test_closing_does_not_wait_for_a_database_that_is_away(settings: Settings, make_topic: MakeTopic) -> None:
+    """close(timeout) returns in its time, whatever is out of reach."""
+    consumer = ShareConsumer(
+        {
+            "group.id": "g",
+            "bootstrap.servers": settings.bootstrap_servers,
+            "sharequeue.database.url": "postgresql://x:y@10.255.255.1/none",
+        }
+    )
+    consumer.subscribe(["t"])
+    assert not consumer.poll(0.1)
+    consumer.close(timeout=0.3)
