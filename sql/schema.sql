@@ -1035,6 +1035,35 @@ CREATE TABLE sharequeue.authorizer (
     CONSTRAINT authorizer_singleton CHECK (singleton)
 );
 
+CREATE TABLE sharequeue.members (
+    group_id text NOT NULL,
+    member_id text NOT NULL,
+    member_epoch integer NOT NULL,
+    previous_member_epoch integer DEFAULT 0 NOT NULL,
+    rack_id text,
+    client_id text DEFAULT ''::text NOT NULL,
+    client_host text DEFAULT ''::text NOT NULL,
+    subscribed_topic_names text[] DEFAULT '{}'::text[] NOT NULL,
+    joined_at timestamp with time zone NOT NULL,
+    heartbeat_at timestamp with time zone NOT NULL,
+    session_expires_at timestamp with time zone NOT NULL,
+    told_share_partition_ids bigint[],
+    CONSTRAINT members_member_id_length CHECK (((length(member_id) >= 1) AND (length(member_id) <= 36)))
+);
+
+CREATE TABLE sharequeue.topics (
+    topic text NOT NULL,
+    topic_id text NOT NULL,
+    partitions integer NOT NULL,
+    seen_at timestamp with time zone NOT NULL
+);
+
+CREATE VIEW sharequeue.awaited_share_partitions (
+    group_id text,
+    topic text,
+    partition integer
+);
+
 CREATE TABLE sharequeue.circuit_breakers (
     share_partition_id bigint NOT NULL,
     state text DEFAULT 'closed'::text NOT NULL,
@@ -1364,22 +1393,6 @@ CREATE TABLE sharequeue.journal_snapshots (
     share_partition_id bigint NOT NULL,
     journal_id bigint NOT NULL,
     taken_at timestamp with time zone NOT NULL
-);
-
-CREATE TABLE sharequeue.members (
-    group_id text NOT NULL,
-    member_id text NOT NULL,
-    member_epoch integer NOT NULL,
-    previous_member_epoch integer DEFAULT 0 NOT NULL,
-    rack_id text,
-    client_id text DEFAULT ''::text NOT NULL,
-    client_host text DEFAULT ''::text NOT NULL,
-    subscribed_topic_names text[] DEFAULT '{}'::text[] NOT NULL,
-    joined_at timestamp with time zone NOT NULL,
-    heartbeat_at timestamp with time zone NOT NULL,
-    session_expires_at timestamp with time zone NOT NULL,
-    told_share_partition_ids bigint[],
-    CONSTRAINT members_member_id_length CHECK (((length(member_id) >= 1) AND (length(member_id) <= 36)))
 );
 
 CREATE TABLE sharequeue.observations (
@@ -1720,6 +1733,15 @@ CREATE VIEW sharequeue.share_partition_reports (
     delivery_complete_count bigint
 );
 
+CREATE VIEW sharequeue.share_partition_times (
+    share_partition_id bigint,
+    group_id text,
+    topic text,
+    partition integer,
+    created_at timestamp with time zone,
+    written_at timestamp with time zone
+);
+
 ALTER TABLE sharequeue.share_partitions ALTER COLUMN share_partition_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME sharequeue.share_partitions_share_partition_id_seq
     START WITH 1
@@ -1744,13 +1766,6 @@ CREATE VIEW sharequeue.throughput (
     seconds double precision,
     finished_records bigint,
     records_per_second double precision
-);
-
-CREATE TABLE sharequeue.topics (
-    topic text NOT NULL,
-    topic_id text NOT NULL,
-    partitions integer NOT NULL,
-    seen_at timestamp with time zone NOT NULL
 );
 
 CREATE VIEW sharequeue.waiting_work (

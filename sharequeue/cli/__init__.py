@@ -25,6 +25,8 @@ from sharequeue.cli import (
     run,
     schema,
     service,
+    share_group_configs,
+    share_groups,
     stack,
     state,
 )
@@ -60,6 +62,8 @@ for module in (
     journal,
     deadletters,
     acls,
+    share_groups,
+    share_group_configs,
 ):
     for each in module.COMMANDS:
         command.add_command(each)

@@ -8,7 +8,7 @@ from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound
 from sharequeue.names import nearest
 
-__all__ = ["group_names", "require_group"]
+__all__ = ["awaited_share_partitions", "group_names", "require_group"]
 
 
 def group_names(database: Database) -> list[str]:
@@ -22,3 +22,15 @@ def require_group(database: Database, group: str) -> None:
     known = group_names(database)
     if group not in known:
         raise GroupIdNotFound(f"There is no share group {group}. {nearest(group, known, 'share groups')}")
+
+
+def awaited_share_partitions(database: Database, group: str) -> list[tuple[str, int]]:
+    """Return the topics and partitions that a group's members subscribe to and that have no state yet."""
+    rows = database.rows(
+        sa.text(
+            "select topic, partition from sharequeue.awaited_share_partitions where group_id = :group_id"
+            " order by topic, partition"
+        ),
+        group_id=group,
+    )
+    return [(row["topic"], row["partition"]) for row in rows]

@@ -59,11 +59,20 @@ class OffsetResets:
             for partition, offset in self.topics.offsets_for_times(topic, stamp).items():
                 found[topic, partition] = offset
 
+        warnings: list[str] = []
+
         def at(partition: Partition, log: LogOffsets) -> int:
             offset = found.get(partition)
+            if offset is None:
+                # In Kafka's words.
+                warnings.append(
+                    f"Partition {partition[1]} from topic {partition[0]} is empty. "
+                    "Falling back to latest known offset."
+                )
             return log.log_end if offset is None else offset
 
-        return self._start(at)
+        start = self._start(at)
+        return Start(start.offsets, start.topic_ids, tuple(warnings))
 
     def to_current(self, stored: Mapping[Partition, int]) -> Start:
         """Where the group stands now; the log's end where it has not begun."""

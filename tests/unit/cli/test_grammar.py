@@ -27,7 +27,7 @@ READS = {
     *("status", "env", "doctor", "verify", "groups list", "groups describe", "state leases", "acls list"),
     *("dlq list", "dlq show", "journal changes", "journal days", "journal verify"),
 }
-KAFKAS: set[str] = set()
+KAFKAS = {"share-groups", "share-group-configs"}
 """They take the arguments of Kafka's own tools, and act as those do."""
 LOCAL = {"init"}
 """Commands that need no server and no data folder."""

@@ -1,0 +1,80 @@
+"""Which arguments of `kafka-share-groups.sh` may stand together, and what it says where they may not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from sharequeue.cli.kafka_tools import unavailable, usage
+
+__all__ = ["check"]
+
+_ACTIONS = ("list", "describe", "delete", "reset_offsets", "delete_offsets")
+_WAYS = ("from_file", "to_current", "to_datetime", "to_earliest", "to_latest", "to_offset")
+
+
+def check(context: click.Context, verbose: bool, given: Mapping[str, Any]) -> None:
+    """Check what may stand together, in the order in which Kafka's tool does."""
+
+    def has(name: str) -> bool:
+        return given[name] not in (None, False, ())
+
+    with_describe = [name for name in ("members", "offsets") if has(name)] + ["verbose"] * verbose
+    with_either = ["state"] if given["state"] is not None and not given["list"] else []
+    if not given["describe"]:
+        unavailable(context, with_describe + with_either)
+    if given["describe"]:
+        if not has("groups") and not has("all_groups"):
+            usage(context, "Option [describe] takes one of these options: [all-groups], [group]")
+        if sum((has("members"), has("offsets"), given["state"] is not None)) > 1:
+            usage(
+                context, "Option [describe] takes at most one of these options: [members], [offsets], [state]"
+            )
+        if given["state"]:
+            usage(context, "Option [describe] does not take a value for [state]")
+    if given["delete"]:
+        if not has("groups") and not has("all_groups"):
+            usage(context, "Option [delete] takes the options [group] or [all-groups]")
+        if has("groups") and has("all_groups"):
+            usage(context, "Option [delete] takes either [group] or [all-groups], not both.")
+        if has("topics"):
+            usage(context, "Option [delete] does not take the option: [topic]")
+    if given["delete_offsets"] and not (has("groups") and has("topics")):
+        usage(context, "Option [delete-offsets] takes the following options: [group], [topic]")
+    if given["reset_offsets"]:
+        _check_reset(context, given, [name for name in _WAYS if has(name)])
+    for other in ("all_groups", "list"):
+        if has("groups") and has(other):
+            usage(context, f'Option "[group]" can\'t be used with option "[{option_name(other)}]"')
+    for other in ("list", "describe"):
+        if has("topics") and has(other):
+            usage(context, f'Option "[topic]" can\'t be used with option "[{other}]"')
+    if sum(bool(given[action]) for action in _ACTIONS) != 1:
+        listed = ", ".join(f"--{option_name(action)}" for action in _ACTIONS)
+        usage(context, f"Command must include exactly one action: {listed}.")
+
+
+def _check_reset(context: click.Context, given: Mapping[str, Any], ways: Sequence[str]) -> None:
+    if given["dry_run"] and given["execute"]:
+        usage(context, "Option [reset-offsets] only accepts one of [execute] and [dry-run]")
+    if not given["dry_run"] and not given["execute"]:
+        usage(context, "Option [reset-offsets] takes the option: [execute] or [dry-run]")
+    if not given["groups"]:
+        usage(context, "Option [reset-offsets] takes the option: [group]")
+    if len(ways) > 1:
+        first, second = ways[0], ways[1]
+        usage(
+            context, f'Option "[{option_name(first)}]" can\'t be used with option "[{option_name(second)}]"'
+        )
+    if not ways:
+        listed = ", ".join(f"[{option_name(way)}]" for way in _WAYS)
+        usage(context, f"Option [reset-offsets] takes one of these options: {listed}")
+    if not given["topics"] and not given["all_topics"] and ways != ["from_file"]:
+        usage(context, "Option [reset-offsets] takes one of these options: [all-topics], [topic]")
+
+
+def option_name(name: str) -> str:
+    """Return an option as it is typed."""
+    return name.replace("_", "-")

@@ -1,0 +1,153 @@
+"""`sharequeue share-group-configs`: Kafka's `kafka-configs.sh --entity-type groups`, for the groups that are here."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sharequeue.cli.kafka_tools import KafkaCommand, java_name, usage
+from sharequeue.cli.options import settings_options
+from sharequeue.cli.output import Output, answers, flag, text
+from sharequeue.database import Database
+from sharequeue.errors import InvalidConfig, ShareError
+from sharequeue.groups.config_keys import GROUP_CONFIGS, SERVICE_CONFIGS, as_text
+from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, alter_group_configs
+from sharequeue.groups.known import group_names
+from sharequeue.settings import Settings
+
+_PAIR = re.compile(r"\s*([^=,\[\]\s]+)=(\[[^\]]*\]|[^,]*)\s*(?:,|$)")
+
+
+@click.command("share-group-configs", cls=KafkaCommand)
+@settings_options
+@answers(text("GROUP"), text("NAME"), text("VALUE"), flag("OWN"), text("SYNONYMS"), text("STATUS"))
+@click.option("--entity-type", help="groups, the only one here.")
+@click.option("--entity-name", help="The share group.")
+@click.option("--group", help="The same as --entity-type groups --entity-name.")
+@click.option("--describe", is_flag=True, help="Show what is set.")
+@click.option("--all", "everything", is_flag=True, help="Show the values that are not set, too.")
+@click.option("--alter", is_flag=True, help="Change configs, at once.")
+@click.option("--add-config", help="name=value,…; a value with commas in square brackets.")
+@click.option("--add-config-file", type=click.Path(path_type=Path, exists=True), help="Lines of name=value.")
+@click.option("--delete-config", help="name,…")
+@click.pass_context
+def share_group_configs(
+    context: click.Context,
+    /,
+    settings: Settings,
+    output: Output,
+    entity_type: str | None,
+    entity_name: str | None,
+    group: str | None,
+    describe: bool,
+    everything: bool,
+    alter: bool,
+    add_config: str | None,
+    add_config_file: Path | None,
+    delete_config: str | None,
+) -> None:
+    """Kafka's `kafka-configs.sh --entity-type groups`: describe and alter the configs of share groups."""
+    if describe == alter:
+        usage(context, "Command must include exactly one action: --describe, --alter")
+    if group is None and entity_type != "groups":
+        usage(
+            context,
+            "Only --entity-type groups is known here: the configs of topics and brokers are the broker's.",
+        )
+    name = group or entity_name
+    with Database.open(settings) as database:
+        if describe:
+            known = group_names(database) if name is None else [name]
+            _describe(database, output, known, everything=everything)
+            return
+        if add_config is None and add_config_file is None and delete_config is None:
+            usage(
+                context,
+                "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter",
+            )
+        if name is None:
+            usage(context, "An entity name must be specified with --alter of groups")
+        try:
+            changes: dict[str, str | int | bool | None] = {}
+            if add_config_file is not None:
+                changes |= _pairs(",".join(add_config_file.read_text().split()))
+            changes |= _pairs(add_config or "")
+            changes |= dict.fromkeys(
+                each.strip() for each in (delete_config or "").split(",") if each.strip()
+            )
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                alter_group_configs(database, name, changes)
+            for each in said:
+                output.warn(str(each.message))
+        except ShareError as error:
+            click.echo(f"Error while executing config command\n{java_name(error)}: {error}", err=True)
+            raise click.exceptions.Exit(1) from error
+    output.note(f"Completed updating config for group {name}.")
+    if not output.text:
+        output.rows(
+            {"group": name, "name": key, "value": value, "status": "done"} for key, value in changes.items()
+        )
+
+
+def _pairs(given: str) -> dict[str, str | int | bool | None]:
+    """Names and values of `--add-config`. Raises InvalidConfig for what is no list of such."""
+    found: dict[str, str | int | bool | None] = {}
+    at = 0
+    while at < len(given):
+        pair = _PAIR.match(given, at)
+        if pair is None:
+            raise InvalidConfig(f"{given!r} is no list of name=value,name=[value,value].")
+        found[pair.group(1)] = pair.group(2).removeprefix("[").removesuffix("]").strip()
+        at = pair.end()
+    return found
+
+
+def _describe(database: Database, output: Output, groups: list[str], *, everything: bool) -> None:
+    service = ServiceConfigs.stored(database)
+    known = set(group_names(database))
+    rows: list[dict[str, Any]] = []
+    for group in groups:
+        configs = GroupConfigs.load(database, group, service)
+        names = sorted(configs.values if everything else configs.own)
+        if not names and group not in known:
+            output.note(f"The group '{group}' doesn't exist and doesn't have dynamic config.")
+            continue
+        output.note(f"{'All' if everything else 'Dynamic'} configs for group {group} are:")
+        for name in names:
+            value = as_text(configs.values[name])
+            synonyms = _synonyms(name, value, own=name in configs.own, service=service.values)
+            output.note(f"  {name}={value} sensitive=false synonyms={{{synonyms}}}")
+            rows.append(
+                {
+                    "group": group,
+                    "name": name,
+                    "value": value,
+                    "own": name in configs.own,
+                    "synonyms": synonyms,
+                }
+            )
+    if not output.text:
+        output.rows(rows)
+
+
+def _synonyms(name: str, value: str, *, own: bool, service: Mapping[str, Any]) -> str:
+    """Where a value comes from, the strongest first, as Kafka's tool lists it."""
+    key = GROUP_CONFIGS[name]
+    found = [f"DYNAMIC_GROUP_CONFIG:{name}={value}"] if own else []
+    if key.service_name is not None:
+        default = SERVICE_CONFIGS[key.service_name].default
+        if service[key.service_name] != default:
+            found.append(f"STATIC_BROKER_CONFIG:{key.service_name}={as_text(service[key.service_name])}")
+        found.append(f"DEFAULT_CONFIG:{key.service_name}={as_text(default) if default is not None else ''}")
+    elif key.default is not None:
+        found.append(f"DEFAULT_CONFIG:{name}={as_text(key.default)}")
+    return ", ".join(found)
+
+
+COMMANDS = (share_group_configs,)

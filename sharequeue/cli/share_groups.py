@@ -1,0 +1,408 @@
+"""`sharequeue share-groups`: Kafka's `kafka-share-groups.sh`, on the groups that are kept here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+import click
+
+from sharequeue.cli.kafka_tools import (
+    KafkaCommand,
+    cells,
+    java_name,
+    moment_of,
+    table,
+    with_command_config,
+)
+from sharequeue.cli.options import parse_topics, settings_options
+from sharequeue.cli.output import Output, answers, number, text
+from sharequeue.cli.share_group_arguments import check
+from sharequeue.database import Database
+from sharequeue.errors import GroupIdNotFound, ShareError
+from sharequeue.groups.descriptions import GroupDescription, describe_group, list_groups
+from sharequeue.groups.known import awaited_share_partitions
+from sharequeue.kafka.offset_resets import OffsetResets, Start, of_file
+from sharequeue.kafka.topics import Topics
+from sharequeue.settings import Settings
+from sharequeue.state import State
+
+_STATES = ("Stable", "Empty", "Dead")
+_HEADS = {"COORDINATOR": "COORDINATOR (ID)"}
+_ABSENT = "This server does not host this topic-partition."
+
+
+@click.command("share-groups", cls=KafkaCommand)
+@settings_options
+@answers(
+    text("GROUP"),
+    text("TOPIC"),
+    number("PARTITION"),
+    number("LEADER-EPOCH"),
+    number("START-OFFSET"),
+    number("LAG"),
+    number("NEW-OFFSET"),
+    text("COORDINATOR"),
+    text("STATE"),
+    number("GROUP-EPOCH"),
+    number("ASSIGNMENT-EPOCH"),
+    number("#MEMBERS"),
+    text("CONSUMER-ID"),
+    text("HOST"),
+    text("CLIENT-ID"),
+    number("#PARTITIONS"),
+    number("MEMBER-EPOCH"),
+    text("ASSIGNMENT"),
+    text("STATUS"),
+)
+@click.option("--list", "list", is_flag=True, help="List all share groups.")
+@click.option("--describe", is_flag=True, help="Describe groups: offsets, members or state.")
+@click.option("--delete", is_flag=True, help="Delete groups.")
+@click.option("--reset-offsets", is_flag=True, help="Reset a group's offsets; it must have no members.")
+@click.option("--delete-offsets", is_flag=True, help="Delete a group's offsets of topics.")
+@click.option("--group", "groups", multiple=True, help="The share group; may be repeated.")
+@click.option("--all-groups", is_flag=True, help="All share groups.")
+@click.option("--topic", "topics", multiple=True, help="A topic, or topic:0,1; may be repeated.")
+@click.option("--all-topics", is_flag=True, help="All topics that the group has offsets of.")
+@click.option("--members", is_flag=True, help="Describe members.")
+@click.option("--offsets", is_flag=True, help="Describe offsets, the default.")
+@click.option(
+    "--state", is_flag=False, flag_value="", help="Describe the state; or list groups in these states."
+)
+@click.option("--dry-run", is_flag=True, help="Only show what a reset would do.")
+@click.option("--execute", is_flag=True, help="Do the reset.")
+@click.option("--to-earliest", is_flag=True, help="To the start of the log.")
+@click.option("--to-latest", is_flag=True, help="To the end of the log.")
+@click.option("--to-current", is_flag=True, help="To where the group stands.")
+@click.option("--to-offset", type=int, help="To this offset.")
+@click.option("--to-datetime", help="To the first record at or after YYYY-MM-DDThh:mm:ss.sss.")
+@click.option("--from-file", type=click.Path(path_type=Path), help="To what a file of --export says.")
+@click.option("--export", is_flag=True, help="Print the offsets as CSV.")
+@click.option("--timeout", type=int, default=30000, show_default=True, help="Longest wait, in milliseconds.")
+@click.option("--command-config", type=click.Path(path_type=Path), help="Properties of the Kafka client.")
+@click.pass_context
+def share_groups(
+    context: click.Context,
+    /,
+    settings: Settings,
+    output: Output,
+    timeout: int,
+    command_config: Path | None,
+    **given: Any,
+) -> None:
+    """Kafka's `kafka-share-groups.sh`: list, describe, delete groups, reset and delete their offsets.
+
+    Arguments, columns and messages are Kafka's; a failed describe or delete ends with exit code 1. `--delete` and
+    `--delete-offsets` act at once, as there. --bootstrap-server must be of the cluster whose records the state is of.
+    """
+    check(context, output.verbose, given)
+    settings = with_command_config(settings, command_config, output.warn)
+    with Database.open(settings) as database, Topics(settings, timeout=timeout / 1000) as broker:
+        tool = _Tool(settings, output, database, broker, State(database), given)
+        try:
+            tool.state.administration.check_cluster(broker.cluster_id())
+            if given["list"]:
+                tool.list_groups()
+            elif given["describe"]:
+                tool.describe()
+            elif given["delete"]:
+                tool.delete()
+            elif given["reset_offsets"]:
+                tool.reset_offsets()
+            else:
+                tool.delete_offsets()
+        except ShareError as error:
+            tool.fail(f"{java_name(error)}: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What is shown of a group: its rows, the columns, and how wide these are at least."""
+
+    rows: list[dict[str, Any]]
+    names: Sequence[str]
+    widths: Sequence[int]
+
+
+class _Tool:
+    """One run of the tool."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        output: Output,
+        database: Database,
+        broker: Topics,
+        state: State,
+        given: Mapping[str, Any],
+    ) -> None:
+        self.settings, self.output, self.database = settings, output, database
+        self.broker, self.state, self.given = broker, state, given
+
+    def fail(self, reason: str) -> NoReturn:
+        """Say that the command failed, as Kafka's does, and end with exit code 1."""
+        self.say(f"\nError: Executing share group command failed due to {reason}")
+        raise click.exceptions.Exit(1)
+
+    def say(self, line: str) -> None:
+        """Print what Kafka's tool prints on stdout; on stderr where stdout carries JSON."""
+        click.echo(line, err=not self.output.text)
+
+    def print(self, rows: Sequence[Mapping[str, Any]], shown: str) -> None:
+        """Print a result: as Kafka's tool does, or as JSON."""
+        if self.output.text:
+            click.echo(shown)
+        else:
+            self.output.rows(rows)
+
+    def list_groups(self) -> None:
+        """List groups, with their states where these are asked for."""
+        found = list_groups(self.database)
+        wanted = self.given["state"]
+        if wanted is None:
+            rows = [{"group": each.group_id} for each in found]
+            if found or not self.output.text:
+                self.print(rows, "\n".join(each.group_id for each in found))
+            return
+        states = [each.strip().capitalize() for each in wanted.split(",") if each.strip()]
+        if set(states) - set(_STATES):
+            click.echo(f"Invalid state list '{wanted}'. Valid states are: {', '.join(_STATES)}", err=True)
+            raise click.exceptions.Exit(1)
+        listed = [
+            (each.group_id, each.group_state) for each in found if not states or each.group_state in states
+        ]
+        self.print(
+            [{"group": group, "state": state} for group, state in listed],
+            table([("GROUP", "STATE"), *listed], (15,)),
+        )
+
+    def _groups(self) -> list[GroupDescription]:
+        names = self.given["groups"]
+        if self.given["all_groups"]:
+            names = [each.group_id for each in list_groups(self.database)]
+        found = []
+        for name in sorted(set(names)):
+            try:
+                found.append(describe_group(self.database, name))
+            except GroupIdNotFound as error:
+                self.fail(f"{java_name(error)}: Group {name} not found.")
+        return found
+
+    def describe(self) -> None:
+        """Describe groups: offsets, members or state."""
+        view = self._offsets
+        if self.given["members"]:
+            view = self._members
+        elif self.given["state"] is not None:
+            view = self._state
+        everything: list[dict[str, Any]] = []
+        for group in self._groups():
+            shown = view(group)
+            everything += shown.rows
+            if not group.members and view != self._offsets:
+                click.echo(f"\nShare group '{group.group_id}' has no active members.", err=True)
+            if shown.rows:
+                lines = cells(shown.names, shown.rows)
+                lines[0] = [_HEADS.get(name, name) for name in shown.names]
+                self.output.note("\n" + table(lines, shown.widths))
+            elif view == self._offsets:
+                self.output.note(f"\nShare group '{group.group_id}' has no offset information.")
+        if not self.output.text:
+            self.output.rows(everything)
+
+    def _offsets(self, group: GroupDescription) -> _View:
+        found = self.state.figures.describe(group.group_id)
+        ends = {
+            (topic, partition): log.log_end
+            for topic in self.broker.describe({each.topic for each in found})
+            for partition, log in self.broker.offsets(topic).items()
+        }
+        rows: list[dict[str, Any]] = []
+        for each in found:
+            # As the broker's end is now: the state may not have seen it yet.
+            end = ends.get((each.topic, each.partition))
+            lag = None if end is None else max(0, end - each.spso - each.delivery_complete_count)
+            name = {"group": group.group_id, "topic": each.topic, "partition": each.partition}
+            rows.append({**name, "start_offset": each.spso, "lag": lag})
+        rows += [
+            {"group": group.group_id, "topic": topic, "partition": partition}
+            for topic, partition in awaited_share_partitions(self.database, group.group_id)
+        ]
+        rows.sort(key=lambda row: (row["topic"], row["partition"]))
+        epoch = ("LEADER-EPOCH",) if self.output.verbose else ()
+        return _View(
+            rows,
+            ("GROUP", "TOPIC", "PARTITION", *epoch, "START-OFFSET", "LAG"),
+            (15, 15, 10, *((13,) if epoch else ()), 13),
+        )
+
+    def _state(self, group: GroupDescription) -> _View:
+        url = urlsplit(self.settings.service_url) if self.settings.knows("service_url") else None
+        row: dict[str, Any] = {
+            "group": group.group_id,
+            "coordinator": f"{url.hostname}:{url.port}  (-)" if url else None,
+            "state": group.group_state,
+            "group_epoch": group.group_epoch,
+            "assignment_epoch": group.assignment_epoch,
+            "members": len(group.members),
+        }
+        epochs = ("GROUP-EPOCH", "ASSIGNMENT-EPOCH") if self.output.verbose else ()
+        return _View(
+            [row],
+            ("GROUP", "COORDINATOR", "STATE", *epochs, "#MEMBERS"),
+            (15, 25, 15, *((12, 17) if epochs else ())),
+        )
+
+    def _members(self, group: GroupDescription) -> _View:
+        rows: list[dict[str, Any]] = [
+            {
+                "group": group.group_id,
+                "consumer_id": each.member_id,
+                "host": f"/{each.client_host}",
+                "client_id": each.client_id,
+                "partitions": sum(len(topic.partitions) for topic in each.assignment),
+                "member_epoch": each.member_epoch,
+                "assignment": ";".join(
+                    f"{topic.topic_name}:{','.join(map(str, sorted(topic.partitions)))}"
+                    for topic in sorted(each.assignment, key=lambda topic: topic.topic_name)
+                ),
+            }
+            for each in group.members
+        ]
+        epoch = ("MEMBER-EPOCH",) if self.output.verbose else ()
+        return _View(
+            rows,
+            ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", *epoch, "ASSIGNMENT"),
+            (15, 15, 15, 15, 12, *((13,) if epoch else ())),
+        )
+
+    def delete(self) -> None:
+        """Delete groups, at once."""
+        known = {each.group_id: each.group_state for each in list_groups(self.database)}
+        failed: dict[str, str] = {}
+        done: list[str] = []
+        for name in dict.fromkeys(known if self.given["all_groups"] else self.given["groups"]):
+            if name not in known:
+                failed[name] = f"java.lang.IllegalArgumentException: Group '{name}' is not a share group."
+                continue
+            try:
+                if known[name] != "Empty":
+                    failed[name] = (
+                        f"org.apache.kafka.common.errors.GroupNotEmptyException: Share group '{name}' is not EMPTY."
+                    )
+                else:
+                    self.state.administration.delete_group(name)
+                    done.append(name)
+            except ShareError as error:
+                failed[name] = f"{java_name(error)}: {error}"
+        quoted = ", ".join(f"'{name}'" for name in done)
+        if failed:
+            lines = ["\nError: Deletion of some share groups failed:"]
+            lines += [f"* Group '{name}' could not be deleted due to: {why}" for name, why in failed.items()]
+            lines += [f"\nThese share groups were deleted successfully: {quoted}"] if done else []
+        else:
+            lines = [f"Deletion of requested share groups ({quoted}) was successful."]
+        rows = [{"group": name, "status": "Successful"} for name in done]
+        rows += [{"group": name, "status": f"Error: {why}"} for name, why in failed.items()]
+        self.print(rows, "\n".join(lines))
+        if failed:
+            raise click.exceptions.Exit(1)
+
+    def delete_offsets(self) -> None:
+        """Delete a group's offsets of topics, at once."""
+        group = self.given["groups"][-1]
+        topics = sorted(set(self.given["topics"]))
+        whole: str | None = None
+        status: dict[str, str | None] = dict.fromkeys(topics)
+        members = {each.group_id: each.members for each in list_groups(self.database)}
+        if group not in members:
+            whole = f"Group {group} not found."
+        elif members[group]:
+            whole = "The group is not empty."
+        for topic in topics:
+            try:
+                if whole is not None:
+                    status[topic] = whole
+                elif not self.state.administration.delete_offsets(group, topic):
+                    there = topic in self.broker.ask([topic]).known
+                    status[topic] = "There is no offset information to delete." if there else _ABSENT
+            except ShareError as error:
+                status[topic] = str(error)
+        if whole is not None:
+            self.say(f"\nError: {whole}")
+        rows = [
+            {"group": group, "topic": topic, "status": "Successful" if why is None else f"Error: {why}"}
+            for topic, why in status.items()
+        ]
+        lines = [("TOPIC", "STATUS"), *((row["topic"], row["status"]) for row in rows)]
+        self.print(rows, "\n" + table(lines, (15,)))
+        if any(status.values()):
+            raise click.exceptions.Exit(1)
+
+    def reset_offsets(self) -> None:
+        """Reset a group's offsets, or show what that would do. The group is made if there is none."""
+        group = self.given["groups"][-1]
+        members = {each.group_id: each.members for each in list_groups(self.database)}
+        if members.get(group):
+            click.echo(f"Share group '{group}' is not empty.", err=True)
+            raise click.exceptions.Exit(1)
+        start = self._start(group)
+        for warning in start.warnings:
+            self.say(f"\nWarn: {warning}")
+        found = self.state.administration.reset_offsets(
+            group, start.offsets, start.topic_ids, execute=self.given["execute"]
+        )
+        for row in found:
+            if row.error is not None:
+                self.fail(f"{java_name(row.error)}: {row.error}")
+        rows = [
+            {"group": group, "topic": row.topic, "partition": row.partition, "new_offset": row.start_offset}
+            for row in found
+        ]
+        if self.given["export"]:
+            self.print(rows, "".join(f"{row.topic},{row.partition},{row.start_offset}\n" for row in found))
+            return
+        names = ("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET")
+        self.print(rows, "\n" + table(cells(names, rows), (15, 15, 10)))
+
+    def _start(self, group: str) -> Start:
+        stored = {(each.topic, each.partition): each.spso for each in self.state.figures.describe(group)}
+        wanted: dict[str, tuple[int, ...] | None] = dict.fromkeys(topic for topic, _ in stored)
+        if self.given["topics"]:
+            wanted = parse_topics(self.given["topics"])
+        if self.given["from_file"] is None:
+            self._check_topics(wanted)
+        resets = OffsetResets(self.broker, wanted)
+        if self.given["to_offset"] is not None:
+            return resets.to_offsets(self.given["to_offset"])
+        if self.given["to_earliest"]:
+            return resets.to_earliest()
+        if self.given["to_latest"]:
+            return resets.to_latest()
+        if self.given["to_datetime"] is not None:
+            try:
+                return resets.to_datetime(moment_of(self.given["to_datetime"]))
+            except ValueError as error:
+                self.fail(f"java.text.ParseException: {error}")
+        if self.given["from_file"] is not None:
+            return of_file(self.broker, self.given["from_file"])
+        return resets.to_current(stored)
+
+    def _check_topics(self, wanted: Mapping[str, tuple[int, ...] | None]) -> None:
+        known = self.broker.describe(wanted)
+        if set(wanted) - set(known):
+            self.fail(_ABSENT)
+        missing = [
+            f"{topic}-{partition}"
+            for topic, partitions in wanted.items()
+            for partition in partitions or ()
+            if partition >= known[topic].partitions
+        ]
+        if missing:
+            self.fail(f'The partitions "{",".join(missing)}" do not exist')
+
+
+COMMANDS = (share_groups,)
