@@ -15,7 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from py4j.java_gateway import CallbackServerParameters, JavaGateway, Py4JJavaError
+from py4j.java_gateway import (  # type: ignore[import-untyped]
+    CallbackServerParameters,
+    JavaGateway,
+    Py4JJavaError,
+)
 
 from sharequeue.local.jars import pyspark_home
 from sharequeue.local.preflight import find_java

@@ -58,7 +58,7 @@ _ABSENT = "This server does not host this topic-partition."
     text("ASSIGNMENT"),
     text("STATUS"),
 )
-@click.option("--list", "list", is_flag=True, help="List all share groups.")
+@click.option("--list", is_flag=True, help="List all share groups.")
 @click.option("--describe", is_flag=True, help="Describe groups: offsets, members or state.")
 @click.option("--delete", is_flag=True, help="Delete groups.")
 @click.option("--reset-offsets", is_flag=True, help="Reset a group's offsets; it must have no members.")
@@ -101,7 +101,7 @@ def share_groups(
     check(context, output.verbose, given)
     settings = with_command_config(settings, command_config, output.warn)
     with Database.open(settings) as database, Topics(settings, timeout=timeout / 1000) as broker:
-        tool = _Tool(settings, output, database, broker, State(database), given)
+        tool = _Tool(settings, output, database, broker, given)
         try:
             tool.state.administration.check_cluster(broker.cluster_id())
             if given["list"]:
@@ -136,20 +136,15 @@ class _Tool:
         output: Output,
         database: Database,
         broker: Topics,
-        state: State,
         given: Mapping[str, Any],
     ) -> None:
         self.settings, self.output, self.database = settings, output, database
-        self.broker, self.state, self.given = broker, state, given
+        self.broker, self.state, self.given = broker, State(database), given
 
     def fail(self, reason: str) -> NoReturn:
         """Say that the command failed, as Kafka's does, and end with exit code 1."""
-        self.say(f"\nError: Executing share group command failed due to {reason}")
+        self.output.say(f"\nError: Executing share group command failed due to {reason}")
         raise click.exceptions.Exit(1)
-
-    def say(self, line: str) -> None:
-        """Print what Kafka's tool prints on stdout; on stderr where stdout carries JSON."""
-        click.echo(line, err=not self.output.text)
 
     def print(self, rows: Sequence[Mapping[str, Any]], shown: str) -> None:
         """Print a result: as Kafka's tool does, or as JSON."""
@@ -314,15 +309,14 @@ class _Tool:
     def delete_offsets(self) -> None:
         """Delete a group's offsets of topics, at once."""
         group = self.given["groups"][-1]
-        topics = sorted(set(self.given["topics"]))
         whole: str | None = None
-        status: dict[str, str | None] = dict.fromkeys(topics)
+        status: dict[str, str | None] = dict.fromkeys(sorted(self.given["topics"]))
         members = {each.group_id: each.members for each in list_groups(self.database)}
         if group not in members:
             whole = f"Group {group} not found."
         elif members[group]:
             whole = "The group is not empty."
-        for topic in topics:
+        for topic in status:
             try:
                 if whole is not None:
                     status[topic] = whole
@@ -332,7 +326,7 @@ class _Tool:
             except ShareError as error:
                 status[topic] = str(error)
         if whole is not None:
-            self.say(f"\nError: {whole}")
+            self.output.say(f"\nError: {whole}")
         rows = [
             {"group": group, "topic": topic, "status": "Successful" if why is None else f"Error: {why}"}
             for topic, why in status.items()
@@ -351,7 +345,7 @@ class _Tool:
             raise click.exceptions.Exit(1)
         start = self._start(group)
         for warning in start.warnings:
-            self.say(f"\nWarn: {warning}")
+            self.output.say(f"\nWarn: {warning}")
         found = self.state.administration.reset_offsets(
             group, start.offsets, start.topic_ids, execute=self.given["execute"]
         )
@@ -378,10 +372,8 @@ class _Tool:
         resets = OffsetResets(self.broker, wanted)
         if self.given["to_offset"] is not None:
             return resets.to_offsets(self.given["to_offset"])
-        if self.given["to_earliest"]:
-            return resets.to_earliest()
-        if self.given["to_latest"]:
-            return resets.to_latest()
+        if self.given["to_earliest"] or self.given["to_latest"]:
+            return resets.to_earliest() if self.given["to_earliest"] else resets.to_latest()
         if self.given["to_datetime"] is not None:
             try:
                 return resets.to_datetime(moment_of(self.given["to_datetime"]))

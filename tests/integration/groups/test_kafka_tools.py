@@ -165,16 +165,8 @@ def test_groups_with_a_member(
         same(kafka_tool, ours, "--describe", "--group", group, "--state")
         same(kafka_tool, ours, "--delete", "--group", group, code=1)
         same(kafka_tool, ours, "--delete-offsets", "--group", group, "--topic", log, code=1)
-        there, here = kafka_tool(*reset), ours(*reset)
-        assert (
-            (there.code, there.out, there.err)
-            == (here.code, here.out, here.err)
-            == (
-                1,
-                "",
-                f"Share group '{group}' is not empty.\n",
-            )
-        )
+        for each in (kafka_tool(*reset), ours(*reset)):
+            assert each == Ran(1, "", f"Share group '{group}' is not empty.\n")
     finally:
         consumer.close()
 
