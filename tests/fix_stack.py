@@ -30,7 +30,7 @@ from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.published_configs import publish_service_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
-from sharequeue.local import ports, processes
+from sharequeue.local import kafka, ports, processes
 from sharequeue.local.home import Home, read_json, write_json
 from sharequeue.local.stack import StackInfo, down, up
 from sharequeue.settings import Settings
@@ -50,6 +50,17 @@ LOCK_BOUNDS = {
 }
 """Service configs of every database of the tests: locks that lapse at once, and locks that last, as an operator who
 wants them would allow them. Kafka's own bounds are 15 and 60 s; a test that wants those takes the configs back."""
+
+
+SHARE_BOUNDS = """
+group.share.min.record.lock.duration.ms=1000
+group.share.min.session.timeout.ms=2000
+group.share.min.heartbeat.interval.ms=200
+group.share.heartbeat.interval.ms=200
+group.share.max.delivery.count.limit=25
+group.share.assignment.interval.ms=0
+"""
+"""The same of the broker's own share groups: locks lapse, and members are assigned, while a test waits."""
 
 
 def allow_short_locks(database: Database) -> None:
@@ -94,7 +105,10 @@ def stack() -> Iterator[StackInfo]:
     _end_leftovers()
     home = _new_home()
     try:
-        yield up(home, _quiet, service=False)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kafka, "_SETTINGS", kafka._SETTINGS + SHARE_BOUNDS)
+            info = up(home, _quiet, service=False)
+        yield info
     finally:
         _end(home)
 

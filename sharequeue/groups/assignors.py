@@ -58,9 +58,11 @@ def _balance(
     sharing = desired_sharing(len(members), len(pool))
     assignable = set(pool)
     held = {member: assignable.intersection(current.get(member, ())) for member in members}
-    # Who holds most gets the larger sizes: dealt by order alone, they would cause needless moves.
-    by_holding = sorted(members, key=lambda member: -len(held[member]))
-    largest_first = sorted(desired_sizes(len(members), len(pool)), reverse=True)
+    # Who holds most gets the larger sizes: dealt by order alone, they would cause needless moves. Among those who
+    # hold as many, Kafka's order decides.
+    dealt = dict(zip(members, desired_sizes(len(members), len(pool)), strict=True))
+    by_holding = sorted(members, key=lambda member: (-len(held[member]), -dealt[member]))
+    largest_first = sorted(dealt.values(), reverse=True)
     sizes = dict(zip(by_holding, largest_first, strict=True))
     sharers = Counter(share_partition for share in held.values() for share_partition in share)
 

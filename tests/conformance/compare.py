@@ -104,6 +104,23 @@ def explain_offsets(
     return {1} if broker["startOffset"] < ours["startOffset"] else None
 
 
+def explain_unwritten(
+    broker: dict[str, Any] | None, ours: Description, aborted: set[int], log_start: int
+) -> set[int] | None:
+    """The lines under which a lag differs because the broker has not written what it has archived: records of aborted
+    transactions (12), and what lies below a log start that moved (14)."""
+    if broker is None or broker["startOffset"] > ours.spso:
+        return None
+    archived = sum(
+        offset < ours.spso or (offset in ours.offsets and ours.offsets[offset].state is RecordState.ARCHIVED)
+        for offset in aborted
+    )
+    unwritten = broker["lag"] - ours.lag
+    if 0 < unwritten <= archived:
+        return {12}
+    return {14} if 0 < unwritten <= ours.spso - broker["startOffset"] and ours.spso >= log_start > 0 else None
+
+
 def fold(log: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The state that the records of the broker's state log add up to (R-EP-7, R-EP-8); None after a tombstone."""
     state: dict[str, Any] | None = None

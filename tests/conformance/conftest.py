@@ -46,6 +46,14 @@ def conformance_counts() -> dict[str, Counter[str]]:
     return COUNTS
 
 
+@pytest.fixture(scope="session")
+def live_counts() -> dict[str, Counter[str]]:
+    """The counts of the scenarios that are run on a broker too, by engine."""
+    for engine in ("in memory", "postgres"):
+        COUNTS.setdefault(f"{engine}, beside a broker", Counter())
+    return {engine: COUNTS[f"{engine}, beside a broker"] for engine in ("in memory", "postgres")}
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A worker hands its counts to the process that prints the summary."""
     if hasattr(session.config, "workeroutput"):

@@ -15,7 +15,8 @@ from typing import Any
 from sharequeue.errors import GroupIdNotFound, ShareError
 from sharequeue.testing import AcknowledgementBatch, Acquired, SharePartition
 from tests.conformance import client
-from tests.conformance.compare import explain_offsets, explain_state, fold, state_of
+from tests.conformance.compare import explain_offsets, explain_state, explain_unwritten, fold, state_of
+from tests.conformance.log import PartitionLog
 from tests.conformance.scenario import CLIENT, ENGINE, Step
 from tests.conformance.stage import Stage
 
@@ -234,10 +235,14 @@ class Replay(Stage):
             known = self.engine.share_partitions(step.do.get("group", "g"))
             return judged([], [str(at) for at in known])
         for name, figures in told.items():
-            view = self._view(self._named(step, name))
+            at = self._named(step, name)
+            view = self._view(at)
             broker[name] = None if figures is None else {k: figures[k] for k in ("startOffset", "lag")}
             ours[name] = None if view is None else {"startOffset": view.spso, "lag": view.lag}
+            log = self.logs.get((at.topic, at.partition), PartitionLog())
             why = explain_offsets(broker[name], ours[name], decorated=decorated)
+            if why is None and view is not None:
+                why = explain_unwritten(broker[name], view, log.aborted, log.start)
             explained &= why is not None
             lines |= why or set()
         return Result(broker, ours, frozenset(lines) if explained else None)
@@ -272,7 +277,7 @@ class Replay(Stage):
             members = self.engine.members(step.do.get("group", "g"))
         except GroupIdNotFound as error:
             return judged([step.got["error"], step.got.get("state")], [error.name, None])
-        return judged([step.got["error"], step.got["state"]], ["NONE", "Stable" if members else "Empty"])
+        return judged([step.got["error"], step.got.get("state")], ["NONE", "Stable" if members else "Empty"])
 
 
 _STATE = ("startOffset", "deliveryCompleteCount", "stateEpoch", "batches")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.conformance import counts
+from tests.conformance.live_scenarios import LIVE
 
 TESTS = Path(__file__).parents[1]
 DOCUMENT = TESTS.parent / "docs" / "evidence" / "conformance.md"
@@ -71,7 +72,9 @@ def written() -> str:
     for rule in rules():
         tests = [f"`{test}`" for test in pinned.get(rule.id, [])]
         scenarios = [scenario.partition("_")[0] for scenario in rule.scenarios]
-        by = ", ".join([*tests, *(["scenarios " + ", ".join(scenarios)] if scenarios else [])])
+        live = [name for name, scenario in LIVE.items() if rule.id in scenario.rules]
+        told = {"scenarios ": scenarios, "beside a broker ": [f"`{name}`" for name in live]}
+        by = ", ".join([*tests, *(says + ", ".join(names) for says, names in told.items() if names)])
         lines.append(f"| {rule.id} | {rule.says} | {rule.ours} | {by or '–'} |")
     return "\n".join(lines)
 

@@ -1,0 +1,82 @@
+"""How is a scenario run on the broker and on ours, and compared step by step?
+
+The broker first: what each step returns there makes a scenario like the recorded ones. The replays then go through
+it with our engines, on the same log, and judge each step: it is equal, or falls under a line of the table of
+differences.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sharequeue.settings import Settings
+from tests.conformance.engines import InMemoryEngine
+from tests.conformance.live_broker import LiveBroker
+from tests.conformance.live_steps import LOOKED_AT_AFTER, Live, join, poll, produce, release
+from tests.conformance.replay import Replay, Result
+from tests.conformance.scenario import Scenario, Step
+from tests.conformance.service_replay import ServiceReplay
+
+ENGINES: dict[str, Callable[[Scenario], Replay]] = {
+    "in memory": lambda scenario: Replay(scenario, InMemoryEngine()),
+    "postgres": ServiceReplay,
+}
+EARLIEST = {"share.auto.offset.reset": "earliest"}
+
+
+def warm_up(settings: Settings) -> None:
+    """Have the broker make its state topic. Until it has, a first fetch may acquire records and return none."""
+    with LiveBroker(settings, {"t": 1}, {"g": EARLIEST}, {}) as broker:
+        for do in (produce(1), join(), poll(waitMs=2000), release()):
+            broker.carry_out(do)
+
+
+def on_the_broker(settings: Settings, name: str, live: Live) -> Scenario:
+    """Run a scenario on the broker; return it as a recorded one."""
+    groups = {"g": {**EARLIEST, **live.configs}}
+    steps: list[Step] = []
+    with LiveBroker(settings, live.topics, groups, {}) as broker:
+        for do in live.steps:
+            steps += did(broker, do)
+    return Scenario(name, dict(live.topics), groups, tuple(steps))
+
+
+def did(broker: LiveBroker, do: Mapping[str, Any]) -> list[Step]:
+    """One step on the broker, and a look at the offsets after it."""
+    steps = [Step(dict(do), broker.carry_out(dict(do)), do.get("stable", True))]
+    if do["op"] in LOOKED_AT_AFTER:
+        look = {"op": "wireOffsets"}
+        steps.append(Step(look, broker.carry_out(look)))
+    return steps
+
+
+def problems(scenario: Scenario, counts: Mapping[str, Counter[str]]) -> list[str]:
+    """What is not explained in a scenario, on every engine; the steps are counted."""
+    found = []
+    for engine, replay_of in ENGINES.items():
+        replay = replay_of(scenario)
+        for number, (step, result) in enumerate(replay.run()):
+            if result is None:
+                continue
+            lines = lines_of(step, result)
+            wrong = lines is None
+            verdict = "unexplained" if wrong else "listed" if lines else "equal"
+            counts[engine].update((verdict, f"room {step.room}: {verdict}"))
+            counts[engine].update(f"line {line}" for line in lines or ())
+            if wrong:
+                found.append(
+                    f"{scenario.name} step {number} on {engine}: {json.dumps(step.do)}"
+                    f"\n  broker {json.dumps(result.broker)}\n  ours   {json.dumps(result.ours)}"
+                )
+        found += [f"{scenario.name} on {engine}: {broken}" for broken in replay.engine.verify()]
+    return found
+
+
+def lines_of(step: Step, result: Result) -> frozenset[int] | None:
+    """Under which lines a step differs: none when equal, None when no line says so."""
+    if result.lines is not None:
+        return result.lines
+    return frozenset(step.do["lines"]) if "lines" in step.do else None

@@ -1,0 +1,98 @@
+"""What does a real broker do with the steps of a scenario, here and now?
+
+The stage on which scenarios are recorded anew in each run: topics and a share group of the scenario's own on the
+test's broker, members that speak the wire protocol, one socket each. What each step returns has the words of the
+recorded scenarios (`traces/README.md`), so that the same replays judge it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from tests.conformance import wire
+from tests.conformance.live_log import Step, error_name
+from tests.conformance.live_members import LiveMembers
+
+
+class LiveBroker(LiveMembers):
+    """One scenario on the broker, with its operators."""
+
+    def carry_out(self, do: Step) -> dict[str, Any]:
+        """One step; return what the broker returned."""
+        act: Callable[[Step], dict[str, Any]] = getattr(
+            self, "_" + re.sub("([A-Z])", r"_\1", do["op"]).lower()
+        )
+        return act(do)
+
+    def _wire_offsets(self, do: Step) -> dict[str, Any]:
+        topics = [
+            {"topic": self.prefix + topic, "partitions": list(range(count))}
+            for topic, count in self.partitions.items()
+        ]
+        group = {"group": self.prefix + do.get("group", "g"), "topics": topics}
+        (told,) = self.admin.ask(wire.DESCRIBE_OFFSETS, groups=[group])["groups"]
+        found = {
+            f"{topic['topic'].removeprefix(self.prefix)}-{each['partition']}": {
+                "startOffset": each["start"],
+                "lag": each["lag"],
+            }
+            for topic in told["topics"]
+            for each in topic["partitions"]
+        }
+        return {"error": error_name(told), "partitions": found}
+
+    def _alter_offsets(self, do: Step) -> dict[str, Any]:
+        topics = [
+            {"topic": self.prefix + topic, "partitions": [{"partition": partition, "start": offset}]}
+            for topic, partition, offset in do["offsets"]
+        ]
+        told = self.admin.ask(wire.ALTER_OFFSETS, group=self.prefix + do.get("group", "g"), topics=topics)
+        found = {
+            f"{topic['topic'].removeprefix(self.prefix)}-{each['partition']}": error_name(each)
+            for topic in told["topics"]
+            for each in topic["partitions"]
+        }
+        if told["error"]:
+            found = {f"{topic}-{partition}": error_name(told) for topic, partition, _ in do["offsets"]}
+        return {"error": error_name(told), "partitions": found}
+
+    def _delete_offsets(self, do: Step) -> dict[str, Any]:
+        topics = [{"topic": self.prefix + topic} for topic in do["topics"]]
+        told = self.admin.ask(wire.DELETE_OFFSETS, group=self.prefix + do.get("group", "g"), topics=topics)
+        found = {
+            topic["topic"].removeprefix(self.prefix): {"error": error_name(topic)} for topic in told["topics"]
+        }
+        if told["error"]:
+            found = {topic: {"error": error_name(told)} for topic in do["topics"]}
+        return {"error": error_name(told), "topics": found}
+
+    def _delete_group(self, do: Step) -> dict[str, Any]:
+        told = self.admin.ask(wire.DELETE_GROUPS, groups=[self.prefix + do.get("group", "g")])
+        return {"error": error_name(told["groups"][0])}
+
+    def _describe_group(self, do: Step) -> dict[str, Any]:
+        asked = [self.prefix + do.get("group", "g")]
+        (group,) = self.admin.ask(wire.DESCRIBE_GROUPS, groups=asked, operations=False)["groups"]
+        if group["error"]:
+            return {"error": error_name(group)}
+        members = {
+            member["member"]: {
+                "clientId": member["client_id"],
+                "memberEpoch": member["epoch"],
+                "assignment": sorted(
+                    f"{topic['topic'].removeprefix(self.prefix)}-{partition}"
+                    for topic in member["assignment"]["topics"]
+                    for partition in topic["partitions"]
+                ),
+            }
+            for member in group["members"]
+        }
+        return {
+            "error": "NONE",
+            "state": group["state"],
+            "groupEpoch": group["group_epoch"],
+            "assignmentEpoch": group["assignment_epoch"],
+            "members": members,
+        }

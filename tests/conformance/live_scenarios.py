@@ -1,0 +1,14 @@
+"""Which scenarios are run on the broker and on ours in every run, and which rule does each pin?
+
+After each step that changes something, start offsets and lag are looked at as well. A step that differs on purpose
+says under which line of `differences.json`.
+"""
+
+from __future__ import annotations
+
+from tests.conformance.live_groups import GROUPS
+from tests.conformance.live_records import RECORDS
+from tests.conformance.live_steps import Live
+
+LIVE: dict[str, Live] = RECORDS | GROUPS
+"""By name."""

@@ -1,0 +1,36 @@
+"""Scenarios on a broker's own share groups and on ours, in every run: same log, same steps, compared after each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from sharequeue.local.stack import StackInfo
+from sharequeue.settings import Settings
+from tests.conformance.live import on_the_broker, problems, warm_up
+from tests.conformance.live_scenarios import LIVE
+from tests.conformance.scenario import Scenario
+
+AT_ONCE = 12
+"""How many scenarios the broker has at a time: they mostly wait for locks."""
+
+
+@pytest.fixture(scope="module")
+def broker_runs(stack: StackInfo) -> Iterator[dict[str, Future[Scenario]]]:
+    """Every scenario on the broker, side by side."""
+    settings = Settings.load(stack.home)
+    warm_up(settings)
+    with ThreadPoolExecutor(AT_ONCE) as executor:
+        yield {name: executor.submit(on_the_broker, settings, name, live) for name, live in LIVE.items()}
+
+
+@pytest.mark.parametrize("name", LIVE)
+def test_a_broker_and_ours_do_the_same(
+    name: str, broker_runs: dict[str, Future[Scenario]], live_counts: dict[str, Counter[str]]
+) -> None:
+    """Acquired ranges, gaps, delivery counts, errors, assignments, epochs, start offsets and lag, step by step."""
+    found = problems(broker_runs[name].result(60), live_counts)
+    assert not found, "\n".join(found)
