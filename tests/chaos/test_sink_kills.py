@@ -119,7 +119,7 @@ def test_killed_at_a_step_of_the_second_lease(filled: Filled, step: Step) -> Non
     filled.assert_each_accepted_record_is_there_once()
 
 
-@pytest.mark.parametrize("after", [0, 3])
+@pytest.mark.parametrize("after", [0, pytest.param(3, marks=pytest.mark.deep)])
 def test_a_commit_whose_reply_is_lost_is_not_done_twice(filled: Filled, after: int) -> None:
     """The connection is cut in the reply to the commit: the transaction is repeated, sees that it was committed, and
     writes nothing more."""

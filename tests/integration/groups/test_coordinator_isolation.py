@@ -145,9 +145,13 @@ def test_many_missing_topics_are_one_warning(
 @pytest.mark.parametrize(
     "held_row",
     [
-        "select from sharequeue.share_groups where group_id = 'held' for update",
-        "select from sharequeue.members where group_id = 'held' for update",
         "select from sharequeue.share_partitions where group_id = 'held' for update",
+        *(
+            pytest.param(
+                f"select from sharequeue.{table} where group_id = 'held' for update", marks=pytest.mark.deep
+            )
+            for table in ("share_groups", "members")
+        ),
     ],
 )
 def test_a_held_row_holds_up_its_group_only(

@@ -221,7 +221,7 @@ def test_a_killed_initialisation_starts_over(stack_home: Path) -> None:
     assert not list(home.kafka.glob("formatting*"))
 
 
-@pytest.mark.parametrize("moment", ["postgres", "kafka"])
+@pytest.mark.parametrize("moment", [pytest.param("postgres", marks=pytest.mark.deep), "kafka"])
 def test_up_killed_in_the_middle_goes_on_at_the_next(stack_home: Path, moment: str) -> None:
     """Killed as soon as a component's process exists: the next `up` adopts or finishes what is there."""
     command = "from sharequeue.local.stack import up; import sys; up(sys.argv[1], service=False)"

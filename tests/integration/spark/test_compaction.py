@@ -118,7 +118,10 @@ def test_large_folders_are_left_alone_and_files_get_their_size(
     assert content(spark, state, group, sink) == seen
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    "step",
+    [pytest.param(step, marks=[pytest.mark.deep] if step in ("written", "placed") else []) for step in STEPS],
+)
 def test_killed_at_a_step_the_content_is_the_same_and_the_sweep_cleans(
     spark: SparkSession,
     output_settings: Settings,
