@@ -1516,7 +1516,8 @@ CREATE VIEW sharequeue.group_figures (
 CREATE VIEW sharequeue.group_list (
     group_id text,
     state text,
-    members bigint
+    members bigint,
+    created_at timestamp with time zone
 );
 
 CREATE VIEW sharequeue.group_members (
@@ -1967,6 +1968,18 @@ CREATE INDEX share_partitions_by_next_expiry ON sharequeue.share_partitions USIN
 ALTER INDEX sharequeue.journal_by_age ATTACH PARTITION sharequeue.journal_other_journal_id_idx;
 
 ALTER INDEX sharequeue.journal_by_share_partition ATTACH PARTITION sharequeue.journal_other_share_partition_id_journal_id_idx;
+
+CREATE OR REPLACE VIEW sharequeue.group_list AS
+ SELECT g.group_id,
+        CASE
+            WHEN (count(m.member_id) > 0) THEN 'Stable'::text
+            ELSE 'Empty'::text
+        END AS state,
+    count(m.member_id) AS members,
+    g.created_at
+   FROM (sharequeue.share_groups g
+     LEFT JOIN sharequeue.members m USING (group_id))
+  GROUP BY g.group_id;
 
 CREATE TRIGGER acls_learned AFTER INSERT OR DELETE OR UPDATE OR TRUNCATE ON sharequeue.acls FOR EACH STATEMENT EXECUTE FUNCTION sharequeue_internal.groups_learn_acls();
 

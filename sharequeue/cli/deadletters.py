@@ -6,13 +6,16 @@ The topic is read committed, record by record: offsets count transaction markers
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import click
 
+from sharequeue.cli.exporting import opened, write_letters
 from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import execute_option, group_option, settings_options
 from sharequeue.cli.output import Output, answers, number, text
@@ -178,6 +181,39 @@ def show(settings: Settings, output: Output, topic: str, partition: int, offset:
         )
     fields = [("key", letter.key), ("value", letter.value), *letter.headers]
     output.rows({"name": name, "content": _text(content)} for name, content in fields)
+
+
+@dlq.command("export")
+@settings_options
+@answers(number("LETTERS"), text("FILE"), one=True)
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="A new file of JSON lines; `-` is stdout.",
+)
+@click.option("--base64", "as_base64", is_flag=True, help="Keys, values and headers in base64, to the byte.")
+@_choosing
+@click.argument("topic")
+def export_letters(
+    settings: Settings, output: Output, path: Path, as_base64: bool, selection: Selection, topic: str
+) -> None:
+    """Write the dead letters in TOPIC whole, one JSON object a line: headers, key and value, and why."""
+    if str(path) == "-" and not output.text:
+        raise click.UsageError("--file - prints the letters themselves: leave out -o, or name a file")
+    logs = _logs(settings, topic, selection.offsets)
+    letters = (
+        each
+        for each in read_dead_letters(settings, topic, logs=logs)
+        if not each.foreign and selection.takes(each)
+    )
+    if str(path) == "-":
+        write_letters(letters, sys.stdout, as_base64=as_base64)
+        return
+    with opened(path) as to:
+        written = write_letters(letters, to, as_base64=as_base64)
+    output.one_row({"letters": written, "file": path}, f"{written} letters in {path}")
 
 
 def _logs(settings: Settings, topic: str, offsets: Mapping[int, OffsetSet]) -> dict[int, LogOffsets]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 import sqlalchemy as sa
 
+from sharequeue.cli.describing import describe
 from sharequeue.cli.options import (
     GroupsNamed,
     execute_option,
@@ -22,10 +23,10 @@ from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound, NonEmptyGroup
 from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.values import SharePartitionStatus
 
-_LIST = sa.text('select group_id as "group", state, members from sharequeue.group_list order by group_id')
-_NAME = ("GROUP", "TOPIC", "PARTITION")
+_LIST = sa.text(
+    'select group_id as "group", state, members, created_at from sharequeue.group_list order by group_id'
+)
 _topic_option = click.option(
     "--topic", "topics", multiple=True, help="Only this topic, or topic:0,1; may be repeated."
 )
@@ -38,93 +39,20 @@ def groups() -> None:
 
 @groups.command("list")
 @settings_options
-@answers(text("GROUP"), text("STATE"), number("MEMBERS"))
-def list_groups(settings: Settings, output: Output) -> None:
+@answers(text("GROUP"), text("STATE"), number("MEMBERS"), moment("CREATED-AT", wide=True))
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(["Empty", "Stable"], case_sensitive=False),
+    help="Only groups in this state; may be repeated.",
+)
+def list_groups(settings: Settings, output: Output, states: Sequence[str]) -> None:
     """List the share groups with their state and number of members."""
     with Database.open(settings) as database:
-        output.rows(dict(row) for row in database.rows(_LIST))
-
-
-@groups.command()
-@settings_options
-@answers(
-    text("GROUP"),
-    text("TOPIC"),
-    number("PARTITION"),
-    number("START-OFFSET"),
-    number("LAG"),
-    number("END-OFFSET", wide=True),
-    number("ACQUIRED"),
-    number("AVAILABLE"),
-    number("WAITING"),
-    moment("WAITING-UNTIL", wide=True),
-    number("ARCHIVING"),
-    moment("NEXT-EXPIRY", wide=True),
-    number("OLDEST-OFFSET", wide=True),
-    moment("OLDEST-SINCE", wide=True),
-    number("ACCEPTED"),
-    number("REJECTED"),
-    number("EXHAUSTED"),
-    number("GAP"),
-    number("NO-DLQ"),
-    number("DROPPED-LETTERS", wide=True),
-    number("LOST-RECORDS", wide=True),
-    text("REMARK", wide=True),
-)
-@groups_option()
-def describe(settings: Settings, output: Output, named: GroupsNamed) -> None:
-    """Show the share-partitions of groups: where each starts, what lags, what is in flight, how its records ended.
-
-    What hinders a share-partition is said under the tables.
-    """
-    with Database.open(settings) as database:
-        state = State(database)
-        partitions = [each for group in named.of(database) for each in state.figures.describe(group)]
-        now = state.now()
-    rows = [_figures(each) for each in partitions]
-    at = (
-        "START-OFFSET",
-        "LAG",
-        "END-OFFSET",
-        "ACQUIRED",
-        "AVAILABLE",
-        "WAITING",
-        "WAITING-UNTIL",
-        "ARCHIVING",
-    )
-    since = ("NEXT-EXPIRY", "OLDEST-OFFSET", "OLDEST-SINCE")
-    ended = ("ACCEPTED", "REJECTED", "EXHAUSTED", "GAP", "NO-DLQ", "DROPPED-LETTERS", "LOST-RECORDS")
-    output.rows(rows, (*_NAME, *at, *since), (*_NAME, *ended), now=now)
-    for row in rows:
-        if row["remark"]:
-            output.note(f"REMARK {row['group']} {row['topic']}-{row['partition']}: {row['remark']}")
-
-
-def _figures(each: SharePartitionStatus) -> dict[str, object]:
-    return {
-        "group": each.group_id,
-        "topic": each.topic,
-        "partition": each.partition,
-        "start_offset": each.spso,
-        "lag": each.lag,
-        "end_offset": each.log_end,
-        "acquired": each.acquired,
-        "available": each.available,
-        "archiving": each.archiving,
-        "next_expiry": each.next_expiry,
-        "waiting": each.waiting,
-        "waiting_until": each.waiting_until,
-        "lost_records": each.lost_records,
-        "oldest_offset": each.oldest_offset,
-        "oldest_since": each.oldest_since,
-        "accepted": each.accepted,
-        "rejected": each.rejected,
-        "exhausted": each.exhausted,
-        "gap": each.gap,
-        "no_dlq": each.no_dlq,
-        "dropped_letters": each.dropped_letters,
-        "remark": "; ".join(filter(None, (each.fault, each.paused_reason, each.held_reason))) or None,
-    }
+        found = [dict(row) for row in database.rows(_LIST)]
+        now = State(database).now()
+    output.rows((row for row in found if not states or row["state"] in states), now=now)
 
 
 @groups.command()
@@ -190,5 +118,7 @@ def delete(settings: Settings, output: Output, named: GroupsNamed, execute: bool
     if any(str(row["status"]).startswith("Error") for row in rows):
         raise click.exceptions.Exit(1)
 
+
+groups.add_command(describe)
 
 COMMANDS = (groups,)

@@ -1,5 +1,6 @@
-"""`sharequeue offsets`: begin a group anew at other offsets, or forget them, in the options of Kafka's
-`kafka-share-groups.sh`.
+"""`sharequeue offsets`: see where groups are, begin one anew at other offsets, or forget them.
+
+The options are those of Kafka's `kafka-share-groups.sh`.
 
 Nothing changes without `--execute`; both are refused while the group has members.
 """
@@ -13,6 +14,7 @@ from typing import Any
 
 import click
 
+from sharequeue.cli.describing import describe_offsets
 from sharequeue.cli.options import execute_option, group_option, parse_topics, settings_options
 from sharequeue.cli.output import Output, answers, number, text
 from sharequeue.database import Database
@@ -27,7 +29,7 @@ from sharequeue.state import State
 
 @click.group()
 def offsets() -> None:
-    """Start offsets of a group: reset or delete them."""
+    """Start offsets of groups: describe, reset, delete them."""
 
 
 @offsets.command()
@@ -174,5 +176,7 @@ def delete(settings: Settings, output: Output, group: str, topics: Sequence[str]
     if any(str(row["status"]).startswith("Error") for row in rows):
         raise click.exceptions.Exit(1)
 
+
+offsets.add_command(describe_offsets)
 
 COMMANDS = (offsets,)

@@ -163,20 +163,26 @@ class GroupsNamed:
         return list(dict.fromkeys(self.names))
 
 
-def groups_option(*, default_all: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add `--group` (repeatable), `--regex` and `--all-groups`; the command gets them as `named`."""
+def groups_option(
+    *, default_all: bool = False, none: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add `--group` (repeatable), `--regex` and `--all-groups`; the command gets them as `named`.
+
+    Without a name it is every group with `default_all`, and no group with `none`.
+    """
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def called(*, group: tuple[str, ...], regex: bool, all_groups: bool = False, **given: Any) -> None:
             if group and all_groups:
                 raise click.UsageError("Name groups with --group, or take --all-groups, not both.")
-            if not group and (regex or not (all_groups or default_all)):
+            if not group and (regex or not (all_groups or default_all or none)):
                 raise click.UsageError("Name a group with --group, or take --all-groups.")
             if regex:
                 for each in group:
                     _check_expression(each)
-            command(named=GroupsNamed(group, regex, not group), **given)
+            every = all_groups or (default_all and not group)
+            command(named=GroupsNamed(group, regex, every), **given)
 
         options = [
             click.option(

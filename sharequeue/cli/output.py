@@ -138,8 +138,10 @@ class Output:
         format: str = "text",
         verbose: bool = False,
         one: bool = False,
+        views: Mapping[str, Sequence[Column]] | None = None,
     ) -> None:
         self.columns = tuple(columns)
+        self.views = views or {}
         self.format = format
         self.verbose = verbose
         self.one = one
@@ -148,6 +150,10 @@ class Output:
     def text(self) -> bool:
         """Whether a person reads it."""
         return self.format == "text"
+
+    def view(self, option: str) -> Output:
+        """Return an output with the columns that this option of the command has instead."""
+        return Output(self.views[option], format=self.format, verbose=self.verbose)
 
     def rows(
         self,
@@ -219,10 +225,13 @@ class Output:
             click.echo("  ".join(padded).rstrip())
 
 
-def answers(*columns: Column, one: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def answers(
+    *columns: Column, one: bool = False, views: Mapping[str, Sequence[Column]] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add `-o`, `--verbose` and `--response-schema`; the command gets an `Output` as `output`.
 
-    With `one` the result is a single object, in JSON not in a list. Raises ValueError for two columns of one name.
+    With `one` the result is a single object, in JSON not in a list. `views` are other columns, by the option of the
+    command that chooses them. Raises ValueError for two columns of one name.
     """
     twice = [each.name for index, each in enumerate(columns) if each.key in {c.key for c in columns[:index]}]
     if twice:
@@ -231,7 +240,7 @@ def answers(*columns: Column, one: bool = False) -> Callable[[Callable[..., None
     def declare(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def called(*, output: str, verbose: bool, **given: Any) -> None:
-            command(output=Output(columns, format=output, verbose=verbose, one=one), **given)
+            command(output=Output(columns, format=output, verbose=verbose, one=one, views=views), **given)
 
         for option in (
             click.option(
@@ -248,36 +257,55 @@ def answers(*columns: Column, one: bool = False) -> Callable[[Callable[..., None
                 is_flag=True,
                 is_eager=True,
                 expose_value=False,
-                callback=functools.partial(_print_schema, columns, one),
+                callback=functools.partial(_print_schema, columns, one, views or {}),
                 help="Only print the JSON Schema of what `-o json` prints.",
             ),
         ):
             called = option(called)
-        called.columns = columns  # type: ignore[attr-defined]  # read by the pages of the reference
+        # Read by the pages of the reference.
+        called.columns = {"": columns, **(views or {})}  # type: ignore[attr-defined]
         return called
 
     return declare
 
 
-def response_schema(columns: Sequence[Column], title: str, *, one: bool = False) -> dict[str, Any]:
+def response_schema(
+    columns: Sequence[Column],
+    title: str,
+    *,
+    one: bool = False,
+    views: Mapping[str, Sequence[Column]] | None = None,
+) -> dict[str, Any]:
     """Return the JSON Schema of a result. With `jsonl` each line is one of its `items`."""
-    row = {
+    row = _row_schema(columns)
+    if views:
+        others = [{"title": f"with {option}", **_row_schema(each)} for option, each in views.items()]
+        row = {"oneOf": [row, *others]}
+    whole = row if one else {"type": "array", "items": row}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **whole}
+
+
+def _row_schema(columns: Sequence[Column]) -> dict[str, Any]:
+    return {
         "type": "object",
         "properties": {each.key: dict(_KINDS[each.kind]) for each in columns},
         "required": [each.key for each in columns],
         "additionalProperties": False,
     }
-    whole = row if one else {"type": "array", "items": row}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **whole}
 
 
 def _print_schema(
-    columns: Sequence[Column], one: bool, context: click.Context, parameter: click.Parameter, given: bool
+    columns: Sequence[Column],
+    one: bool,
+    views: Mapping[str, Sequence[Column]],
+    context: click.Context,
+    parameter: click.Parameter,
+    given: bool,
 ) -> None:
     if given:
         # Not the path as typed: `python -m sharequeue.cli` is the same command.
         words = context.command_path.split()[1:]
-        schema = response_schema(columns, " ".join(("sharequeue", *words)), one=one)
+        schema = response_schema(columns, " ".join(("sharequeue", *words)), one=one, views=views)
         click.echo(json.dumps(schema, indent=2))
         context.exit()
 

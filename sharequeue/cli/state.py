@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from sharequeue.cli.inspecting import listed, show
 from sharequeue.cli.options import (
     GroupsNamed,
     execute_option,
@@ -63,7 +64,7 @@ def leases(settings: Settings, output: Output, named: GroupsNamed) -> None:
                 "partition": row.partition,
                 "consumer_id": row.member_id,
                 "records": row.records,
-                "offsets": shown(row.offsets),
+                "offsets": listed(row.offsets),
                 "deliveries": row.highest_delivery_count,
                 "acquired_at": row.acquired_at,
                 "expires_at": row.expires_at,
@@ -122,7 +123,7 @@ def _force(
         done = act(Administration(database), at, OffsetSet.of(*parse_offsets(offsets)), execute=execute)
     output.rows(
         {
-            "offsets": shown(run.offsets),
+            "offsets": listed(run.offsets),
             "act": run.act,
             "status": "left as it is" if run.act in ("none", "refuse") else "done" if execute else "dry run",
             "deliveries": run.delivery_count,
@@ -207,9 +208,6 @@ def remove_deleted_topics(settings: Settings, output: Output, gone_for: str, exe
         output.note(f"no topic has been gone from the broker for {length}")
 
 
-def shown(offsets: OffsetSet) -> str:
-    """Return offsets as they are typed: `5,7-9`."""
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in offsets.runs())
-
+state.add_command(show)
 
 COMMANDS = (state,)

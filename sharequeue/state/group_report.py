@@ -196,14 +196,24 @@ def read_causes(database: Database, group_id: str) -> list[CausesOfDay]:
     return [CausesOfDay(**row) for row in database.rows(_CAUSES, group_id=group_id, days=CAUSE_DAYS)]
 
 
-def read_report(database: Database, group_id: str) -> GroupReport:
-    """Return everything that a report on a group shows, as of now by the database's clock."""
-    (now,) = database.rows(sa.text("select sharequeue.clock() as at"))
+def read_windows(database: Database, group_id: str) -> list[Window]:
+    """Return the share-partitions that have most in flight, MOST_WINDOWS at most."""
     windows: dict[tuple[str, int], Window] = {}
     for row in database.rows(_WINDOWS, group_id=group_id, most=MOST_WINDOWS):
         window = Window(row["topic"], row["partition"], row["spso"], row["speo"])
         window = windows.setdefault((window.topic, window.partition), window)
         window.states[row["state"]] = OffsetSet.parse(row["offsets"])
+    return list(windows.values())
+
+
+def read_stuck(database: Database, group_id: str) -> list[StuckLease]:
+    """Return the stuck leases that are held longest, MOST_STUCK at most."""
+    return [StuckLease(**row) for row in database.rows(_STUCK, group_id=group_id, most=MOST_STUCK)]
+
+
+def read_report(database: Database, group_id: str) -> GroupReport:
+    """Return everything that a report on a group shows, as of now by the database's clock."""
+    (now,) = database.rows(sa.text("select sharequeue.clock() as at"))
     figures = Figures(database)
     return GroupReport(
         now["at"],
@@ -211,8 +221,8 @@ def read_report(database: Database, group_id: str) -> GroupReport:
         figures.describe(group_id),
         [Moment(**row) for row in database.rows(_MOMENTS, group_id=group_id, history=HISTORY)],
         figures.delivery_counts(group_id),
-        list(windows.values()),
+        read_windows(database, group_id),
         [OldestRecord(**row) for row in database.rows(_OLDEST, group_id=group_id)],
-        [StuckLease(**row) for row in database.rows(_STUCK, group_id=group_id, most=MOST_STUCK)],
+        read_stuck(database, group_id),
         read_causes(database, group_id),
     )

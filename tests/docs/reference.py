@@ -151,8 +151,9 @@ def commands() -> str:
         own = [p for p in each.params if isinstance(p, click.Option) and p.name not in SHARED]
         if own:
             parts.append(table(("option", "meaning"), map(_option, own)))
-        columns = ", ".join(f"`{column.name}`" for column in each.callback.columns)  # type: ignore[union-attr]
-        parts.append(f"Columns: {columns}.")
+        for option, columns in each.callback.columns.items():  # type: ignore[union-attr]
+            listed = ", ".join(f"`{column.name}`" for column in columns)
+            parts.append(f"Columns{f' with `{option}`' if option else ''}: {listed}.")
     return "\n\n".join(parts)
 
 

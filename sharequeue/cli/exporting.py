@@ -1,0 +1,60 @@
+"""`sharequeue dlq export`: dead letters as lines of JSON, for a program or a ticket."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from sharequeue.deadletters.letters import DeadLetter
+
+
+def write_letters(letters: Iterable[DeadLetter], to: TextIO, *, as_base64: bool) -> int:
+    """Write each letter as an object on a line; return how many there were."""
+    written = 0
+    for letter in letters:
+        to.write(json.dumps(letter_object(letter, as_base64=as_base64), ensure_ascii=False) + "\n")
+        written += 1
+    return written
+
+
+def letter_object(letter: DeadLetter, *, as_base64: bool) -> dict[str, Any]:
+    """Return all that is known of a letter. Bytes are text with escapes for what is none, or base64."""
+
+    def content(given: bytes | None) -> str | None:
+        if given is None:
+            return None
+        return base64.b64encode(given).decode() if as_base64 else given.decode(errors="backslashreplace")
+
+    return {
+        "partition": letter.partition,
+        "offset": letter.offset,
+        "written_at": letter.timestamp and round(letter.timestamp.timestamp() * 1000),
+        "group": letter.group,
+        "source_topic": letter.source_topic,
+        "source_partition": letter.source_partition,
+        "source_offset": letter.source_offset,
+        "deliveries": letter.delivery_count,
+        "cause": letter.cause,
+        "exception_class": letter.exception_class,
+        "exception_message": letter.exception_message,
+        "key": content(letter.key),
+        "value": content(letter.value),
+        "headers": [[name, content(value)] for name, value in letter.headers],
+    }
+
+
+def opened(path: Path) -> TextIO:
+    """Open the file to write. Raises BadParameter where there is one already: nothing is overwritten."""
+    try:
+        return path.open("x", encoding="utf-8")
+    except FileExistsError:
+        raise click.BadParameter(
+            f"{path} is there already, and is not overwritten", param_hint="--file"
+        ) from None
+    except OSError as error:
+        raise click.BadParameter(f"{path}: {error.strerror}", param_hint="--file") from error

@@ -1,0 +1,190 @@
+"""`sharequeue state show` and `sharequeue audit`: what is in flight and who holds it, and who changed what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import sqlalchemy as sa
+
+from sharequeue.cli.options import GroupsNamed, groups_option, parse_topics, settings_options
+from sharequeue.cli.output import Output, answers, moment, nested, number, text
+from sharequeue.database import Database
+from sharequeue.offsets import OffsetSet
+from sharequeue.reporting.drawing import divided, said
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.state.group_report import Window, read_stuck, read_windows
+
+_CELLS = 80
+_LOOKS = {
+    "available": (".", "yellow"),
+    "acquired": ("A", "blue"),
+    "acknowledged": ("+", "green"),
+    "archiving": ("!", "magenta"),
+    "archived": ("x", "red"),
+}
+"""The letter and the colour of a state in a strip."""
+_RUN = "dagster-run-"
+"""What the client id of a member begins with that is a run of Dagster's."""
+_CLIENTS = sa.text("select member_id, client_id from sharequeue.group_members where group_id = :group_id")
+_AUDIT = sa.text(
+    "select happened_at, principal, role_name, act, group_id, before, after from sharequeue.audit_trail"
+    " where (cardinality(cast(:groups as text[])) = 0 or group_id = any (cast(:groups as text[])))"
+    " and (cardinality(cast(:acts as text[])) = 0 or act = any (cast(:acts as text[])))"
+    " and happened_at >= coalesce(cast(:since as timestamptz), '-infinity')"
+    " order by audit_id desc limit :most"
+)
+
+
+@click.command()
+@settings_options
+@answers(
+    text("GROUP", wide=True),
+    text("TOPIC"),
+    number("PARTITION"),
+    text("STATE"),
+    number("RECORDS"),
+    text("OFFSETS", cut=True),
+    text("CONSUMER-ID", cut=True),
+    text("RUN", cut=True),
+    moment("SINCE"),
+    moment("EXPIRES-AT"),
+    text("STUCK", wide=True),
+)
+@groups_option()
+@click.option("--topic", "topics", multiple=True, help="Only this topic, or topic:0,1; may be repeated.")
+def show(settings: Settings, output: Output, named: GroupsNamed, topics: Sequence[str]) -> None:
+    """Show what is in flight as a strip, and who holds what since when; what is stuck, and why.
+
+    RUN is the run of Dagster's that holds it, or the client id of another member; `-` once the member is gone.
+    """
+    wanted = parse_topics(topics)
+    rows: list[dict[str, Any]] = []
+    with Database.open(settings) as database:
+        for group in named.of(database):
+            for window in read_windows(database, group):
+                if not wanted or (
+                    window.topic in wanted
+                    and window.partition in (wanted[window.topic] or (window.partition,))
+                ):
+                    output.note(f"{group} {window.topic}-{window.partition}, {said(window)}")
+                    output.note(strip(window))
+                    rows += _rows(group, window)
+            rows += _leases(database, group, wanted)
+        if rows:
+            output.note(
+                "  ".join(
+                    f"{click.style(letter, fg=colour)} {state}" for state, (letter, colour) in _LOOKS.items()
+                )
+            )
+        rows.sort(key=lambda row: (row["group"], row["topic"], row["partition"]))
+        output.rows(rows, now=State(database).now())
+    for row in rows:
+        if row.get("stuck"):
+            output.note(f"STUCK {row['topic']}-{row['partition']} {row['offsets']}: {row['stuck']}")
+
+
+def strip(window: Window) -> str:
+    """Return the in-flight window from left to right by offset; a cell shows the state that most of it is in."""
+    cells = []
+    for counts in divided(window, _CELLS):
+        state = max(counts, key=lambda name: counts[name]) if counts else None
+        letter, colour = _LOOKS[state] if state else (" ", "white")
+        cells.append(click.style(letter, fg=colour))
+    return "".join(cells)
+
+
+def _rows(group: str, window: Window) -> list[dict[str, Any]]:
+    """What is in flight and held by nobody."""
+    name = {"group": group, "topic": window.topic, "partition": window.partition}
+    return [
+        {**name, "state": state, "records": offsets.count, "offsets": listed(offsets)}
+        for state, offsets in window.states.items()
+        if state != "acquired"
+    ]
+
+
+def _leases(
+    database: Database, group: str, wanted: dict[str, tuple[int, ...] | None]
+) -> list[dict[str, Any]]:
+    clients = {row["member_id"]: row["client_id"] for row in database.rows(_CLIENTS, group_id=group)}
+    stuck = {each.lease_id: each.reason for each in read_stuck(database, group)}
+    return [
+        {
+            "group": group,
+            "topic": each.topic,
+            "partition": each.partition,
+            "state": "acquired",
+            "records": each.records,
+            "offsets": listed(each.offsets),
+            "consumer_id": each.member_id,
+            "run": clients.get(each.member_id, "").removeprefix(_RUN) or None,
+            "since": each.acquired_at,
+            "expires_at": each.expires_at,
+            "stuck": stuck.get(each.lease_id),
+        }
+        for each in State(database).figures.leases(group)
+        if not wanted
+        or (each.topic in wanted and each.partition in (wanted[each.topic] or (each.partition,)))
+    ]
+
+
+def listed(offsets: OffsetSet) -> str:
+    """Return offsets as they are typed: `5,7-9`."""
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in offsets.runs())
+
+
+@click.command()
+@settings_options
+@answers(
+    moment("AT"),
+    text("PRINCIPAL"),
+    text("ROLE", wide=True),
+    text("ACT"),
+    text("GROUP"),
+    nested("BEFORE", cut=True),
+    nested("AFTER", cut=True),
+)
+@groups_option(default_all=True)
+@click.option("--act", "acts", multiple=True, help="Only this act, such as alter_offsets; may be repeated.")
+@click.option("--since", type=click.DateTime(), help="Only from then on, UTC.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
+def audit(
+    settings: Settings,
+    output: Output,
+    named: GroupsNamed,
+    acts: Sequence[str],
+    since: datetime | None,
+    limit: int,
+) -> None:
+    """Show who changed what, newest first. A group that is deleted is still found by its name."""
+    with Database.open(settings) as database:
+        found = database.rows(
+            _AUDIT,
+            groups=[] if named.every else named.of(database, missing=True),
+            acts=list(acts),
+            since=since and since.replace(tzinfo=UTC),
+            most=limit,
+        )
+        now = State(database).now()
+    output.rows(
+        (
+            {
+                "at": row["happened_at"],
+                "principal": row["principal"],
+                "role": row["role_name"],
+                "act": row["act"],
+                "group": row["group_id"],
+                "before": row["before"],
+                "after": row["after"],
+            }
+            for row in found
+        ),
+        now=now,
+    )
+
+
+COMMANDS = (audit,)

@@ -1,0 +1,220 @@
+"""What an operator looks at and sets: groups and their members, what is in flight, configs, the audit log."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import text
+
+from sharequeue.cli import command
+from sharequeue.database import Database
+from sharequeue.errors import GroupIdNotFound, InvalidConfig
+from sharequeue.groups.configs import GroupConfigs, alter_group_configs
+from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
+from sharequeue.groups.known import awaited_share_partitions
+from sharequeue.offsets import OffsetSet
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.values import AcknowledgeType, Lease, SharePartition
+from tests.fix_deadletters import GivenUp
+
+Run = Callable[..., str]
+AT = SharePartition("flights", "arrivals", 0)
+
+
+@pytest.fixture
+def run(private_database: Database, settings: Settings) -> Run:
+    """Give a function that runs the command on the database; it returns what is on stdout."""
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    where = ("--database-url", url, "--home", str(settings.home))
+
+    def of(*words: str, code: int = 0) -> str:
+        result = CliRunner().invoke(command, [*words, *where])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == code, result.output
+        return result.stdout
+
+    return of
+
+
+@pytest.fixture
+def lease(private_database: Database) -> Lease:
+    """A member that is a run of Dagster's holds ten records; two topics are subscribed, and one has no state yet."""
+    state = State(private_database)
+    alter_group_configs(private_database, AT.group_id, {"share.assignment.interval.ms": 0})
+    with private_database.transaction() as connection:
+        for topic, partitions in ((AT.topic, 1), ("departures", 2)):
+            connection.execute(
+                text(
+                    "insert into sharequeue.topics (topic, topic_id, partitions, seen_at)"
+                    " values (:topic, :topic, :partitions, sharequeue.clock())"
+                ),
+                {"topic": topic, "partitions": partitions},
+            )
+    state.initialize(AT, AT.topic, 0, 1)
+    state.observe(AT, AT.topic, 0, 100, 100)
+    topics = (AT.topic, "departures")
+    member = HeartbeatRequest(
+        AT.group_id,
+        "m1",
+        0,
+        subscribed_topic_names=topics,
+        client_id="dagster-run-abc123",
+        client_host="10.0.0.7",
+    )
+    response = heartbeat(private_database, member)
+    assert response.error_code == 0, response
+    held = state.acquire(AT, "m1", response.member_epoch, 10)
+    assert held is not None
+    state.acknowledge(held, {AcknowledgeType.ACCEPT: OffsetSet.of((2, 5))})
+    return held
+
+
+def rows(printed: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(printed)
+    return found
+
+
+def test_groups_by_state_and_members(run: Run, lease: Lease, private_database: Database) -> None:
+    """Lists by state; who is in a group and what it is assigned; the group in one row."""
+    alter_group_configs(private_database, "idle", {})
+    assert [row["group"] for row in rows(run("groups", "list", "--state", "Empty", "-o", "json"))] == ["idle"]
+    assert [row["group"] for row in rows(run("groups", "list", "--state", "stable", "-o", "json"))] == [
+        "flights"
+    ]
+    (member,) = rows(run("members", "--group", "flights", "-o", "json"))
+    assert (member["consumer_id"], member["client_id"], member["host"]) == (
+        "m1",
+        "dagster-run-abc123",
+        "10.0.0.7",
+    )
+    assert (member["assignment"], member["partitions"]) == ("arrivals:0", 1)
+    assert rows(run("groups", "describe", "--group", "flights", "--members", "-o", "json")) == [member]
+    flights, idle = rows(run("groups", "describe", "--all-groups", "--state", "-o", "json"))
+    assert (flights["state"], flights["members"], flights["lag"], flights["acquired"]) == ("Stable", 1, 97, 7)
+    assert (idle["state"], idle["members"]) == ("Empty", 0)
+    assert flights["created_at"] <= time.time() * 1000 + 60_000
+
+
+def test_what_is_not_initialised_is_a_dash(run: Run, lease: Lease, private_database: Database) -> None:
+    """Its figures are `-`, in JSON null; times are numbers where they are known."""
+    assert awaited_share_partitions(private_database, "flights") == [("departures", 0), ("departures", 1)]
+    first, second, third = rows(run("groups", "describe", "--group", "flights", "-o", "json"))
+    assert (first["topic"], first["start_offset"], first["lag"]) == ("arrivals", 0, 97)
+    assert first["created_at"] <= first["last_written_at"]
+    assert (second["topic"], second["partition"], third["partition"]) == ("departures", 0, 1)
+    assert {second[name] for name in ("start_offset", "lag", "acquired", "created_at")} == {None}
+    lines = run("groups", "describe", "--group", "flights").splitlines()
+    assert lines[3].split()[:8] == ["flights", "departures", "0", *"-----"]
+    (held, missing) = rows(
+        run("offsets", "describe", "--group", "flights", "--topic", "arrivals:0,7", "-o", "json")
+    )
+    assert (held["start_offset"], held["end_offset"], held["lag"]) == (0, 100, 97)
+    assert (missing["partition"], missing["start_offset"]) == (7, None)
+
+
+def test_watching_shows_the_rate(
+    run: Run, lease: Lease, private_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records that end between two looks are the rate; lag divided by it is the time to drain."""
+    now = [100.0]
+
+    def work_for(seconds: float) -> None:
+        now[0] += seconds
+        State(private_database).acknowledge(lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 2), (5, 9))})
+
+    monkeypatch.setattr("sharequeue.cli.describing.time.sleep", work_for)
+    monkeypatch.setattr("sharequeue.cli.describing.time.monotonic", lambda: now[0])
+    watch = ("groups", "describe", "--group", "flights", "--watch", "--every", "3", "--times", "2")
+    looks = [json.loads(line) for line in run(*watch, "-o", "jsonl").splitlines()]
+    arrivals = [look for look in looks if look["topic"] == "arrivals"]
+    assert [look["rate"] for look in arrivals] == [None, 2.0]
+    assert [look["lag"] for look in arrivals] == [97, 91]
+    assert arrivals[1]["time_to_drain"] == 45.5
+    assert run(*watch, "-o", "json", code=2) == ""
+
+
+def test_what_is_in_flight_and_who_holds_it(run: Run, lease: Lease, private_database: Database) -> None:
+    """A strip by offset, the lease with its run, and why it is stuck once its member is gone."""
+    shown = run("state", "show", "--group", "flights").splitlines()
+    assert shown[0] == "flights arrivals-0, offsets 0 up to 10: 7 acquired, 3 acknowledged"
+    assert shown[1] == "AA+++AAAAA"
+    found = rows(run("state", "show", "--group", "flights", "--topic", "arrivals", "-o", "json"))
+    held = next(row for row in found if row["state"] == "acquired")
+    assert (held["offsets"], held["consumer_id"], held["run"], held["stuck"]) == (
+        "0-1,5-9",
+        "m1",
+        "abc123",
+        None,
+    )
+    assert held["since"] < held["expires_at"]
+    assert next(row for row in found if row["state"] == "acknowledged")["offsets"] == "2-4"
+    assert rows(run("state", "show", "--group", "flights", "--topic", "departures", "-o", "json")) == []
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql("delete from sharequeue.members")
+    assert "STUCK arrivals-0 0-1,5-9: its member is gone" in run("state", "show", "--group", "flights")
+
+
+def test_configs_are_described_and_altered(run: Run, lease: Lease, private_database: Database) -> None:
+    """What is set, what counts, prior and new values; a mistake changes nothing; the service's are only shown."""
+    limit = "share.delivery.count.limit"
+    named = ("--group", "flights")
+    (own,) = rows(run("configs", "describe", *named, "-o", "json"))
+    assert (own["name"], own["value"], own["own"]) == ("share.assignment.interval.ms", "0", True)
+    (row,) = rows(run("configs", "describe", *named, "--name", limit, "-o", "json"))
+    assert (row["value"], row["own"], row["default"]) == ("5", False, "5")
+    dry = rows(run("configs", "alter", *named, "--set", f"{limit}=8", "--dry-run", "-o", "json"))
+    assert [(row["old"], row["new"], row["status"]) for row in dry] == [("5", "8", "dry run")]
+    assert GroupConfigs.load(private_database, "flights").delivery_count_limit == 5
+    (done,) = rows(run("configs", "alter", *named, "--set", f"{limit}=8", "-o", "json"))
+    assert (done["old"], done["new"], done["status"]) == ("5", "8", "done")
+    (back,) = rows(run("configs", "alter", *named, "--unset", limit, "-o", "json"))
+    assert (back["old"], back["new"]) == ("8", "5")
+    for wrong in (f"{limit}=99", "share.delivery.count.limits=3"):
+        with pytest.raises(InvalidConfig):
+            run("configs", "alter", *named, "--set", f"{limit}=7", "--set", wrong)
+    assert GroupConfigs.load(private_database, "flights").delivery_count_limit == 5
+    service = rows(run("configs", "describe", "--service", "--all", "-o", "json"))
+    assert f"group.{limit}" in {row["name"] for row in service}
+    assert run("configs", "describe", code=2) == ""
+    audited = rows(run("audit", "--group", "flights", "--act", "alter_group_config", "-o", "json"))
+    assert [bool(row["after"]) for row in audited] == [
+        False,
+        True,
+        True,
+    ]  # newest first: unset, 8, the interval
+    assert [row["at"] for row in audited] == sorted((row["at"] for row in audited), reverse=True)
+    assert len(rows(run("audit", "--limit", "1", "-o", "json"))) == 1
+    with pytest.raises(GroupIdNotFound):
+        run("members", "--group", "nobody")
+
+
+def test_letters_are_exported_whole(
+    given_up: Callable[..., GivenUp], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One object a line with all that a letter has; chosen as for a redrive; no file is overwritten."""
+    case = given_up(copy=True)
+    monkeypatch.setenv("SHAREQUEUE_HOME", str(case.settings.home))
+    case.produce(3)
+    case.reject()
+    case.writer().drain()
+    path = tmp_path / "letters.jsonl"
+    wanted = ["dlq", "export", case.dead_letter_topic, "--file", str(path), "--cause", "rejected"]
+    result = CliRunner().invoke(command, [*wanted, "-o", "json"])
+    assert json.loads(result.stdout) == {"letters": 3, "file": str(path)}, result.output
+    letters = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [letter["source_offset"] for letter in letters] == [0, 1, 2]
+    assert {letter["cause"] for letter in letters} == {"rejected"}
+    assert all(letter["value"] is not None and letter["headers"] for letter in letters)
+    assert CliRunner().invoke(command, wanted).exit_code == 2
+    printed = CliRunner().invoke(command, [*wanted[:4], "-", "--base64"]).stdout
+    assert len(printed.splitlines()) == 3
+    assert click.unstyle(printed) == printed
