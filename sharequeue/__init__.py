@@ -18,7 +18,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sharequeue.consumer import ShareConsumer
+    from sharequeue.consumer import (
+        AIOShareConsumer,
+        DeserializingShareConsumer,
+        ShareConsumer,
+        WakeupException,
+    )
     from sharequeue.database import Database
     from sharequeue.errors import ShareError
     from sharequeue.groups.configs import GroupConfigs
@@ -31,8 +36,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AIOShareConsumer",
     "AcknowledgeType",
     "Database",
+    "DeserializingShareConsumer",
     "GroupConfigs",
     "Lease",
     "Membership",
@@ -42,11 +49,14 @@ __all__ = [
     "ShareError",
     "SharePartition",
     "State",
+    "WakeupException",
 ]
 
 _MODULES = {
+    "AIOShareConsumer": "consumer",
     "AcknowledgeType": "values",
     "Database": "database",
+    "DeserializingShareConsumer": "consumer",
     "GroupConfigs": "groups.configs",
     "Lease": "values",
     "Membership": "groups.membership",
@@ -56,6 +66,7 @@ _MODULES = {
     "ShareError": "errors",
     "SharePartition": "values",
     "State": "state",
+    "WakeupException": "consumer",
 }
 """Where each name comes from."""
 

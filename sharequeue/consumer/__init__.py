@@ -2,10 +2,13 @@
 
 ``ShareConsumer`` has the interface of ``confluent_kafka.ShareConsumer``. Membership, leases and acknowledgements
 are this project's. The records are read from Kafka with confluent-kafka's ordinary Consumer. Read
-``share_consumer`` first, then ``fetcher`` (what goes on behind the calls), ``holdings``, ``sending``, ``reader``,
-``log_ends``, ``member``, ``configs``.
+``share_consumer`` first, then ``desk`` and ``fetcher`` (what goes on behind the calls), ``holdings``, ``shelf``,
+``sending``, ``reader``, ``log_ends``, ``member``, ``configs``.
 """
 
+from sharequeue.consumer.aio import AIOShareConsumer
+from sharequeue.consumer.deserializing import DeserializingShareConsumer
+from sharequeue.consumer.errors import WakeupException
 from sharequeue.consumer.share_consumer import ShareConsumer
 
-__all__ = ["ShareConsumer"]
+__all__ = ["AIOShareConsumer", "DeserializingShareConsumer", "ShareConsumer", "WakeupException"]

@@ -12,18 +12,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.consumer.configs import ConsumerConfig
-from sharequeue.consumer.holdings import Holding, offset_set
+from sharequeue.consumer.desk import Desk
+from sharequeue.consumer.holdings import Holding, Taken
 from sharequeue.consumer.log_ends import BROKER_TIMEOUT_S, LOOK_AGAIN_S, LogEnds, key_of
 from sharequeue.consumer.member import FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID, Member
 from sharequeue.consumer.reader import Reader
-from sharequeue.consumer.sending import Sending, anyone, sending_of
+from sharequeue.consumer.sending import Sending, give_back
 from sharequeue.consumer.shelf import Shelf
 from sharequeue.database import Database
 from sharequeue.errors import (
@@ -34,7 +34,7 @@ from sharequeue.errors import (
 )
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.state import State
-from sharequeue.state.many import LeaseAcknowledgement, in_calls
+from sharequeue.state.many import in_calls
 from sharequeue.values import AcknowledgeType, SharePartition
 
 _log = logging.getLogger(__name__)
@@ -46,29 +46,21 @@ AHEAD_S = 0.2
 _RETRY_S = 0.2
 
 
-class Fetcher:
+class Fetcher(Desk):
     """Sends, leases and reads for one consumer, in a thread of its own."""
 
     def __init__(self, config: ConsumerConfig, database: Database, member: Member) -> None:
-        self._config = config
+        super().__init__(config)
         self._state = State(database)
         self._member = member
         self._isolation_level = member.isolation_level
         # Made now: it refuses configs that do not exist.
         self.reader = self._new_reader()
         self._ends = LogEnds(config.settings, self._state)
-        self._changed = threading.Condition()
-        self._outbox: deque[Sending] = deque()
-        self._finished: deque[Sending] = deque()
-        self._shelf = Shelf()
-        self._demand = False
         self._stop = False
         self._give_up_at = float("inf")
-        self._ahead_records = 0
         self._rotation = 0
         self._idle_ahead = False  # nothing could be leased ahead: the next poll looks again
-        self._wake = threading.Event()
-        self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"share-fetch-{member.member_id}", daemon=True)
         self._started = False
 
@@ -83,62 +75,6 @@ class Fetcher:
         if not self._started:
             self._started = True
             self._thread.start()
-
-    def send(self, sending: Sending) -> None:
-        """Have acknowledgements sent. Returns at once."""
-        with self._changed:
-            self._outbox.append(sending)
-            self._changed.notify_all()
-
-    def finished(self) -> list[Sending]:
-        """Acknowledgements that have their results since the last call."""
-        with self._changed:
-            finished = list(self._finished)
-            self._finished.clear()
-        return finished
-
-    def take(self, most: int, wait: float) -> tuple[list[Message], list[Holding]]:
-        """Up to so many records whose locks have not lapsed, and the leases they are of; wait so long for the first.
-
-        Raises what made fetching impossible, where waiting will not help.
-        """
-        deadline = time.monotonic() + wait
-        with self._changed:
-            messages, holdings = self._shelf.pick(most)
-            if messages:
-                self._changed.notify_all()
-                return messages, holdings
-            self._demand = True
-            self._changed.notify_all()
-            try:
-                while not messages and self._failure is None:
-                    left = deadline - time.monotonic()
-                    if left <= 0:
-                        break
-                    self._changed.wait(left)
-                    messages, holdings = self._shelf.pick(most)
-            finally:
-                self._demand = False
-            failure, self._failure = self._failure, None
-        if failure is not None and not messages:
-            raise failure
-        return messages, holdings
-
-    def lease_ahead(self, records: int) -> None:
-        """How many records may wait here for the next polls."""
-        self._ahead_records = min(records, self._config.prefetch_max_records)
-
-    def outcomes_of(self, holdings: list[Holding], *, implicit: bool) -> Sending | None:
-        """What is to be acknowledged of these leases now, taken out of them; None when there is nothing."""
-        with self._changed:
-            taken = [(each, outcomes) for each in holdings if (outcomes := each.outcomes(implicit=implicit))]
-        return sending_of(taken) if taken else None
-
-    def wake(self) -> None:
-        """There may be something to lease, or the assignment has changed."""
-        self._wake.set()
-        with self._changed:
-            self._changed.notify_all()
 
     def drop(self, topics: frozenset[str]) -> None:
         """Give back what waits here and is not of these topics."""
@@ -165,20 +101,11 @@ class Fetcher:
             self.reader.close()
 
     def release_all(self, in_hand: list[Holding]) -> None:
-        """Give back what the member holds: what nobody has seen with its delivery, what the program has in hand
-        without. Raises what the database raises."""
+        """Give back what the member holds. Raises what the database raises."""
         with self._changed:
-            waiting = [each for each in self._shelf.leases() if not each.lapsed]
+            waiting = self._shelf.leases()
             self._shelf = Shelf()
-        polled = [
-            LeaseAcknowledgement(anyone(each.lease), {AcknowledgeType.RELEASE: offset_set(each.handed)})
-            for each in in_hand
-            if each.handed and each in waiting
-        ]
-        for part in in_calls(polled):
-            self._state.many.acknowledge(part)
-        for some in in_calls(waiting):
-            self._state.many.release([anyone(each.lease) for each in some], refund=True)
+        give_back(self._state, waiting, in_hand)
         self._state.release(self._member.group_id, self._member.member_id)
 
     # What its own thread does.
@@ -193,6 +120,8 @@ class Fetcher:
             try:
                 if sending is not None:
                     self._send(sending)
+                elif self._ceased:
+                    self.drop(frozenset())
                 else:
                     self._fetch()
             except (SQLAlchemyError, KafkaException, BrokerNotAvailable) as error:
@@ -206,18 +135,21 @@ class Fetcher:
                 self._pause(_RETRY_S)
 
     def _something_to_do(self) -> bool:
-        return self._stop or bool(self._outbox) or self._wants_records()
+        return self._stop or bool(self._outbox) or self._wants_records() or self._to_give_back()
+
+    def _to_give_back(self) -> bool:
+        return self._ceased and bool(self._shelf.leases())
 
     def _wants_records(self) -> bool:
-        if self._stop or (not self._member.assignment and not self._demand):
+        if self._stop or self._ceased or (not self._member.assignment and not self._demand):
             return False
         waiting = self._shelf.records
-        if self._demand and not waiting:
+        if self._demand and not self._enough(self._config.max_poll_records):
             return True
         return waiting < self._ahead_records / 2 and not self._idle_ahead
 
     def _interrupted(self) -> bool:
-        return self._stop or bool(self._outbox)
+        return self._stop or self._ceased or bool(self._outbox)
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
@@ -230,26 +162,26 @@ class Fetcher:
 
     def _send(self, sending: Sending) -> None:
         """Send acknowledgements; while the database is away again and again, until their locks have lapsed."""
-        results: list[ShareError | None] = []
+        renewed: list[Holding] = []
         try:
-            for part in in_calls(sending.acknowledgements):
-                done = self._state.many.acknowledge(part, request_id=sending.request_id)
-                results += [each if isinstance(each, ShareError) else None for each in done]
+            renewed = sending.carry_out(self._state, self._config.settings)
         except SQLAlchemyError as error:
             if time.monotonic() < min(sending.deadline, self._give_up_at):
                 raise
-            results += [CoordinatorNotAvailable(_line(error))] * (
-                len(sending.acknowledgements) - len(results)
-            )
+            sending.fail(CoordinatorNotAvailable(_line(error)))
         except ShareError as error:
-            results += [error] * (len(sending.acknowledgements) - len(results))
-        if any(AcknowledgeType.RELEASE in each.outcomes for each in sending.acknowledgements):
+            sending.fail(error)
+        if sending.releases:
             self._wake.set()
         with self._changed:
             self._outbox.popleft()
-            sending.results = results
             self._finished.append(sending)
-            sending.done.set()
+            self._figures["acknowledgements-send-total"] += len(sending.taken)
+            self._figures["acknowledgements-error-total"] += sum(
+                each is not None for each in sending.results or ()
+            )
+            for holding in renewed:
+                self._shelf.put_first(holding)
             self._changed.notify_all()
 
     def _fetch(self) -> None:
@@ -282,6 +214,7 @@ class Fetcher:
         left = max(self._config.max_poll_records, self._ahead_records)
         for part in in_calls(order):
             asked_at = time.monotonic()
+            self._figures["fetch-total"] += 1
             acquired = self._state.many.acquire(
                 part,
                 self._member.member_id,
@@ -329,6 +262,8 @@ class Fetcher:
                 if holding not in self._shelf.to_read:
                     continue  # given back meanwhile
                 self._shelf.add(holding, part.messages, part.passed)
+                self._figures["records-consumed-total"] += len(part.messages)
+                self._figures["bytes-consumed-total"] += sum(map(len, part.messages))
                 self._changed.notify_all()
             stalled = bool(holding.unread) and not self._interrupted()
             if stalled and not (part.messages and part.error is None):
@@ -336,8 +271,9 @@ class Fetcher:
             if not holding.handed and not holding.waiting:
                 # What is gaps only: nobody will acknowledge it.
                 with self._changed:
-                    outcomes = holding.outcomes(implicit=False)
-                self._send_now(holding, outcomes)
+                    gaps = holding.take(implicit=False)
+                if gaps is not None:
+                    self.send(Sending([(holding, gaps)]))
             if stalled and part.messages:
                 return  # the bound of bytes: the rest when these are polled
 
@@ -369,11 +305,7 @@ class Fetcher:
         if untouched:
             self._state.many.release([holding.lease], refund=True)
         else:
-            self._send_now(holding, {AcknowledgeType.RELEASE: unread})
-
-    def _send_now(self, holding: Holding, outcomes: dict[AcknowledgeType, OffsetSet]) -> None:
-        if outcomes:
-            self.send(sending_of([(holding, outcomes)]))
+            self.send(Sending([(holding, Taken({AcknowledgeType.RELEASE: unread}))]))
 
     def _wait(self, assignment: Mapping[SharePartition, str]) -> None:
         """A poll waits, and nothing can be leased: look at the log's ends, and wait for what brings something."""

@@ -11,13 +11,25 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from confluent_kafka import Message
+from confluent_kafka import KafkaError, Message
 
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.values import AcknowledgeType, Lease
 
 NOT_YET = -1
 """Handed out, and not acknowledged yet."""
+
+
+@dataclass(slots=True)
+class Taken:
+    """What is to be acknowledged of one lease in one call."""
+
+    outcomes: dict[AcknowledgeType, OffsetSet]
+    delayed: dict[float, list[int]] = field(default_factory=dict)
+    """Of the released offsets those that wait, by their seconds."""
+    renewed: list[Message] = field(default_factory=list)
+    """Records whose locks are renewed."""
+    errors: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -33,8 +45,20 @@ class Holding:
     ready: list[Message] = field(default_factory=list)
     """Read, from ``next`` on not handed out yet."""
     next: int = 0
+    seen: bool = False
+    """Whether something of it was handed out."""
     handed: dict[int, int] = field(default_factory=dict)
     """Handed out and not sent yet: offset to acknowledge type."""
+    messages: dict[int, Message] = field(default_factory=dict)
+    """What was handed out in explicit mode: a record whose lock is renewed is polled again."""
+    delays: dict[int, float] = field(default_factory=dict)
+    """Seconds that a released record waits before it is delivered again."""
+    errors: dict[int, str] = field(default_factory=dict)
+    """Why a record failed, for its dead letter."""
+    renewed: bool = False
+    """What waits here was polled before, and its lock was renewed."""
+    errors_at: str | None = None
+    """The folder of errors that the lease's acknowledgements have named."""
 
     @classmethod
     def of(cls, lease: Lease, asked_at: float) -> Holding:
@@ -59,7 +83,7 @@ class Holding:
     @property
     def untouched(self) -> bool:
         """Whether nothing of it was handed out: nobody has seen its records."""
-        return self.next == 0 and not self.handed
+        return self.next == 0 and not self.handed and not self.seen
 
     @property
     def done(self) -> bool:
@@ -73,34 +97,57 @@ class Holding:
         self.gaps |= (passed & self.unread) - found
         self.unread -= passed
 
-    def hand_out(self, most: int) -> list[Message]:
+    def hand_out(self, most: int, *, explicit: bool) -> list[Message]:
         """The next records, up to so many; they wait for their acknowledgement from now on."""
         messages = self.ready[self.next : self.next + most]
         self.next += len(messages)
-        self.handed.update((message.offset(), NOT_YET) for message in messages)  # type: ignore[misc]
+        self.seen = True
+        for message in messages:
+            error = message.error()
+            self.handed[message.offset()] = NOT_YET if error is None else _of_error(error)  # type: ignore[index]
+        if explicit:
+            self.messages.update((message.offset(), message) for message in messages)  # type: ignore[misc]
         if self.next == len(self.ready):
             self.ready, self.next = [], 0
         return messages
 
-    def outcomes(self, *, implicit: bool) -> dict[AcknowledgeType, OffsetSet]:
-        """What is to be acknowledged now, taken out; with ``implicit`` all that was handed out is accepted."""
-        taken: dict[AcknowledgeType, OffsetSet] = {}
+    def take(self, *, implicit: bool) -> Taken | None:
+        """What is to be acknowledged now, taken out; None when there is nothing.
+
+        With ``implicit`` all that was handed out is accepted.
+        """
         by_type: dict[int, list[int]] = {}
-        if implicit:
-            by_type[AcknowledgeType.ACCEPT] = list(self.handed)
-            self.handed = {}
-        else:
-            for offset, kind in self.handed.items():
-                if kind != NOT_YET:
-                    by_type.setdefault(kind, []).append(offset)
-            self.handed = {o: kind for o, kind in self.handed.items() if kind == NOT_YET}
-        for kind, offsets in by_type.items():
-            if offsets:
-                taken[AcknowledgeType(kind)] = offset_set(offsets)
+        for offset, kind in self.handed.items():
+            by_type.setdefault(kind, []).append(offset)
+        if implicit and NOT_YET in by_type:
+            by_type[AcknowledgeType.ACCEPT] = by_type.pop(NOT_YET)
+        self.handed = dict.fromkeys(by_type.pop(NOT_YET, []), NOT_YET)
+        renewed = by_type.pop(AcknowledgeType.RENEW, [])
+        taken = Taken(
+            {AcknowledgeType(kind): offset_set(offsets) for kind, offsets in by_type.items() if offsets},
+            renewed=[self.messages[offset] for offset in renewed],
+        )
         if self.gaps:
-            taken[AcknowledgeType.GAP] = self.gaps
+            taken.outcomes[AcknowledgeType.GAP] = self.gaps
             self.gaps = EMPTY
+        if not taken.outcomes and not renewed:
+            return None
+        self._take_details(taken)
+        self.messages = {offset: self.messages[offset] for offset in self.handed if offset in self.messages}
         return taken
+
+    def _take_details(self, taken: Taken) -> None:
+        released = taken.outcomes.get(AcknowledgeType.RELEASE, EMPTY)
+        for offset in [offset for offset in self.delays if offset in released]:
+            taken.delayed.setdefault(self.delays.pop(offset), []).append(offset)
+        failed = released | taken.outcomes.get(AcknowledgeType.REJECT, EMPTY)
+        for offset in [offset for offset in self.errors if offset in failed]:
+            taken.errors[offset] = self.errors.pop(offset)
+
+
+def _of_error(error: KafkaError) -> AcknowledgeType:
+    """What the client says of a record that could not be read (KIP-932): what is corrupt is rejected."""
+    return AcknowledgeType.RELEASE if error.code() == KafkaError._BAD_COMPRESSION else AcknowledgeType.REJECT
 
 
 def offset_set(offsets: Iterable[int]) -> OffsetSet:

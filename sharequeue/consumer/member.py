@@ -76,6 +76,8 @@ class Member:
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._leaving = True
+        self._heartbeats = 0
+        self._rebalances = 0
         self._full = True
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -108,6 +110,15 @@ class Member:
             self._wake.set()
         if error is not None:
             raise error
+
+    def metrics(self) -> dict[str, float]:
+        """What was done, by the names of Kafka's client."""
+        return {
+            "assigned-partitions": float(len(self.assignment)),
+            "heartbeat-total": float(self._heartbeats),
+            "last-poll-seconds-ago": time.monotonic() - self.polled_at,
+            "rebalance-total": float(self._rebalances),
+        }
 
     def rejoin(self) -> None:
         """The group does not know the member any more."""
@@ -201,6 +212,7 @@ class Member:
                 self._client_host,
             )
         )
+        self._heartbeats += 1
         if response.error_code != NONE:
             return self._refused(response, waited)
         changed = False
@@ -212,6 +224,7 @@ class Member:
             if response.assignment is not None:
                 assignment = _assigned(self.group_id, response.assignment)
                 changed = assignment != self.assignment
+                self._rebalances += changed
                 self.assignment = assignment
         level = GroupConfigs.load(self._database, self.group_id).isolation_level
         if changed or level != self.isolation_level:

@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 Key = tuple[str, int]
 """Topic and partition."""
 
+_BAD_RECORD = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION})
+"""Errors that are a record's, and not the partition's."""
 AT_ONCE = 1000
 AHEAD_RECORDS = 10_000
 """Records of one partition that are kept, read ahead and not leased."""
@@ -210,7 +212,7 @@ class Reader:
             if log is None:
                 continue
             error = message.error()
-            if error is None:
+            if error is None or error.code() in _BAD_RECORD:
                 offset = _offset(message)
                 if offset < log.position:
                     continue

@@ -2,52 +2,144 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
-from sharequeue.consumer.holdings import Holding
+from sharequeue.consumer.failures import errors_output
+from sharequeue.consumer.holdings import Holding, Taken, offset_set
 from sharequeue.consumer.reader import Key
 from sharequeue.errors import RequestTimedOut, ShareError
 from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.state.many import LeaseAcknowledgement
-from sharequeue.values import AcknowledgeType, Lease
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.state.many import LeaseAcknowledgement, in_calls
+from sharequeue.values import AcknowledgementBatch, AcknowledgeType, Lease, LeaseOutput
+
+Result = ShareError | None
 
 
 @dataclass(slots=True, eq=False)
 class Sending:
-    """Acknowledgements on their way: of several leases, each with a result of its own."""
+    """Acknowledgements on their way: of several leases, each with a result of its own. All are repeated with one
+    request id until they have their results: what was done before is not done again."""
 
-    acknowledgements: list[LeaseAcknowledgement]
-    deadline: float
-    """When the last of their locks lapses, by ``time.monotonic``; until then they are tried again."""
+    taken: Sequence[tuple[Holding, Taken]]
     request_id: UUID = field(default_factory=uuid4)
-    results: list[ShareError | None] = field(default_factory=list)
-    done: threading.Event = field(default_factory=threading.Event)
+    results: list[Result] | None = None
+    """One for each lease, once they have come."""
+    _outputs: list[LeaseOutput | None] | None = None
 
-    def by_partition(self) -> dict[Key, tuple[OffsetSet, ShareError | None]]:
-        """What was acknowledged of each partition, and the first error."""
-        found: dict[Key, tuple[OffsetSet, ShareError | None]] = {}
-        for each, error in zip(self.acknowledgements, self.results, strict=True):
-            at = each.lease.share_partition
-            offsets, before = found.get((at.topic, at.partition), (EMPTY, None))
-            found[at.topic, at.partition] = (
-                OffsetSet.union([offsets, *each.outcomes.values()]),
-                before or error,
-            )
+    @property
+    def deadline(self) -> float:
+        """When the last of the locks lapses, by ``time.monotonic``; until then it is worth trying again."""
+        return max(holding.deadline for holding, _ in self.taken)
+
+    @property
+    def releases(self) -> bool:
+        """Whether something is given back."""
+        return any(AcknowledgeType.RELEASE in each.outcomes for _, each in self.taken)
+
+    def carry_out(self, state: State, settings: Settings) -> list[Holding]:
+        """Send all of it; return the leases of records whose locks were renewed. Raises what the database raises:
+        then carry it out again, or ``fail``."""
+        if self._outputs is None:
+            self._outputs = [errors_output(settings, holding, each.errors) for holding, each in self.taken]
+        now = state.now() if any(each.delayed for _, each in self.taken) else None
+        acknowledgements: list[tuple[int, LeaseAcknowledgement]] = []
+        for number, ((holding, each), output) in enumerate(zip(self.taken, self._outputs, strict=True)):
+            lease = anyone(holding.lease)
+            for outcomes, not_before in _by_time(each, now):
+                outputs = () if output is None else (output,)
+                acknowledgements.append((number, LeaseAcknowledgement(lease, outcomes, outputs, not_before)))
+                output = None
+        results: list[Result] = [None] * len(self.taken)
+        for part in in_calls(acknowledgements):
+            done = state.many.acknowledge([each for _, each in part], request_id=self.request_id)
+            for (number, _), result in zip(part, done, strict=True):
+                if isinstance(result, ShareError):
+                    results[number] = results[number] or result
+        renewed: list[Holding] = []
+        for number, (holding, each) in enumerate(self.taken):
+            if each.renewed:
+                try:
+                    renewed.append(_renew(state, holding, each))
+                except ShareError as error:
+                    results[number] = results[number] or error
+        self.results = results
+        return renewed
+
+    def fail(self, error: ShareError) -> None:
+        """There will be no other result."""
+        self.results = [error for _ in self.taken]
+
+    def by_partition(self) -> dict[Key, tuple[OffsetSet, Result]]:
+        """What was acknowledged of each partition, and the first error; timed out where there are no results yet."""
+        found: dict[Key, tuple[OffsetSet, Result]] = {}
+        results = self.results or [RequestTimedOut() for _ in self.taken]
+        for (holding, each), error in zip(self.taken, results, strict=True):
+            offsets, before = found.get(holding.key, (EMPTY, None))
+            renewed = offset_set(message.offset() for message in each.renewed)  # type: ignore[misc]
+            found[holding.key] = OffsetSet.union([offsets, renewed, *each.outcomes.values()]), before or error
         return found
 
 
-def sending_of(some: Sequence[tuple[Holding, dict[AcknowledgeType, OffsetSet]]]) -> Sending:
-    """What is to be sent of some leases."""
-    acknowledgements = [LeaseAcknowledgement(anyone(holding.lease), of_it) for holding, of_it in some]
-    return Sending(acknowledgements, max(holding.deadline for holding, _ in some))
+def _by_time(
+    taken: Taken, now: datetime | None
+) -> list[tuple[dict[AcknowledgeType, OffsetSet], datetime | None]]:
+    """The outcomes, those apart that are delivered again only after a time."""
+    if now is None or not taken.delayed:
+        return [(taken.outcomes, None)] if taken.outcomes else []
+    later = {seconds: offset_set(offsets) for seconds, offsets in taken.delayed.items()}
+    at_once = dict(taken.outcomes)
+    at_once[AcknowledgeType.RELEASE] -= OffsetSet.union(later.values())
+    found: list[tuple[dict[AcknowledgeType, OffsetSet], datetime | None]] = []
+    if any(at_once.values()):
+        found.append(({kind: offsets for kind, offsets in at_once.items() if offsets}, None))
+    for seconds, offsets in later.items():
+        found.append(({AcknowledgeType.RELEASE: offsets}, now + timedelta(seconds=seconds)))
+    return found
 
 
-def timed_out(sending: Sending) -> list[ShareError | None]:
-    """The results of acknowledgements that nobody waits for any longer."""
-    return [RequestTimedOut() for _ in sending.acknowledgements]
+def _renew(state: State, holding: Holding, taken: Taken) -> Holding:
+    """Renew the locks of some records of a lease; return them as a lease of their own, whose lock lapses later."""
+    lease = anyone(holding.lease)
+    offsets = offset_set(message.offset() for message in taken.renewed)  # type: ignore[misc]
+    asked_at = time.monotonic()
+    state.fetches.acknowledge_batches(
+        lease.share_partition,
+        lease.member_id,
+        [AcknowledgementBatch.of(first, last, AcknowledgeType.RENEW) for first, last in offsets.runs()],
+        token=lease.token,
+        state_epoch=lease.state_epoch,
+    )
+    return Holding(
+        holding.lease,
+        asked_at + lease.lock_duration_ms / 1000,
+        EMPTY,
+        ready=list(taken.renewed),
+        seen=True,
+        renewed=True,
+        errors_at=holding.errors_at,
+    )
+
+
+def give_back(state: State, waiting: Sequence[Holding], in_hand: Sequence[Holding]) -> None:
+    """Give back leases of which something waits: what nobody has seen gets its delivery back, the rest does not."""
+    waiting = [each for each in waiting if not each.lapsed]
+    tokens = {each.lease.token for each in waiting}
+    polled = []
+    for each in dict.fromkeys((*in_hand, *waiting)):
+        again = [m.offset() for m in each.ready[each.next :]] if each.renewed else []
+        if each.lease.token in tokens and (each.handed or again):
+            seen = offset_set([*each.handed, *again])  # type: ignore[list-item]
+            polled.append(LeaseAcknowledgement(anyone(each.lease), {AcknowledgeType.RELEASE: seen}))
+    for part in in_calls(polled):
+        state.many.acknowledge(part)
+    for some in in_calls([anyone(each.lease) for each in waiting]):
+        state.many.release(some, refund=True)
 
 
 def anyone(lease: Lease) -> Lease:

@@ -8,18 +8,16 @@ acknowledgement says, what is raised. What goes on behind the calls is the ``fet
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import (
-    ConcurrentModificationException,
     IllegalStateException,
-    KafkaError,
     KafkaException,
     Message,
     Messages,
@@ -27,27 +25,28 @@ from confluent_kafka import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
+from sharequeue.consumer.calls import AcknowledgementCommitCallback, OneCaller
 from sharequeue.consumer.configs import consumer_config
+from sharequeue.consumer.errors import integer, kafka_exception, real_number
+from sharequeue.consumer.failures import error_text
 from sharequeue.consumer.fetcher import AHEAD_S, Fetcher
 from sharequeue.consumer.holdings import NOT_YET, Holding
 from sharequeue.consumer.member import Member
-from sharequeue.consumer.sending import Sending, timed_out
+from sharequeue.consumer.sending import Sending
 from sharequeue.database import Database
 from sharequeue.errors import ShareError
 from sharequeue.values import AcknowledgeType
 
 _log = logging.getLogger(__name__)
 
-AcknowledgementCommitCallback = Callable[[dict[TopicPartition, set[int]], KafkaException | None], None]
-
 CLOSE_TIMEOUT_S = 30.0
 _FOREVER_S = 1e7
-_IN_CALLBACK = "Share consumer methods are not accessible from user-defined acknowledgement commit callback"
+_LONGEST_DELAY_S = 366 * 86_400.0
 _INVALID = "Local: Invalid argument or configuration"
 _STATE = "Local: Erroneous state"
 
 
-class ShareConsumer:
+class ShareConsumer(OneCaller):
     """A consumer of one share group. Each message is acquired for a limited time, and is to be acknowledged in it.
 
     ``ShareConsumer({"group.id": "work", "bootstrap.servers": "…"})``. The database is found by the settings of the
@@ -63,6 +62,7 @@ class ShareConsumer:
             raise RuntimeError("Consumer already initialized")
         if len(args) > 1 or (args and not isinstance(args[0], Mapping)) or not (args or kwargs):
             raise TypeError("expected configuration dict")
+        super().__init__()
         self._config = config = consumer_config(args[0] if args else {}, kwargs)
         self._database = Database.open(config.settings, pool_size=2)
         self._member = Member(
@@ -78,10 +78,9 @@ class ShareConsumer:
         """Leases of which the last poll returned something that has not been sent yet."""
         self._subscribed: tuple[str, ...] = ()
         self._callback: AcknowledgementCommitCallback | None = None
-        self._calling = threading.Lock()
-        self._caller: int | None = None
-        self._in_callback = False
-        self._closed = False
+        self._ended = threading.Event()
+        self.stopping = False
+        """Whether ``stop`` was called, or a signal of ``stop_on_signal`` has come."""
         self._handed_at = 0.0
         self._handed = 0
         self._abandon = weakref.finalize(self, _abandon, fetcher, self._member)
@@ -115,7 +114,7 @@ class ShareConsumer:
         In implicit mode this accepts what the last poll returned. In explicit mode all of it must be acknowledged:
         IllegalStateException otherwise, and where there is no subscription. Acknowledgements are sent with it.
         """
-        seconds = float(_real(timeout))
+        seconds = float(real_number(timeout))
         with self._call():
             if not self._subscribed:
                 raise IllegalStateException("Consumer is not subscribed to any topics")
@@ -130,23 +129,35 @@ class ShareConsumer:
                     self._config.max_poll_records, _FOREVER_S if seconds < 0 else seconds
                 )
             except ShareError as error:
-                raise _exception(error) from error
+                raise kafka_exception(error) from error
             self._in_hand += [each for each in holdings if each not in self._in_hand]
             self._handed, self._handed_at = len(messages), time.monotonic()
             self._dispatch()
             return Messages(messages)
 
-    def acknowledge(self, message: Message, ack_type: int = AcknowledgeType.ACCEPT) -> None:
+    def acknowledge(
+        self,
+        message: Message,
+        ack_type: int = AcknowledgeType.ACCEPT,
+        *,
+        delay: float | None = None,
+        error: BaseException | str | None = None,
+    ) -> None:
         """Acknowledge a record of the last poll; it is sent with the next poll, commit or close.
 
-        A record may be acknowledged again, differently, until then. Raises IllegalStateException in implicit mode and
-        for a record that is not in hand, ValueError for a type that there is not.
+        A record may be acknowledged again, differently, until then. RENEW (``sharequeue.AcknowledgeType``) keeps its
+        lock for another full duration: the next poll returns it again, with the same delivery count. A released
+        record is delivered again after ``delay`` seconds at the earliest. ``error`` is why it failed, for its letter.
+        Raises IllegalStateException in implicit mode and for a record that is not in hand, ValueError for a type that
+        there is not.
         """
         self._check_call("Failed to acknowledge message: ")
         if not isinstance(message, Message):
             raise TypeError(f"argument 1 must be confluent_kafka.cimpl.Message, not {type(message).__name__}")
         topic, partition, offset = message.topic(), message.partition(), message.offset()
-        self._acknowledge("message", topic, partition, offset, ack_type)
+        holding = self._acknowledge("message", topic, partition, offset, ack_type, delay)
+        if error is not None and offset is not None:
+            holding.errors[offset] = error_text(error)
 
     def acknowledge_offset(
         self, topic: str, partition: int, offset: int, ack_type: int = AcknowledgeType.ACCEPT
@@ -155,7 +166,18 @@ class ShareConsumer:
         self._check_call("Failed to acknowledge offset: ")
         if not isinstance(topic, str):
             raise TypeError(f"argument 1 must be str, not {type(topic).__name__}")
-        self._acknowledge("offset", topic, _integer(partition), _integer(offset), ack_type)
+        self._acknowledge("offset", topic, integer(partition), integer(offset), ack_type, None)
+
+    def lock_remaining(self, message: Message) -> float:
+        """Seconds until the lock of a record of the last poll lapses, 0 when it has; by this process's clock.
+
+        Raises IllegalStateException for a record that is not in hand.
+        """
+        self._check_call()
+        holding = self._holding(message.topic(), message.partition(), message.offset())
+        if holding is None:
+            raise IllegalStateException("the record is not in hand: it was acknowledged, or never polled")
+        return max(0.0, holding.deadline - time.monotonic())
 
     def commit_sync(self, timeout: float = 60) -> dict[TopicPartition, KafkaException | None]:
         """Send the acknowledgements and wait for their results; in implicit mode accept what was polled.
@@ -163,17 +185,15 @@ class ShareConsumer:
         Return for each partition None, or why its acknowledgements were refused; REQUEST_TIMED_OUT where no result
         came in ``timeout`` seconds (-1: wait as long as it takes). They may still be done then.
         """
-        seconds = float(_real(timeout))
+        seconds = float(real_number(timeout))
         with self._call():
             sending = self._send()
             results: dict[TopicPartition, KafkaException | None] = {}
             if sending is not None:
-                sending.done.wait(_FOREVER_S if seconds < 0 else seconds)
-                if not sending.done.is_set():
-                    sending.results = timed_out(sending)
+                self._fetcher.wait_for(sending, _FOREVER_S if seconds < 0 else seconds)
                 for (topic, partition), (_, error) in sending.by_partition().items():
                     results[TopicPartition(topic, partition, 0)] = (
-                        None if error is None else _exception(error)
+                        None if error is None else kafka_exception(error)
                     )
             self._dispatch()
             return results
@@ -193,6 +213,39 @@ class ShareConsumer:
             if callback is not None and not callable(callback):
                 raise TypeError("callback must be callable or None")
             self._callback = callback
+
+    def wakeup(self) -> None:
+        """End a poll or commit_sync that waits, or the next one, with ``WakeupException``. From any thread."""
+        self._fetcher.interrupt()
+
+    def forget_wakeup(self) -> None:
+        """A wakeup that nothing waited for is not to end the next poll. From any thread."""
+        self._fetcher.forget_interrupt()
+
+    def stop_on_signal(self, *signals: int, timeout: float = 25.0) -> None:
+        """On SIGTERM (or these signals) lease no more: polls return nothing, and ``stopping`` is true.
+
+        The program finishes what it has in hand, commits and closes. What it still holds after ``timeout`` seconds is
+        given back: another consumer gets it, and a late acknowledgement is refused. Call it in the main thread.
+        """
+        for number in signals or (signal.SIGTERM,):
+            signal.signal(number, lambda *_: self.stop(timeout))
+
+    def stop(self, timeout: float = 25.0) -> None:
+        """What the signal of ``stop_on_signal`` does, from any thread. Returns at once."""
+        if not self.stopping:
+            self.stopping = True
+            threading.Thread(target=self._stop_within, args=(timeout,), daemon=True).start()
+
+    def client_instance_id(self, timeout: float = -1) -> str:
+        """Return the id by which the group knows this consumer: in `members`, leases and dead letters."""
+        with self._call():
+            return self._member.member_id
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of this consumer, by the names of Kafka's client (KIP-932): totals since it was made."""
+        with self._call():
+            return self._fetcher.metrics() | self._member.metrics()
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """New credentials for the next time the broker is connected to."""
@@ -215,6 +268,7 @@ class ShareConsumer:
             if self._config.explicit:
                 self._send()
             self._closed = True
+            self._ended.set()
             self._abandon.detach()
             ending = threading.Thread(target=self._end, args=(deadline, self._in_hand), daemon=True)
             ending.start()
@@ -229,6 +283,18 @@ class ShareConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _stop_within(self, timeout: float) -> None:
+        self._fetcher.cease()
+        if not self._ended.wait(timeout):
+            _log.warning("the program is not done after %.0f s: what it holds is given back", timeout)
+            try:
+                self._fetcher.release_all([])
+            except (SQLAlchemyError, ShareError) as error:
+                _log.warning(
+                    "what %s holds comes back when its locks lapse: %s", self._member.member_id, error
+                )
+            self._member.close(CLOSE_TIMEOUT_S)
 
     def _end(self, deadline: float, in_hand: list[Holding]) -> None:
         self._fetcher.stop(max(0.0, deadline - time.monotonic()))
@@ -252,20 +318,48 @@ class ShareConsumer:
         return sum(kind == NOT_YET for each in self._in_hand for kind in each.handed.values())
 
     def _acknowledge(
-        self, what: str, topic: str | None, partition: int | None, offset: int | None, kind: int
-    ) -> None:
-        kind = _integer(kind)
+        self,
+        what: str,
+        topic: str | None,
+        partition: int | None,
+        offset: int | None,
+        kind: int,
+        delay: float | None,
+    ) -> Holding:
+        kind = integer(kind)
         if topic is None or partition is None or offset is None or partition < 0 or offset < 0:
             raise ValueError(f"Failed to acknowledge {what}: {_INVALID}")
         if not self._config.explicit:
             raise IllegalStateException(f"Failed to acknowledge {what}: {_STATE}")
-        if not AcknowledgeType.ACCEPT <= kind <= AcknowledgeType.REJECT:
+        if not AcknowledgeType.ACCEPT <= kind <= AcknowledgeType.RENEW:
             raise ValueError(f"Failed to acknowledge {what}: {_INVALID}")
+        if delay is not None and not 0 <= delay <= _LONGEST_DELAY_S:
+            raise ValueError(f"a record waits 0 to {_LONGEST_DELAY_S:.0f} seconds, not {delay}")
+        holding = self._holding(topic, partition, offset)
+        if holding is None:
+            raise IllegalStateException(f"Failed to acknowledge {what}: {_STATE}")
+        holding.handed[offset] = kind
+        if holding.delays:
+            holding.delays.pop(offset, None)
+        if holding.errors:
+            holding.errors.pop(offset, None)
+        if delay:
+            holding.delays[offset] = delay
+        return holding
+
+    def _preset(self, message: Message, kind: AcknowledgeType, error: BaseException) -> None:
+        """What is said of a record of this poll unless the program says otherwise, in either mode."""
+        offset = message.offset()
+        holding = self._holding(message.topic(), message.partition(), offset)
+        if holding is not None and offset is not None:
+            holding.handed[offset] = kind
+            holding.errors[offset] = error_text(error)
+
+    def _holding(self, topic: str | None, partition: int | None, offset: int | None) -> Holding | None:
         for holding in self._in_hand:
             if offset in holding.handed and holding.key == (topic, partition):
-                holding.handed[offset] = kind
-                return
-        raise IllegalStateException(f"Failed to acknowledge {what}: {_STATE}")
+                return holding
+        return None
 
     def _send(self) -> Sending | None:
         """Have everything sent that is to be acknowledged now."""
@@ -293,57 +387,13 @@ class ShareConsumer:
                 try:
                     at = TopicPartition(topic, partition, 0)
                     self._callback(
-                        {at: set(offsets.iter_offsets())}, None if error is None else _exception(error)
+                        {at: set(offsets.iter_offsets())}, None if error is None else kafka_exception(error)
                     )
                 finally:
                     self._in_callback = False
-
-    def _check_call(self, prefix: str = "") -> None:
-        if self._closed:
-            raise IllegalStateException("Share consumer closed")
-        if self._caller is not None:
-            if self._in_callback and self._caller == threading.get_ident():
-                raise IllegalStateException(f"{prefix}{_STATE}" if prefix else _IN_CALLBACK)
-            raise ConcurrentModificationException(
-                f"{prefix}Local: Conflicting use"
-                if prefix
-                else "Share consumer is not safe for multi-threaded access. "
-                f"currentThread(id: {threading.get_ident()}) otherThread(id: {self._caller})"
-            )
-
-    @contextmanager
-    def _call(self, prefix: str = "") -> Iterator[None]:
-        """One call at a time, none after close, none from within the callback."""
-        self._check_call(prefix)
-        if not self._calling.acquire(blocking=False):
-            self._check_call(prefix)
-            raise ConcurrentModificationException(f"{prefix}Local: Conflicting use")
-        self._caller = threading.get_ident()
-        try:
-            yield
-        finally:
-            self._caller = None
-            self._calling.release()
 
 
 def _abandon(fetcher: Fetcher, member: Member) -> None:
     """A consumer went out of use and was not closed: nobody is to think that it works."""
     member.abandon()
     fetcher.stop(0.0)
-
-
-def _exception(error: ShareError) -> KafkaException:
-    return KafkaException(KafkaError(error.code, error.message))
-
-
-def _real(value: Any) -> float:
-    if isinstance(value, int | float):
-        return value
-    raise TypeError(f"must be real number, not {type(value).__name__}")
-
-
-def _integer(value: Any) -> int:
-    try:
-        return int(value.__index__())
-    except AttributeError:
-        raise TypeError(f"{type(value).__name__!r} object cannot be interpreted as an integer") from None

@@ -41,7 +41,17 @@ class Shelf:
         if not holding.unread:
             self.to_read.remove(holding)
 
-    def pick(self, most: int) -> tuple[list[Message], list[Holding]]:
+    def at_least(self, size: int) -> bool:
+        """Whether the values of the records that wait for a poll have so many bytes."""
+        if size <= 1:
+            return self.records > 0
+        return size <= sum(len(message) for each in self._to_poll for message in each.ready[each.next :])
+
+    def put_first(self, holding: Holding) -> None:
+        """What is polled again, before everything else."""
+        self._to_poll.appendleft(holding)
+
+    def pick(self, most: int, *, explicit: bool) -> tuple[list[Message], list[Holding]]:
         """The next records, up to so many, and their leases; none whose lock may have lapsed."""
         messages: list[Message] = []
         holdings: list[Holding] = []
@@ -54,7 +64,7 @@ class Shelf:
                 )
                 self.forget([holding])
                 continue
-            messages += holding.hand_out(most - len(messages))
+            messages += holding.hand_out(most - len(messages), explicit=explicit)
             holdings.append(holding)
             if not holding.waiting:
                 self._to_poll.popleft()

@@ -208,12 +208,19 @@ def test_members_share_partitions(work: Work, make_topic: MakeTopic) -> None:
     with work.consumer(topic) as one:
         with work.consumer(topic) as other:
             members = one._member, other._member
-            wait_until(lambda: [len(each.assignment) for each in members] == [2, 2], 20)
+
+            def shared() -> bool:
+                for each in members:
+                    each._wake.set()  # the next heartbeat now
+                return [len(each.assignment) for each in members] == [2, 2]
+
+            wait_until(shared, 20)
             for partition in range(4):
                 work.produce(topic, 5, partition)
             assert len(poll_some(one, 10)) == 10
             assert len(poll_some(other, 10)) == 10
             assert all(error is None for each in (one, other) for error in each.commit_sync().values())
+        one._member._wake.set()
         wait_until(lambda: len(one._member.assignment) == 4, 20)
 
 

@@ -1,0 +1,124 @@
+"""The same consumer, awaitable.
+
+A thin layer: each call runs in one thread of its own, so that the event loop goes on. A poll that is cancelled
+loses nothing: what it was about to return comes with the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from confluent_kafka import KafkaException, Message, Messages, TopicPartition
+
+from sharequeue.consumer.calls import AcknowledgementCommitCallback
+from sharequeue.consumer.errors import WakeupException
+from sharequeue.consumer.share_consumer import ShareConsumer
+from sharequeue.values import AcknowledgeType
+
+_T = TypeVar("_T")
+
+
+class AIOShareConsumer:
+    """``ShareConsumer`` for asyncio: the same methods, to be awaited, one at a time. Callbacks run in its thread."""
+
+    def __init__(
+        self, *args: Any, consumer_class: type[ShareConsumer] = ShareConsumer, **kwargs: Any
+    ) -> None:
+        self._consumer = consumer_class(*args, **kwargs)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="share-consumer")
+        self._polling: asyncio.Future[Messages] | None = None
+
+    async def subscribe(self, topics: list[str]) -> None:
+        """As ``ShareConsumer.subscribe``."""
+        await self._call(self._consumer.subscribe, topics)
+
+    async def unsubscribe(self) -> None:
+        """As ``ShareConsumer.unsubscribe``."""
+        await self._call(self._consumer.unsubscribe)
+
+    async def subscription(self) -> list[str]:
+        """As ``ShareConsumer.subscription``."""
+        return await self._call(self._consumer.subscription)
+
+    async def poll(self, timeout: float = -1) -> Messages:
+        """As ``ShareConsumer.poll``. May be cancelled; what had come by then is returned by the next poll."""
+        before, self._polling = self._polling, None
+        if before is not None:
+            try:
+                left = await asyncio.shield(before)
+            except WakeupException:
+                left = Messages()
+            else:
+                # It had its records already: the call that was to end it is still to be used up.
+                self._consumer.forget_wakeup()
+            if len(left):
+                return left
+        polling = asyncio.ensure_future(self._call(self._consumer.poll, timeout))
+        try:
+            return await asyncio.shield(polling)
+        except asyncio.CancelledError:
+            self._polling = polling
+            self._consumer.wakeup()
+            raise
+
+    async def acknowledge(
+        self,
+        message: Message,
+        ack_type: int = AcknowledgeType.ACCEPT,
+        *,
+        delay: float | None = None,
+        error: BaseException | str | None = None,
+    ) -> None:
+        """As ``ShareConsumer.acknowledge``."""
+        self._consumer.acknowledge(message, ack_type, delay=delay, error=error)
+
+    async def acknowledge_offset(
+        self, topic: str, partition: int, offset: int, ack_type: int = AcknowledgeType.ACCEPT
+    ) -> None:
+        """As ``ShareConsumer.acknowledge_offset``."""
+        self._consumer.acknowledge_offset(topic, partition, offset, ack_type)
+
+    async def commit_sync(self, timeout: float = 60) -> dict[TopicPartition, KafkaException | None]:
+        """As ``ShareConsumer.commit_sync``."""
+        return await self._call(self._consumer.commit_sync, timeout)
+
+    async def commit_async(self) -> None:
+        """As ``ShareConsumer.commit_async``."""
+        await self._call(self._consumer.commit_async)
+
+    async def set_acknowledgement_commit_callback(
+        self, callback: AcknowledgementCommitCallback | None
+    ) -> None:
+        """As ``ShareConsumer.set_acknowledgement_commit_callback``; it is called in the consumer's thread."""
+        await self._call(self._consumer.set_acknowledgement_commit_callback, callback)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """As ``ShareConsumer.close``."""
+        if self._polling is not None:
+            await asyncio.wait([self._polling])
+        await self._call(self._consumer.close, timeout)
+        self._thread.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def stopping(self) -> bool:
+        """As ``ShareConsumer.stopping``."""
+        return self._consumer.stopping
+
+    def stop_on_signal(self, *signals: int, timeout: float = 25.0) -> None:
+        """As ``ShareConsumer.stop_on_signal``."""
+        self._consumer.stop_on_signal(*signals, timeout=timeout)
+
+    async def _call(self, call: Callable[..., _T], *args: Any) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *args)

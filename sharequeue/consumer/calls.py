@@ -1,0 +1,57 @@
+"""When may a consumer be called? By one thread at a time, not from within its callback, not after close."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import (
+    ConcurrentModificationException,
+    IllegalStateException,
+    KafkaException,
+    TopicPartition,
+)
+
+_IN_CALLBACK = "Share consumer methods are not accessible from user-defined acknowledgement commit callback"
+_STATE = "Local: Erroneous state"
+
+
+AcknowledgementCommitCallback = Callable[[dict[TopicPartition, set[int]], KafkaException | None], None]
+
+
+class OneCaller:
+    """Refuses calls that are not allowed now, with confluent's exceptions and in its words."""
+
+    def __init__(self) -> None:
+        self._calling = threading.Lock()
+        self._caller: int | None = None
+        self._in_callback = False
+        self._closed = False
+
+    def _check_call(self, prefix: str = "") -> None:
+        if self._closed:
+            raise IllegalStateException("Share consumer closed")
+        if self._caller is not None:
+            if self._in_callback and self._caller == threading.get_ident():
+                raise IllegalStateException(f"{prefix}{_STATE}" if prefix else _IN_CALLBACK)
+            raise ConcurrentModificationException(
+                f"{prefix}Local: Conflicting use"
+                if prefix
+                else "Share consumer is not safe for multi-threaded access. "
+                f"currentThread(id: {threading.get_ident()}) otherThread(id: {self._caller})"
+            )
+
+    @contextmanager
+    def _call(self, prefix: str = "") -> Iterator[None]:
+        """One call at a time, none after close, none from within the callback."""
+        self._check_call(prefix)
+        if not self._calling.acquire(blocking=False):
+            self._check_call(prefix)
+            raise ConcurrentModificationException(f"{prefix}Local: Conflicting use")
+        self._caller = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._caller = None
+            self._calling.release()

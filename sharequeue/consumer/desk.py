@@ -1,0 +1,148 @@
+"""What do the program's thread and the fetcher's hand each other?
+
+Acknowledgements one way, records and results the other. The program's thread waits here; the fetcher's is told here
+what is wanted. One lock for all of it, which nobody holds while the database or the broker is asked.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+
+from confluent_kafka import Message
+
+from sharequeue.consumer.configs import ConsumerConfig
+from sharequeue.consumer.errors import WakeupException
+from sharequeue.consumer.holdings import Holding
+from sharequeue.consumer.sending import Sending
+from sharequeue.consumer.shelf import Shelf
+
+FIGURES = (
+    "acknowledgements-error-total",
+    "acknowledgements-send-total",
+    "bytes-consumed-total",
+    "fetch-total",
+    "records-consumed-total",
+)
+"""What is counted, by the names of Kafka's client."""
+
+
+class Desk:
+    """The program's side of a fetcher."""
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        self._config = config
+        self._changed = threading.Condition()
+        self._outbox: deque[Sending] = deque()
+        self._finished: deque[Sending] = deque()
+        self._shelf = Shelf()
+        self._demand = False  # a poll waits
+        self._ceased = False
+        self._ahead_records = 0
+        self._wake = threading.Event()
+        self._woken = False
+        self._failure: Exception | None = None
+        self._figures = dict.fromkeys(FIGURES, 0.0)
+
+    def send(self, sending: Sending) -> None:
+        """Have acknowledgements sent. Returns at once."""
+        with self._changed:
+            self._outbox.append(sending)
+            self._changed.notify_all()
+
+    def finished(self) -> list[Sending]:
+        """Acknowledgements that have their results since the last call."""
+        with self._changed:
+            finished = list(self._finished)
+            self._finished.clear()
+        return finished
+
+    def outcomes_of(self, holdings: list[Holding], *, implicit: bool) -> Sending | None:
+        """What is to be acknowledged of these leases now, taken out of them; None when there is nothing."""
+        with self._changed:
+            taken = [(each, some) for each in holdings if (some := each.take(implicit=implicit)) is not None]
+        return Sending(taken) if taken else None
+
+    def take(self, most: int, wait: float) -> tuple[list[Message], list[Holding]]:
+        """Up to so many records whose locks have not lapsed, and the leases they are of; wait so long for the first.
+
+        Raises what made fetching impossible, where waiting will not help.
+        """
+        deadline = time.monotonic() + wait
+        with self._changed:
+            self._check_woken()
+            messages: list[Message] = []
+            holdings: list[Holding] = []
+            self._demand = True
+            self._changed.notify_all()
+            try:
+                while self._failure is None and not self._woken and not self._ceased:
+                    if self._shelf.records:
+                        # There is something: for more of it a poll waits fetch.max.wait.ms.
+                        deadline = min(deadline, time.monotonic() + self._config.fetch_max_wait_ms / 1000)
+                    left = deadline - time.monotonic()
+                    if self._enough(most) or left <= 0:
+                        messages, holdings = self._shelf.pick(most, explicit=self._config.explicit)
+                        if messages or left <= 0:
+                            break
+                    self._changed.wait(left)
+            finally:
+                self._demand = False
+            self._check_woken()
+            failure, self._failure = self._failure, None
+        if failure is not None and not messages:
+            raise failure
+        return messages, holdings
+
+    def _enough(self, most: int) -> bool:
+        """Whether a poll need not wait for more (fetch.min.bytes)."""
+        records = self._shelf.records
+        return records >= most or (records > 0 and self._shelf.at_least(self._config.fetch_min_bytes))
+
+    def wait_for(self, sending: Sending, wait: float) -> None:
+        """Wait for the results of acknowledgements, so long at most."""
+        with self._changed:
+            self._changed.wait_for(lambda: sending.results is not None or self._woken, wait)
+            self._check_woken()
+
+    def interrupt(self) -> None:
+        """End the wait of the program's thread, or its next, with WakeupException."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def forget_interrupt(self) -> None:
+        """Nothing waited: the next wait is not to end."""
+        with self._changed:
+            self._woken = False
+
+    def cease(self) -> None:
+        """Lease no more, and have what waits here given back: polls return nothing from now on."""
+        self._ceased = True
+        with self._changed:
+            self._changed.notify_all()
+
+    def _check_woken(self) -> None:
+        if self._woken:
+            self._woken = False
+            raise WakeupException
+
+    def lease_ahead(self, records: int) -> None:
+        """How many records may wait here for the next polls."""
+        self._ahead_records = min(records, self._config.prefetch_max_records)
+
+    def wake(self) -> None:
+        """There may be something to lease, or the assignment has changed."""
+        self._wake.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def metrics(self) -> dict[str, float]:
+        """What was done, by the names of Kafka's client."""
+        with self._changed:
+            return {
+                **self._figures,
+                "records-waiting": self._shelf.records,
+                "acknowledgements-waiting": len(self._outbox),
+            }

@@ -1,0 +1,170 @@
+"""What is lost, and what comes twice, when processes and servers go away?"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+
+from sharequeue import Database, Settings
+from sharequeue.consumer.reader import Reader
+from sharequeue.kafka.clients import client_config
+from sharequeue.offsets import OffsetSet
+from tests.cutting_proxy import CuttingProxy
+from tests.fix_stack import MakeTopic
+from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def work(settings: Settings, database: Database, group: str) -> Iterator[Work]:
+    """Give a group with a coordinator at work, in the shared database."""
+    with work_on(settings, database, group) as work:
+        yield work
+
+
+def _holder(work: Work, topic: str, *arguments: str) -> subprocess.Popen[str]:
+    """A process that has polled and waits."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            str(Path(__file__).parent / "held_by.py"),
+            json.dumps(work.config()),
+            topic,
+            *arguments,
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline()) == [0, 1, 2]
+    return process
+
+
+def test_kill_9(work: Work, make_topic: MakeTopic) -> None:
+    """What a killed process had in hand comes to another one when its lock lapses, counted."""
+    topic = make_topic()
+    work.produce(topic, 3)
+    work.configure(share_record_lock_duration_ms=1000)
+    _holder(work, topic).kill()
+    with work.consumer(topic) as consumer:
+        assert seen(poll_some(consumer, 3)) == [(offset, 2) for offset in range(3)]
+
+
+def test_a_process_stopped_over_its_lock(work: Work, make_topic: MakeTopic) -> None:
+    """Others get its records meanwhile; when it goes on, its commit changes nothing and says so."""
+    topic = make_topic()
+    work.produce(topic, 3)
+    work.configure(share_record_lock_duration_ms=1000)
+    process = _holder(work, topic)
+    psutil.Process(process.pid).suspend()
+    with work.consumer(topic) as consumer:
+        assert seen(poll_some(consumer, 3)) == [(offset, 2) for offset in range(3)]
+        psutil.Process(process.pid).resume()
+        out, _ = process.communicate("\n", timeout=30)
+        assert list(consumer.commit_sync().values()) == [None]
+    assert json.loads(out) == ["INVALID_RECORD_STATE"]
+    wait_until(work.done, 10)
+
+
+def test_sigterm_is_a_contract(work: Work, make_topic: MakeTopic) -> None:
+    """No more is leased, what is in hand is finished and committed, the process ends by itself."""
+    topic = make_topic()
+    work.produce(topic, 3)
+    process = _holder(work, topic, "finish")
+    work.produce(topic, 2)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    [row] = work.status()
+    assert (row.accepted, row.acquired) == (3, 0)
+    with work.consumer(topic) as consumer:
+        assert seen(poll_some(consumer, 2)) == [(3, 1), (4, 1)]
+
+
+def test_a_program_that_does_not_finish_in_time(work: Work, make_topic: MakeTopic) -> None:
+    """What it still holds after the stop's time-out goes to another consumer."""
+    topic = make_topic()
+    work.produce(topic, 3)
+    with work.consumer(topic) as slow:
+        poll_some(slow, 3)
+        slow.stop(timeout=0.2)
+        assert slow.poll(5).is_empty() or slow.stopping
+        with work.consumer(topic) as consumer:
+            wait_until(lambda: work.status()[0].acquired == 0 or work.done(), 10)
+            if not work.done():
+                assert seen(poll_some(consumer, 3)) == [(offset, 2) for offset in range(3)]
+
+
+def test_the_database_away_for_a_moment(work: Work, make_topic: MakeTopic) -> None:
+    """Connections that are cut in the middle of replies: each record is still processed, and none is lost."""
+    topic = make_topic()
+    work.produce(topic, 400)
+    url = work.database.engine.url
+    with CuttingProxy(str(url.host), int(url.port or 5432)) as proxy:
+        through = url.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+        found: Counter[int | None] = Counter()
+        with work.consumer(topic, max_poll_records=20, sharequeue_database_url=through) as consumer:
+            for number in range(200):
+                if number % 4 == 0:
+                    proxy.arm(("acknowledge_many", "acquire_many", "heartbeat")[number // 4 % 3], number % 7)
+                found.update(message.offset() for message in consumer.poll(0.2))
+                if work.done():
+                    break
+            consumer.commit_sync()
+        assert set(found) == set(range(400))
+        assert proxy.cuts > 3
+    wait_until(work.done, 10, work.status)
+
+
+def test_the_reader_takes_silence_for_nothing(settings: Settings, make_topic: MakeTopic) -> None:
+    """Any leased offsets, in any order: each record that is there comes, and only what is not there is a gap."""
+    topic = make_topic()
+    random = Random(7)  # noqa: S311
+    producer = Producer(client_config(settings, transactional_id=f"tx-{topic}"))
+    producer.init_transactions(30)
+    there: set[int] = set()
+    end = 0
+    for _ in range(60):
+        count, aborted = random.randint(1, 60), random.random() < 0.3
+        producer.begin_transaction()
+        for _ in range(count):
+            producer.produce(topic, value=b"x" * random.randint(1, 400))
+        producer.flush()
+        if aborted:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+            there.update(range(end, end + count))
+        end += count + 1
+    reader = Reader(settings, {}, "read_committed", 1 << 20)
+    try:
+        for _ in range(20):
+            ranges = [
+                (first, min(end, first + random.randint(1, 90))) for first in random.sample(range(end), 4)
+            ]
+            wanted = OffsetSet.of(*ranges)
+            got: set[int | None] = set()
+            while wanted:
+                part = reader.read((topic, 0), wanted, 5000, 10.0, lambda: False)
+                assert part.error is None
+                assert part.passed
+                got.update(message.offset() for message in part.messages)
+                assert got >= there & set(part.passed.iter_offsets())
+                wanted -= part.passed
+            assert got == there & set(OffsetSet.of(*ranges).iter_offsets())
+    finally:
+        reader.close()
