@@ -13,12 +13,13 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
 from anyio.to_thread import run_sync
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -44,6 +45,17 @@ from sharequeue.groups.known import require_group
 from sharequeue.kafka.topics import Topics
 from sharequeue.names import listed
 from sharequeue.reporting.page import page
+from sharequeue.service.admin import Admin
+from sharequeue.service.admin_bodies import (
+    AlterConfigsBody,
+    AlterOffsetsBody,
+    DeleteGroupsBody,
+    DeleteOffsetsBody,
+    DescribeBody,
+    DescribeConfigsBody,
+    DescribeOffsetsBody,
+    parsed,
+)
 from sharequeue.service.bodies import group_description, heartbeat_request, heartbeat_response
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.hosts import AllowedHosts
@@ -67,6 +79,19 @@ _DATABASE_TIMEOUT_S = 3.0
 _TURNS = 2
 """Heartbeats of one group at a time: they wait for each other in the database anyway, each holding a thread."""
 
+_SEND_JSON = "Send the request as `Content-Type: application/json`."
+
+ADMIN: tuple[tuple[str, type[BaseModel], Callable[[Admin, Any], dict[str, Any]]], ...] = (
+    ("/v1/share-group-describe", DescribeBody, Admin.describe),
+    ("/v1/describe-share-group-offsets", DescribeOffsetsBody, Admin.describe_offsets),
+    ("/v1/alter-share-group-offsets", AlterOffsetsBody, Admin.alter_offsets),
+    ("/v1/delete-share-group-offsets", DeleteOffsetsBody, Admin.delete_offsets),
+    ("/v1/delete-groups", DeleteGroupsBody, Admin.delete_groups),
+    ("/v1/describe-configs", DescribeConfigsBody, Admin.describe_configs),
+    ("/v1/incremental-alter-configs", AlterConfigsBody, Admin.alter_configs),
+)
+"""Paths of the admin operations, under the names of Kafka's requests."""
+
 Result = TypeVar("Result")
 
 
@@ -84,6 +109,7 @@ class Service:
             self.configs,
             dead_letters=settings if settings.drain_dead_letters else None,
         )
+        self.admin = Admin(self.database, self.topics)
         self.metrics = Metrics(self.database)
         self._limiter: anyio.CapacityLimiter | None = None
         self._turns: WeakValueDictionary[str, anyio.Semaphore] = WeakValueDictionary()
@@ -169,6 +195,10 @@ def create_app(
 
     routes = [
         Route("/v1/share-group-heartbeat", _route(service, _heartbeat), methods=["POST"]),
+        *(
+            Route(path, _route(service, _admin(model, operation)), methods=["POST"])
+            for path, model, operation in ADMIN
+        ),
         Route("/v1/groups", _route(service, _groups)),
         Route("/v1/groups/{group_id:path}", _route(service, _group)),
         Route("/v1/reports/{group_id:path}", _route(service, _report)),
@@ -202,10 +232,30 @@ def _error(error: ShareError, status: int) -> JSONResponse:
     return JSONResponse({"error_code": error.code, "error_message": error.message}, status)
 
 
-async def _heartbeat(service: Service, request: Request) -> Response:
+def _admin(
+    model: type[BaseModel], operation: Callable[[Admin, Any], dict[str, Any]]
+) -> Callable[[Service, Request], Awaitable[Response]]:
+    async def answer(service: Service, request: Request) -> Response:
+        if not _is_json(request):
+            return _error(InvalidRequest(_SEND_JSON), 415)
+        asked = parsed(model, await _body(request))
+        try:
+            response = await service.in_thread(lambda: operation(service.admin, asked))
+        except ShareError as error:
+            response = {"throttle_time_ms": 0, "error_code": error.code, "error_message": error.message}
+        return JSONResponse(response)
+
+    return answer
+
+
+def _is_json(request: Request) -> bool:
     # A page of another site can make a browser send any body, but not under this type without asking first.
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        return _error(InvalidRequest("Send the request as `Content-Type: application/json`."), 415)
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+
+
+async def _heartbeat(service: Service, request: Request) -> Response:
+    if not _is_json(request):
+        return _error(InvalidRequest(_SEND_JSON), 415)
     try:
         body = await _body(request)
         asked = heartbeat_request(body, request.client.host if request.client else "")
@@ -230,8 +280,15 @@ async def _body(request: Request) -> bytes:
 
 
 async def _groups(service: Service, request: Request) -> Response:
+    states = {each.strip().capitalize() for each in request.query_params.get("state", "").split(",")} - {""}
+    if states - {"Empty", "Stable", "Dead"}:
+        raise InvalidRequest("`state` has some of Empty, Stable and Dead, with commas between them.")
     groups = await service.in_thread(lambda: list_groups(service.database))
-    rows = [{"group_id": g.group_id, "group_state": g.group_state, "members": g.members} for g in groups]
+    rows = [
+        {"group_id": g.group_id, "group_state": g.group_state, "members": g.members}
+        for g in groups
+        if not states or g.group_state in states
+    ]
     return JSONResponse({"groups": rows})
 
 

@@ -8,6 +8,7 @@ answer.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from sharequeue.errors import InvalidRequest
 from sharequeue.groups.assignments import AssignedTopic
-from sharequeue.groups.descriptions import GroupDescription
+from sharequeue.groups.descriptions import GroupDescription, MemberDescription
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
 from sharequeue.values import SharePartitionStatus
 
@@ -81,16 +82,6 @@ def group_description(
     group: GroupDescription, partitions: list[SharePartitionStatus], waiting: dict[str, str]
 ) -> dict[str, Any]:
     """ShareGroupDescribe's group, with DescribeShareGroupOffsets' figures and ours beside them."""
-    members = [
-        {
-            **asdict(member),
-            "subscribed_topic_names": list(member.subscribed_topic_names),
-            "joined_at": member.joined_at.isoformat(),
-            "session_expires_at": member.session_expires_at.isoformat(),
-            "assignment": _assignment(member.assignment),
-        }
-        for member in group.members
-    ]
     return {
         "error_code": 0,
         "error_message": None,
@@ -99,10 +90,24 @@ def group_description(
         "group_epoch": group.group_epoch,
         "assignment_epoch": group.assignment_epoch,
         "assignor_name": group.assignor_name,
-        "members": members,
+        "members": member_descriptions(group.members),
         "offsets": [_offsets(partition) for partition in partitions],
         "waiting": waiting,
     }
+
+
+def member_descriptions(members: Iterable[MemberDescription]) -> list[dict[str, Any]]:
+    """ShareGroupDescribe's members."""
+    return [
+        {
+            **asdict(member),
+            "subscribed_topic_names": list(member.subscribed_topic_names),
+            "joined_at": member.joined_at.isoformat(),
+            "session_expires_at": member.session_expires_at.isoformat(),
+            "assignment": _assignment(member.assignment),
+        }
+        for member in members
+    ]
 
 
 def _assignment(topics: tuple[AssignedTopic, ...]) -> dict[str, Any]:

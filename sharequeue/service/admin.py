@@ -1,0 +1,227 @@
+"""Which of Kafka's admin operations on share groups does the service serve?
+
+ShareGroupDescribe, DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets, DeleteGroups,
+DescribeConfigs and IncrementalAlterConfigs of groups, for callers that cannot reach Postgres. The service does not
+know who calls, so each is done as Kafka's `User:ANONYMOUS`: a group without an ACL is open to it (unless
+`allow.everyone.if.no.acl.found` is false), and a group with one is closed unless the ACL names it. A group or a
+partition that is refused has its error in the response and does not stop the others. The bodies are `admin_bodies`'.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sharequeue.database import Database
+from sharequeue.database.pool import Joined
+from sharequeue.errors import (
+    InvalidGroupId,
+    ShareError,
+    UnknownTopicOrPartition,
+)
+from sharequeue.groups.acls import Rules, on_behalf_of
+from sharequeue.groups.config_keys import as_text
+from sharequeue.groups.configs import GroupConfigs, alter_group_configs
+from sharequeue.groups.descriptions import describe_group
+from sharequeue.groups.known import awaited_share_partitions
+from sharequeue.kafka.topics import Topics
+from sharequeue.service.admin_bodies import (
+    AlterConfigsBody,
+    AlterOffsetsBody,
+    DeleteGroupsBody,
+    DeleteOffsetsBody,
+    DescribeBody,
+    DescribeConfigsBody,
+    DescribeOffsetsBody,
+)
+from sharequeue.service.bodies import member_descriptions
+from sharequeue.state import State
+from sharequeue.values import SharePartitionStatus
+
+ANONYMOUS = "User:ANONYMOUS"
+"""Kafka's principal of a caller that has not said who it is."""
+_NO_OFFSET = -1
+
+Answer = dict[str, Any]
+
+
+class Admin:
+    """The admin operations. Each takes a checked body and returns the response."""
+
+    def __init__(self, database: Database, topics: Topics) -> None:
+        self._database, self._topics = database, topics
+
+    def describe(self, body: DescribeBody) -> Answer:
+        """ShareGroupDescribe: state, epochs and members of groups; what the caller may do with them."""
+        rules = Rules.load(self._database)
+
+        def one(group_id: str) -> Answer:
+            rules.require(ANONYMOUS, group_id, "DESCRIBE")
+            found = describe_group(self._database, group_id)
+            return {
+                "group_state": found.group_state,
+                "group_epoch": found.group_epoch,
+                "assignment_epoch": found.assignment_epoch,
+                "assignor_name": found.assignor_name,
+                "members": member_descriptions(found.members),
+                "authorized_operations": rules.operations(ANONYMOUS, group_id)
+                if body.include_authorized_operations
+                else None,
+            }
+
+        nothing = {
+            "group_state": "",
+            "group_epoch": 0,
+            "assignment_epoch": 0,
+            "assignor_name": "",
+            "members": [],
+            "authorized_operations": None,
+        }
+        return {"throttle_time_ms": 0, "groups": _each("group_id", body.group_ids, one, nothing)}
+
+    def describe_offsets(self, body: DescribeOffsetsBody) -> Answer:
+        """DescribeShareGroupOffsets: start offsets and lag; -1 where there is none. A group need not exist."""
+        rules = Rules.load(self._database)
+
+        def one(group_id: str) -> Answer:
+            rules.require(ANONYMOUS, group_id, "DESCRIBE")
+            found = {
+                (each.topic, each.partition): each
+                for each in State(self._database).figures.describe(group_id)
+            }
+            awaited = awaited_share_partitions(self._database, group_id)
+            wanted = next(each.topics for each in body.groups if each.group_id == group_id)
+            named: list[tuple[str, int]] = sorted({*found, *awaited})
+            if wanted is not None:
+                named = [(topic.topic_name, part) for topic in wanted for part in topic.partitions]
+            return {"topics": _by_topic(named, lambda at: _offsets(at[1], found.get(at)))}
+
+        ids = [each.group_id for each in body.groups]
+        return {"throttle_time_ms": 0, "groups": _each("group_id", ids, one, {"topics": []})}
+
+    def alter_offsets(self, body: AlterOffsetsBody) -> Answer:
+        """AlterShareGroupOffsets: begin a group anew; it is made if there is none. Refused while it has members."""
+        ids = dict(self._topics.ask({each.topic_name for each in body.topics}).known)
+        starts: dict[tuple[str, int], int] = {}
+        errors: dict[tuple[str, int], ShareError] = {}
+        for topic in body.topics:
+            for each in topic.partitions:
+                at = (topic.topic_name, each.partition_index)
+                known = ids.get(topic.topic_name)
+                if known is None or not 0 <= each.partition_index < known.partitions:
+                    errors[at] = UnknownTopicOrPartition()
+                else:
+                    starts[at] = each.start_offset
+        with self._acting() as state:
+            done = state.administration.reset_offsets(
+                body.group_id, starts, {name: info.topic_id for name, info in ids.items()}, execute=True
+            )
+        errors |= {(row.topic, row.partition): row.error for row in done if row.error is not None}
+
+        def one(at: tuple[str, int]) -> Answer:
+            return {"partition_index": at[1], **_said(errors.get(at))}
+
+        return {
+            "throttle_time_ms": 0,
+            **_said(None),
+            "responses": _by_topic(sorted({*starts, *errors}), one),
+        }
+
+    def delete_offsets(self, body: DeleteOffsetsBody) -> Answer:
+        """DeleteShareGroupOffsets: forget what a group has of topics. Refused while it has members."""
+        deleted: dict[str, int] = {}
+        for topic in dict.fromkeys(each.topic_name for each in body.topics):
+            # Each in a transaction of its own: share-partitions are locked in one order by everybody.
+            with self._acting() as state:
+                deleted[topic] = state.administration.delete_offsets(body.group_id, topic)
+        absent = UnknownTopicOrPartition("There is no offset information to delete.")
+        responses = [
+            {"topic_name": topic, **_said(None if count else absent)} for topic, count in deleted.items()
+        ]
+        return {"throttle_time_ms": 0, **_said(None), "responses": responses}
+
+    def delete_groups(self, body: DeleteGroupsBody) -> Answer:
+        """DeleteGroups: each with all it has but its configs. Refused while it has members."""
+
+        def one(group_id: str) -> Answer:
+            with self._acting() as state:
+                describe_group(self._database, group_id)
+                state.administration.delete_group(group_id)
+            return {}
+
+        return {"throttle_time_ms": 0, "results": _each("group_id", body.groups_names, one, {})}
+
+    def describe_configs(self, body: DescribeConfigsBody) -> Answer:
+        """DescribeConfigs of groups: each value, and whether the group has set it."""
+        rules = Rules.load(self._database)
+
+        def one(group_id: str) -> Answer:
+            rules.require(ANONYMOUS, group_id, "DESCRIBE_CONFIGS")
+            found = GroupConfigs.load(self._database, group_id)
+            return {
+                "configs": [
+                    {"name": name, "value": as_text(value), "is_default": name not in found.own}
+                    for name, value in found.values.items()
+                    if body.names is None or name in body.names
+                ]
+            }
+
+        return {"throttle_time_ms": 0, "groups": _each("group_id", body.group_ids, one, {"configs": []})}
+
+    def alter_configs(self, body: AlterConfigsBody) -> Answer:
+        """IncrementalAlterConfigs of a group: all of the changes or, on a mistake, none. Null takes a value away."""
+        if not body.group_id:
+            raise InvalidGroupId()
+        Rules.load(self._database).require(ANONYMOUS, body.group_id, "ALTER_CONFIGS")
+        with (
+            on_behalf_of(self._database, ANONYMOUS) as connection,
+            warnings.catch_warnings(record=True) as said,
+        ):
+            warnings.simplefilter("always")
+            alter_group_configs(Joined(connection), body.group_id, body.configs)
+        return {"throttle_time_ms": 0, **_said(None), "warnings": [str(each.message) for each in said]}
+
+    @contextmanager
+    def _acting(self) -> Iterator[State]:
+        """The state in one transaction in which the database's own rules are those for the caller."""
+        with on_behalf_of(self._database, ANONYMOUS) as connection:
+            yield State(Joined(connection))
+
+
+def _each(key: str, names: Sequence[str], one: Callable[[str], Answer], nothing: Answer) -> list[Answer]:
+    """The answer for each name; an error instead of what is in `nothing`."""
+    answers = []
+    for name in dict.fromkeys(names):
+        try:
+            if not name:
+                raise InvalidGroupId()
+            answers.append({key: name, **_said(None), **one(name)})
+        except ShareError as error:
+            answers.append({key: name, **_said(error), **nothing})
+    return answers
+
+
+def _said(error: ShareError | None) -> Answer:
+    return {
+        "error_code": error.code if error else 0,
+        "error_message": error.message if error else None,
+    }
+
+
+def _by_topic(named: Sequence[tuple[str, int]], one: Callable[[tuple[str, int]], Answer]) -> list[Answer]:
+    topics: dict[str, list[Answer]] = {}
+    for at in dict.fromkeys(named):
+        topics.setdefault(at[0], []).append(one(at))
+    return [{"topic_name": topic, "partitions": partitions} for topic, partitions in topics.items()]
+
+
+def _offsets(partition: int, found: SharePartitionStatus | None) -> Answer:
+    return {
+        "partition_index": partition,
+        "start_offset": found.spso if found else _NO_OFFSET,
+        "leader_epoch": 0,
+        "lag": found.lag if found else _NO_OFFSET,
+        **_said(None),
+    }

@@ -1,0 +1,199 @@
+"""Kafka's admin operations over HTTP: who cannot reach Postgres sees and does the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from starlette.testclient import TestClient
+
+from sharequeue.database import Database
+from sharequeue.errors import (
+    GroupAuthorizationFailed,
+    GroupIdNotFound,
+    InvalidConfig,
+    InvalidGroupId,
+    InvalidRequest,
+    NonEmptyGroup,
+    UnknownTopicOrPartition,
+)
+from sharequeue.groups.acls import OPERATIONS, Acl, Acls, Rules
+from sharequeue.groups.configs import GroupConfigs, alter_group_configs
+from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
+from sharequeue.service import create_app
+from sharequeue.service.admin import ANONYMOUS
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.values import SharePartition
+from tests.fix_stack import MakeTopic
+
+Answer = dict[str, Any]
+Ask = Callable[..., Answer]
+
+
+@pytest.fixture
+def ask(settings: Settings, private_database: Database) -> Iterator[Ask]:
+    """Give a function that sends a request to the service, without its coordinator."""
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    app = create_app(settings.replace(database_url=url), coordinate=False)
+    with TestClient(app, base_url="http://localhost") as client:
+
+        def send(path: str, **body: Any) -> Answer:
+            response = client.post(f"/v1/{path}", json=body)
+            assert response.status_code == 200, response.text
+            answer: Answer = response.json()
+            return answer
+
+        yield send
+
+
+def join(database: Database, group: str, topic: str) -> None:
+    alter_group_configs(database, group, {"share.assignment.interval.ms": 0})
+    heartbeat(database, HeartbeatRequest(group, "m1", 0, subscribed_topic_names=(topic,), client_id="ann"))
+
+
+def test_many_groups_are_described(ask: Ask, private_database: Database) -> None:
+    """State, members and authorized operations; what is wrong with one does not stop the others."""
+    join(private_database, "g", "t")
+    State(private_database).initialize(SharePartition("g", "t", 0), "id", 3, 1)
+    Acls(private_database).add(Acl(ANONYMOUS, "READ", "ALLOW", "LITERAL", "g"))
+    Acls(private_database).add(Acl("User:ann", "READ", "ALLOW", "LITERAL", "closed"))
+    alter_group_configs(private_database, "closed", {})
+    asked = {"group_ids": ["g", "absent", "", "closed"], "include_authorized_operations": True}
+    found = ask("share-group-describe", **asked)["groups"]
+    assert [each["error_code"] for each in found] == [
+        0,
+        GroupIdNotFound.code,
+        InvalidGroupId.code,
+        GroupAuthorizationFailed.code,
+    ]
+    assert (found[0]["group_state"], found[0]["assignor_name"]) == ("Stable", "simple")
+    assert found[0]["authorized_operations"] == ["READ", "DESCRIBE"]
+    (member,) = found[0]["members"]
+    assert (member["member_id"], member["client_id"]) == ("m1", "ann")
+    assert found[1]["members"] == []
+    assert ask("share-group-describe", group_ids=["g"])["groups"][0]["authorized_operations"] is None
+
+
+def test_offsets_are_described_altered_and_deleted(
+    ask: Ask, private_database: Database, make_topic: MakeTopic
+) -> None:
+    """Filters by topic and partition, -1 where there is nothing; errors by partition; refused with members."""
+    topic = make_topic(2)
+    starts = [{"partition_index": 0, "start_offset": 0}, {"partition_index": 7, "start_offset": 0}]
+    unknown = {
+        "topic_name": "nothing-of-that-name",
+        "partitions": [{"partition_index": 0, "start_offset": 0}],
+    }
+    altered = ask(
+        "alter-share-group-offsets",
+        group_id="g",
+        topics=[{"topic_name": topic, "partitions": starts}, unknown],
+    )
+    assert altered["error_code"] == 0
+    errors = {
+        (each["topic_name"], part["partition_index"]): part["error_code"]
+        for each in altered["responses"]
+        for part in each["partitions"]
+    }
+    missing = UnknownTopicOrPartition.code
+    assert errors == {(topic, 0): 0, (topic, 7): missing, ("nothing-of-that-name", 0): missing}
+    negative = [{"topic_name": topic, "partitions": [{"partition_index": 1, "start_offset": -1}]}]
+    (refused,) = ask("alter-share-group-offsets", group_id="g", topics=negative)["responses"]
+    assert refused["partitions"][0]["error_code"] == InvalidRequest.code
+
+    wanted = [{"topic_name": topic, "partitions": [0, 1]}]
+    groups = [{"group_id": "g", "topics": wanted}, {"group_id": "h", "topics": []}, {"group_id": "i"}]
+    first, second, third = ask("describe-share-group-offsets", groups=groups)["groups"]
+    found = first["topics"][0]["partitions"]
+    assert [(each["partition_index"], each["start_offset"]) for each in found] == [(0, 0), (1, -1)]
+    assert [each["lag"] for each in found] == [0, -1]
+    assert second["topics"] == third["topics"] == []
+
+    join(private_database, "g", topic)
+    (everything,) = ask("describe-share-group-offsets", groups=[{"group_id": "g"}])["groups"]
+    assert [part["start_offset"] for part in everything["topics"][0]["partitions"]] == [0]
+    named: Any = {"group_id": "g", "topics": [{"topic_name": topic}]}
+    assert ask("delete-share-group-offsets", **named)["error_code"] == NonEmptyGroup.code
+    assert ask("alter-share-group-offsets", group_id="g", topics=[unknown])["error_code"] in (
+        0,
+        NonEmptyGroup.code,
+    )
+    (kept,) = ask("delete-groups", groups_names=["g"])["results"]
+    assert kept["error_code"] == NonEmptyGroup.code
+    heartbeat(private_database, HeartbeatRequest("g", "m1", -1))
+    assert ask("delete-share-group-offsets", **named)["responses"][0]["error_code"] == 0
+    assert ask("delete-share-group-offsets", **named)["responses"][0]["error_code"] == missing
+    results = ask("delete-groups", groups_names=["g", "absent"])["results"]
+    assert [each["error_code"] for each in results] == [0, GroupIdNotFound.code]
+
+
+def test_configs_are_described_and_altered(ask: Ask, private_database: Database) -> None:
+    """All of a request or nothing; null takes a value away; a closed group is closed."""
+    limit = "share.delivery.count.limit"
+    assert ask("incremental-alter-configs", group_id="g", configs={limit: "8"})["error_code"] == 0
+    (found,) = ask("describe-configs", group_ids=["g"], names=[limit])["groups"]
+    assert found["configs"] == [{"name": limit, "value": "8", "is_default": False}]
+    wrong = ask("incremental-alter-configs", group_id="g", configs={limit: "7", "no.such": "1"})
+    assert wrong["error_code"] == InvalidConfig.code
+    assert GroupConfigs.load(private_database, "g").delivery_count_limit == 8
+    assert ask("incremental-alter-configs", group_id="g", configs={limit: None})["error_code"] == 0
+    assert GroupConfigs.load(private_database, "g").delivery_count_limit == 5
+    (who,) = private_database.rows(
+        sa.text("select distinct principal from sharequeue.audit_trail where act = 'alter_group_config'")
+    )
+    assert who["principal"] == ANONYMOUS
+    Acls(private_database).allow_everyone_if_no_acl_found(False)
+    for path, body in (
+        ("incremental-alter-configs", {"group_id": "g", "configs": {limit: "3"}}),
+        ("delete-share-group-offsets", {"group_id": "g", "topics": [{"topic_name": "t"}]}),
+        ("alter-share-group-offsets", {"group_id": "g", "topics": []}),
+    ):
+        assert ask(path, **body)["error_code"] == GroupAuthorizationFailed.code, path
+
+
+def test_malformed_requests_and_other_sites_are_refused(
+    settings: Settings, private_database: Database
+) -> None:
+    """What is no JSON, names no known field, or comes from a page in a browser does nothing."""
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    app = create_app(settings.replace(database_url=url), coordinate=False)
+    alter_group_configs(private_database, "g", {})
+    with TestClient(app, base_url="http://localhost") as client:
+        path = "/v1/delete-groups"
+        assert client.post(path, content=b'{"groups_names": ["g"]}').status_code == 415
+        for body in (b"{", b'{"groups": ["g"]}', b'{"groups_names": "g"}', b'{"groups_names": ["g\\u0000"]}'):
+            answer = client.post(path, content=body, headers={"Content-Type": "application/json"})
+            assert (answer.status_code, answer.json()["error_code"]) == (400, InvalidRequest.code)
+        assert client.post("http://evil.example" + path, json={"groups_names": ["g"]}).status_code == 400
+        assert client.get(path).status_code == 405
+        assert [each["group_id"] for each in client.get("/v1/groups?state=Empty").json()["groups"]] == ["g"]
+        assert client.get("/v1/groups?state=stable").json()["groups"] == []
+        assert client.get("/v1/groups?state=Sleepy").status_code == 400
+
+
+def test_the_rules_are_those_of_the_database(private_database: Database) -> None:
+    """For every operation, of rules that allow, deny, and cover by name, prefix or all."""
+    acls = Acls(private_database)
+    for acl in (
+        Acl(ANONYMOUS, "READ", "ALLOW", "PREFIXED", "a."),
+        Acl("User:*", "DESCRIBE", "DENY", "LITERAL", "a.b"),
+        Acl(ANONYMOUS, "ALTER_CONFIGS", "ALLOW", "LITERAL", "b"),
+        Acl("User:ann", "ALL", "ALLOW", "LITERAL", "c"),
+        Acl(ANONYMOUS, "ALL", "ALLOW", "LITERAL", "d"),
+    ):
+        acls.add(acl)
+    for open_without in (True, False):
+        acls.allow_everyone_if_no_acl_found(open_without)
+        rules = Rules.load(private_database)
+        for group, operation in product(("a.", "a.b", "b", "c", "d", "e"), OPERATIONS):
+            with private_database.transaction() as connection:
+                connection.execute(sa.text(f"set local sharequeue.principal = '{ANONYMOUS}'"))
+                allowed = connection.execute(
+                    sa.text("select sharequeue_internal.authorised(:group, :operation)"),
+                    {"group": group, "operation": operation},
+                ).scalar_one()
+            assert rules.allows(ANONYMOUS, group, operation) == allowed, (group, operation)
