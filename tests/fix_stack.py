@@ -54,6 +54,7 @@ wants them would allow them. Kafka's own bounds are 15 and 60 s; a test that wan
 
 SHARE_BOUNDS = """
 group.share.min.record.lock.duration.ms=1000
+group.share.max.record.lock.duration.ms=3600000
 group.share.min.session.timeout.ms=2000
 group.share.min.heartbeat.interval.ms=200
 group.share.heartbeat.interval.ms=200

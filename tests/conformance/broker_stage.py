@@ -36,6 +36,7 @@ from tests.conformance.replay import Replay, Result, judged
 from tests.conformance.scenario import DEAD_LETTERS, ENGINE, Scenario, Step
 
 WAIT_SECONDS = 30.0
+DLQ_TOPIC = "errors.deadletterqueue.topic.name"
 
 
 class BrokerEngine(PostgresEngine):
@@ -75,7 +76,8 @@ class BrokerReplay(Replay):
         return self
 
     def __exit__(self, *raised: object) -> None:
-        for topic in {*self.scenario.topics, self._dead_letter_topic()}:
+        letters = {str(of[DLQ_TOPIC]) for of in self.scenario.groups.values() if DLQ_TOPIC in of}
+        for topic in {*self.scenario.topics, *letters}:
             self._remove(topic)
         self.topics.close()
 
@@ -120,10 +122,12 @@ class BrokerReplay(Replay):
             self.producers[name] = Producer(client_config(self.settings, transactional_id=f"traces-{name}"))
             self.producers[name].init_transactions(WAIT_SECONDS)
             self.producers[name].begin_transaction()
-        elif step.do["do"] == "commit":
+            return
+        if step.do["do"] == "commit":
             self.producers[name].commit_transaction(WAIT_SECONDS)
         else:
             self.producers[name].abort_transaction(WAIT_SECONDS)
+        self.topics.settle(self.scenario.topics)  # the broker confirms before the partitions have the markers
 
     def _do_delete_topic(self, step: Step) -> None:
         super()._do_delete_topic(step)
@@ -192,9 +196,6 @@ class BrokerReplay(Replay):
         return judged(
             broker, {"partitions": "default" if partitions == default else partitions, "topicConfigs": own}
         )
-
-    def _dead_letter_topic(self) -> str:
-        return str(self.scenario.groups["g"]["errors.deadletterqueue.topic.name"])
 
 
 def _content(template: str | None, number: int) -> bytes | None:

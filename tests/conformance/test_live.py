@@ -1,7 +1,11 @@
-"""Scenarios on a broker's own share groups and on ours, in every run: same log, same steps, compared after each."""
+"""Scenarios on a broker's own share groups and on ours, in every run: same log, same steps, compared after each.
+
+Some are drawn from a seed, which is their name: `SHAREQUEUE_TEST_SEED` repeats it.
+"""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,9 +15,14 @@ import pytest
 from sharequeue.local.stack import StackInfo
 from sharequeue.settings import Settings
 from tests.conformance.live import on_the_broker, problems, warm_up
+from tests.conformance.live_random import random_scenario
 from tests.conformance.live_scenarios import LIVE
 from tests.conformance.scenario import Scenario
 
+SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", "7"))
+DRAWN = [f"seed {SEED + number}" for number in range(3)]
+STEPS = 70
+"""How many steps a drawn scenario has, looks at the offsets included; `tests/deep` has longer ones."""
 AT_ONCE = 12
 """How many scenarios the broker has at a time: they mostly wait for locks."""
 
@@ -24,10 +33,13 @@ def broker_runs(stack: StackInfo) -> Iterator[dict[str, Future[Scenario]]]:
     settings = Settings.load(stack.home)
     warm_up(settings)
     with ThreadPoolExecutor(AT_ONCE) as executor:
-        yield {name: executor.submit(on_the_broker, settings, name, live) for name, live in LIVE.items()}
+        runs = {name: executor.submit(on_the_broker, settings, name, live) for name, live in LIVE.items()}
+        for name in DRAWN:
+            runs[name] = executor.submit(random_scenario, settings, int(name.removeprefix("seed ")), STEPS)
+        yield runs
 
 
-@pytest.mark.parametrize("name", LIVE)
+@pytest.mark.parametrize("name", [*LIVE, *DRAWN])
 def test_a_broker_and_ours_do_the_same(
     name: str, broker_runs: dict[str, Future[Scenario]], live_counts: dict[str, Counter[str]]
 ) -> None:

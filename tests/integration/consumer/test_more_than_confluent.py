@@ -145,6 +145,7 @@ def test_the_error_is_kept_for_the_dead_letter(work: Work, make_topic: MakeTopic
     assert found == {offset: f"ValueError: no {offset}" for offset in range(3)}
 
 
+@pytest.mark.rule("R-IL-5")
 def test_an_undecodable_record_is_released(work: Work, make_topic: MakeTopic) -> None:
     """In implicit mode too: it comes again until its deliveries are used up; in explicit mode it may be rejected."""
     topic = make_topic()

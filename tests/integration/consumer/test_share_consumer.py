@@ -25,6 +25,7 @@ def work(settings: Settings, database: Database, group: str) -> Iterator[Work]:
         yield work
 
 
+@pytest.mark.rule("R-AQ-17")
 def test_two_consumers_of_one_partition_get_every_record_once(work: Work, make_topic: MakeTopic) -> None:
     """Nothing is lost, nothing comes twice, no poll returns more than it may; values are those of their offsets."""
     topic = make_topic()
@@ -51,6 +52,7 @@ def test_two_consumers_of_one_partition_get_every_record_once(work: Work, make_t
 
 
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+@pytest.mark.rule("R-IL-4")
 def test_offsets_without_a_record_are_gaps(work: Work, make_topic: MakeTopic, level: str) -> None:
     """Markers, and aborted transactions under read_committed: nobody sees them, and nothing waits for them."""
     topic = make_topic()

@@ -138,7 +138,7 @@ def test_groups_without_acls_can_be_closed(cluster: Cluster, group: str, topic: 
     assert _may(cluster.ann, later)
 
 
-@pytest.mark.rule("R-AD-1", "R-AD-2", "R-AD-5")
+@pytest.mark.rule("R-AD-1", "R-AD-2", "R-AD-5", "R-AK-1")
 def test_every_operation_asks(cluster: Cluster, group: str, topic: str) -> None:
     """READ leases and answers, ALTER pauses and forces, DELETE deletes: who lacks it is refused, as a row or as an
     error of Kafka's name, and nothing has changed."""
