@@ -905,6 +905,9 @@ CREATE FUNCTION sharequeue_internal.take_kafka(p_sp sharequeue.share_partitions,
 CREATE FUNCTION sharequeue_internal.unfold(p_share_partition_id bigint) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION sharequeue_internal.wake_consumers() RETURNS trigger
+    LANGUAGE plpgsql SET search_path TO 'pg_catalog';
+
 CREATE TABLE sharequeue.service_beat (
     singleton boolean DEFAULT true NOT NULL,
     beat_at timestamp with time zone NOT NULL,
@@ -2026,6 +2029,12 @@ CREATE TRIGGER share_partitions_journal AFTER INSERT OR DELETE ON sharequeue.sha
 CREATE TRIGGER share_partitions_journal_status AFTER UPDATE OF status ON sharequeue.share_partitions FOR EACH ROW WHEN ((old.status <> new.status)) EXECUTE FUNCTION sharequeue_internal.journal_share_partition_change();
 
 CREATE TRIGGER share_partitions_journal_update AFTER UPDATE OF delivery_complete_count, lost_records, dead_letter_sequence, next_expiry, state_epoch, redeliverable, advance_due, paused_reason, topic_id ON sharequeue.share_partitions FOR EACH ROW EXECUTE FUNCTION sharequeue_internal.journal_share_partition_change();
+
+CREATE TRIGGER wake_consumers AFTER UPDATE ON sharequeue.group_settings FOR EACH ROW WHEN (((new.paused_reason IS NULL) AND (old.paused_reason IS NOT NULL))) EXECUTE FUNCTION sharequeue_internal.wake_consumers();
+
+CREATE TRIGGER wake_consumers AFTER INSERT OR UPDATE ON sharequeue.in_flight_batches FOR EACH ROW WHEN ((new.state = 0)) EXECUTE FUNCTION sharequeue_internal.wake_consumers();
+
+CREATE TRIGGER wake_consumers AFTER UPDATE ON sharequeue.share_partitions FOR EACH ROW WHEN (((new.log_end > old.log_end) OR ((new.paused_reason IS NULL) AND (old.paused_reason IS NOT NULL)) OR (new.state_epoch <> old.state_epoch) OR (new.spso < old.spso))) EXECUTE FUNCTION sharequeue_internal.wake_consumers();
 
 ALTER TABLE ONLY sharequeue.assignments
     ADD CONSTRAINT assignments_member_fkey FOREIGN KEY (group_id, member_id) REFERENCES sharequeue.members(group_id, member_id) ON DELETE CASCADE;

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy.exc import SQLAlchemyError
@@ -43,16 +43,21 @@ BROKER_PATIENCE_S = 10.0
 """A lease of which nothing could be read for so long, or for a third of its lock, is given back."""
 AHEAD_S = 0.2
 """Records are leased ahead for so much of the program's work, and only where one poll's records take less."""
+NOTIFIED_S = 2.0
+"""How long a poll that waits is idle before the state is asked again, where a notification would end the wait."""
 _RETRY_S = 0.2
 
 
 class Fetcher(Desk):
     """Sends, leases and reads for one consumer, in a thread of its own."""
 
-    def __init__(self, config: ConsumerConfig, database: Database, member: Member) -> None:
+    def __init__(
+        self, config: ConsumerConfig, database: Database, member: Member, notified: Callable[[], bool]
+    ) -> None:
         super().__init__(config)
         self._state = State(database)
         self._member = member
+        self._notified = notified
         self._isolation_level = member.isolation_level
         # Made now: it refuses configs that do not exist.
         self.reader = self._new_reader()
@@ -314,7 +319,7 @@ class Fetcher(Desk):
             if not self._ends.observe(new, self.reader):
                 self._pause(LOOK_AGAIN_S)
             return
-        until = time.monotonic() + LOOK_AGAIN_S
+        until = time.monotonic() + (NOTIFIED_S if self._notified() else LOOK_AGAIN_S)
         while self._demand and not self._interrupted() and time.monotonic() < until:
             if self._wake.is_set():
                 self._wake.clear()

@@ -8,7 +8,6 @@ acknowledgement says, what is raised. What goes on behind the calls is the ``fet
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
 import weakref
@@ -31,8 +30,10 @@ from sharequeue.consumer.errors import integer, kafka_exception, real_number
 from sharequeue.consumer.failures import error_text
 from sharequeue.consumer.fetcher import AHEAD_S, Fetcher
 from sharequeue.consumer.holdings import NOT_YET, Holding
+from sharequeue.consumer.listening import Listener
 from sharequeue.consumer.member import Member
 from sharequeue.consumer.sending import Sending
+from sharequeue.consumer.stopping import Stopping
 from sharequeue.database import Database
 from sharequeue.errors import ShareError
 from sharequeue.values import AcknowledgeType
@@ -46,7 +47,7 @@ _INVALID = "Local: Invalid argument or configuration"
 _STATE = "Local: Erroneous state"
 
 
-class ShareConsumer(OneCaller):
+class ShareConsumer(Stopping, OneCaller):
     """A consumer of one share group. Each message is acquired for a limited time, and is to be acknowledged in it.
 
     ``ShareConsumer({"group.id": "work", "bootstrap.servers": "…"})``. The database is found by the settings of the
@@ -73,17 +74,17 @@ class ShareConsumer(OneCaller):
             config.max_poll_interval_ms,
             lambda: fetcher.wake(),
         )
-        self._handle = self._fetcher = fetcher = Fetcher(config, self._database, self._member)
+        self._handle = self._fetcher = fetcher = Fetcher(
+            config, self._database, self._member, lambda: listener.active
+        )
+        self._listener = listener = Listener(self._database, config.group_id, lambda: fetcher.wake())
         self._in_hand: list[Holding] = []
         """Leases of which the last poll returned something that has not been sent yet."""
         self._subscribed: tuple[str, ...] = ()
         self._callback: AcknowledgementCommitCallback | None = None
-        self._ended = threading.Event()
-        self.stopping = False
-        """Whether ``stop`` was called, or a signal of ``stop_on_signal`` has come."""
         self._handed_at = 0.0
         self._handed = 0
-        self._abandon = weakref.finalize(self, _abandon, fetcher, self._member)
+        self._abandon = weakref.finalize(self, _abandon, fetcher, self._member, listener)
 
     def subscribe(self, topics: list[str]) -> None:
         """Consume these topics; they replace those of before, and an empty list is ``unsubscribe``.
@@ -222,21 +223,6 @@ class ShareConsumer(OneCaller):
         """A wakeup that nothing waited for is not to end the next poll. From any thread."""
         self._fetcher.forget_interrupt()
 
-    def stop_on_signal(self, *signals: int, timeout: float = 25.0) -> None:
-        """On SIGTERM (or these signals) lease no more: polls return nothing, and ``stopping`` is true.
-
-        The program finishes what it has in hand, commits and closes. What it still holds after ``timeout`` seconds is
-        given back: another consumer gets it, and a late acknowledgement is refused. Call it in the main thread.
-        """
-        for number in signals or (signal.SIGTERM,):
-            signal.signal(number, lambda *_: self.stop(timeout))
-
-    def stop(self, timeout: float = 25.0) -> None:
-        """What the signal of ``stop_on_signal`` does, from any thread. Returns at once."""
-        if not self.stopping:
-            self.stopping = True
-            threading.Thread(target=self._stop_within, args=(timeout,), daemon=True).start()
-
     def client_instance_id(self, timeout: float = -1) -> str:
         """Return the id by which the group knows this consumer: in `members`, leases and dead letters."""
         with self._call():
@@ -284,19 +270,8 @@ class ShareConsumer(OneCaller):
     ) -> None:
         self.close()
 
-    def _stop_within(self, timeout: float) -> None:
-        self._fetcher.cease()
-        if not self._ended.wait(timeout):
-            _log.warning("the program is not done after %.0f s: what it holds is given back", timeout)
-            try:
-                self._fetcher.release_all([])
-            except (SQLAlchemyError, ShareError) as error:
-                _log.warning(
-                    "what %s holds comes back when its locks lapse: %s", self._member.member_id, error
-                )
-            self._member.close(CLOSE_TIMEOUT_S)
-
     def _end(self, deadline: float, in_hand: list[Holding]) -> None:
+        self._listener.stop()
         self._fetcher.stop(max(0.0, deadline - time.monotonic()))
         try:
             self._fetcher.release_all(in_hand)
@@ -313,6 +288,7 @@ class ShareConsumer(OneCaller):
         self._fetcher.drop(frozenset(topics))
         if topics:
             self._fetcher.start()
+            self._listener.start()
 
     def _unacknowledged(self) -> int:
         return sum(kind == NOT_YET for each in self._in_hand for kind in each.handed.values())
@@ -393,7 +369,8 @@ class ShareConsumer(OneCaller):
                     self._in_callback = False
 
 
-def _abandon(fetcher: Fetcher, member: Member) -> None:
+def _abandon(fetcher: Fetcher, member: Member, listener: Listener) -> None:
     """A consumer went out of use and was not closed: nobody is to think that it works."""
     member.abandon()
+    listener.stop()
     fetcher.stop(0.0)

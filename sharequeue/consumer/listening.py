@@ -1,0 +1,135 @@
+"""How does a consumer that waits learn that there is something to lease, without asking again and again?
+
+By LISTEN, on a connection of its own: the state notifies when records become available (``wake_consumers`` in
+``sql/functions/30_state``). Behind a pooler in transaction mode a notification never arrives. A probe finds that
+out, and the consumer then looks every half second. A notification may be lost with a connection, so a consumer that
+is notified still looks every two seconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from hashlib import md5
+from typing import Any
+from uuid import uuid4
+
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+
+_log = logging.getLogger(__name__)
+
+CHANNEL = "sharequeue"
+PROBE_S = 2.0
+AGAIN_S = 1.0
+_PROBE_AGAIN_S = 60.0
+
+
+class Listener:
+    """Calls ``wake`` when records of a group may be had. A thread and a connection of its own."""
+
+    def __init__(self, database: Database, group_id: str, wake: Callable[[], None]) -> None:
+        self.active = False
+        """Whether notifications arrive."""
+        self._database = database
+        self._mine = md5(group_id.encode(), usedforsecurity=False).hexdigest()
+        self._wake = wake
+        self._due: list[float] = []
+        self._stop_reading, self._stop_writing = os.pipe()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._name = f"listen-{group_id}"
+
+    def start(self) -> None:
+        """Begin to listen, unless it has begun."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Listen no more. Returns at once."""
+        if not self._stopping:
+            self._stopping = True
+            os.write(self._stop_writing, b"x")
+            if self._thread is None:
+                self._close()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                wait = self._listen()
+            except Exception as error:
+                # Whatever it was: the consumer looks by itself meanwhile.
+                _log.debug("not listening: %s", error)
+                wait = AGAIN_S
+            self.active = False
+            self._sleep(wait)
+        self._close()
+
+    def _close(self) -> None:
+        os.close(self._stop_reading)
+        os.close(self._stop_writing)
+
+    def _listen(self) -> float:
+        """Listen until the connection ends; return after how many seconds to try again."""
+        pooled = self._database.engine.raw_connection()
+        connection: Any = pooled.driver_connection
+        pooled.detach()
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute(f"listen {CHANNEL}")
+            if not self._probe(connection):
+                _log.info(
+                    "no notifications arrive (a pooler in transaction mode?): looking every half second"
+                )
+                return _PROBE_AGAIN_S
+            self.active = True
+            self._wake()  # what came before is not told again
+            while not self._stopping:
+                self._take(connection, self._until_due())
+        finally:
+            connection.close()
+        return AGAIN_S
+
+    def _probe(self, connection: Any) -> bool:
+        """Whether what another connection sends arrives here. This one is idle meanwhile: a pooler gives it away."""
+        probe = uuid4().hex
+        self._database.rows(sa.text("select pg_notify(:channel, :probe)"), channel=CHANNEL, probe=probe)
+        deadline = time.monotonic() + PROBE_S
+        while not self._stopping and (left := deadline - time.monotonic()) > 0:
+            if probe in self._take(connection, left):
+                return True
+        return False
+
+    def _take(self, connection: Any, wait: float) -> set[str]:
+        """Wait so long for notifications; return what they say."""
+        select.select([connection, self._stop_reading], [], [], wait)
+        connection.poll()
+        said = {notification.payload for notification in connection.notifies}
+        connection.notifies.clear()
+        now = time.monotonic()
+        mine = [payload.partition(" ")[2] for payload in said if payload.startswith(self._mine)]
+        for seconds in mine:
+            if seconds:
+                heapq.heappush(self._due, now + max(0.0, float(seconds)))
+        due = False
+        while self._due and self._due[0] <= now:
+            heapq.heappop(self._due)
+            due = True
+        if due or "" in mine:
+            self._wake()
+        return said
+
+    def _until_due(self) -> float:
+        return min(60.0, max(0.0, self._due[0] - time.monotonic())) if self._due else 60.0
+
+    def _sleep(self, seconds: float) -> None:
+        if not self._stopping:
+            select.select([self._stop_reading], [], [], seconds)

@@ -1,0 +1,100 @@
+"""How does a consumer that waits learn of records, directly and behind a pooler?"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from sharequeue import AcknowledgeType, Database, Settings, SharePartition, State
+from sharequeue.consumer import fetcher
+from tests.fix_stack import MakeTopic
+from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
+from tests.transaction_pooler import TransactionPooler
+
+RELEASE = AcknowledgeType.RELEASE
+
+
+@pytest.fixture
+def work(settings: Settings, private_database: Database, group: str) -> Iterator[Work]:
+    """Give a group with a coordinator at work, in a database whose notifications are of this test alone."""
+    with work_on(settings, private_database, group) as work:
+        yield work
+
+
+def test_a_waiting_consumer_is_notified(
+    work: Work, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of records that another one releases, at once or after their time, without asking meanwhile."""
+    topic = make_topic()
+    work.produce(topic, 2)
+    with work.consumer(topic, explicit=True) as holder, work.consumer(topic) as waiting:
+        messages = poll_some(holder, 2)
+        wait_until(lambda: waiting._listener.active, 20)
+        waiting._member._wake.set()
+        wait_until(lambda: bool(waiting._member.assignment), 20)
+        waiting.poll(0.5)
+        monkeypatch.setattr(fetcher, "NOTIFIED_S", 60.0)
+        waiting.poll(0.5)
+        found: list[tuple[float, list[tuple[int, int]]]] = []
+
+        def wait() -> None:
+            while sum(len(each) for _, each in found) < 2:
+                found.append((time.monotonic(), seen(list(waiting.poll(20)))))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        began = time.monotonic()
+        holder.acknowledge(messages[0], RELEASE)
+        holder.acknowledge(messages[1], RELEASE, delay=0.5)
+        holder.commit_sync()
+        thread.join(30)
+        assert [each for _, each in found] == [[(0, 2)], [(1, 2)]]
+        assert time.monotonic() - began < 15
+
+
+def test_behind_a_pooler_it_looks_itself(work: Work, make_topic: MakeTopic) -> None:
+    """No notification arrives there, which the consumer finds out; what is released still comes."""
+    topic = make_topic()
+    work.produce(topic, 1)
+    pooler = TransactionPooler(work.database.engine.url, servers=4)
+    try:
+        url = pooler.url.render_as_string(hide_password=False)
+        with work.consumer(topic, sharequeue_database_url=url) as waiting:
+            assert seen(poll_some(waiting)) == [(0, 1)]
+            waiting.commit_sync()
+            state, at = State(work.database), SharePartition(work.group, topic, 0)
+            work.produce(topic, 1)
+            wait_until(lambda: work.status()[0].log_end == 2, 10)
+            lease = state.acquire(at, "another", None, 1)
+            if lease is not None:
+                threading.Timer(0.3, lambda: state.release_lease(lease)).start()
+            assert poll_some(waiting)[0].offset() == 1
+            assert not waiting._listener.active
+    finally:
+        pooler.close()
+
+
+def test_what_only_accepts_notifies_nobody(private_database: Database, at: SharePartition) -> None:
+    """A commit with a notification waits for the one before it: acquiring and accepting sends none."""
+    pooled = private_database.engine.raw_connection()
+    connection = pooled.driver_connection
+    pooled.detach()
+    assert connection is not None
+    try:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute("listen sharequeue")
+            state = State(private_database)
+            state.observe(at, "id", 0, 2000, 2000)
+            cursor.execute("select 1")
+            assert len(connection.notifies) == 1
+            lease = state.acquire(at, "m", None, 500, redelivery="kafka")
+            assert lease is not None
+            state.fetches.acknowledge_and_acquire(lease, {AcknowledgeType.ACCEPT: lease.offsets}, 500)
+            cursor.execute("select 1")
+            assert len(connection.notifies) == 1
+    finally:
+        connection.close()
