@@ -109,9 +109,19 @@ def stack() -> Iterator[StackInfo]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kafka, "_SETTINGS", kafka._SETTINGS + SHARE_BOUNDS)
             info = up(home, _quiet, service=False)
+        _without_flushes(info)
         yield info
     finally:
         _end(home)
+
+
+def _without_flushes(info: StackInfo) -> None:
+    """Have Postgres wait for no disk: tests kill its processes, never the machine."""
+    engine = sa.create_engine(info.database_url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql("alter system set fsync = off")
+        connection.exec_driver_sql("select pg_reload_conf()")
+    engine.dispose()
 
 
 @pytest.fixture(scope="session")
