@@ -87,8 +87,11 @@ def reader(private_database: Database, settings: Settings, tmp_path: Path) -> Re
     return Reader(tmp_path, environment, private_database)
 
 
-def test_dead_letters(reader: Reader, settings: Settings, make_topic: MakeTopic) -> None:
-    """Letters are listed, shown and put back; the second time none is left to send."""
+def test_dead_letters_and_the_first_hour(
+    reader: Reader, settings: Settings, make_topic: MakeTopic, service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Letters are listed, shown and put back; the second time none is left. Then an operator's first hour, with
+    a lease in flight."""
     make_topic(1, "flights")
     make_topic(1, "dlq.flight-delays", errors_deadletterqueue_group_enable="true")
     case = GivenUp(settings, reader.database, "flight-delays", "flights", "dlq.flight-delays")
@@ -107,6 +110,17 @@ def test_dead_letters(reader: Reader, settings: Settings, make_topic: MakeTopic)
     assert reader.reads("docs/howto/dead-letters.md")
     (sent,) = reader.database.rows(sa.text("select sum(sent) as sent from sharequeue.redrives"))
     assert sent["sent"] == 20
+    state, at = State(reader.database), SharePartition(case.group, case.topic, 0)
+    state.observe(at, state.figures.describe(case.group)[0].topic_id, 0, 40, 40)
+    assert state.acquire(at, "member", None, 10) is not None
+    for name, value in reader.environment.items():
+        monkeypatch.setenv(name, value)
+    assert reader.reads("docs/howto/operate.md")
+    acts = reader.database.rows(
+        sa.text("select act from sharequeue.audit_trail where group_id = 'flight-delays'")
+    )
+    assert {"alter_group_config", "pause", "resume"} <= {row["act"] for row in acts}
+    assert len((reader.folder / "flight-delays.jsonl").read_text().splitlines()) > 0
 
 
 def test_journal(reader: Reader) -> None:
@@ -122,8 +136,8 @@ def test_journal(reader: Reader) -> None:
     assert reader.reads("docs/explanation/journal.md")
 
 
-def test_reports(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each query and command of the pages on reports and operating is taken, by a group that was worked on."""
+def test_reports(reader: Reader) -> None:
+    """Each query and command of the page on reports is taken, by a group that was worked on."""
     state, at = State(reader.database), SharePartition("flight-delays", "flights", 0)
     alter_group_configs(reader.database, at.group_id, {})
     state.initialize(at, "id", 0, 1)
@@ -132,9 +146,6 @@ def test_reports(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lease is not None
     state.acknowledge(lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 5))})
     assert reader.reads("docs/howto/reports.md")
-    for name, value in reader.environment.items():
-        monkeypatch.setenv(name, value)
-    assert reader.reads("docs/howto/operate.md")
     assert reader.reads("docs/reference/commands.md")
     (page,) = (reader.folder / "output" / "reports" / "flight-delays").iterdir()
     assert "5 acquired" in page.read_text()
