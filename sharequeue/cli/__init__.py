@@ -15,6 +15,7 @@ from sqlalchemy.exc import OperationalError
 from sharequeue.cli import (
     acls,
     configs,
+    consuming,
     deadletters,
     describing,
     doctor,
@@ -57,6 +58,7 @@ for module in (
     service,
     run,
     replay,
+    consuming,
     schema,
     groups,
     describing,

@@ -19,7 +19,7 @@ from sharequeue.cli.options import execute_option
 from sharequeue.cli.output import Output, answers, text
 
 AT_ONCE = {
-    *("up", "down", "serve", "run", "replay", "migrate", "init", "report"),
+    *("up", "down", "serve", "run", "replay", "consume", "migrate", "init", "report"),
     *("groups pause", "groups resume", "acls add", "acls authorizer", "configs alter"),
 }
 """They change something and act at once. They can be undone, or write beside what is there."""

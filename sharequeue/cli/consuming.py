@@ -1,0 +1,273 @@
+"""`sharequeue consume`: records of a topic on the screen, as Kafka's `kafka-console-share-consumer.sh` prints them.
+
+Each is acknowledged once it is printed. With `--browse` nothing is leased: what the group has not done yet is read
+beside it, and no delivery is counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+import click
+from confluent_kafka import AcknowledgeType, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from sharequeue.cli.failures import Refused
+from sharequeue.cli.options import settings_options
+from sharequeue.cli.output import Output, answers, moment, nested, number, text
+from sharequeue.database import Database
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.groups.known import require_group
+from sharequeue.kafka.clients import client_config
+from sharequeue.offsets import OffsetSet
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.state.group_report import read_windows
+
+GROUP = "console-share-consumer"
+"""The group where none is named, as in Kafka."""
+_SHOWN = {
+    "print.timestamp": False,
+    "print.partition": False,
+    "print.offset": False,
+    "print.delivery": False,
+    "print.headers": False,
+    "print.key": False,
+    "print.value": True,
+}
+_SEPARATORS = {
+    "key.separator": "\t",
+    "line.separator": "\n",
+    "headers.separator": ",",
+    "null.literal": "null",
+}
+_POLL_S = 0.2
+
+
+def _properties(context: click.Context, parameter: click.Parameter, given: Sequence[str]) -> dict[str, str]:
+    found = {name: str(value).lower() for name, value in _SHOWN.items()} | _SEPARATORS
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or name not in found:
+            raise click.BadParameter(f"{each!r}: expected NAME=VALUE, and as NAME one of {', '.join(found)}")
+        found[name] = value
+    return found
+
+
+@click.command()
+@settings_options
+@answers(
+    text("TOPIC"),
+    number("PARTITION"),
+    number("OFFSET"),
+    moment("TIMESTAMP"),
+    number("DELIVERY-COUNT"),
+    text("STATE"),
+    nested("HEADERS"),
+    text("KEY"),
+    text("VALUE"),
+)
+@click.option("--topic", "topics", multiple=True, required=True, help="The topic; may be repeated.")
+@click.option("--group", default=GROUP, show_default=True, help="The share group.")
+@click.option("--max-messages", type=click.IntRange(1), help="Records at most; until Ctrl-C if not given.")
+@click.option("--timeout-ms", type=click.IntRange(0), help="End when no record has come for so long.")
+@click.option("--release", is_flag=True, help="Release each record: it comes again, to somebody.")
+@click.option("--reject", is_flag=True, help="Reject each record: it becomes a dead letter.")
+@click.option("--browse", is_flag=True, help="Only look at what the group has not done: no lock, no count.")
+@click.option(
+    "--formatter-property",
+    "--property",
+    "properties",
+    multiple=True,
+    callback=_properties,
+    metavar="NAME=VALUE",
+    help="How a record is printed: print.key=true, key.separator=: and so on, as in Kafka's tool.",
+)
+def consume(
+    settings: Settings,
+    output: Output,
+    topics: Sequence[str],
+    group: str,
+    max_messages: int | None,
+    timeout_ms: int | None,
+    release: bool,
+    reject: bool,
+    browse: bool,
+    properties: Mapping[str, str],
+) -> None:
+    """Print records of topics as a member of a share group, and accept them.
+
+    The options are those of Kafka's `kafka-console-share-consumer.sh`. A new group starts where its
+    share.auto.offset.reset says, which is at the end unless it is set. Ctrl-C gives back what is not printed yet.
+    --browse ends where the log ends, and needs no right but that of looking at the group.
+    """
+    if sum((release, reject, browse)) > 1:
+        raise click.UsageError("--release, --reject, --browse: take one of them")
+    if output.format == "json" and not browse and max_messages is None and timeout_ms is None:
+        raise click.UsageError(
+            "-o json prints one list at the end: take -o jsonl, --max-messages or --timeout-ms"
+        )
+    kind = (
+        AcknowledgeType.RELEASE if release else AcknowledgeType.REJECT if reject else AcknowledgeType.ACCEPT
+    )
+    wait_s = None if timeout_ms is None else timeout_ms / 1000
+    found = (
+        _browsed(settings, group, topics)
+        if browse
+        else _consumed(settings, group, topics, kind, max_messages, wait_s)
+    )
+    printed = 0
+    listed: list[dict[str, Any]] = []
+    try:
+        for row in islice(found, max_messages) if browse else found:
+            printed += 1
+            if output.text:
+                click.echo(_line(row, properties), nl=False)
+            elif output.format == "jsonl":
+                output.rows([row])
+            else:
+                listed.append(row)
+        if output.format == "json":
+            output.rows(listed)
+    except KafkaException as error:
+        raise Refused(error.args[0].str() if error.args else str(error), "KafkaException") from error
+    finally:
+        found.close()
+        click.echo(f"Processed a total of {printed} messages", err=True)
+
+
+def _consumed(
+    settings: Settings,
+    group: str,
+    topics: Sequence[str],
+    kind: AcknowledgeType,
+    most: int | None,
+    wait_s: float | None,
+) -> Generator[dict[str, Any], None, None]:
+    """Yield records, `most` at most. Each is acknowledged once the next is asked for; what nobody took goes back."""
+    # Imported here: the consumer is nothing to the other commands.
+    from sharequeue.consumer import ShareConsumer
+
+    config = {
+        "group.id": group,
+        "client.id": GROUP,
+        "share.acknowledgement.mode": "explicit",
+        # What is leased ahead would come back uncounted, but late, when it ends after so many.
+        "sharequeue.prefetch.max.records": 0,
+        "max.poll.records": min(most or 500, 500),
+        "sharequeue.home": str(settings.home),
+        "sharequeue.database.url": settings.database_url,
+        "bootstrap.servers": settings.bootstrap_servers,
+        "log_level": 3,
+    }
+    if settings.knows("service_url"):
+        config["sharequeue.service.url"] = settings.service_url
+    with ShareConsumer(config) as consumer:
+        consumer.subscribe(list(dict.fromkeys(topics)))
+        heard, taken = time.monotonic(), 0
+        while (most is None or taken < most) and (wait_s is None or time.monotonic() - heard < wait_s):
+            messages = list(consumer.poll(_POLL_S))
+            before = taken
+            try:
+                for message in messages[: None if most is None else most - taken]:
+                    if message.error() is not None:
+                        raise KafkaException(message.error())
+                    yield _row(message, message.delivery_count())
+                    taken += 1
+            finally:
+                for index, message in enumerate(messages):
+                    done = index < taken - before
+                    consumer.acknowledge(message, kind if done else AcknowledgeType.RELEASE)
+                if messages:
+                    consumer.commit_sync()
+                    heard = time.monotonic()
+
+
+def _browsed(settings: Settings, group: str, topics: Sequence[str]) -> Generator[dict[str, Any], None, None]:
+    """Yield the records of a group that are not done, up to the end of the log, and what each is at."""
+    with Database.open(settings) as database:
+        require_group(database, group)
+        states = {(window.topic, window.partition): window.states for window in read_windows(database, group)}
+        starts = {
+            (each.topic, each.partition): each.spso
+            for each in State(database).figures.describe(group)
+            if each.topic in topics
+        }
+        isolation = GroupConfigs.load(database, group).isolation_level
+    consumer = Consumer(
+        client_config(
+            settings,
+            group_id="sharequeue.browse",
+            enable_auto_commit=False,
+            enable_partition_eof=True,
+            auto_offset_reset="earliest",
+            isolation_level=isolation,
+            log_level=3,
+        )
+    )
+    try:
+        consumer.assign([TopicPartition(*at, start) for at, start in starts.items()])
+        left = set(starts)
+        while left:
+            message = consumer.poll(30)
+            if message is None:
+                raise Refused("the broker does not answer", "BROKER_NOT_AVAILABLE")
+            at = (str(message.topic()), int(message.partition() or 0))
+            if (error := message.error()) is not None:
+                if error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                left.discard(at)
+                continue
+            state = _state(states.get(at, {}), int(message.offset() or 0))
+            if state not in ("acknowledged", "archived"):
+                yield {**_row(message, None), "state": state}
+    finally:
+        consumer.close()
+
+
+def _state(states: Mapping[str, OffsetSet], offset: int) -> str:
+    return next((name for name, offsets in states.items() if offset in offsets), "fresh")
+
+
+def _row(message: Message, deliveries: int | None) -> dict[str, Any]:
+    kind, milliseconds = message.timestamp()
+    headers: Any = message.headers() or ()
+    return {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": datetime.fromtimestamp(milliseconds / 1000, UTC) if kind else None,
+        "delivery_count": deliveries,
+        "headers": [[name, _text(value)] for name, value in headers],
+        "key": _text(message.key()),
+        "value": _text(message.value()),
+    }
+
+
+def _text(content: Any) -> str | None:
+    return content.decode(errors="backslashreplace") if isinstance(content, bytes) else content
+
+
+def _line(row: Mapping[str, Any], properties: Mapping[str, str]) -> str:
+    """A record as Kafka's tool prints it: what is asked for, in its order, with tabs between."""
+    null = properties["null.literal"]
+    pairs = (f"{name}:{null if value is None else value}" for name, value in row["headers"])
+    headers = properties["headers.separator"].join(pairs)
+    stamp, deliveries = row["timestamp"], row["delivery_count"]
+    parts = {
+        "print.timestamp": f"CreateTime:{round(stamp.timestamp() * 1000)}" if stamp else "NO_TIMESTAMP",
+        "print.partition": f"Partition:{row['partition']}",
+        "print.offset": f"Offset:{row['offset']}",
+        "print.delivery": f"Delivery:{'NOT_PRESENT' if deliveries is None else deliveries}",
+        "print.headers": headers or "NO_HEADERS",
+        "print.key": null if row["key"] is None else row["key"],
+        "print.value": null if row["value"] is None else row["value"],
+    }
+    wanted = [part for name, part in parts.items() if properties[name].lower() == "true"]
+    return properties["key.separator"].join(wanted) + properties["line.separator"]
+
+
+COMMANDS = (consume,)
