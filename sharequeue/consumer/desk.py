@@ -37,7 +37,8 @@ class Desk:
         self._outbox: deque[Sending] = deque()
         self._finished: deque[Sending] = deque()
         self._shelf = Shelf()
-        self._demand = False  # a poll waits
+        self._polling = False
+        self._wanted_until = 0.0
         self._ceased = False
         self._ahead_records = 0
         self._wake = threading.Event()
@@ -74,7 +75,7 @@ class Desk:
             self._check_woken()
             messages: list[Message] = []
             holdings: list[Holding] = []
-            self._demand = True
+            self._polling = True
             self._changed.notify_all()
             try:
                 while self._failure is None and not self._woken and not self._ceased:
@@ -88,12 +89,20 @@ class Desk:
                             break
                     self._changed.wait(left)
             finally:
-                self._demand = False
-            self._check_woken()
+                self._polling = False
+            if not messages:
+                # For a program whose polls do not wait: what this one asked for is there for the next.
+                self._wanted_until = time.monotonic() + self._config.fetch_max_wait_ms / 1000
+                self._check_woken()
             failure, self._failure = self._failure, None
         if failure is not None and not messages:
             raise failure
         return messages, holdings
+
+    @property
+    def _demand(self) -> bool:
+        """Whether a poll waits, or has just gone without."""
+        return self._polling or time.monotonic() < self._wanted_until
 
     def _enough(self, most: int) -> bool:
         """Whether a poll need not wait for more (fetch.min.bytes)."""
@@ -116,6 +125,12 @@ class Desk:
         """Nothing waited: the next wait is not to end."""
         with self._changed:
             self._woken = False
+
+    def fail(self, error: Exception) -> None:
+        """End the wait of a poll, or the next one, with an error for which waiting does not help."""
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
 
     def cease(self) -> None:
         """Lease no more, and have what waits here given back: polls return nothing from now on."""

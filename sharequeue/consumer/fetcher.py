@@ -31,6 +31,7 @@ from sharequeue.errors import (
     CoordinatorNotAvailable,
     GroupAuthorizationFailed,
     ShareError,
+    UnknownServerError,
 )
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.state import State
@@ -136,7 +137,7 @@ class Fetcher(Desk):
                 self._pause(_RETRY_S)
             except Exception as error:
                 _log.exception("fetching for %s failed", self._member.member_id)
-                self._fail(error)
+                self.fail(error)
                 self._pause(_RETRY_S)
 
     def _something_to_do(self) -> bool:
@@ -160,31 +161,29 @@ class Fetcher(Desk):
         with self._changed:
             self._changed.wait(seconds)
 
-    def _fail(self, error: Exception) -> None:
-        with self._changed:
-            self._failure = error
-            self._changed.notify_all()
-
     def _send(self, sending: Sending) -> None:
         """Send acknowledgements; while the database is away again and again, until their locks have lapsed."""
         renewed: list[Holding] = []
         try:
-            renewed = sending.carry_out(self._state, self._config.settings)
+            results, renewed = sending.carry_out(self._state, self._config.settings)
         except SQLAlchemyError as error:
             if time.monotonic() < min(sending.deadline, self._give_up_at):
                 raise
-            sending.fail(CoordinatorNotAvailable(_line(error)))
+            results = [CoordinatorNotAvailable(_line(error))] * len(sending.taken)
         except ShareError as error:
-            sending.fail(error)
+            results = [error] * len(sending.taken)
+        except Exception as error:
+            # What nobody thought of is reported and not repeated: nothing behind it would ever be sent.
+            _log.exception("acknowledgements of %s failed", self._member.member_id)
+            results = [UnknownServerError(_line(error))] * len(sending.taken)
         if sending.releases:
             self._wake.set()
         with self._changed:
+            sending.results = results
             self._outbox.popleft()
             self._finished.append(sending)
-            self._figures["acknowledgements-send-total"] += len(sending.taken)
-            self._figures["acknowledgements-error-total"] += sum(
-                each is not None for each in sending.results or ()
-            )
+            self._figures["acknowledgements-send-total"] += len(results)
+            self._figures["acknowledgements-error-total"] += sum(each is not None for each in results)
             for holding in renewed:
                 self._shelf.put_first(holding)
             self._changed.notify_all()
@@ -242,7 +241,7 @@ class Fetcher(Desk):
         if error.code in (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH):
             self._member.rejoin()
         elif isinstance(error, GroupAuthorizationFailed):
-            self._fail(error)
+            self.fail(error)
         else:
             _log.warning("nothing can be leased of %s: %s", at, error)
             self._ends.cannot_be_read(key_of(at))

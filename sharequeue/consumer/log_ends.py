@@ -21,6 +21,9 @@ from sharequeue.values import LogSeen, SharePartition
 _log = logging.getLogger(__name__)
 
 BROKER_TIMEOUT_S = 2.0
+BETWEEN_LOOKS_S = 0.05
+"""Of records that come one by one, and that others lease, not each is worth a look."""
+LONGEST_WAIT_S = 10.0
 LOOK_AGAIN_S = 0.5
 """How long is waited before something is looked at again that cannot be read."""
 
@@ -32,7 +35,9 @@ class LogEnds:
         self._state = state
         self._topics = Topics(settings, BROKER_TIMEOUT_S)
         self._observed: dict[Key, int] = {}
-        self._unreadable: dict[Key, float] = {}
+        self._unreadable: dict[Key, tuple[float, float]] = {}
+        """When a partition is looked at again, and how long was waited before."""
+        self._looked_at = 0.0
 
     def forget(self) -> None:
         """Look at all of them anew."""
@@ -44,6 +49,8 @@ class LogEnds:
 
     def grown(self, assignment: Mapping[SharePartition, str], reader: Reader) -> dict[SharePartition, str]:
         """Those of which a record has come from behind the end that the state was told."""
+        if time.monotonic() < self._looked_at + BETWEEN_LOOKS_S:
+            return {}
         ends = reader.seen_ends()
         return {
             at: topic_id
@@ -53,12 +60,14 @@ class LogEnds:
 
     def cannot_be_read(self, key: Key) -> None:
         """Nothing could be read of a partition: it is not leased before the broker answers for it again."""
-        self._unreadable[key] = time.monotonic() + LOOK_AGAIN_S
+        _, before = self._unreadable.get(key, (0.0, LOOK_AGAIN_S / 2))
+        wait = min(2 * before, LONGEST_WAIT_S)
+        self._unreadable[key] = time.monotonic() + wait, wait
 
     def readable(self, assignment: Mapping[SharePartition, str], reader: Reader) -> list[SharePartition]:
         """The share-partitions that may be leased from, in order; the broker is asked first for some."""
         for at, topic_id in assignment.items():
-            again = self._unreadable.get(key_of(at))
+            again, _ = self._unreadable.get(key_of(at), (None, 0.0))
             if again is not None and again <= time.monotonic():
                 if self.observe({at: topic_id}, reader):
                     del self._unreadable[key_of(at)]
@@ -82,6 +91,7 @@ class LogEnds:
             for at, topic_id in share_partitions.items()
             if (log := logs.get(key_of(at))) is not None
         ]
+        self._looked_at = time.monotonic()
         if seen:
             self._state.many.observe(seen)
         for each in seen:

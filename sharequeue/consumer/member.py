@@ -17,23 +17,17 @@ from uuid import uuid4
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from sharequeue.consumer.beats import Beat
 from sharequeue.database import Database
-from sharequeue.errors import NONE, ShareError, error_for
+from sharequeue.errors import NONE, ClusterAuthorizationFailed, ShareError, error_for
 from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.groups.heartbeats import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    heartbeat,
-)
+from sharequeue.groups.heartbeats import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
+from sharequeue.settings import SettingMissing
 from sharequeue.state import State
 from sharequeue.values import SharePartition
 
 _log = logging.getLogger(__name__)
-
-Beat = Callable[[HeartbeatRequest], HeartbeatResponse]
 
 UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, GROUP_ID_NOT_FOUND = 25, 110, 69
 _FIRST_WAIT_S = 0.05
@@ -42,7 +36,7 @@ _LONG_S = 3600.0
 
 
 class Member:
-    """One member of one share group. Attributes may be read from any thread; ``changed`` is called from its own."""
+    """One member of one share group. Attributes may be read from any thread; callbacks are called from its own."""
 
     def __init__(
         self,
@@ -52,7 +46,8 @@ class Member:
         rack_id: str | None,
         max_poll_interval_ms: int,
         changed: Callable[[], None],
-        beat: Beat | None = None,
+        failed: Callable[[ShareError], None],
+        beat: Beat,
     ) -> None:
         self.group_id = group_id
         self.member_id = str(uuid4())
@@ -72,7 +67,8 @@ class Member:
         self._rack_id = rack_id
         self._max_poll_s = max_poll_interval_ms / 1000
         self._changed = changed
-        self._beat: Beat = beat or (lambda request: heartbeat(database, request))
+        self._failed = failed
+        self._beat = beat
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._leaving = True
@@ -102,14 +98,11 @@ class Member:
         self._wake.set()
 
     def polled(self) -> None:
-        """The program has polled. Raises the error for which the member could not join; the next poll tries again."""
+        """The program has polled. Where the member had left, or could not join, it tries again."""
         self.polled_at = time.monotonic()
-        error, self.error = self.error, None
-        if self.exceeded or error is not None:
-            self.exceeded = False
+        if self.exceeded or self.error is not None:
+            self.exceeded, self.error = False, None
             self._wake.set()
-        if error is not None:
-            raise error
 
     def metrics(self) -> dict[str, float]:
         """What was done, by the names of Kafka's client."""
@@ -184,6 +177,9 @@ class Member:
     def _beat_once(self, waited: float) -> float:
         try:
             return self._one(waited)
+        except SettingMissing as error:
+            self._give_up(ClusterAuthorizationFailed(f"this login may not keep groups: {error}"))
+            return _LONG_S
         except Exception as error:
             # Any error, also one that nobody thought of: a thread that died of it would tell nobody.
             _log.warning("heartbeat of %s failed, trying again: %s", self.member_id, _line(error))
@@ -237,6 +233,13 @@ class Member:
         left = self.polled_at + self._max_poll_s - time.monotonic()
         return max(0.0, min(response.heartbeat_interval_ms / 1000, left + 0.01))
 
+    def _give_up(self, error: ShareError) -> None:
+        _log.error("member %s cannot join group %s: %s", self.member_id, self.group_id, error)
+        with self._lock:
+            self.error = error
+            self._forget()
+        self._failed(error)
+
     def _refused(self, response: HeartbeatResponse, waited: float) -> float:
         error = error_for(response.error_code, response.error_message)
         if response.error_code in (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, GROUP_ID_NOT_FOUND):
@@ -247,11 +250,7 @@ class Member:
                 self._forget()
             self._changed()
         elif not error.retriable:
-            _log.error("member %s cannot join group %s: %s", self.member_id, self.group_id, error)
-            with self._lock:
-                self.error = error
-                self._forget()
-            self._changed()
+            self._give_up(error)
         return min(max(waited * 2, _FIRST_WAIT_S), _LONGEST_WAIT_S)
 
 

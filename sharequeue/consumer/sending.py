@@ -42,9 +42,11 @@ class Sending:
         """Whether something is given back."""
         return any(AcknowledgeType.RELEASE in each.outcomes for _, each in self.taken)
 
-    def carry_out(self, state: State, settings: Settings) -> list[Holding]:
-        """Send all of it; return the leases of records whose locks were renewed. Raises what the database raises:
-        then carry it out again, or ``fail``."""
+    def carry_out(self, state: State, settings: Settings) -> tuple[list[Result], list[Holding]]:
+        """Send all of it; return the result of each lease, and the leases of records whose locks were renewed.
+
+        Raises what the database raises: then carry it out again, or give it up.
+        """
         if self._outputs is None:
             self._outputs = [errors_output(settings, holding, each.errors) for holding, each in self.taken]
         now = state.now() if any(each.delayed for _, each in self.taken) else None
@@ -68,12 +70,7 @@ class Sending:
                     renewed.append(_renew(state, holding, each))
                 except ShareError as error:
                     results[number] = results[number] or error
-        self.results = results
-        return renewed
-
-    def fail(self, error: ShareError) -> None:
-        """There will be no other result."""
-        self.results = [error for _ in self.taken]
+        return results, renewed
 
     def by_partition(self) -> dict[Key, tuple[OffsetSet, Result]]:
         """What was acknowledged of each partition, and the first error; timed out where there are no results yet."""

@@ -24,6 +24,7 @@ from confluent_kafka import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
+from sharequeue.consumer.beats import beats
 from sharequeue.consumer.calls import AcknowledgementCommitCallback, OneCaller
 from sharequeue.consumer.configs import consumer_config
 from sharequeue.consumer.errors import integer, kafka_exception, real_number
@@ -73,6 +74,8 @@ class ShareConsumer(Stopping, OneCaller):
             config.client_rack,
             config.max_poll_interval_ms,
             lambda: fetcher.wake(),
+            lambda error: fetcher.fail(error),
+            beats(self._database, config.settings, config.service_url),
         )
         self._handle = self._fetcher = fetcher = Fetcher(
             config, self._database, self._member, lambda: listener.active

@@ -21,6 +21,7 @@ from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.offsets import OffsetSet
+from sharequeue.service.coordinator import Coordinator
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import AcknowledgeType, SharePartition
@@ -29,6 +30,7 @@ from tests.fix_dagster import share_group
 from tests.fix_deadletters import GivenUp
 from tests.fix_pipelines import Holder, Produce
 from tests.fix_stack import MakeTopic
+from tests.waiting import running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,6 +46,7 @@ HERE = {
     "docs/howto/automation.md",
     "docs/howto/backup.md",
     "docs/howto/compaction.md",
+    "docs/howto/consumer.md",
     "docs/howto/dagster.md",
     "docs/howto/dead-letters.md",
     "docs/howto/lease.md",
@@ -138,6 +141,21 @@ def test_journal(reader: Reader) -> None:
 
 def test_reports(reader: Reader) -> None:
     """Each query and command of the page on reports is taken, by a group that was worked on."""
+def test_consumer(
+    reader: Reader, topics: Topics, make_topic: MakeTopic, produce: Produce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each program of the page ends, having done what it says."""
+    for name, value in reader.environment.items():
+        monkeypatch.setenv(name, value)
+    produce(make_topic(1, "orders"), 0, range(10))
+    with running(Coordinator(reader.database, topics, interval=0.1, watch_interval=0.2)):
+        assert reader.reads("docs/howto/consumer.md")
+    (charged,) = State(reader.database).figures.describe("charger")
+    assert (charged.accepted, charged.acquired) == (10, 0)
+
+
+def test_reports(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each query and command of the pages on reports and operating is taken, by a group that was worked on."""
     state, at = State(reader.database), SharePartition("flight-delays", "flights", 0)
     alter_group_configs(reader.database, at.group_id, {})
     state.initialize(at, "id", 0, 1)

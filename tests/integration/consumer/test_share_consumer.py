@@ -107,6 +107,14 @@ def test_records_come_from_what_the_producer_just_wrote(work: Work, make_topic: 
             assert len(consumer.poll(5)) == 1
 
 
+def test_polls_that_do_not_wait(work: Work, make_topic: MakeTopic) -> None:
+    """poll(0) returns at once, and what it asked for comes with a later one."""
+    topic = make_topic()
+    work.produce(topic, 3)
+    with work.consumer(topic) as consumer:
+        wait_until(lambda: len(consumer.poll(0)) == 3, 20)
+
+
 def test_the_log_may_lose_what_is_leased(work: Work, make_topic: MakeTopic) -> None:
     """DeleteRecords past what is to be read: the consumer goes on with what is left."""
     topic = make_topic()
