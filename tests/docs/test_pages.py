@@ -139,8 +139,6 @@ def test_journal(reader: Reader) -> None:
     assert reader.reads("docs/explanation/journal.md")
 
 
-def test_reports(reader: Reader) -> None:
-    """Each query and command of the page on reports is taken, by a group that was worked on."""
 def test_consumer(
     reader: Reader, topics: Topics, make_topic: MakeTopic, produce: Produce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,8 +152,8 @@ def test_consumer(
     assert (charged.accepted, charged.acquired) == (10, 0)
 
 
-def test_reports(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each query and command of the pages on reports and operating is taken, by a group that was worked on."""
+def test_reports(reader: Reader) -> None:
+    """Each query and command of the page on reports is taken, by a group that was worked on."""
     state, at = State(reader.database), SharePartition("flight-delays", "flights", 0)
     alter_group_configs(reader.database, at.group_id, {})
     state.initialize(at, "id", 0, 1)
