@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
+from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import GroupsNamed, groups_option, settings_options
 from sharequeue.cli.output import Output, answers, flag, text
+from sharequeue.cli.over_http import OVER_HTTP, Service, service_of
 from sharequeue.database import Database
 from sharequeue.groups.config_keys import GROUP_CONFIGS, SERVICE_CONFIGS, as_text, unknown_config
 from sharequeue.groups.configs import (
@@ -48,6 +50,13 @@ def describe(
         if name not in (known := SERVICE_CONFIGS if service else GROUP_CONFIGS):
             raise unknown_config(name, known)
     rows: list[dict[str, Any]] = []
+    if (asked := service_of(settings)) is not None:
+        if service:
+            raise Refused(OVER_HTTP, "NO_DATABASE")
+        with asked:
+            rows = _over_http(asked, named.among(asked.names, missing=True))
+        output.rows(row for row in rows if (row["name"] in names if names else everything or row["own"]))
+        return
     with Database.open(settings) as database:
         published = ServiceConfigs.stored(database)
         if service:
@@ -96,6 +105,12 @@ def alter(
     if not changes:
         raise click.UsageError("Name what is to change: --set NAME=VALUE, or --unset NAME.")
     rows: list[dict[str, Any]] = []
+    if (service := service_of(settings)) is not None:
+        with service:
+            for group in named.among(service.names, missing=True):
+                rows += _altered_over_http(service, output, group, changes, dry_run=dry_run)
+        output.rows(rows)
+        return
     with Database.open(settings) as database:
         published = ServiceConfigs.stored(database)
         for name, text_given in changes.items():
@@ -116,6 +131,36 @@ def alter(
                 row = {"group": group, "name": name, "old": as_text(before.values[name]), "new": new}
                 rows.append({**row, "status": "dry run" if dry_run else "done"})
     output.rows(rows)
+
+
+def _over_http(service: Service, groups: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {"group": group, "name": name, "value": value, "own": own, "meaning": GROUP_CONFIGS[name].doc}
+        for group in groups
+        for name, (value, own) in service.configs(group).items()
+    ]
+
+
+def _altered_over_http(
+    service: Service, output: Output, group: str, changes: Mapping[str, Any], *, dry_run: bool
+) -> list[dict[str, Any]]:
+    before = service.configs(group)
+    after = {name: None if value is None else str(value) for name, value in changes.items()}
+    if not dry_run:
+        for said in service.alter_configs(group, changes):
+            output.warn(said)
+        after = {name: value for name, (value, _) in service.configs(group).items()}
+    status = "dry run" if dry_run else "done"
+    return [
+        {
+            "group": group,
+            "name": name,
+            "old": before.get(name, (None, False))[0],
+            "new": after[name],
+            "status": status,
+        }
+        for name in changes
+    ]
 
 
 COMMANDS = (configs,)

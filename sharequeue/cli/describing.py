@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 import sqlalchemy as sa
 
+from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import GroupsNamed, groups_option, parse_topics, settings_options
 from sharequeue.cli.output import Column, Output, age, answers, moment, number, text
+from sharequeue.cli.over_http import OVER_HTTP, service_of
 from sharequeue.database import Database
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.known import awaited_share_partitions
@@ -122,6 +124,16 @@ def describe(
         raise click.UsageError("--offsets, --members, --state: take one of them")
     if watch and output.format == "json":
         raise click.UsageError("--watch prints many results: take -o jsonl")
+    if (service := service_of(settings)) is not None:
+        if state or watch:
+            raise Refused(OVER_HTTP, "NO_DATABASE")
+        with service:
+            found = named.among(service.names)
+            if members:
+                output.view("--members").rows(row for group in found for row in service.members(group))
+            else:
+                _show(output, [row for group in found for row in service.figures(group)], datetime.now(UTC))
+        return
     with Database.open(settings) as database:
         if members:
             output.view("--members").rows(
@@ -208,6 +220,8 @@ def _figures(each: SharePartitionStatus) -> dict[str, Any]:
         "waiting": each.waiting,
         "waiting_until": each.waiting_until,
         "lost_records": each.lost_records,
+        "state_epoch": each.state_epoch,
+        "topic_id": each.topic_id,
         "oldest_offset": each.oldest_offset,
         "oldest_since": each.oldest_since,
         "accepted": each.accepted,
@@ -269,6 +283,10 @@ def member_rows(database: Database, group: str) -> list[dict[str, Any]]:
 @groups_option()
 def members(settings: Settings, output: Output, named: GroupsNamed) -> None:
     """Show who is in groups, what each is assigned, and until when its session lasts."""
+    if (service := service_of(settings)) is not None:
+        with service:
+            output.rows(row for group in named.among(service.names) for row in service.members(group))
+        return
     with Database.open(settings) as database:
         rows = [row for group in named.of(database) for row in member_rows(database, group)]
         output.rows(rows, now=State(database).now())
@@ -291,21 +309,23 @@ def members(settings: Settings, output: Output, named: GroupsNamed) -> None:
 def describe_offsets(settings: Settings, output: Output, named: GroupsNamed, topics: Sequence[str]) -> None:
     """Show where groups start and end: `-` for a partition that is asked for and not initialised."""
     wanted = parse_topics(topics)
+    if (service := service_of(settings)) is not None:
+        with service:
+            found = {group: service.figures(group) for group in named.among(service.names)}
+    else:
+        with Database.open(settings) as database:
+            figures = State(database).figures
+            found = {
+                group: [_figures(each) for each in figures.describe(group)] for group in named.of(database)
+            }
     rows: list[dict[str, Any]] = []
-    with Database.open(settings) as database:
-        for group in named.of(database):
-            found = {(each.topic, each.partition): each for each in State(database).figures.describe(group)}
-            asked = {(topic, part) for topic, parts in wanted.items() for part in parts or ()}
-            asked |= (
-                {at for at in found if at[0] in wanted and wanted[at[0]] is None} if wanted else set(found)
-            )
-            for topic, partition in sorted(asked):
-                each = found.get((topic, partition))
-                row: dict[str, Any] = {"group": group, "topic": topic, "partition": partition}
-                if each is not None:
-                    row |= {"start_offset": each.spso, "end_offset": each.log_end, "lag": each.lag}
-                    row |= {"state_epoch": each.state_epoch, "topic_id": each.topic_id}
-                rows.append(row)
+    for group, partitions in found.items():
+        there = {(row["topic"], row["partition"]): row for row in partitions}
+        asked = {(topic, part) for topic, parts in wanted.items() for part in parts or ()}
+        asked |= {at for at in there if wanted.get(at[0], ()) is None} if wanted else set(there)
+        rows += [
+            there.get(at) or {"group": group, "topic": at[0], "partition": at[1]} for at in sorted(asked)
+        ]
     output.rows(rows)
 
 

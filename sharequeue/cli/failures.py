@@ -31,7 +31,7 @@ _MAKE_SURE: Mapping[str, tuple[str, ...]] = {
         "its address is right: --service-url, SHAREQUEUE_SERVICE_URL, or stack.json in the data folder",
     ),
     "NON_EMPTY_GROUP": (
-        "no run of the group is active, and its sensor is off",
+        "no run of the group is active, and its sensor is off: `sharequeue members --group G` shows who is there",
         "members that were killed have expired: that takes the group's session timeout",
     ),
     "GROUP_ID_NOT_FOUND": (

@@ -5,7 +5,9 @@ Columns are those of Kafka's `kafka-share-groups.sh --describe`, ours after them
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
 
 import click
 import sqlalchemy as sa
@@ -19,8 +21,9 @@ from sharequeue.cli.options import (
     settings_options,
 )
 from sharequeue.cli.output import Output, answers, moment, number, text
+from sharequeue.cli.over_http import service_of
 from sharequeue.database import Database
-from sharequeue.errors import GroupIdNotFound, NonEmptyGroup
+from sharequeue.errors import GroupIdNotFound, NonEmptyGroup, ShareError
 from sharequeue.settings import Settings
 from sharequeue.state import State
 
@@ -49,9 +52,14 @@ def groups() -> None:
 )
 def list_groups(settings: Settings, output: Output, states: Sequence[str]) -> None:
     """List the share groups with their state and number of members."""
-    with Database.open(settings) as database:
-        found = [dict(row) for row in database.rows(_LIST)]
-        now = State(database).now()
+    now: datetime | None = None
+    if (service := service_of(settings)) is not None:
+        with service:
+            found = service.groups()
+    else:
+        with Database.open(settings) as database:
+            found = [dict(row) for row in database.rows(_LIST)]
+            now = State(database).now()
     output.rows((row for row in found if not states or row["state"] in states), now=now)
 
 
@@ -102,21 +110,37 @@ def _pause(
 @execute_option
 def delete(settings: Settings, output: Output, named: GroupsNamed, execute: bool) -> None:
     """Delete groups with all they have; refused while one has members."""
-    rows: list[dict[str, object]] = []
-    with Database.open(settings) as database:
-        members = {row["group"]: row["members"] for row in database.rows(_LIST)}
-        for group in named.of(database, missing=True):
-            status = "Successful" if execute else "dry run"
-            if group not in members:
-                status = f"Error: {GroupIdNotFound.name}: There is no such share group."
-            elif members.get(group):
-                status = f"Error: {NonEmptyGroup.name}: It has {members[group]} members."
-            elif execute:
-                State(database).administration.delete_group(group)
-            rows.append({"group": group, "status": status})
+    if (service := service_of(settings)) is not None:
+        with service:
+            rows = _delete(service.groups(), named, service.delete_group if execute else None)
+    else:
+        with Database.open(settings) as database:
+            act = State(database).administration.delete_group
+            rows = _delete([dict(row) for row in database.rows(_LIST)], named, act if execute else None)
     output.rows(rows)
-    if any(str(row["status"]).startswith("Error") for row in rows):
+    if any(row["status"].startswith("Error") for row in rows):
         raise click.exceptions.Exit(1)
+
+
+def _delete(
+    known: Sequence[Mapping[str, Any]], named: GroupsNamed, act: Callable[[str], object] | None
+) -> list[dict[str, str]]:
+    """Delete groups, or say what would be deleted; return what became of each."""
+    members = {row["group"]: row["members"] for row in known}
+    rows = []
+    for group in named.among(lambda: list(members), missing=True):
+        status = "dry run" if act is None else "Successful"
+        if group not in members:
+            status = f"Error: {GroupIdNotFound.name}: There is no such share group."
+        elif members[group]:
+            status = f"Error: {NonEmptyGroup.name}: It has {members[group]} members."
+        elif act is not None:
+            try:
+                act(group)
+            except ShareError as error:
+                status = f"Error: {error.name}: {error}"
+        rows.append({"group": group, "status": status})
+    return rows
 
 
 groups.add_command(describe)

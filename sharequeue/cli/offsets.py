@@ -8,6 +8,7 @@ Nothing changes without `--execute`; both are refused while the group has member
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ import click
 from sharequeue.cli.describing import describe_offsets
 from sharequeue.cli.options import execute_option, group_option, parse_topics, settings_options
 from sharequeue.cli.output import Output, answers, number, text
+from sharequeue.cli.over_http import service_of
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound, UnknownTopicOrPartition
 from sharequeue.groups.config_keys import reset_duration
-from sharequeue.groups.known import require_group
+from sharequeue.groups.known import require_among, require_group
 from sharequeue.kafka.offset_resets import OffsetResets, Start, of_file
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
@@ -162,12 +164,23 @@ def _moment(text: str) -> datetime:
 def delete(settings: Settings, output: Output, group: str, topics: Sequence[str], execute: bool) -> None:
     """Forget what --group has of the topics: a later subscription starts by the reset policy again."""
     rows: list[dict[str, object]] = []
-    with Database.open(settings) as database:
-        require_group(database, group)
-        state = State(database)
-        known = {each.topic for each in state.figures.describe(group)}
+    with ExitStack() as opened:
+        service = service_of(settings)
+        if service is not None:
+            opened.enter_context(service)
+            require_among(service.names(), group)
+            known = {row["topic"] for row in service.figures(group)}
+        else:
+            database = opened.enter_context(Database.open(settings))
+            require_group(database, group)
+            state = State(database)
+            known = {each.topic for each in state.figures.describe(group)}
         for topic in topics:
-            found = state.administration.delete_offsets(group, topic) > 0 if execute else topic in known
+            found = topic in known
+            if found and execute and service is not None:
+                service.delete_offsets(group, topic)
+            elif execute and service is None:
+                found = state.administration.delete_offsets(group, topic) > 0
             absent = f"Error: {UnknownTopicOrPartition.name}: There is no offset information to delete."
             rows.append(
                 {"topic": topic, "status": ("Successful" if execute else "dry run") if found else absent}

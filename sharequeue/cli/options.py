@@ -21,7 +21,7 @@ from click.shell_completion import CompletionItem
 from sharequeue.cli.output import Output
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound, InvalidRequest
-from sharequeue.groups.known import group_names, require_group
+from sharequeue.groups.known import group_names, require_among
 from sharequeue.settings import Settings
 
 __all__ = [
@@ -150,16 +150,22 @@ class GroupsNamed:
     def of(self, database: Database, *, missing: bool = False) -> list[str]:
         """Return their names. Raises GroupIdNotFound where an expression matches no group, or a name has none; with
         `missing` such a name is returned too."""
+        return self.among(lambda: group_names(database), missing=missing)
+
+    def among(self, groups: Callable[[], list[str]], *, missing: bool = False) -> list[str]:
+        """As `of`, where the names of all groups come from elsewhere."""
         if self.regex:
-            known = group_names(database)
+            known = groups()
             found = [name for name in known if any(re.fullmatch(pattern, name) for pattern in self.names)]
             if not found:
                 raise GroupIdNotFound(f"No share group matches {' or '.join(self.names)}.")
             return found
         if self.every:
-            return group_names(database)
-        for name in () if missing else self.names:
-            require_group(database, name)
+            return groups()
+        if not missing:
+            known = groups()
+            for name in self.names:
+                require_among(known, name)
         return list(dict.fromkeys(self.names))
 
 

@@ -8,7 +8,7 @@ from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound
 from sharequeue.names import nearest
 
-__all__ = ["awaited_share_partitions", "group_names", "require_group"]
+__all__ = ["awaited_share_partitions", "group_names", "require_among", "require_group"]
 
 
 def group_names(database: Database) -> list[str]:
@@ -19,7 +19,11 @@ def group_names(database: Database) -> list[str]:
 
 def require_group(database: Database, group: str) -> None:
     """Raise GroupIdNotFound, with the names most like it, when there is no share group of this name."""
-    known = group_names(database)
+    require_among(group_names(database), group)
+
+
+def require_among(known: list[str], group: str) -> None:
+    """As `require_group`, among names that are known already."""
     if group not in known:
         raise GroupIdNotFound(f"There is no share group {group}. {nearest(group, known, 'share groups')}")
 

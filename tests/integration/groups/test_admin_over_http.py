@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from click.testing import CliRunner
 from starlette.testclient import TestClient
 
+from sharequeue.cli import command
 from sharequeue.database import Database
 from sharequeue.errors import (
     GroupAuthorizationFailed,
@@ -18,6 +22,7 @@ from sharequeue.errors import (
     InvalidGroupId,
     InvalidRequest,
     NonEmptyGroup,
+    ShareError,
     UnknownTopicOrPartition,
 )
 from sharequeue.groups.acls import OPERATIONS, Acl, Acls, Rules
@@ -29,6 +34,7 @@ from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import SharePartition
 from tests.fix_stack import MakeTopic
+from tests.integration.groups.test_service import serving
 
 Answer = dict[str, Any]
 Ask = Callable[..., Answer]
@@ -197,3 +203,54 @@ def test_the_rules_are_those_of_the_database(private_database: Database) -> None
                     {"group": group, "operation": operation},
                 ).scalar_one()
             assert rules.allows(ANONYMOUS, group, operation) == allowed, (group, operation)
+
+
+def test_the_command_asks_the_service_where_there_is_no_database(
+    settings: Settings, private_database: Database, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """By itself, with the service's address alone; what only the database knows is refused, and a refusal is told."""
+    topic = make_topic(1)
+    join(private_database, "g", topic)
+    State(private_database).initialize(SharePartition("g", topic, 0), "id", 3, 1)
+    url = private_database.engine.url.render_as_string(hide_password=False)
+
+    def run(*words: str, code: int = 0) -> Any:
+        result = CliRunner().invoke(
+            command, [*words, "--home", str(tmp_path), "--service-url", where, "-o", "json"]
+        )
+        if isinstance(result.exception, ShareError):
+            return result.exception.name
+        assert result.exit_code == code, result.output
+        return json.loads(result.stdout) if result.stdout else result.output
+
+    with serving(settings.replace(database_url=url)) as where:
+        listed = run("groups", "list", "--state", "Stable")
+        assert [(row["group"], row["members"]) for row in listed] == [("g", 1)]
+        (member,) = run("members", "--group", "g")
+        assert (member["consumer_id"], member["client_id"], member["partitions"]) == ("m1", "ann", 0)
+        assert run("groups", "describe", "--group", "g", "--members")[0]["consumer_id"] == "m1"
+        (row,) = run("groups", "describe", "--all-groups")
+        assert (row["topic"], row["start_offset"], row["rejected"]) == (topic, 3, None)
+        held, missing = run("offsets", "describe", "--group", "g", "--topic", f"{topic}:0,1")
+        assert (held["start_offset"], missing["start_offset"]) == (3, None)
+        assert "only the database" in run("groups", "describe", "--group", "g", "--state", code=1)
+        assert run("members", "--group", "nobody") == "GROUP_ID_NOT_FOUND"
+        limit = "share.delivery.count.limit"
+        assert (
+            run("configs", "alter", "--group", "g", "--set", f"{limit}=8", "--dry-run")[0]["status"]
+            == "dry run"
+        )
+        (altered,) = run("configs", "alter", "--group", "g", "--set", f"{limit}=8")
+        assert (altered["old"], altered["new"]) == ("5", "8")
+        assert limit in {row["name"] for row in run("configs", "describe", "--group", "g")}
+        named = ("--group", "g", "--execute", "--yes")
+        assert run("offsets", "delete", "--topic", topic, *named) == "NON_EMPTY_GROUP"
+        (kept,) = run("groups", "delete", *named, code=1)
+        assert "NON_EMPTY_GROUP" in kept["status"]
+        heartbeat(private_database, HeartbeatRequest("g", "m1", -1))
+        assert run("offsets", "delete", "--topic", topic, *named) == [
+            {"topic": topic, "status": "Successful"}
+        ]
+        assert run("groups", "delete", *named) == [{"group": "g", "status": "Successful"}]
+        assert run("groups", "list") == []
+    assert run("groups", "list") == "COORDINATOR_NOT_AVAILABLE"
