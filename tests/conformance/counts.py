@@ -59,7 +59,12 @@ def written() -> str:
     sums = equal.total(), differ.total()
     text += [f"| Postgres and the service | all {sum(sums)} | {sums[0]} | {sums[1]} | 0 |", ""]
     text += ["| line | the difference | steps |", "| ---: | --- | ---: |"]
-    text += [f"| {line} | {says} | {lines[line]} |" for line, says in told.items() if lines[line]]
+    beside = {line for live in LIVE.values() for do in live.steps for line in do.get("lines", ())}
+    text += [
+        f"| {line} | {says} | {lines[line] or 'beside a broker'} |"
+        for line, says in told.items()
+        if lines[line] or line in beside
+    ]
     in_both = [_live_steps(rooms) for rooms in (Replay.compares, ServiceReplay.compares)]
     text += [
         "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.conformance.live_steps import (
     EXPIRE,
     GROUP,
-    SHORT,
+    LONG,
     START,
     Live,
     ack,
@@ -79,6 +79,13 @@ GROUPS: dict[str, Live] = {
         (
             *(txn("begin"), produce(2, txn="x"), join(), poll(waitMs=100), ack([0, 0, 1, "release"])),
             *(config(share_isolation_level="read_committed"), txn("abort"), produce(2), poll(), poll()),
+        ),
+    ),
+    "aborted_records_held_since_before": Live(
+        ("R-IL-1", "R-IL-3"),
+        (
+            *(txn("begin"), produce(2, txn="x"), txn("abort"), join(), poll(), ack([0, 1, 1, "release"])),
+            *(config(share_isolation_level="read_committed"), poll(), ack([0, 0, 0, "accept"], lines=[31])),
         ),
     ),
     "records_deleted_below_the_window": Live(
@@ -189,7 +196,7 @@ GROUPS: dict[str, Live] = {
         ("R-GR-11", "R-GR-12"),
         (
             *(step for n in range(1, 6) for step in (join(f"m{n}", quiet=True), op("shape"))),
-            *(op("leave", member="m2"), op("settle", stable=False), op("shape")),
+            *(op("leave", member="m2"), op("settle", stable=False)),
         ),
         topics={"t": 4},
     ),
@@ -221,9 +228,9 @@ GROUPS: dict[str, Live] = {
                 op("leave", member="m1"),
                 poll(member="m2", waitMs=50),
             ),
-            *(EXPIRE, poll(member="m2"), ack([0, 0, 3, "accept"], member="m2")),
+            *(EXPIRE, LONG, poll(member="m2"), ack([0, 0, 3, "accept"], member="m2")),
         ),
-        SHORT,
+        {"share.record.lock.duration.ms": 3000},
     ),
     "lost_connection": Live(
         ("R-SS-6", "R-RL-6"),

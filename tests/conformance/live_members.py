@@ -17,6 +17,8 @@ from tests.conformance.live_log import WAIT_SECONDS, LiveLog, Step, error_name
 from tests.conformance.replay import TYPES
 from tests.conformance.service_replay import shape_of
 
+RELEASED_S = 0.3
+"""How long the broker takes to release what a session held: its answer does not wait for that."""
 LOADING_MS, EMPTY_MS = 5000, 200
 """How long a fetch waits for records: the first ones may come late, of a broker that is busy."""
 
@@ -137,6 +139,7 @@ class LiveMembers(LiveLog):
         left = self._leave(do)
         member.connection.close()
         del self.members[do["member"]]
+        time.sleep(RELEASED_S)
         return {"session": session, "leave": left["error"], "memberEpoch": left["memberEpoch"]}
 
     def _drop(self, do: Step) -> dict[str, Any]:
@@ -144,7 +147,7 @@ class LiveMembers(LiveLog):
         member.connection.close()
         member.connection = wire.Connection(self.settings.bootstrap_servers, do["member"])
         member.session_epoch, member.session = 0, set()
-        time.sleep(0.2)  # the broker takes a moment to see that the connection is gone
+        time.sleep(RELEASED_S)
         return {"error": "NONE"}
 
     def _ack_topics(

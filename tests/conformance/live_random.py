@@ -49,6 +49,7 @@ class Drawing:
             "share.record.lock.duration.ms": LONG_LOCK_MS,
             "share.delivery.count.limit": self.random.choice((2, 3, 4, 5, 5, 7, 10)),
             "share.partition.max.record.locks": self.random.choice((100, 2000)),
+            # For good: a broker archives what members hold when it changes (line 31).
             "share.isolation.level": self.random.choice(("read_uncommitted", "read_committed")),
         }
         self.held: dict[str, list[list[int]]] = {member: [] for member in MEMBERS}
@@ -191,7 +192,6 @@ class Drawing:
     def _configure(self) -> list[Step]:
         changes: list[dict[str, Any]] = [
             {"share_delivery_count_limit": self.random.choice((2, 3, 5, 10))},
-            {"share_isolation_level": self.random.choice(("read_uncommitted", "read_committed"))},
             {"share_renew_acknowledge_enable": self.random.choice((True, False))},
         ]
         return [config(**self.random.choice(changes))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.conformance.live_steps import (
     EXPIRE,
+    LONG,
     SHORT,
     START,
     Live,
@@ -146,7 +147,7 @@ RECORDS: dict[str, Live] = {
     ),
     "lock_lapses": Live(
         ("R-LT-3", "R-AK-13"),
-        (*START, poll(), EXPIRE, ack([0, 0, 3, "accept"]), poll(), ack([0, 0, 3, "accept"])),
+        (*START, poll(), EXPIRE, LONG, ack([0, 0, 3, "accept"]), poll(), ack([0, 0, 3, "accept"])),
         SHORT,
     ),
     "lock_lapses_on_a_part": Live(
@@ -157,6 +158,7 @@ RECORDS: dict[str, Live] = {
             poll(),
             ack([0, 2, 3, "accept"]),
             EXPIRE,
+            LONG,
             poll(),
             ack([0, 0, 5, "accept"]),
             poll(),
@@ -170,13 +172,13 @@ RECORDS: dict[str, Live] = {
                 produce(2),
                 join(),
                 poll(),
-                op("sleep", ms=1200),
+                op("sleep", ms=1800),
                 ack([0, 0, 0, "renew"]),
-                op("sleep", ms=1200),
+                op("sleep", ms=1800),
             ),
             *(ack([0, 0, 0, "accept"]), ack([0, 1, 1, "accept"]), poll()),
         ),
-        {"share.record.lock.duration.ms": 2000},
+        {"share.record.lock.duration.ms": 3000},
     ),
     "renewing_is_off": Live(
         ("R-RN-1",),
@@ -202,7 +204,7 @@ RECORDS: dict[str, Live] = {
         ("R-RN-2",),
         (
             *(produce(2, 2), join(), poll(2), config(share_record_lock_duration_ms=1000), poll(2)),
-            *(EXPIRE, poll(), ack([0, 0, 3, "accept"])),
+            *(EXPIRE, LONG, poll(), ack([0, 0, 3, "accept"])),
         ),
         {"share.record.lock.duration.ms": 20000},
     ),

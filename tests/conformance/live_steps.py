@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Step = dict[str, Any]
-SHORT = {"share.record.lock.duration.ms": 1000}
+SHORT = {"share.record.lock.duration.ms": 1500}
 """Locks that lapse while a test waits."""
 LOOKED_AT_AFTER = {
     "poll",
@@ -85,6 +85,8 @@ def op(name: str, **more: Any) -> Step:
 
 
 EXPIRE = op("expire")
+LONG = config(share_record_lock_duration_ms=60_000)
+"""Locks that do not lapse before the next steps, however busy the machine is."""
 GROUP = op("describeGroup")
 START = (produce(4), join())
 

@@ -199,7 +199,10 @@ class PostgresEngine(PostgresFetches):
             self.state.dead_letters.close(at, batch.sequence)
 
     def share_partitions(self, group_id: str) -> list[SharePartition]:
-        return sorted(s.share_partition for s in self.state.figures.describe(group_id))
+        rows = self._run(
+            "select topic, partition from sharequeue.share_partitions where group_id = :group", group=group_id
+        )
+        return sorted(SharePartition(group_id, row["topic"], row["partition"]) for row in rows)
 
     def describe(self, at: SharePartition) -> Description:
         found = [s for s in self.state.figures.describe(at.group_id) if s.share_partition == at]
