@@ -167,7 +167,9 @@ class Output:
         """
         rows = list(rows)
         if self.text:
-            for names in tables or (tuple(each.name for each in self.columns),):
+            for index, names in enumerate(tables or (tuple(each.name for each in self.columns),)):
+                if index:
+                    click.echo()
                 shown = [
                     each for each in self.columns if each.name in names and (self.verbose or not each.wide)
                 ]

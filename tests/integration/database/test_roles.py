@@ -6,16 +6,31 @@ import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from click.testing import CliRunner
 from sqlalchemy.exc import ProgrammingError
 
+from sharequeue.cli import command
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.kafka.topics import Topics
+from sharequeue.service.admin import ANONYMOUS, Admin
+from sharequeue.service.admin_bodies import (
+    AlterConfigsBody,
+    AlterOffsetsBody,
+    DeleteGroupsBody,
+    DeleteOffsetsBody,
+    DescribeBody,
+    DescribeConfigsBody,
+    DescribeOffsetsBody,
+    GroupTopics,
+    TopicName,
+)
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.settings import RoleNames, Settings
 from sharequeue.state import State
@@ -133,6 +148,56 @@ def test_a_worker_touches_no_table_no_helper_and_no_clock(logins: Logins, group:
         State(logins.worker).now() - logins.worker.rows(sa.text("select clock_timestamp() as at"))[0]["at"]
     )
     assert 3590 < ahead.total_seconds() < 3610
+
+
+def test_a_reader_can_look_at_everything_with_the_command(
+    logins: Logins, group: str, topic: str, tmp_path: Path
+) -> None:
+    """The commands that the page on roles names for a reader need no other role."""
+    at = _start(logins, group, topic)
+    assert State(logins.worker).acquire(at, "member", None, 10) is not None
+    url = logins.reader.engine.url.render_as_string(hide_password=False)
+    named = ("--group", group)
+    for words in (
+        ("groups", "list"),
+        ("groups", "describe", *named),
+        ("offsets", "describe", *named),
+        ("state", "leases", *named),
+        ("state", "show", *named),
+        ("audit", *named),
+        ("verify", *named),
+    ):
+        result = CliRunner().invoke(command, [*words, "--database-url", url, "--home", str(tmp_path)])
+        assert result.exit_code == 0, (words, result.output, result.exception)
+        assert group in result.stdout or words[0] in ("verify", "audit")
+
+
+def test_the_service_does_admin_operations_as_nobody_known(
+    logins: Logins, settings: Settings, group: str
+) -> None:
+    """The role of the service is enough for each of them, and speaks as User:ANONYMOUS."""
+    with Topics(settings) as topics:
+        admin = Admin(logins.service, topics)
+        changes: dict[str, str | int | bool | None] = {"share.delivery.count.limit": "7"}
+        admin.alter_configs(AlterConfigsBody(group_id=group, configs=changes))
+        (configs,) = admin.describe_configs(DescribeConfigsBody(group_ids=[group]))["groups"]
+        assert {"name": "share.delivery.count.limit", "value": "7", "is_default": False} in configs["configs"]
+        (found,) = admin.describe(DescribeBody(group_ids=[group], include_authorized_operations=True))[
+            "groups"
+        ]
+        assert (found["error_code"], found["group_state"]) == (0, "Empty")
+        offsets = DescribeOffsetsBody(groups=[GroupTopics(group_id=group)])
+        assert admin.describe_offsets(offsets)["groups"][0]["topics"] == []
+        assert admin.alter_offsets(AlterOffsetsBody(group_id=group, topics=[]))["error_code"] == 0
+        topic = TopicName(topic_name="nothing-of-that-name")
+        deleted = admin.delete_offsets(DeleteOffsetsBody(group_id=group, topics=[topic]))
+        assert deleted["responses"][0]["error_code"] == 3
+        (gone,) = admin.delete_groups(DeleteGroupsBody(groups_names=[group]))["results"]
+        assert gone["error_code"] == 0
+    principals = logins.reader.rows(
+        sa.text("select distinct principal from sharequeue.audit_trail where group_id = :g"), g=group
+    )
+    assert [row["principal"] for row in principals] == [ANONYMOUS]
 
 
 def test_a_reader_sees_the_views_and_nothing_else(logins: Logins, group: str, topic: str) -> None:
