@@ -118,7 +118,7 @@ def describe(
     """Show the share-partitions of groups: where each starts, what lags, what is in flight, how its records ended.
 
     What hinders a share-partition is said under the tables. `-` stands where it is not initialised yet. RATE is in
-    records that ended a second: with --watch between two looks, with --state since the oldest report of the last hour.
+    records that ended a second: with --watch between two looks, with --state since the first report of the last hour.
     """
     if sum((offsets, members, state)) > 1:
         raise click.UsageError("--offsets, --members, --state: take one of them")
