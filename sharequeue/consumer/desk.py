@@ -36,6 +36,8 @@ class Desk:
         self._changed = threading.Condition()
         self._outbox: deque[Sending] = deque()
         self._finished: deque[Sending] = deque()
+        self._under_way: tuple[list[Sending], Sending] | None = None
+        """The first of the outbox, together, until they have their results."""
         self._shelf = Shelf()
         self._polling = False
         self._wanted_until = 0.0

@@ -122,10 +122,13 @@ class Fetcher(Desk):
                 self._changed.wait_for(self._something_to_do)
                 if self._stop and not self._outbox:
                     return
-                sending = self._outbox[0] if self._outbox else None
+                if self._outbox and self._under_way is None:
+                    first = list(self._outbox)
+                    self._under_way = first, Sending.of_all(first)
+                under_way = self._under_way
             try:
-                if sending is not None:
-                    self._send(sending)
+                if under_way is not None:
+                    self._send(*under_way)
                 elif self._ceased:
                     self.drop(frozenset())
                 else:
@@ -161,7 +164,7 @@ class Fetcher(Desk):
         with self._changed:
             self._changed.wait(seconds)
 
-    def _send(self, sending: Sending) -> None:
+    def _send(self, parts: list[Sending], sending: Sending) -> None:
         """Send acknowledgements; while the database is away again and again, until their locks have lapsed."""
         renewed: list[Holding] = []
         try:
@@ -179,9 +182,12 @@ class Fetcher(Desk):
         if sending.releases:
             self._wake.set()
         with self._changed:
-            sending.results = results
-            self._outbox.popleft()
-            self._finished.append(sending)
+            self._under_way = None
+            self._idle_ahead = False  # what is acknowledged makes room
+            for part in parts:
+                part.results = sending.results_of(part, results)
+                self._outbox.popleft()
+                self._finished.append(part)
             self._figures["acknowledgements-send-total"] += len(results)
             self._figures["acknowledgements-error-total"] += sum(each is not None for each in results)
             for holding in renewed:
@@ -215,7 +221,11 @@ class Fetcher(Desk):
             return False
         self._rotation = (self._rotation + 1) % len(order)
         order = order[self._rotation :] + order[: self._rotation]
-        left = max(self._config.max_poll_records, self._ahead_records)
+        # Of one share-partition at most half of what may be in flight: the next lease has room beside this one.
+        most = (
+            self._ahead_records if len(order) > 1 else min(self._ahead_records, self._member.max_locks // 2)
+        )
+        left = max(self._config.max_poll_records, most)
         for part in in_calls(order):
             asked_at = time.monotonic()
             self._figures["fetch-total"] += 1

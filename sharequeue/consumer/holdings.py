@@ -31,6 +31,15 @@ class Taken:
     """Records whose locks are renewed."""
     errors: dict[int, str] = field(default_factory=dict)
 
+    def add(self, other: Taken) -> None:
+        """What a later call says of the same lease, of other records."""
+        for kind, offsets in other.outcomes.items():
+            self.outcomes[kind] = self.outcomes.get(kind, EMPTY) | offsets
+        for seconds, delayed in other.delayed.items():
+            self.delayed.setdefault(seconds, []).extend(delayed)
+        self.renewed += other.renewed
+        self.errors |= other.errors
+
 
 @dataclass(slots=True, eq=False)
 class Holding:

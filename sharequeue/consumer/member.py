@@ -56,6 +56,8 @@ class Member:
         self.assignment: dict[SharePartition, str] = {}
         """The share-partitions to lease from, and the ids of their topics."""
         self.isolation_level = "read_uncommitted"
+        self.max_locks = 2000
+        """Records of one share-partition that the group may have in flight."""
         self.error: ShareError | None = None
         """Why the member cannot join, where waiting will not help."""
         self.polled_at = time.monotonic()
@@ -222,7 +224,8 @@ class Member:
                 changed = assignment != self.assignment
                 self._rebalances += changed
                 self.assignment = assignment
-        level = GroupConfigs.load(self._database, self.group_id).isolation_level
+        configs = GroupConfigs.load(self._database, self.group_id)
+        self.max_locks, level = configs.partition_max_record_locks, configs.isolation_level
         if changed or level != self.isolation_level:
             self.isolation_level = level
             self._changed()

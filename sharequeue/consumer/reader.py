@@ -78,6 +78,8 @@ class Reader:
             "auto.offset.reset": "error",
             "fetch.wait.max.ms": FETCH_WAIT_MS,
             "queued.min.messages": AHEAD_RECORDS,
+            # A full queue is empty again in milliseconds; by default the client would wait a second.
+            "fetch.queue.backoff.ms": 10,
             "queued.max.messages.kbytes": min(max(1, ahead_bytes // 1024), 65_536),
         }
         config.setdefault("reconnect.backoff.max.ms", 1000)

@@ -32,6 +32,21 @@ class Sending:
     """One for each lease, once they have come."""
     _outputs: list[LeaseOutput | None] | None = None
 
+    @classmethod
+    def of_all(cls, sendings: Sequence[Sending]) -> Sending:
+        """Several as one, a lease once: what has come together is sent together."""
+        if len(sendings) == 1:
+            return cls(sendings[0].taken)
+        together: dict[Holding, Taken] = {}
+        for holding, each in (pair for sending in sendings for pair in sending.taken):
+            together.setdefault(holding, Taken({})).add(each)
+        return cls(list(together.items()))
+
+    def results_of(self, sending: Sending, results: Sequence[Result]) -> list[Result]:
+        """Of the results of this one those of a sending that is in it."""
+        by_holding = {holding: each for (holding, _), each in zip(self.taken, results, strict=True)}
+        return [by_holding[holding] for holding, _ in sending.taken]
+
     @property
     def deadline(self) -> float:
         """When the last of the locks lapses, by ``time.monotonic``; until then it is worth trying again."""
