@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sharequeue.consumer.configs import ConsumerConfig
 from sharequeue.consumer.desk import Desk
 from sharequeue.consumer.holdings import Holding, Taken
-from sharequeue.consumer.log_ends import BROKER_TIMEOUT_S, LOOK_AGAIN_S, LogEnds, key_of
+from sharequeue.consumer.log_ends import BROKER_TIMEOUT_S, LONGEST_WAIT_S, LOOK_AGAIN_S, LogEnds, key_of
 from sharequeue.consumer.member import FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID, Member
 from sharequeue.consumer.reader import Reader
 from sharequeue.consumer.sending import Sending, give_back
@@ -30,6 +30,7 @@ from sharequeue.errors import (
     BrokerNotAvailable,
     CoordinatorNotAvailable,
     GroupAuthorizationFailed,
+    InconsistentClusterId,
     ShareError,
     UnknownServerError,
 )
@@ -216,6 +217,12 @@ class Fetcher(Desk):
 
     def _lease(self, assignment: Mapping[SharePartition, str]) -> bool:
         """Lease the next records; return whether there were any."""
+        try:
+            self._ends.check_cluster()
+        except InconsistentClusterId as wrong:
+            self.fail(wrong)
+            self._pause(LONGEST_WAIT_S)
+            return False
         order = self._ends.readable(assignment, self.reader)
         if not order:
             return False

@@ -38,6 +38,14 @@ class LogEnds:
         self._unreadable: dict[Key, tuple[float, float]] = {}
         """When a partition is looked at again, and how long was waited before."""
         self._looked_at = 0.0
+        self._right_cluster = False
+
+    def check_cluster(self) -> None:
+        """Make sure, once, that the broker is of the cluster that the state is of: offsets of another one would be
+        acknowledged as gaps. Raises InconsistentClusterId, BrokerNotAvailable."""
+        if not self._right_cluster:
+            self._state.administration.check_cluster(self._topics.cluster_id())
+            self._right_cluster = True
 
     def forget(self) -> None:
         """Look at all of them anew."""
@@ -83,13 +91,15 @@ class LogEnds:
         refused: dict[str, ShareError] = {}
         try:
             logs = self._topics.offsets_of(sizes, refused)
+            # Asked after the offsets: those of a topic that was made again do not go under the id of the one before.
+            known = self._topics.ask(sizes).known
         except ShareError as error:
             _log.warning("the ends of the logs are not known: %s", error)
-            logs = {}
+            logs, known = {}, {}
         seen = [
-            LogSeen(at, topic_id, log.log_start, log.log_end, log.last_stable_offset)
-            for at, topic_id in share_partitions.items()
-            if (log := logs.get(key_of(at))) is not None
+            LogSeen(at, known[at.topic].topic_id, log.log_start, log.log_end, log.last_stable_offset)
+            for at in share_partitions
+            if (log := logs.get(key_of(at))) is not None and at.topic in known
         ]
         self._looked_at = time.monotonic()
         if seen:

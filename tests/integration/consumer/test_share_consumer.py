@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+import sqlalchemy as sa
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -150,11 +151,45 @@ def test_a_broker_that_cannot_be_read_costs_no_delivery(work: Work, make_topic: 
     work.produce(topic, 5)
     work.configure(share_record_lock_duration_ms=1000)
     with work.consumer(topic, bootstrap_servers="127.0.0.1:1", log_level=0) as consumer:
+        consumer._fetcher._ends._right_cluster = True  # as if it had gone away a moment ago
         wait_until(lambda: bool(work.status()), 20)
         assert not consumer.poll(2)
         wait_until(lambda: work.status()[0].acquired == 0, 10)
     with work.consumer(topic) as consumer:
         assert seen(poll_some(consumer, 5)) == [(offset, 1) for offset in range(5)]
+
+
+def test_another_cluster_is_not_read(
+    settings: Settings, private_database: Database, make_topic: MakeTopic, group: str
+) -> None:
+    """Its offsets would be acknowledged as gaps: a poll raises, and nothing is leased."""
+    topic = make_topic()
+    with work_on(settings, private_database, group) as work:
+        work.produce(topic, 2)
+        with work.consumer(topic) as consumer:
+            wait_until(lambda: bool(consumer._member.assignment), 20)
+            rebind = sa.text("select sharequeue.rebind_cluster(:cluster)")
+            [bound] = private_database.rows(rebind, cluster="another")
+            with pytest.raises(KafkaException, match="is of Kafka cluster"):
+                consumer.poll()
+            private_database.rows(rebind, cluster=bound["rebind_cluster"])
+        assert work.status()[0].spso == work.status()[0].speo == 0
+
+
+def test_a_topic_made_again_is_another(work: Work, make_topic: MakeTopic) -> None:
+    """Under the same name: the records of the new one are not delivered as if they were those of the old."""
+    topic = make_topic()
+    work.produce(topic, 3)
+    admin = AdminClient(client_config(work.settings))
+    with work.consumer(topic) as consumer:
+        assert len(poll_some(consumer, 3)) == 3
+        consumer.commit_sync()
+        admin.delete_topics([topic])[topic].result(30)
+        wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 20)
+        make_topic(name=topic)
+        work.produce(topic, 6)
+        wait_until(lambda: not consumer.poll(0.1) and work.status()[0].status == "topic_recreated", 20)
+        assert not consumer.poll(1)
 
 
 def test_what_has_lapsed_is_not_handed_out(
