@@ -12,8 +12,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import httpx
-
 from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, Progress
 from sharequeue.local.preflight import StackError
@@ -128,6 +126,9 @@ def _program(name: str) -> str:
 
 
 def _serves(url: str) -> bool:
+    # Imported here: a fifth of the time that any command needs to begin.
+    import httpx
+
     try:
         return httpx.get(f"{url}/server_info", timeout=2, trust_env=False).is_success
     except httpx.HTTPError:
