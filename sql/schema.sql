@@ -429,7 +429,7 @@ CREATE FUNCTION sharequeue.sweep(p_limit integer, OUT leases bigint, OUT records
 CREATE FUNCTION sharequeue.take_service_lease(p_task text, p_holder text, p_token uuid, p_seconds double precision) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION sharequeue.take_snapshot(p_share_partition_id bigint, p_wait boolean DEFAULT true) RETURNS bigint
+CREATE FUNCTION sharequeue.take_snapshot(p_share_partition_id bigint) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.take_snapshots(p_updates integer, p_limit integer DEFAULT 100) RETURNS integer
@@ -754,6 +754,9 @@ CREATE FUNCTION sharequeue_internal.let_go_overtaken(p_sp sharequeue.share_parti
 
 CREATE FUNCTION sharequeue_internal.lock_empty_group(p_group_id text) RETURNS boolean
     LANGUAGE plpgsql;
+
+CREATE FUNCTION sharequeue_internal.lock_for_snapshots(p_share_partition_ids bigint[]) RETURNS bigint[]
+    LANGUAGE sql;
 
 CREATE FUNCTION sharequeue_internal.lock_group(p_group_id text) RETURNS boolean
     LANGUAGE plpgsql;

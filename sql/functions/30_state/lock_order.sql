@@ -7,8 +7,9 @@
 --   5. everything else, all of which hangs on one of those above: batches, leases, circuit breakers, counts, outputs,
 --      dead letters, the journal's own tables; several of one table by share_partition_id.
 --
--- Steps that are not needed are left out. An operation on one share-partition starts at 4 and takes one row; `sweep` skips
--- rows that are locked, so it may come in any order. Two things to know: a row that is updated twice in a transaction
+-- Steps that are not needed are left out. An operation on one share-partition starts at 4 and takes one row. Who skips
+-- rows that are locked keeps to the order too: SKIP LOCKED waits where a later version of the row is locked. Two things to
+-- know: a row that is updated twice in a transaction
 -- has its foreign keys checked, which asks for KEY SHARE on its group (2) from whoever holds 4; so nobody asks for more
 -- than NO KEY UPDATE on a group before it holds everything the group has. And a transaction of a user's own that calls
 -- several operations has to call them by share_partition_id.

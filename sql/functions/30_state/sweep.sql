@@ -1,5 +1,5 @@
--- Ends leases whose lock has lapsed on share-partitions that nobody uses: the oldest lapse first, at most p_limit leases in
--- a call. Skips share-partitions that another call is using; that call ends the leases itself. Also deletes the results of
+-- Ends leases whose lock has lapsed on share-partitions that nobody uses, at most p_limit leases in a call, of those
+-- share-partitions whose locks lapsed first. Skips share-partitions that another call is using; that call ends the leases itself. Also deletes the results of
 -- calls that are older than an hour, ten thousand in a call.
 create or replace function sharequeue.sweep(p_limit integer, out leases bigint, out records bigint)
 language plpgsql volatile set search_path = pg_catalog as $$
@@ -13,8 +13,10 @@ begin
     leases := 0;
     records := 0;
     for v_id in
-        select sp.share_partition_id from sharequeue.share_partitions sp
-        where sp.next_expiry <= v_at order by sp.next_expiry limit p_limit
+        select lapsed.share_partition_id from (
+            select sp.share_partition_id from sharequeue.share_partitions sp
+            where sp.next_expiry <= v_at order by sp.next_expiry limit p_limit
+        ) as lapsed order by 1
     loop
         exit when leases >= p_limit;
         perform from sharequeue.share_partitions where share_partition_id = v_id for no key update skip locked;

@@ -2,6 +2,15 @@
 -- what remains of a day when its journal goes. Called by whoever maintains the database (sharequeue/state/journal.py), each in
 -- a transaction of its own; several at once are harmless.
 
+-- Locks those of the share-partitions given that no other call is at work on; returns their ids, in the order of locks.
+create or replace function sharequeue_internal.lock_for_snapshots(p_share_partition_ids bigint[]) returns bigint[]
+language sql volatile as $$
+    select array(
+        select share_partition_id from sharequeue.share_partitions
+        where share_partition_id = any (p_share_partition_ids)
+        order by share_partition_id for no key update skip locked)
+$$;
+
 -- Takes snapshots of share-partitions whose journal has grown by p_updates rows or more since their last one
 -- (share.coordinator.snapshot.update.records.per.snapshot), those that have grown most first, p_limit at most. Counted
 -- from what the journal has gained since the last look, so that no operation pays for it: between two looks a
@@ -11,6 +20,9 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_counted bigint;
     v_last bigint;
+    v_grown bigint[];
+    v_updates bigint[];
+    v_locked bigint[];
     v_id bigint;
     v_taken integer := 0;
 begin
@@ -21,25 +33,29 @@ begin
     if not found then
         return 0;
     end if;
-    with grown as (
+    select array_agg(n.share_partition_id order by n.share_partition_id), array_agg(n.updates order by n.share_partition_id),
+        max(n.last_id) into v_grown, v_updates, v_last
+    from (
         select j.share_partition_id, count(*) as updates, max(j.journal_id) as last_id
         from sharequeue.journal j where j.journal_id > v_counted group by j.share_partition_id
-    ), counted as (
-        insert into sharequeue.journal_growth as g (share_partition_id, updates)
-        select share_partition_id, updates from grown order by share_partition_id
-        on conflict on constraint journal_growth_pkey do update set updates = g.updates + excluded.updates
-    )
-    select max(last_id) into v_last from grown;
+    ) as n;
+    -- All of them before anything that hangs on them (30_state/lock_order.sql).
+    v_locked := sharequeue_internal.lock_for_snapshots(array(
+        select share_partition_id from (
+            select n.id, n.updates from unnest(v_grown, v_updates) as n (id, updates)
+            union all
+            select g.share_partition_id, g.updates from sharequeue.journal_growth g
+        ) as both_of (share_partition_id, updates)
+        group by share_partition_id having sum(updates) >= p_updates order by sum(updates) desc limit p_limit));
+    insert into sharequeue.journal_growth as g (share_partition_id, updates)
+    select n.id, n.updates from unnest(v_grown, v_updates) as n (id, updates) order by n.id
+    on conflict on constraint journal_growth_pkey do update set updates = g.updates + excluded.updates;
     if v_last is not null then
         update sharequeue.journal_counted set journal_id = v_last;
     end if;
-    for v_id in
-        select g.share_partition_id from sharequeue.journal_growth g where g.updates >= p_updates
-        order by g.updates desc limit p_limit
-    loop
-        if sharequeue.take_snapshot(v_id, false) is not null then
-            v_taken := v_taken + 1;
-        end if;
+    foreach v_id in array v_locked loop
+        perform sharequeue.take_snapshot(v_id);
+        v_taken := v_taken + 1;
     end loop;
     -- Of share-partitions that are gone: their last rows were counted after they went.
     delete from sharequeue.journal_growth g where g.updates >= p_updates and not exists (
@@ -108,13 +124,13 @@ begin
         return null;
     end if;
     execute format('select max(journal_id) from sharequeue.%I', v_name) into v_last;
-    for v_id in
+    foreach v_id in array sharequeue_internal.lock_for_snapshots(array(
         select sp.share_partition_id from sharequeue.share_partitions sp
         where not exists (select from sharequeue.journal_snapshots s
             where s.share_partition_id = sp.share_partition_id and s.journal_id > coalesce(v_last, 0))
-        order by sp.share_partition_id limit p_limit
+        order by sp.share_partition_id limit p_limit))
     loop
-        perform sharequeue.take_snapshot(v_id, false);
+        perform sharequeue.take_snapshot(v_id);
     end loop;
     if exists (
         select from sharequeue.share_partitions sp where not exists (select from sharequeue.journal_snapshots s

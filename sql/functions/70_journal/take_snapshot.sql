@@ -1,7 +1,6 @@
 -- Takes a snapshot of one share-partition. A replay from here needs nothing older. Returns where it begins, null when there
--- is no such share-partition, or another call is at work on it and p_wait is false.
-create or replace function sharequeue.take_snapshot(p_share_partition_id bigint, p_wait boolean default true)
-returns bigint
+-- is no such share-partition.
+create or replace function sharequeue.take_snapshot(p_share_partition_id bigint) returns bigint
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_sp sharequeue.share_partitions;
@@ -11,15 +10,9 @@ declare
     v_written bigint := 1;
 begin
     perform sharequeue.require_read_committed();
-    perform sharequeue_internal.check_present('the share-partition id', p_share_partition_id),
-        sharequeue_internal.check_present('whether to wait', p_wait);
-    if p_wait then
-        select * into v_sp from sharequeue.share_partitions
-        where share_partition_id = p_share_partition_id for no key update;
-    else
-        select * into v_sp from sharequeue.share_partitions
-        where share_partition_id = p_share_partition_id for no key update skip locked;
-    end if;
+    perform sharequeue_internal.check_present('the share-partition id', p_share_partition_id);
+    select * into v_sp from sharequeue.share_partitions
+    where share_partition_id = p_share_partition_id for no key update;
     if not found then
         return null;
     end if;

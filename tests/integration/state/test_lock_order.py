@@ -13,6 +13,7 @@ from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, ensure_group, expire_members_of, heartbeat
 from sharequeue.service.watched_topics import start_grown
 from sharequeue.state import State
+from sharequeue.state.journal import Journal
 from sharequeue.values import SharePartition
 from tests.operations_at_once import deadlocks
 
@@ -85,6 +86,47 @@ def test_a_group_made_again_while_its_grown_topics_are_forgotten(private_databas
         finally:
             holder.rollback()
     service.close()
+
+
+def test_who_skips_locked_rows_keeps_the_order_of_locks(private_database: Database) -> None:
+    """SKIP LOCKED waits where a later version of a row is locked. So sweeps and snapshots go by share-partition,
+    though the second one's lock lapsed first, and its journal has grown more."""
+    ensure_group(private_database, "g")
+    state, journal = State(private_database), Journal(private_database)
+    at = [SharePartition("g", "t", partition) for partition in range(2)]
+    for each in at:
+        state.initialize(each, "id-t", 0, 1)
+        state.observe(each, "id-t", 0, 100, 100)
+    for each, lock_ms in zip(at, (2000, 1000), strict=True):
+        assert state.acquire(each, "m", None, 10, lock_duration_ms=lock_ms) is not None
+    before = _last_of_journal(private_database)
+    private_database.rows(sa.text("select sharequeue.set_clock_offset(interval '3 seconds')"))
+    assert state.sweep().leases == 2
+    assert _in_order(private_database, before) == [1, 2]
+    for _ in range(5):
+        lease = state.acquire(at[1], "m", None, 10)
+        assert lease is not None
+        state.release_lease(lease)
+    before = _last_of_journal(private_database)
+    assert journal.keep(updates_per_snapshot=1).snapshots == 2
+    assert _in_order(private_database, before) == [1, 2]
+
+
+def _last_of_journal(database: Database) -> int:
+    [row] = database.rows(sa.text("select max(journal_id) as last from sharequeue.journal"))
+    return int(row["last"])
+
+
+def _in_order(database: Database, after: int) -> list[int]:
+    """Return the share-partitions, by number, in the order in which the journal met them."""
+    rows = database.rows(
+        sa.text(
+            "select share_partition_id as id from sharequeue.journal where journal_id > :after"
+            " group by 1 order by min(journal_id)"
+        ),
+        after=after,
+    )
+    return [row["id"] for row in rows]
 
 
 def _wait_for_waiting(database: Database, connections: int) -> None:
