@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.consumer.configs import ConsumerConfig
 from sharequeue.consumer.desk import Desk
-from sharequeue.consumer.holdings import Holding, Taken
+from sharequeue.consumer.holdings import Holding
 from sharequeue.consumer.log_ends import BROKER_TIMEOUT_S, LONGEST_WAIT_S, LOOK_AGAIN_S, LogEnds, key_of
 from sharequeue.consumer.member import FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID, Member
 from sharequeue.consumer.reader import Reader
@@ -37,7 +37,7 @@ from sharequeue.errors import (
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.state import State
 from sharequeue.state.many import in_calls
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.values import SharePartition
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +67,7 @@ class Fetcher(Desk):
         self._stop = False
         self._give_up_at = float("inf")
         self._rotation = 0
+        self._rests: list[Holding] = []
         self._idle_ahead = False  # nothing could be leased ahead: the next poll looks again
         self._thread = threading.Thread(target=self._run, name=f"share-fetch-{member.member_id}", daemon=True)
         self._started = False
@@ -198,6 +199,7 @@ class Fetcher(Desk):
     def _fetch(self) -> None:
         """One round: read what is leased, else lease; where there is nothing, wait for something to come."""
         assignment = self._member.assignment
+        self._give_back_rests()
         if self._member.isolation_level != self._isolation_level:
             self._isolation_level = self._member.isolation_level
             self.reader.close()
@@ -319,14 +321,21 @@ class Fetcher(Desk):
         )
         self._ends.cannot_be_read(holding.key)
         with self._changed:
-            untouched, unread = holding.untouched and not holding.waiting, holding.unread
             holding.unread = EMPTY
             if holding in self._shelf.to_read:
                 self._shelf.to_read.remove(holding)
-        if untouched:
-            self._state.many.release([holding.lease], refund=True)
-        else:
-            self.send(Sending([(holding, Taken({AcknowledgeType.RELEASE: unread}))]))
+        self._rests.append(holding)
+        self._give_back_rests()
+
+    def _give_back_rests(self) -> None:
+        """Give back, with its delivery, what could not be read of leases, once what was read is acknowledged."""
+        for holding in list(self._rests):
+            with self._changed:
+                busy = (holding.handed or holding.waiting) and not holding.lapsed
+            if not busy:
+                self._rests.remove(holding)
+                if not holding.lapsed:
+                    self._state.many.release([holding.lease], refund=True)
 
     def _wait(self, assignment: Mapping[SharePartition, str]) -> None:
         """A poll waits, and nothing can be leased: look at the log's ends, and wait for what brings something."""

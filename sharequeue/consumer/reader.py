@@ -31,7 +31,7 @@ _BAD_RECORD = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION})
 """Errors that are a record's, and not the partition's."""
 AT_ONCE = 1000
 AHEAD_RECORDS = 10_000
-"""Records of one partition that are kept, read ahead and not leased."""
+"""Records of all partitions together that are kept, read ahead and not leased."""
 FETCH_WAIT_MS = 100
 """How long the broker holds a fetch at the log's end. The end is reported after it, and a seek waits for it."""
 SLICE_S = 0.05
@@ -122,9 +122,9 @@ class Reader:
             time.sleep(seconds)
             return
         self._pump(1, seconds)
-        for log in self._logs.values():
+        for (topic, _), log in self._logs.items():
             # Nobody leases these now. A later lease of them reads them again.
-            while len(log.ahead) > AHEAD_RECORDS:
+            while len(log.ahead) > self._ahead_bound(topic):
                 log.position = _offset(log.ahead.popleft()) + 1
 
     def read(
@@ -234,7 +234,8 @@ class Reader:
                 log.paused = True
 
     def _ahead_bound(self, topic: str) -> int:
-        return max(1, min(AHEAD_RECORDS, int(self._ahead_bytes / self.mean_bytes.get(topic, 1024.0))))
+        most = min(AHEAD_RECORDS, int(self._ahead_bytes / self.mean_bytes.get(topic, 1024.0)))
+        return max(1, most // max(1, len(self._logs)))
 
 
 def _offset(message: Message) -> int:

@@ -64,7 +64,7 @@ def test_a_renewed_record_comes_again_with_its_lock(
             first, second, third = poll_some(consumer, 3)
             assert 25 < consumer.lock_remaining(first) <= 30
             for _ in range(3):
-                pass_time(private_database, 20)
+                pass_time(private_database, 12)  # together more than the lock, and less than the session
                 consumer.acknowledge(first, RENEW)
                 if second is not None:
                     consumer.acknowledge(second)
