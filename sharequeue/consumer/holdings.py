@@ -179,6 +179,7 @@ def with_delivery_counts(messages: Sequence[Message], lease: Lease) -> list[Mess
         count = only
         if count is None:
             count = next(each.delivery_count for each in counts if message.offset() in each.offsets)
+        epoch = message.leader_epoch()  # an old message format has none
         counted.append(
             Message(
                 message.topic(),
@@ -189,8 +190,8 @@ def with_delivery_counts(messages: Sequence[Message], lease: Lease) -> list[Mess
                 message.headers(),
                 message.error(),
                 message.timestamp(),
-                leader_epoch=message.leader_epoch(),
                 delivery_count=count,
+                **({} if epoch is None else {"leader_epoch": epoch}),
             )
         )
     return counted

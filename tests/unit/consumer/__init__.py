@@ -1,0 +1,1 @@
+"""Tests of the share consumer that need no server."""

@@ -1,0 +1,83 @@
+"""A share consumer without servers: its threads do not run, and what it has leased and read is put there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from confluent_kafka import Message
+
+from sharequeue import ShareConsumer
+from sharequeue.consumer.holdings import Holding
+from sharequeue.offsets import OffsetSet
+from sharequeue.values import Delivery, Lease, SharePartition
+
+CONFIG: dict[str, Any] = {
+    "group.id": "g",
+    "bootstrap.servers": "127.0.0.1:1",
+    "sharequeue.database.url": "postgresql://x:y@127.0.0.1:1/none",
+    "fetch.max.wait.ms": 0,
+    "log_level": 0,
+}
+
+
+@contextmanager
+def consumer_of(kind: type[ShareConsumer] = ShareConsumer, **config: Any) -> Iterator[Any]:
+    """A consumer that is subscribed to `t`; names of configs with underscores. Nothing of it runs."""
+    consumer = kind({**CONFIG, **{name.replace("_", "."): value for name, value in config.items()}})
+    consumer._subscribed = ("t",)
+    consumer._abandon.detach()
+    try:
+        yield consumer
+    finally:
+        consumer._listener.stop()
+        consumer._fetcher.reader.close()
+
+
+def lease_of(offsets: OffsetSet, topic: str = "t") -> Lease:
+    """A lease of these offsets."""
+    return Lease(
+        lease_id=1,
+        share_partition=SharePartition("g", topic, 0),
+        state_epoch=1,
+        member_id="m",
+        member_epoch=1,
+        token=uuid4(),
+        expires_at=datetime(2030, 1, 1, tzinfo=UTC),
+        lock_duration_ms=30_000,
+        deliveries=(Delivery(1, offsets),),
+    )
+
+
+def holding_of(first: int, end: int, topic: str = "t") -> Holding:
+    """A lease of which nothing has been read."""
+    return Holding.of(lease_of(OffsetSet.of((first, end)), topic), time.monotonic())
+
+
+def messages_of(first: int, end: int, topic: str = "t") -> list[Message]:
+    """The records of these offsets."""
+    return [
+        Message(topic, 0, offset, None, b"%d" % offset, None, None, (1, 5)) for offset in range(first, end)
+    ]
+
+
+def put(consumer: Any, first: int, end: int, topic: str = "t") -> Holding:
+    """Have these records wait for a poll."""
+    holding = holding_of(first, end, topic)
+    shelf = consumer._fetcher._shelf
+    shelf.to_read.append(holding)
+    shelf.add(holding, messages_of(first, end, topic), holding.unread)
+    return holding
+
+
+def settle(consumer: Any) -> None:
+    """Have everything that waits to be sent done, without an error."""
+    fetcher = consumer._fetcher
+    while fetcher._outbox:
+        sending = fetcher._outbox.popleft()
+        sending.results = [None] * len(sending.taken)
+        fetcher._finished.append(sending)
