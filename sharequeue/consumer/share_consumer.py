@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -33,10 +34,12 @@ from sharequeue.consumer.fetcher import AHEAD_S, Fetcher
 from sharequeue.consumer.holdings import NOT_YET, Holding
 from sharequeue.consumer.listening import Listener
 from sharequeue.consumer.member import Member
-from sharequeue.consumer.sending import Sending
+from sharequeue.consumer.reader import Key
+from sharequeue.consumer.sending import Result, Sending
 from sharequeue.consumer.stopping import Stopping
 from sharequeue.database import Database
 from sharequeue.errors import ShareError
+from sharequeue.offsets import OffsetSet
 from sharequeue.values import AcknowledgeType
 
 _log = logging.getLogger(__name__)
@@ -85,6 +88,8 @@ class ShareConsumer(Stopping, OneCaller):
         """Leases of which the last poll returned something that has not been sent yet."""
         self._subscribed: tuple[str, ...] = ()
         self._callback: AcknowledgementCommitCallback | None = None
+        self._untold: deque[tuple[Key, tuple[OffsetSet, Result]]] = deque()
+        """Results that the callback is still to be called with."""
         self._handed_at = 0.0
         self._handed = 0
         self._abandon = weakref.finalize(self, _abandon, fetcher, self._member, listener)
@@ -136,7 +141,7 @@ class ShareConsumer(Stopping, OneCaller):
                 raise kafka_exception(error) from error
             self._in_hand += [each for each in holdings if each not in self._in_hand]
             self._handed, self._handed_at = len(messages), time.monotonic()
-            self._dispatch()
+            # No callback from here on: what it raises would keep these from the program.
             return Messages(messages)
 
     def acknowledge(
@@ -357,19 +362,20 @@ class ShareConsumer(Stopping, OneCaller):
         self._fetcher.lease_ahead(ahead if ahead >= self._config.max_poll_records else 0)
 
     def _dispatch(self) -> None:
-        """Call the callback with the results that have come."""
+        """Call the callback with the results that have come. What is left when it raises is told next time."""
         for sending in self._fetcher.finished():
-            if self._callback is None:
-                continue
-            for (topic, partition), (offsets, error) in sending.by_partition().items():
-                self._in_callback = True
-                try:
-                    at = TopicPartition(topic, partition, 0)
-                    self._callback(
-                        {at: set(offsets.iter_offsets())}, None if error is None else kafka_exception(error)
-                    )
-                finally:
-                    self._in_callback = False
+            if self._callback is not None:
+                self._untold.extend(sending.by_partition().items())
+        while self._untold and self._callback is not None:
+            (topic, partition), (offsets, error) = self._untold.popleft()
+            self._in_callback = True
+            try:
+                at = TopicPartition(topic, partition, 0)
+                self._callback(
+                    {at: set(offsets.iter_offsets())}, None if error is None else kafka_exception(error)
+                )
+            finally:
+                self._in_callback = False
 
 
 def _abandon(fetcher: Fetcher, member: Member, listener: Listener) -> None:

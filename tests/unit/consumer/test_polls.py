@@ -1,0 +1,60 @@
+"""What a poll returns, and what may not come between."""
+
+from __future__ import annotations
+
+import pytest
+
+from sharequeue.offsets import OffsetSet
+from sharequeue.values import AcknowledgeType
+from tests.unit.consumer.stub import consumer_of, put, settle
+
+ACCEPT = AcknowledgeType.ACCEPT
+
+
+def test_a_callback_that_raises_costs_no_record() -> None:
+    """Nothing was polled then, so nothing is accepted; the other results are told by the next call."""
+    told: list[str] = []
+
+    def callback(offsets: object, _: object) -> None:
+        told.append(str(sorted(offsets)))  # type: ignore[call-overload]
+        if len(told) == 1:
+            raise ValueError("boom")
+
+    with consumer_of() as consumer:
+        consumer.set_acknowledgement_commit_callback(callback)
+        put(consumer, 0, 2)
+        put(consumer, 0, 2, "u")
+        assert len(consumer.poll(0)) == 4
+        consumer.commit_async()
+        put(consumer, 2, 4)
+        settle(consumer)
+        with pytest.raises(ValueError, match="boom"):
+            consumer.poll(0)
+        assert [message.offset() for message in consumer.poll(0)] == [2, 3]
+        assert len(told) == len(set(told)) == 2
+        assert not consumer._fetcher._outbox
+
+
+def test_no_result_is_told_once_records_are_taken() -> None:
+    """What a callback raises would otherwise keep records from the program, which the next poll accepts."""
+
+    def callback(*_: object) -> None:
+        raise ValueError("boom")
+
+    with consumer_of() as consumer:
+        consumer.set_acknowledgement_commit_callback(callback)
+        put(consumer, 0, 1)
+        consumer.poll(0)
+        put(consumer, 1, 2)
+        take = consumer._fetcher.take
+
+        def take_while_results_come(*arguments: object) -> object:
+            settle(consumer)
+            return take(*arguments)
+
+        consumer._fetcher.take = take_while_results_come
+        assert [message.offset() for message in consumer.poll(0)] == [1]
+        with pytest.raises(ValueError, match="boom"):
+            consumer.commit_async()
+        [sending] = consumer._fetcher._outbox
+        assert sending.taken[0][1].outcomes == {ACCEPT: OffsetSet.of((1, 2))}
