@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from math import inf
 from uuid import uuid4
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -100,18 +101,26 @@ class Member:
         self._wake.set()
 
     def polled(self) -> None:
-        """The program has polled. Where the member had left, or could not join, it tries again."""
-        self.polled_at = time.monotonic()
-        if self.exceeded or self.error is not None:
+        """The program is in a poll, however long that waits. Where the member had left, or could not join, it tries
+        again."""
+        with self._lock:
+            self.polled_at = inf
+            again = self.exceeded or self.error is not None
             self.exceeded, self.error = False, None
+        if again:
             self._wake.set()
+
+    def returned(self) -> None:
+        """The poll has returned: from now on ``max.poll.interval.ms`` counts."""
+        with self._lock:
+            self.polled_at = time.monotonic()
 
     def metrics(self) -> dict[str, float]:
         """What was done, by the names of Kafka's client."""
         return {
             "assigned-partitions": float(len(self.assignment)),
             "heartbeat-total": float(self._heartbeats),
-            "last-poll-seconds-ago": time.monotonic() - self.polled_at,
+            "last-poll-seconds-ago": max(0.0, time.monotonic() - self.polled_at),
             "rebalance-total": float(self._rebalances),
         }
 
@@ -162,12 +171,11 @@ class Member:
                 if not self.topics:
                     self._leave()
                 wait = _LONG_S
-            elif time.monotonic() - self.polled_at > self._max_poll_s:
+            elif self._out_of_use():
                 _log.warning(
                     "member %s leaves group %s: its program has not polled for max.poll.interval.ms (%.0f s)",
                     *(self.member_id, self.group_id, self._max_poll_s),
                 )
-                self.exceeded = True
                 self._give_back()
                 self._leave()
                 wait = _LONG_S
@@ -175,6 +183,12 @@ class Member:
                 wait = self._beat_once(wait)
         if self._leaving:
             self._leave()
+
+    def _out_of_use(self) -> bool:
+        """Whether the program has not polled for too long; from now until its next poll."""
+        with self._lock:
+            self.exceeded = time.monotonic() - self.polled_at > self._max_poll_s
+            return self.exceeded
 
     def _beat_once(self, waited: float) -> float:
         try:
@@ -233,7 +247,7 @@ class Member:
             # Nothing to do yet: the service is about to look at the topics, or another member has everything.
             return min(max(waited * 1.5, _FIRST_WAIT_S), _LONGEST_WAIT_S)
         # In good time for the end of the interval between two polls.
-        left = self.polled_at + self._max_poll_s - time.monotonic()
+        left = min(0.0, self.polled_at - time.monotonic()) + self._max_poll_s
         return max(0.0, min(response.heartbeat_interval_ms / 1000, left + 0.01))
 
     def _give_up(self, error: ShareError) -> None:

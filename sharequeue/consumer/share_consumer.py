@@ -139,6 +139,8 @@ class ShareConsumer(Stopping, OneCaller):
                 )
             except ShareError as error:
                 raise kafka_exception(error) from error
+            finally:
+                self._member.returned()
             self._in_hand += [each for each in holdings if each not in self._in_hand]
             self._handed, self._handed_at = len(messages), time.monotonic()
             # No callback from here on: what it raises would keep these from the program.
