@@ -41,6 +41,8 @@ class Desk:
         self._shelf = Shelf()
         self._polling = False
         self._wanted_until = 0.0
+        self._asked = False
+        """Whether a poll has asked since the last round of fetching: also one that did not wait."""
         self._ceased = False
         self._ahead_records = 0
         self._wake = threading.Event()
@@ -77,7 +79,7 @@ class Desk:
             self._check_woken()
             messages: list[Message] = []
             holdings: list[Holding] = []
-            self._polling = True
+            self._polling = self._asked = True
             self._changed.notify_all()
             try:
                 while self._failure is None and not self._woken and not self._ceased:

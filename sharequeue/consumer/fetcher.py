@@ -128,6 +128,8 @@ class Fetcher(Desk):
                     first = list(self._outbox)
                     self._under_way = first, Sending.of_all(first)
                 under_way = self._under_way
+                if under_way is None:
+                    self._asked = False
             try:
                 if under_way is not None:
                     self._send(*under_way)
@@ -155,7 +157,7 @@ class Fetcher(Desk):
         if self._stop or self._ceased or (not self._member.assignment and not self._demand):
             return False
         waiting = self._shelf.records
-        if self._demand and not self._enough(self._config.max_poll_records):
+        if (self._demand or self._asked) and not self._enough(self._config.max_poll_records):
             return True
         return waiting < self._ahead_records / 2 and not self._idle_ahead
 

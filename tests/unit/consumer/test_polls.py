@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sharequeue.offsets import OffsetSet
-from sharequeue.values import AcknowledgeType
+from sharequeue.values import AcknowledgeType, SharePartition
 from tests.unit.consumer.stub import consumer_of, put, settle
 
 ACCEPT = AcknowledgeType.ACCEPT
@@ -58,3 +58,18 @@ def test_no_result_is_told_once_records_are_taken() -> None:
             consumer.commit_async()
         [sending] = consumer._fetcher._outbox
         assert sending.taken[0][1].outcomes == {ACCEPT: OffsetSet.of((1, 2))}
+
+
+def test_a_poll_that_does_not_wait_has_records_fetched() -> None:
+    """Also where it may not wait for more: what it asked for is leased once, for the next."""
+    with consumer_of() as consumer:
+        fetcher = consumer._fetcher
+        consumer._member.assignment = {SharePartition("g", "t", 0): "id"}
+        assert not consumer.poll(0)
+        assert fetcher._wants_records()
+        rounds: list[bool] = []
+        fetcher._fetch = lambda: rounds.append(fetcher.stop(0))
+        fetcher._run()
+        assert rounds == [None]
+        fetcher._stop = False
+        assert not fetcher._wants_records()
