@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from sharequeue.groups.config_keys import GROUP_CONFIGS, SERVICE_CONFIGS, as_tex
 from sharequeue.groups.configs import (
     GroupConfigs,
     ServiceConfigs,
-    alter_group_configs,
+    alter_and_tell,
     validate_group_config,
 )
 from sharequeue.settings import Settings
@@ -121,11 +120,9 @@ def alter(
         for group in named.of(database, missing=True):
             before = after = GroupConfigs.load(database, group, published)
             if not dry_run:
-                with warnings.catch_warnings(record=True) as said:
-                    warnings.simplefilter("always")
-                    after = alter_group_configs(database, group, changes)
-                for warning in said:
-                    output.warn(str(warning.message))
+                after, warning = alter_and_tell(database, group, changes)
+                if warning is not None:
+                    output.warn(warning)
             for name, text_given in changes.items():
                 new = text_given if dry_run else as_text(after.values[name])
                 row = {"group": group, "name": name, "old": as_text(before.values[name]), "new": new}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from sharequeue.cli.output import Output, answers, flag, text
 from sharequeue.database import Database
 from sharequeue.errors import InvalidConfig, ShareError
 from sharequeue.groups.config_keys import GROUP_CONFIGS, SERVICE_CONFIGS, as_text
-from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, alter_group_configs
+from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, alter_and_tell
 from sharequeue.groups.known import group_names
 from sharequeue.settings import Settings
 
@@ -75,16 +74,15 @@ def share_group_configs(
         try:
             changes: dict[str, str | int | bool | None] = {}
             if add_config_file is not None:
-                changes |= _pairs(",".join(add_config_file.read_text().split()))
+                lines = (line.strip() for line in add_config_file.read_text().splitlines())
+                changes |= _pairs(",".join(line for line in lines if line and not line.startswith("#")))
             changes |= _pairs(add_config or "")
             changes |= dict.fromkeys(
                 each.strip() for each in (delete_config or "").split(",") if each.strip()
             )
-            with warnings.catch_warnings(record=True) as said:
-                warnings.simplefilter("always")
-                alter_group_configs(database, name, changes)
-            for each in said:
-                output.warn(str(each.message))
+            _, warning = alter_and_tell(database, name, changes)
+            if warning is not None:
+                output.warn(warning)
         except ShareError as error:
             click.echo(f"Error while executing config command\n{java_name(error)}: {error}", err=True)
             raise click.exceptions.Exit(1) from error

@@ -304,6 +304,19 @@ def alter_group_configs(
     says how to begin anew. Raises `InvalidConfig`, `InvalidGroupId`. (Kafka's
     IncrementalAlterConfigs on a GROUP resource.)
     """
+    configs, warning = alter_and_tell(database, group_id, changes, service)
+    if warning is not None:
+        warnings.warn(warning, stacklevel=2)
+    return configs
+
+
+def alter_and_tell(
+    database: Database,
+    group_id: str,
+    changes: Mapping[str, str | int | bool | None],
+    service: ServiceConfigs | None = None,
+) -> tuple[GroupConfigs, str | None]:
+    """As `alter_group_configs`; what that warns of is returned, for programs with several threads."""
     if not group_id:
         raise InvalidGroupId()
     service = service or ServiceConfigs.stored(database)
@@ -336,13 +349,11 @@ def alter_group_configs(
         for name, stored_value in checked.items():
             late |= name == _RESET and stored_value is not None and _began(connection, group_id, stored_value)
             _store(connection, group_id, name, stored_value)
-    if late:
-        warnings.warn(
-            f"group {group_id} has begun already: `{_RESET}` counts for topics that are new to it. To begin anew: "
-            f"sharequeue offsets reset --group {group_id} --all-topics --to-earliest (or --to-latest) --execute",
-            stacklevel=2,
-        )
-    return configs
+    warning = (
+        f"group {group_id} has begun already: `{_RESET}` counts for topics that are new to it. To begin anew: "
+        f"sharequeue offsets reset --group {group_id} --all-topics --to-earliest (or --to-latest) --execute"
+    )
+    return configs, warning if late else None
 
 
 def _began(connection: Connection, group_id: str, reset: str) -> bool:

@@ -9,7 +9,6 @@ partition that is refused has its error in the response and does not stop the ot
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +22,7 @@ from sharequeue.errors import (
 )
 from sharequeue.groups.acls import Rules, on_behalf_of
 from sharequeue.groups.config_keys import as_text
-from sharequeue.groups.configs import GroupConfigs, alter_group_configs
+from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.known import awaited_share_partitions
 from sharequeue.kafka.topics import Topics
@@ -175,13 +174,9 @@ class Admin:
         if not body.group_id:
             raise InvalidGroupId()
         Rules.load(self._database).require(ANONYMOUS, body.group_id, "ALTER_CONFIGS")
-        with (
-            on_behalf_of(self._database, ANONYMOUS) as connection,
-            warnings.catch_warnings(record=True) as said,
-        ):
-            warnings.simplefilter("always")
-            alter_group_configs(Joined(connection), body.group_id, body.configs)
-        return {"throttle_time_ms": 0, **_said(None), "warnings": [str(each.message) for each in said]}
+        with on_behalf_of(self._database, ANONYMOUS) as connection:
+            _, warning = alter_and_tell(Joined(connection), body.group_id, body.configs)
+        return {"throttle_time_ms": 0, **_said(None), "warnings": [] if warning is None else [warning]}
 
     @contextmanager
     def _acting(self) -> Iterator[State]:

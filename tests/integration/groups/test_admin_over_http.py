@@ -152,6 +152,11 @@ def test_configs_are_described_and_altered(ask: Ask, private_database: Database)
         sa.text("select distinct principal from sharequeue.audit_trail where act = 'alter_group_config'")
     )
     assert who["principal"] == ANONYMOUS
+    State(private_database).initialize(SharePartition("g", "t", 0), "id", 0, 1)
+    (late,) = ask("incremental-alter-configs", group_id="g", configs={"share.auto.offset.reset": "earliest"})[
+        "warnings"
+    ]
+    assert "group g has begun already" in late
     Acls(private_database).allow_everyone_if_no_acl_found(False)
     for path, body in (
         ("incremental-alter-configs", {"group_id": "g", "configs": {limit: "3"}}),
