@@ -22,7 +22,7 @@ from sharequeue.errors import (
 )
 from sharequeue.groups.acls import Rules, on_behalf_of
 from sharequeue.groups.config_keys import as_text
-from sharequeue.groups.configs import GroupConfigs
+from sharequeue.groups.configs import GroupConfigs, alter_and_tell
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.known import awaited_share_partitions
 from sharequeue.kafka.topics import Topics
