@@ -60,8 +60,9 @@ group.share.min.heartbeat.interval.ms=200
 group.share.heartbeat.interval.ms=200
 group.share.max.delivery.count.limit=25
 group.share.assignment.interval.ms=0
+log.cleaner.backoff.ms=200
 """
-"""The same of the broker's own share groups: locks lapse, and members are assigned, while a test waits."""
+"""The same of the broker's own: locks lapse, members are assigned and logs are compacted while a test waits."""
 
 
 def allow_short_locks(database: Database) -> None:

@@ -38,7 +38,7 @@ def on_the_broker(settings: Settings, name: str, live: Live) -> Scenario:
     """Run a scenario on the broker; return it as a recorded one."""
     groups = {"g": {**EARLIEST, **live.configs}}
     steps: list[Step] = []
-    with LiveBroker(settings, live.topics, groups, {}) as broker:
+    with LiveBroker(settings, live.topics, groups, {"t": live.log}) as broker:
         for do in live.steps:
             steps += did(broker, do)
     return Scenario(name, dict(live.topics), groups, tuple(steps))

@@ -77,7 +77,7 @@ GROUPS: dict[str, Live] = {
     "isolation_changes": Live(
         ("R-IL-1",),
         (
-            *(txn("begin"), produce(2, txn="x"), join(), poll(waitMs=100), ack([0, 0, 1, "release"])),
+            *(txn("begin"), produce(2, txn="x"), join(), poll(), ack([0, 0, 1, "release"])),
             *(config(share_isolation_level="read_committed"), txn("abort"), produce(2), poll(), poll()),
         ),
     ),
@@ -87,6 +87,20 @@ GROUPS: dict[str, Live] = {
             *(txn("begin"), produce(2, txn="x"), txn("abort"), join(), poll(), ack([0, 1, 1, "release"])),
             *(config(share_isolation_level="read_committed"), poll(), ack([0, 0, 0, "accept"], lines=[31])),
         ),
+    ),
+    "compaction_holes": Live(
+        ("R-AQ-3", "R-AQ-14", "R-IL-4"),
+        (
+            *(produce(3, 2, 3, keys=["a", "b", "c", "d", "e", "a", "d", "e"]), op("sleep", ms=300)),
+            *(produce(1, keys=["z"]), op("waitCompacted", left=[1, 2, 5, 6, 7, 8]), join(), poll(8), poll()),
+            *(
+                ack([0, 0, 0, "gap"], [0, 1, 2, "accept"], [0, 3, 4, "gap"]),
+                ack([0, 5, 7, "release"]),
+                poll(),
+            ),
+            ack([0, 5, 8, "accept"]),
+        ),
+        log={"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"},
     ),
     "records_deleted_below_the_window": Live(
         ("R-LS-2", "R-LS-4"),

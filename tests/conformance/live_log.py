@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Self
 
-from confluent_kafka import Message, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sharequeue.errors import ShareError, error_for
@@ -88,6 +88,7 @@ class LiveLog:
         topic, partition, transaction = do.get("topic", "t"), do.get("partition", 0), do.get("txn")
         stamp = int(time.time() * 1000) - do.get("agoMs", 0)
         written: list[list[int]] = []
+        keys = iter(do.get("keys", ()))
         for count in do["batches"]:
             offsets: list[int] = []
 
@@ -100,6 +101,7 @@ class LiveLog:
                 producer.produce(
                     self.prefix + topic,
                     f"v{number}",
+                    next(keys, None),
                     partition=partition,
                     timestamp=stamp,
                     on_delivery=delivered,
@@ -145,6 +147,20 @@ class LiveLog:
         for future in self.client.delete_records([at]).values():
             future.result(WAIT_SECONDS)
         return {"error": "NONE"}
+
+    def _wait_compacted(self, do: Step) -> dict[str, Any]:
+        wait_until(lambda: self._offsets() == do["left"], WAIT_SECONDS, self._offsets)
+        return {"offsetsLeft": do["left"]}
+
+    def _offsets(self) -> list[int]:
+        """Which offsets of partition 0 of topic ``t`` have a record."""
+        reading = client_config(self.settings, group_id=self.prefix, enable_partition_eof=True)
+        consumer, found = Consumer(reading), []
+        consumer.assign([TopicPartition(self.prefix + "t", 0, 0)])
+        while (message := consumer.poll(WAIT_SECONDS)) is not None and message.error() is None:
+            found.append(message.offset() or 0)
+        consumer.close()
+        return found
 
     def _create_partitions(self, do: Step) -> dict[str, Any]:
         self.topics.add_partitions(self.prefix + do.get("topic", "t"), do["total"])

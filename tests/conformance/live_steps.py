@@ -34,6 +34,8 @@ class Live:
     steps: tuple[Step, ...]
     configs: Mapping[str, Any] = field(default_factory=dict)
     topics: Mapping[str, int] = field(default_factory=lambda: {"t": 1})
+    log: Mapping[str, str] = field(default_factory=dict)
+    """Configs of topic ``t``."""
 
 
 def produce(*batches: int, **more: Any) -> Step:
