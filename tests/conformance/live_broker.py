@@ -15,6 +15,9 @@ from tests.conformance import wire
 from tests.conformance.live_log import Step, error_name
 from tests.conformance.live_members import LiveMembers
 
+UNLOADS = ("close", "drop", "alterOffsets", "deleteOffsets", "deleteGroup")
+"""After these a broker may have to load share-partitions anew."""
+
 
 class LiveBroker(LiveMembers):
     """One scenario on the broker, with its operators."""
@@ -24,7 +27,10 @@ class LiveBroker(LiveMembers):
         act: Callable[[Step], dict[str, Any]] = getattr(
             self, "_" + re.sub("([A-Z])", r"_\1", do["op"]).lower()
         )
-        return act(do)
+        returned = act(do)
+        if do["op"] in UNLOADS:
+            self.loaded.clear()
+        return returned
 
     def _wire_offsets(self, do: Step) -> dict[str, Any]:
         topics = [

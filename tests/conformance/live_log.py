@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Self
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from sharequeue.errors import ShareError, error_for
 from sharequeue.kafka.clients import client_config
@@ -24,6 +24,7 @@ from tests.waiting import wait_until
 
 Step = dict[str, Any]
 WAIT_SECONDS = 30.0
+HEARD_S = 0.2
 GROUP_RESOURCE = 32
 LOCK_MS = "share.record.lock.duration.ms"
 
@@ -178,9 +179,7 @@ class LiveLog:
         return {"error": "NONE"}
 
     def _group_config(self, do: Step) -> dict[str, Any]:
-        error = self._configure(do.get("group", "g"), do["configs"])
-        time.sleep(0.3)  # the controller answers before the broker has heard of it
-        return {"error": error}
+        return {"error": self._configure(do.get("group", "g"), do["configs"])}
 
     def _configure(self, group: str, configs: Mapping[str, Any]) -> str:
         texts = {n: str(v).lower() if isinstance(v, bool) else str(v) for n, v in configs.items()}
@@ -189,4 +188,14 @@ class LiveLog:
         changes = [{"name": name, "operation": 0, "value": value} for name, value in texts.items()]
         resource = {"type": GROUP_RESOURCE, "name": self.prefix + group, "configs": changes}
         told = self.admin.ask(wire.ALTER_CONFIGS, resources=[resource], validate_only=False)
-        return error_name(told["resources"][0])
+        error = error_name(told["resources"][0])
+        if error == "NONE":
+            # The controller answers before the broker has heard of it, and that before its groups have.
+            wait_until(lambda: texts.items() <= self._configs(group).items(), WAIT_SECONDS)
+            time.sleep(HEARD_S)
+        return error
+
+    def _configs(self, group: str) -> dict[str, str | None]:
+        resource = ConfigResource(ResourceType.GROUP, self.prefix + group)
+        entries = self.client.describe_configs([resource], request_timeout=WAIT_SECONDS)[resource].result()
+        return {name: entry.value for name, entry in entries.items()}

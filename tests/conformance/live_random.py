@@ -13,7 +13,7 @@ import random
 from typing import Any
 
 from sharequeue.settings import Settings
-from tests.conformance.live import did
+from tests.conformance.live import did, until_fetched
 from tests.conformance.live_broker import LiveBroker
 from tests.conformance.live_steps import (
     EXPIRE,
@@ -199,7 +199,10 @@ class Drawing:
 
 def random_scenario(settings: Settings, seed: int, steps: int) -> Scenario:
     """So many steps, drawn from a seed, on the broker; return them as a recorded scenario."""
-    drawing = Drawing(seed)
+    return until_fetched(lambda: _drawn(settings, Drawing(seed), f"seed {seed}", steps))
+
+
+def _drawn(settings: Settings, drawing: Drawing, name: str, steps: int) -> Scenario:
     topics, groups = {"t": drawing.partitions}, {"g": drawing.configs}
     done: list[Done] = []
     with LiveBroker(settings, topics, groups, {}) as broker:
@@ -210,4 +213,4 @@ def random_scenario(settings: Settings, seed: int, steps: int) -> Scenario:
                 new = did(broker, do)
                 drawing.saw(new[0])
                 done += new
-    return Scenario(f"seed {seed}", topics, groups, tuple(done))
+    return Scenario(name, topics, groups, tuple(done))

@@ -34,7 +34,7 @@ RECORDS: dict[str, Live] = {
         ("R-AQ-11",),
         (produce(2, 2, 2, 5, 1), join(), poll(12, batchSize=4), ack([0, 0, 11, "accept"]), poll()),
     ),
-    "nothing_asked_for": Live(("R-AQ-1",), (*START, poll(0), poll())),
+    "nothing_asked_for": Live(("R-AQ-1",), (*START, poll(0, waitMs=100), poll())),
     "partial_acknowledgement_splits_a_batch": Live(
         ("R-AK-10", "R-AK-12", "R-SO-5"),
         (
