@@ -328,15 +328,7 @@ def alter_and_tell(
         )
     late = False
     with database.transaction() as connection:
-        connection.execute(
-            text("insert into sharequeue.share_groups (group_id) values (:group_id) on conflict do nothing"),
-            {"group_id": group_id},
-        )
-        # One change at a time: two that are each allowed may not be together.
-        connection.execute(
-            text("select 1 from sharequeue.share_groups where group_id = :group_id for no key update"),
-            {"group_id": group_id},
-        )
+        _make_and_lock(connection, group_id)
         together: dict[str, str | None] = {**stored_configs(connection, group_id), **checked}
         merged = {name: value for name, value in together.items() if value is not None}
         configs = GroupConfigs.of(group_id, merged, service)
@@ -374,6 +366,21 @@ def stored_configs(connection: Connection, group_id: str) -> dict[str, str]:
         {"group_id": group_id},
     )
     return {str(row.name): str(row.value) for row in rows}
+
+
+def _make_and_lock(connection: Connection, group_id: str) -> None:
+    """One change at a time: two that are each allowed may not be together."""
+    while True:
+        connection.execute(
+            text("insert into sharequeue.share_groups (group_id) values (:group_id) on conflict do nothing"),
+            {"group_id": group_id},
+        )
+        there = connection.execute(
+            text("select from sharequeue.share_groups where group_id = :group_id for no key update"),
+            {"group_id": group_id},
+        ).one_or_none()
+        if there is not None:  # it may have been deleted in between
+            return
 
 
 def _store(connection: Connection, group_id: str, name: str, value: str | None) -> None:

@@ -108,13 +108,17 @@ begin
     perform sharequeue_internal.authorise_cluster();
     perform sharequeue_internal.check_heartbeat(p_member_id, p_member_epoch, p_rack_id, p_subscribed_topic_names, p_client_id,
         p_client_host, p_max_size, p_assign);
-    if p_member_epoch = 0 then
-        insert into sharequeue.share_groups (group_id) values (p_group_id) on conflict do nothing;
-    end if;
-    if not sharequeue_internal.lock_group(p_group_id) then
-        raise exception 'There is no share group %. Join with member epoch 0 to make it.', p_group_id
-            using errcode = 'SQ069';
-    end if;
+    loop
+        if p_member_epoch = 0 then
+            insert into sharequeue.share_groups (group_id) values (p_group_id) on conflict do nothing;
+        end if;
+        exit when sharequeue_internal.lock_group(p_group_id);
+        -- One that is deleted in between is made once more.
+        if p_member_epoch <> 0 then
+            raise exception 'There is no share group %. Join with member epoch 0 to make it.', p_group_id
+                using errcode = 'SQ069';
+        end if;
+    end loop;
     v_at := sharequeue.clock();
 
     -- Rows 9 to 12.

@@ -78,10 +78,12 @@ language plpgsql volatile as $$
 declare
     v_epoch integer;
 begin
-    insert into sharequeue.share_groups (group_id, group_epoch) values (p_group_id, 0)
-    on conflict on constraint share_groups_pkey do nothing;
-    -- Somebody else may have made it meanwhile, and joined it.
-    perform sharequeue_internal.lock_empty_group(p_group_id);
+    loop
+        insert into sharequeue.share_groups (group_id, group_epoch) values (p_group_id, 0)
+        on conflict on constraint share_groups_pkey do nothing;
+        -- Somebody else may have made it meanwhile and joined it, or deleted it.
+        exit when sharequeue_internal.lock_empty_group(p_group_id);
+    end loop;
     update sharequeue.share_groups set group_epoch = group_epoch + 1, assignment_epoch = group_epoch + 1
     where group_id = p_group_id returning group_epoch into v_epoch;
     return v_epoch;

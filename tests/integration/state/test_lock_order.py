@@ -11,6 +11,7 @@ from sharequeue.database import Database
 from sharequeue.groups.acls import Acl, Acls
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, ensure_group, expire_members_of, heartbeat
+from sharequeue.groups.known import group_names
 from sharequeue.service.watched_topics import start_grown
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
@@ -86,6 +87,24 @@ def test_a_group_made_again_while_its_grown_topics_are_forgotten(private_databas
         finally:
             holder.rollback()
     service.close()
+
+
+def test_a_group_deleted_while_it_is_configured_is_made_again(private_database: Database) -> None:
+    """Its configs without its row would be locked before it, by whoever changes them next."""
+    ensure_group(private_database, "g")
+    operator = Database(private_database.engine.url.render_as_string(hide_password=False))
+    deleted: list[bool] = []
+
+    def delete(_: object, __: object, statement: str, *___: object) -> None:
+        if statement.startswith("select from sharequeue.share_groups") and not deleted:
+            deleted.append(True)
+            State(private_database).administration.delete_group("g")
+
+    sa.event.listen(operator.engine, "before_cursor_execute", delete)
+    alter_group_configs(operator, "g", {"share.delivery.count.limit": 3})
+    operator.close()
+    assert deleted
+    assert group_names(private_database) == ["g"]
 
 
 def test_who_skips_locked_rows_keeps_the_order_of_locks(private_database: Database) -> None:
