@@ -1,4 +1,4 @@
-"""The tutorial from an empty folder, word for word: on its own, because it waits for Dagster's sensor twice."""
+"""The tutorial from an empty folder, word for word. In the deep run: it waits for two runs of Dagster's sensor."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.fix_stack import jars_folder
 from tests.waiting import wait_until
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.timeout(500)
 def test_own_queue(private_database: Database, tmp_path: Path) -> None:

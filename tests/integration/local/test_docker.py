@@ -344,6 +344,7 @@ def test_the_workers_are_with_the_master(containers: Containers) -> None:
     wait_until(registered, 30, "not every worker has registered")
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_the_cluster_works_for_our_drivers(containers: Containers, make_topic: MakeTopic) -> None:
     """A run's session reads Kafka, runs our Python on the workers, and finds what they wrote in the shared folder.

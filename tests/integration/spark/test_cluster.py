@@ -54,6 +54,7 @@ def ledger(state: State, group: str) -> pa.Table:
     return output
 
 
+@DEEP
 def test_a_task_that_fails_half_way_is_done_again(
     group: str, filled: str, cluster: Cluster, state: State
 ) -> None:
