@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 
 import click
-from sqlalchemy.exc import OperationalError
+from pydantic import ValidationError
+from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.cli import (
     acls,
@@ -34,7 +35,7 @@ from sharequeue.cli import (
     stack,
     state,
 )
-from sharequeue.cli.failures import DATABASE_NOT_AVAILABLE, Refused, code_of, print_failure
+from sharequeue.cli.failures import Refused, code_of, database_failure, print_failure, setting_failure
 from sharequeue.database.migrations import SchemaBusy
 from sharequeue.database.schema_files import SchemaOutdated
 from sharequeue.errors import ShareError
@@ -93,12 +94,17 @@ def main() -> None:
         _fail("", error.format_message(), 1)
     except (ShareError, StackError, SettingMissing, SchemaOutdated, SchemaBusy, ExtraMissing) as error:
         _fail(code_of(error), str(error), 1)
-    except OperationalError as error:
-        reason = str(error.orig).strip().splitlines()[0]
-        _fail(DATABASE_NOT_AVAILABLE, f"The database does not answer ({reason}).", 1)
+    except SQLAlchemyError as error:
+        refused = database_failure(error)
+        _fail(refused.code, refused.format_message(), 1)
+    except ValidationError as error:
+        refused = setting_failure(error)
+        _fail(refused.code, refused.format_message(), 1)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        _fail(code_of(error), str(error), 1)
 
 
 def _fail(code: str, message: str, status: int) -> None:

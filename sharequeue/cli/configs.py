@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
-from sharequeue.cli.failures import Refused
-from sharequeue.cli.options import GroupsNamed, groups_option, settings_options
+from sharequeue.cli.failures import Refused, raise_first, status_of
+from sharequeue.cli.options import (
+    GroupsNamed,
+    create_group_option,
+    groups_option,
+    require_group_or_flag,
+    settings_options,
+)
 from sharequeue.cli.output import Output, answers, flag, text
 from sharequeue.cli.over_http import OVER_HTTP, Service, service_of
 from sharequeue.database import Database
+from sharequeue.errors import ShareError
 from sharequeue.groups.config_keys import GROUP_CONFIGS, SERVICE_CONFIGS, as_text, unknown_config
 from sharequeue.groups.configs import (
     GroupConfigs,
@@ -19,6 +26,7 @@ from sharequeue.groups.configs import (
     alter_and_tell,
     validate_group_config,
 )
+from sharequeue.groups.known import group_names, require_group
 from sharequeue.settings import Settings
 
 
@@ -53,7 +61,7 @@ def describe(
         if service:
             raise Refused(OVER_HTTP, "NO_DATABASE")
         with asked:
-            rows = _over_http(asked, named.among(asked.names, missing=True))
+            rows = _over_http(asked, named.among(asked.names))
         output.rows(row for row in rows if (row["name"] in names if names else everything or row["own"]))
         return
     with Database.open(settings) as database:
@@ -63,8 +71,7 @@ def describe(
                 value = published.values[name]
                 row = {"name": name, "value": as_text(value), "own": value != key.default, "meaning": key.doc}
                 rows.append({**row, "default": None if key.default is None else as_text(key.default)})
-        for group in [] if service else named.of(database, missing=True):
-            found = GroupConfigs.load(database, group, published)
+        for group, found in [] if service else _loaded(database, named, published, require_group):
             for name, value in found.values.items():
                 key = GROUP_CONFIGS[name]
                 default = published.values[key.service_name] if key.service_name else key.default
@@ -81,6 +88,7 @@ def describe(
 @groups_option()
 @click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="Set a config; may be repeated.")
 @click.option("--unset", multiple=True, metavar="NAME", help="Take the default again; may be repeated.")
+@create_group_option
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 def alter(
     settings: Settings,
@@ -88,9 +96,10 @@ def alter(
     named: GroupsNamed,
     given: Sequence[str],
     unset: Sequence[str],
+    create_group: bool,
     dry_run: bool,
 ) -> None:
-    """Set configs of groups, at once: all that is named or, on a mistake, nothing.
+    """Set configs of groups, at once: of each group all that is named or, on a mistake, nothing.
 
     The service's configs are environment variables where it runs.
     """
@@ -104,30 +113,57 @@ def alter(
     if not changes:
         raise click.UsageError("Name what is to change: --set NAME=VALUE, or --unset NAME.")
     rows: list[dict[str, Any]] = []
+    errors: list[ShareError] = []
     if (service := service_of(settings)) is not None:
         with service:
-            for group in named.among(service.names, missing=True):
-                rows += _altered_over_http(service, output, group, changes, dry_run=dry_run)
+            for group in named.among(service.names, missing=create_group):
+                try:
+                    rows += _altered_over_http(service, output, group, changes, dry_run=dry_run)
+                except ShareError as error:
+                    errors.append(error)
+                    rows += [{"group": group, "name": name, "status": status_of(error)} for name in changes]
         output.rows(rows)
+        raise_first(errors)
         return
     with Database.open(settings) as database:
         published = ServiceConfigs.stored(database)
+        refuse = None if create_group else require_group_or_flag
         for name, text_given in changes.items():
             if name not in GROUP_CONFIGS:
                 raise unknown_config(name, GROUP_CONFIGS)
             if text_given is not None:
                 validate_group_config(name, str(text_given), published)
-        for group in named.of(database, missing=True):
-            before = after = GroupConfigs.load(database, group, published)
-            if not dry_run:
-                after, warning = alter_and_tell(database, group, changes)
+        for group, before in _loaded(database, named, published, refuse):
+            after, status = before, "dry run" if dry_run else "done"
+            try:
+                after, warning = alter_and_tell(database, group, changes, dry_run=dry_run)
                 if warning is not None:
                     output.warn(warning)
-            for name, text_given in changes.items():
-                new = text_given if dry_run else as_text(after.values[name])
-                row = {"group": group, "name": name, "old": as_text(before.values[name]), "new": new}
-                rows.append({**row, "status": "dry run" if dry_run else "done"})
+            except ShareError as error:
+                errors.append(error)
+                status = status_of(error)
+            for name in changes:
+                row = {"group": group, "name": name, "old": as_text(before.values[name])}
+                rows.append({**row, "new": as_text(after.values[name]), "status": status})
     output.rows(rows)
+    raise_first(errors)
+
+
+def _loaded(
+    database: Database,
+    named: GroupsNamed,
+    published: ServiceConfigs,
+    refuse: Callable[[Database, str], None] | None,
+) -> list[tuple[str, GroupConfigs]]:
+    """The configs of the groups named. An unknown one is refused, unless it was deleted: its configs stayed."""
+    known = set(group_names(database))
+    found = []
+    for group in named.of(database, missing=True):
+        configs = GroupConfigs.load(database, group, published)
+        if refuse is not None and group not in known and not configs.own:
+            refuse(database, group)
+        found.append((group, configs))
+    return found
 
 
 def _over_http(service: Service, groups: Sequence[str]) -> list[dict[str, Any]]:

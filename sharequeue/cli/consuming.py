@@ -19,9 +19,11 @@ from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import settings_options
 from sharequeue.cli.output import Output, answers, moment, nested, number, text
 from sharequeue.database import Database
+from sharequeue.errors import UnknownTopicOrPartition
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.groups.known import require_group
+from sharequeue.groups.known import awaited_share_partitions, require_group
 from sharequeue.kafka.clients import client_config
+from sharequeue.names import nearest
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.state import State
@@ -106,9 +108,9 @@ def consume(
     """
     if sum((release, reject, browse)) > 1:
         raise click.UsageError("--release, --reject, --browse: take one of them")
-    if output.format == "json" and not browse and max_messages is None and timeout_ms is None:
+    if output.format == "json" and not browse:
         raise click.UsageError(
-            "-o json prints one list at the end: take -o jsonl, --max-messages or --timeout-ms"
+            "-o json prints one list at the end, when the records are acknowledged already: take -o jsonl"
         )
     kind = (
         AcknowledgeType.RELEASE if release else AcknowledgeType.REJECT if reject else AcknowledgeType.ACCEPT
@@ -133,7 +135,8 @@ def consume(
         if output.format == "json":
             output.rows(listed)
     except KafkaException as error:
-        raise Refused(error.args[0].str() if error.args else str(error), "KafkaException") from error
+        kafkas = error.args[0]
+        raise Refused(kafkas.str(), kafkas.name()) from error
     finally:
         found.close()
         click.echo(f"Processed a total of {printed} messages", err=True)
@@ -190,12 +193,15 @@ def _browsed(settings: Settings, group: str, topics: Sequence[str]) -> Generator
     """Yield the records of a group that are not done, up to the end of the log, and what each is at."""
     with Database.open(settings) as database:
         require_group(database, group)
-        states = {(window.topic, window.partition): window.states for window in read_windows(database, group)}
-        starts = {
-            (each.topic, each.partition): each.spso
-            for each in State(database).figures.describe(group)
-            if each.topic in topics
-        }
+        found = {(each.topic, each.partition): each.spso for each in State(database).figures.describe(group)}
+        known = {topic for topic, _ in (*found, *awaited_share_partitions(database, group))}
+        for topic in topics:
+            if topic not in known:
+                hint = nearest(topic, known, f"topics of group {group}")
+                raise UnknownTopicOrPartition(f"Group {group} does not read topic {topic}. {hint}")
+        starts = {at: start for at, start in found.items() if at[0] in topics}
+        windows = read_windows(database, group, dict.fromkeys(topics), most=None)
+        states = {(window.topic, window.partition): window.states for window in windows}
         isolation = GroupConfigs.load(database, group).isolation_level
     consumer = Consumer(
         client_config(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -135,7 +136,7 @@ def list_letters(settings: Settings, output: Output, limit: int, selection: Sele
     logs = _logs(settings, topic, selection.offsets)
     seen = LettersSeen()
     found = seen.of(read_dead_letters(settings, topic, logs=logs))
-    letters = (each for each in found if selection.takes(each))
+    letters = (each for each in found if not each.foreign and selection.takes(each))
     rows = [
         {
             "partition": letter.partition,
@@ -149,14 +150,9 @@ def list_letters(settings: Settings, output: Output, limit: int, selection: Sele
             "error": letter.error,
         }
         for letter in islice(letters, limit or None)
-        if not letter.foreign
     ]
     if not rows:
-        with Database.open(settings) as database, Topics(settings) as broker:
-            try:
-                seen.check(selection, topic, lambda: group_names(database), broker)
-            except RedriveRefused as error:
-                raise Refused(error) from error
+        _check_selection(settings, seen, selection, topic)
     if seen.others:
         output.warn(
             f"{seen.others:,} records of {topic} are no dead letters (they lack the headers), and are left out"
@@ -203,17 +199,24 @@ def export_letters(
     if str(path) == "-" and not output.text:
         raise click.UsageError("--file - prints the letters themselves: leave out -o, or name a file")
     logs = _logs(settings, topic, selection.offsets)
-    letters = (
-        each
-        for each in read_dead_letters(settings, topic, logs=logs)
-        if not each.foreign and selection.takes(each)
-    )
-    if str(path) == "-":
-        write_letters(letters, sys.stdout, as_base64=as_base64)
-        return
-    with opened(path) as to:
+    seen = LettersSeen()
+    found = seen.of(read_dead_letters(settings, topic, logs=logs))
+    letters = (each for each in found if not each.foreign and selection.takes(each))
+    with nullcontext(sys.stdout) if str(path) == "-" else opened(path) as to:
         written = write_letters(letters, to, as_base64=as_base64)
-    output.one_row({"letters": written, "file": path}, f"{written} letters in {path}")
+        if not written:
+            _check_selection(settings, seen, selection, topic)
+    if str(path) != "-":
+        output.one_row({"letters": written, "file": path}, f"{written} letters in {path}")
+
+
+def _check_selection(settings: Settings, seen: LettersSeen, selection: Selection, topic: str) -> None:
+    """Refuse a selection that has found nothing because it names what there is not."""
+    with Database.open(settings) as database, Topics(settings) as broker:
+        try:
+            seen.check(selection, topic, lambda: group_names(database), broker)
+        except RedriveRefused as error:
+            raise Refused(error) from error
 
 
 def _logs(settings: Settings, topic: str, offsets: Mapping[int, OffsetSet]) -> dict[int, LogOffsets]:

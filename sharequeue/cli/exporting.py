@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -48,13 +49,23 @@ def letter_object(letter: DeadLetter, *, as_base64: bool) -> dict[str, Any]:
     }
 
 
-def opened(path: Path) -> TextIO:
-    """Open the file to write. Raises BadParameter where there is one already: nothing is overwritten."""
+@contextmanager
+def opened(path: Path) -> Iterator[TextIO]:
+    """Open the file to write, and remove it when the block fails: half a file looks like a whole one.
+
+    Raises BadParameter where there is a file already: nothing is overwritten.
+    """
     try:
-        return path.open("x", encoding="utf-8")
+        to = path.open("x", encoding="utf-8")
     except FileExistsError:
         raise click.BadParameter(
             f"{path} is there already, and is not overwritten", param_hint="--file"
         ) from None
     except OSError as error:
         raise click.BadParameter(f"{path}: {error.strerror}", param_hint="--file") from error
+    try:
+        with to:
+            yield to
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise

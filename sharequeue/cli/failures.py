@@ -5,21 +5,48 @@ A code is Kafka's name where the error is Kafka's (`NON_EMPTY_GROUP`), else the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import click
+from pydantic import ValidationError
+from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 
-from sharequeue.errors import ShareError
+from sharequeue.errors import RequestTimedOut, ShareError
 
-__all__ = ["DATABASE_NOT_AVAILABLE", "Refused", "code_of", "print_failure"]
+__all__ = [
+    "Refused",
+    "code_of",
+    "database_failure",
+    "print_failure",
+    "raise_first",
+    "setting_failure",
+    "status_of",
+]
 
+_TIMEOUTS = ("57014", "55P03")
+"""SQLSTATEs of a statement, and of a wait for a lock, that took too long."""
 DATABASE_NOT_AVAILABLE = "DATABASE_NOT_AVAILABLE"
+
+DATABASE_REFUSED = "DATABASE_REFUSED"
+SETTING_INVALID = "SETTING_INVALID"
 
 _MAKE_SURE: Mapping[str, tuple[str, ...]] = {
     DATABASE_NOT_AVAILABLE: (
         "Postgres runs: `sharequeue doctor` checks it",
         "its address is right: --database-url, SHAREQUEUE_DATABASE_URL, or stack.json in the data folder",
         "this machine may reach it, and the login and its password are right",
+    ),
+    DATABASE_REFUSED: (
+        "the login has the role for this: `sharequeue migrate --roles` makes the roles and grants to them",
+        "the database is the right one: `sharequeue doctor` shows its address, and checks its schema",
+    ),
+    SETTING_INVALID: (
+        "the address is as postgresql://user:password@host:5432/name: --database-url, SHAREQUEUE_DATABASE_URL",
+        "the other variables SHAREQUEUE_… have values of their kind",
+    ),
+    RequestTimedOut.name: (
+        "nobody holds a lock for long in Postgres: see `pg_stat_activity`",
+        "SHAREQUEUE_DATABASE_STATEMENT_TIMEOUT_MS and SHAREQUEUE_DATABASE_LOCK_TIMEOUT_MS are long enough",
     ),
     "BROKER_NOT_AVAILABLE": (
         "Kafka runs: `sharequeue doctor` checks it",
@@ -60,6 +87,39 @@ class Refused(click.ClickException):
 def code_of(error: BaseException) -> str:
     """Return the code of an error."""
     return error.name if isinstance(error, ShareError) else type(error).__name__
+
+
+def database_failure(error: SQLAlchemyError) -> Refused:
+    """Return what an error of the database means to an operator."""
+    original = getattr(error, "orig", None)
+    reason = next(iter(str(original or error).strip().splitlines()), type(error).__name__)
+    if getattr(original, "pgcode", None) in _TIMEOUTS:
+        return Refused(f"Postgres was not done in the time allowed ({reason}).", RequestTimedOut.name)
+    if original is None or isinstance(error, OperationalError):
+        return Refused(f"The database does not answer ({reason}).", DATABASE_NOT_AVAILABLE)
+    return Refused(f"Postgres refused this ({reason}).", DATABASE_REFUSED)
+
+
+def setting_failure(error: ValueError | ArgumentError) -> Refused:
+    """Return what a setting that cannot be read means to an operator; values are left out, there may be passwords."""
+    if isinstance(error, ValidationError):
+        found = "; ".join(
+            f"SHAREQUEUE_{'_'.join(map(str, each['loc'])).upper()}: {each['msg']}"
+            for each in error.errors(include_input=False)
+        )
+        return Refused(f"A setting cannot be read ({found}).", SETTING_INVALID)
+    return Refused(f"The address of the database cannot be read ({error}).", SETTING_INVALID)
+
+
+def status_of(error: ShareError) -> str:
+    """Return the STATUS of a row whose part was refused."""
+    return f"Error: {error.name}: {error}"
+
+
+def raise_first(errors: Sequence[ShareError]) -> None:
+    """Raise the first of the errors, if any, once the rows of all parts are printed."""
+    if errors:
+        raise errors[0]
 
 
 def print_failure(code: str, message: str) -> None:

@@ -13,6 +13,7 @@ import click
 import sqlalchemy as sa
 
 from sharequeue.cli.describing import describe
+from sharequeue.cli.failures import raise_first, status_of
 from sharequeue.cli.options import (
     GroupsNamed,
     execute_option,
@@ -80,7 +81,10 @@ def pause(settings: Settings, output: Output, named: GroupsNamed, topics: Sequen
 @groups_option()
 @_topic_option
 def resume(settings: Settings, output: Output, named: GroupsNamed, topics: Sequence[str]) -> None:
-    """Lease again, after a pause or when the circuit breaker has stopped it."""
+    """Lease again, after a pause or when the circuit breaker has stopped it.
+
+    Without --topic, share-partitions that were paused with --topic are resumed, too.
+    """
     _pause(settings, output, named, topics, None)
 
 
@@ -92,15 +96,30 @@ def _pause(
         for topic, partitions in parse_topics(topics).items()
         for partition in ((None,) if partitions is None else partitions)
     ]
-    rows = []
+    rows: list[dict[str, object]] = []
+    errors: list[ShareError] = []
     with Database.open(settings) as database:
-        administration = State(database).administration
+        state = State(database)
+
+        def act(group: str, topic: str | None, partition: int | None) -> None:
+            status = "resumed" if reason is None else "paused"
+            try:
+                state.administration.pause(group, reason, topic, partition)
+            except ShareError as error:
+                errors.append(error)
+                status = status_of(error)
+            rows.append({"group": group, "topic": topic, "partition": partition, "status": status})
+
         for group in named.of(database):
             for topic, partition in chosen or [(None, None)]:
-                administration.pause(group, reason, topic, partition)
-                status = "resumed" if reason is None else "paused"
-                rows.append({"group": group, "topic": topic, "partition": partition, "status": status})
+                act(group, topic, partition)
+            if reason is None and not chosen and rows[-1]["status"] == "resumed":
+                # What is paused still is paused for itself.
+                for each in state.figures.describe(group):
+                    if each.paused_reason is not None:
+                        act(group, each.topic, each.partition)
     output.rows(rows)
+    raise_first(errors)
 
 
 @groups.command()
@@ -109,7 +128,7 @@ def _pause(
 @groups_option()
 @execute_option
 def delete(settings: Settings, output: Output, named: GroupsNamed, execute: bool) -> None:
-    """Delete groups with all they have; refused while one has members."""
+    """Delete groups with all they have but their configs and ACLs; refused while one has members."""
     if (service := service_of(settings)) is not None:
         with service:
             rows = _delete(service.groups(), named, service.delete_group if execute else None)

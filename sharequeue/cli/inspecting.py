@@ -29,6 +29,13 @@ _LOOKS = {
 """The letter and the colour of a state in a strip."""
 _RUN = "dagster-run-"
 """What the client id of a member begins with that is a run of Dagster's."""
+_ACTS = (
+    *("add_acl", "allow_everyone_if_no_acl_found", "alter_group_config", "alter_offsets", "delete_group"),
+    *("delete_offsets", "extend_locks", "force_dead_letter", "force_release", "pause", "purge_dead_letters"),
+    *("raise_state_epochs", "rebind_cluster", "remove_acl", "remove_deleted_topic", "resume"),
+    "set_service_configs",
+)
+"""What is written to the audit log; `audit` takes no other name."""
 _CLIENTS = sa.text("select member_id, client_id from sharequeue.group_members where group_id = :group_id")
 _AUDIT = sa.text(
     "select happened_at, principal, role_name, act, group_id, before, after from sharequeue.audit_trail"
@@ -65,14 +72,10 @@ def show(settings: Settings, output: Output, named: GroupsNamed, topics: Sequenc
     rows: list[dict[str, Any]] = []
     with Database.open(settings) as database:
         for group in named.of(database):
-            for window in read_windows(database, group):
-                if not wanted or (
-                    window.topic in wanted
-                    and window.partition in (wanted[window.topic] or (window.partition,))
-                ):
-                    output.note(f"{group} {window.topic}-{window.partition}, {said(window)}")
-                    output.note(strip(window))
-                    rows += _rows(group, window)
+            for window in read_windows(database, group, wanted):
+                output.note(f"{group} {window.topic}-{window.partition}, {said(window)}")
+                output.note(strip(window))
+                rows += _rows(group, window)
             rows += _leases(database, group, wanted)
         if rows:
             output.note(
@@ -149,7 +152,9 @@ def listed(offsets: OffsetSet) -> str:
     nested("AFTER", cut=True),
 )
 @groups_option(default_all=True)
-@click.option("--act", "acts", multiple=True, help="Only this act, such as alter_offsets; may be repeated.")
+@click.option(
+    "--act", "acts", multiple=True, type=click.Choice(_ACTS), help="Only this act; may be repeated."
+)
 @click.option("--since", type=click.DateTime(), help="Only from then on, UTC.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
 def audit(

@@ -34,7 +34,9 @@ def journal() -> None:
 @group_option
 @click.option("--topic", required=True, help="The share-partition, as topic:0.")
 @click.option("--after", type=int, default=0, help="Only what came after this change.")
-@click.option("--limit", type=int, default=100, show_default=True, help="At most so many changes.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many changes."
+)
 def changes(settings: Settings, output: Output, group: str, topic: str, after: int, limit: int) -> None:
     """Show what happened to a share-partition, oldest first."""
     at = SharePartition(group, *parse_share_partition(topic))

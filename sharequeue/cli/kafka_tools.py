@@ -65,6 +65,13 @@ class KafkaCommand(click.Command):
         except click.UsageError as error:
             usage(ctx, error.format_message())
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what it finds wrong with its arguments later is said alike."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            usage(ctx, error.format_message())
+
 
 def usage(context: click.Context, message: str) -> NoReturn:
     """Print what is wrong with the command line, and end with exit code 1."""

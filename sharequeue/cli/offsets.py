@@ -16,13 +16,22 @@ from typing import Any
 import click
 
 from sharequeue.cli.describing import describe_offsets
-from sharequeue.cli.options import execute_option, group_option, parse_topics, settings_options
+from sharequeue.cli.failures import status_of
+from sharequeue.cli.options import (
+    create_group_option,
+    duration,
+    execute_option,
+    group_option,
+    parse_topics,
+    require_group_or_flag,
+    settings_options,
+)
 from sharequeue.cli.output import Output, answers, number, text
 from sharequeue.cli.over_http import service_of
 from sharequeue.database import Database
-from sharequeue.errors import GroupIdNotFound, UnknownTopicOrPartition
-from sharequeue.groups.config_keys import reset_duration
-from sharequeue.groups.known import require_among, require_group
+from sharequeue.errors import NonEmptyGroup, ShareError, UnknownTopicOrPartition
+from sharequeue.groups.descriptions import list_groups
+from sharequeue.groups.known import require_among
 from sharequeue.kafka.offset_resets import OffsetResets, Start, of_file
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
@@ -45,7 +54,7 @@ def offsets() -> None:
     text("STATUS", cut=True),
 )
 @group_option
-@click.option("--create-group", is_flag=True, help="Make the group if there is none of this name.")
+@create_group_option
 @click.option("--topic", "topics", multiple=True, help="A topic, or topic:0,1 for some of its partitions.")
 @click.option("--all-topics", is_flag=True, help="Every topic that the group has offsets of.")
 @click.option("--to-earliest", is_flag=True, help="The start of the log.")
@@ -53,7 +62,9 @@ def offsets() -> None:
 @click.option("--to-current", is_flag=True, help="Where the group stands; the end of the log if nowhere yet.")
 @click.option("--to-offset", type=int, help="This offset, moved into the log.")
 @click.option("--to-datetime", help="The first record at or after YYYY-MM-DDTHH:mm:SS.sss, UTC if unsaid.")
-@click.option("--by-duration", help="The same, so long ago: an ISO-8601 duration, as PT1H.")
+@click.option(
+    "--by-duration", callback=duration, help="The same, so long ago: an ISO-8601 duration, as PT1H."
+)
 @click.option("--from-file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--from-consumer-group", help="The committed offsets of this consumer group of the broker.")
 @click.option("--export", is_flag=True, help="Print topic,partition,offset lines for --from-file.")
@@ -82,12 +93,16 @@ def reset(
     if len(chosen) != 1:
         raise click.UsageError("give exactly one --to-…, --by-… or --from-… option")
     (way,) = chosen
-    if sum((bool(topics), all_topics)) != 1 and way not in ("from_file", "from_consumer_group"):
+    if topics and all_topics:
+        raise click.UsageError("name topics with --topic, or take --all-topics, not both")
+    if way == "from_file" and (topics or all_topics):
+        raise click.UsageError("--from-file says which topics: leave out --topic and --all-topics")
+    if not (topics or all_topics) and way not in ("from_file", "from_consumer_group"):
         raise click.UsageError("name topics with --topic, or take --all-topics")
     with Database.open(settings) as database, Topics(settings) as broker:
         State(database).administration.check_cluster(broker.cluster_id())
         if not create_group:
-            _require_group_or_flag(database, group)
+            require_group_or_flag(database, group)
         state = State(database)
         stored = {(each.topic, each.partition): each.spso for each in state.figures.describe(group)}
         wanted = parse_topics(topics)
@@ -119,13 +134,6 @@ def reset(
         raise click.exceptions.Exit(1)
 
 
-def _require_group_or_flag(database: Database, group: str) -> None:
-    try:
-        require_group(database, group)
-    except GroupIdNotFound as error:
-        raise GroupIdNotFound(f"{error} --create-group makes a group of this name.") from None
-
-
 def _start(resets: OffsetResets, way: str, value: Any, stored: dict[tuple[str, int], int]) -> Start:
     match way:
         case "to_earliest":
@@ -139,9 +147,7 @@ def _start(resets: OffsetResets, way: str, value: Any, stored: dict[tuple[str, i
         case "to_datetime":
             return resets.to_datetime(_moment(value))
         case "by_duration":
-            back = reset_duration(f"by_duration:{value}")
-            assert back is not None  # noqa: S101  (only latest and earliest have none)
-            return resets.to_datetime(datetime.now(UTC) - back)
+            return resets.to_datetime(datetime.now(UTC) - value)
         case "from_file":
             return of_file(resets.topics, value)
     return resets.from_consumer_group(value)
@@ -168,23 +174,30 @@ def delete(settings: Settings, output: Output, group: str, topics: Sequence[str]
         service = service_of(settings)
         if service is not None:
             opened.enter_context(service)
-            require_among(service.names(), group)
+            members = {each["group"]: each["members"] for each in service.groups()}
+            require_among(list(members), group)
             known = {row["topic"] for row in service.figures(group)}
         else:
             database = opened.enter_context(Database.open(settings))
-            require_group(database, group)
+            members = {each.group_id: each.members for each in list_groups(database)}
+            require_among(list(members), group)
             state = State(database)
             known = {each.topic for each in state.figures.describe(group)}
-        for topic in topics:
-            found = topic in known
-            if found and execute and service is not None:
-                service.delete_offsets(group, topic)
-            elif execute and service is None:
-                found = state.administration.delete_offsets(group, topic) > 0
-            absent = f"Error: {UnknownTopicOrPartition.name}: There is no offset information to delete."
-            rows.append(
-                {"topic": topic, "status": ("Successful" if execute else "dry run") if found else absent}
-            )
+        for topic in dict.fromkeys(topics):
+            status = "Successful" if execute else "dry run"
+            try:
+                if members[group] and not execute:
+                    raise NonEmptyGroup(f"Group {group} has {members[group]} members.")
+                found = topic in known
+                if found and execute and service is not None:
+                    service.delete_offsets(group, topic)
+                elif execute and service is None:
+                    found = state.administration.delete_offsets(group, topic) > 0
+                if not found:
+                    raise UnknownTopicOrPartition("There is no offset information to delete.")
+            except ShareError as error:
+                status = status_of(error)
+            rows.append({"topic": topic, "status": status})
     output.rows(rows)
     if any(str(row["status"]).startswith("Error") for row in rows):
         raise click.exceptions.Exit(1)

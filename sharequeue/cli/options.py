@@ -11,21 +11,29 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
 
+from sharequeue.cli.failures import setting_failure
 from sharequeue.cli.output import Output
 from sharequeue.database import Database
-from sharequeue.errors import GroupIdNotFound, InvalidRequest
-from sharequeue.groups.known import group_names, require_among
+from sharequeue.errors import GroupIdNotFound, InvalidConfig
+from sharequeue.groups.config_keys import reset_duration
+from sharequeue.groups.known import group_names, require_among, require_group
 from sharequeue.settings import Settings
 
 __all__ = [
     "GroupsNamed",
+    "create_group_option",
+    "duration",
     "execute_option",
     "group_option",
     "groups_option",
@@ -33,6 +41,7 @@ __all__ = [
     "parse_offsets",
     "parse_share_partition",
     "parse_topics",
+    "require_group_or_flag",
     "settings_options",
 ]
 
@@ -66,6 +75,16 @@ _ADDRESSES = (
 )
 
 
+def _check_database(settings: Settings) -> None:
+    """Refuse an address or options of the database that cannot be used, before anything is done."""
+    try:
+        if make_url(settings.database_url).get_backend_name() != "postgresql":
+            raise ArgumentError("it is not one of Postgres")
+        _ = settings.database
+    except (ArgumentError, ValueError) as error:
+        raise setting_failure(error) from error
+
+
 def home_option(command: Callable[..., None]) -> Callable[..., None]:
     """Add `--home`, for commands of the stack on this machine."""
     return _ADDRESSES[0](command)
@@ -89,6 +108,8 @@ def settings_options(command: Callable[..., None]) -> Callable[..., None]:
             "service_url": service_url,
         }
         settings = Settings.load(home, **{name: value for name, value in named.items() if value})
+        if settings.knows("database_url"):
+            _check_database(settings)
         command(settings=settings, **given)
 
     for option in reversed(_ADDRESSES):
@@ -107,7 +128,11 @@ def execute_option(command: Callable[..., None]) -> Callable[..., None]:
         if execute and not yes and not output.text:
             raise click.UsageError(f"-o {output.format} asks nothing: give --yes with --execute.")
         if execute and not yes and sys.stdin.isatty() and sys.stderr.isatty():
-            command(output=output, execute=False, **given)
+            # What --export prints goes to a file, once.
+            shown = redirect_stdout(sys.stderr) if given.get("export") else nullcontext()
+            # Where a part is refused, the rest can still be done, as with --yes.
+            with shown, suppress(click.exceptions.Exit):
+                command(output=output, execute=False, **given)
             if not click.confirm("Do this?", err=True):
                 raise click.ClickException("Nothing was changed.")
         command(output=output, execute=execute, **given)
@@ -137,6 +162,19 @@ def group_option(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("--group", required=True, shell_complete=_complete_group, help="The share group.")(
         command
     )
+
+
+create_group_option = click.option(
+    "--create-group", is_flag=True, help="Make the group if there is none of this name."
+)
+
+
+def require_group_or_flag(database: Database, group: str) -> None:
+    """Raise GroupIdNotFound, which says how to make the group, when there is no share group of this name."""
+    try:
+        require_group(database, group)
+    except GroupIdNotFound as error:
+        raise GroupIdNotFound(f"{error} --create-group makes a group of this name.") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +261,12 @@ def parse_topics(given: Sequence[str]) -> dict[str, tuple[int, ...] | None]:
     for each in given:
         topic, colon, numbers = each.partition(":")
         try:
-            wanted[topic] = tuple(int(number) for number in numbers.split(",")) if colon else None
+            parts = tuple(int(number) for number in numbers.split(",")) if colon else None
         except ValueError:
             raise click.UsageError(f"{each!r}: partitions are numbers, as in {topic}:0,1") from None
+        before = wanted.get(topic, ())
+        # Named twice, it is both; without partitions it is all of them.
+        wanted[topic] = None if parts is None or before is None else tuple(dict.fromkeys((*before, *parts)))
     return wanted
 
 
@@ -246,5 +287,19 @@ def parse_offsets(given: str) -> list[tuple[int, int]]:
         try:
             ranges.append((int(first), int(last if dash else first) + 1))
         except ValueError:
-            raise InvalidRequest(f"{each!r} is no offset and no run of offsets: write 5 or 7-9.") from None
+            raise click.BadParameter(
+                f"{each!r} is no offset and no run of offsets: write 5 or 7-9", param_hint="--offsets"
+            ) from None
     return ranges
+
+
+def duration(context: click.Context, parameter: click.Parameter, given: str | None) -> timedelta | None:
+    """Return the duration of an option, from an ISO-8601 one such as PT10M."""
+    if given is None:
+        return None
+    try:
+        return reset_duration(f"by_duration:{given}") or timedelta()
+    except InvalidConfig:
+        raise click.BadParameter(
+            f"{given!r} is no ISO-8601 duration that is not negative: write PT10M for 10 minutes"
+        ) from None

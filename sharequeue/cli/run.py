@@ -195,6 +195,10 @@ def load_job(named: str) -> Pipeline:
                 NO_SUCH_JOB,
             ) from error
         raise Refused(f"module {name} cannot be imported: {error}", NO_SUCH_JOB) from error
+    except (ImportError, SyntaxError) as error:
+        raise Refused(
+            f"module {name} cannot be imported: {type(error).__name__}: {error}", NO_SUCH_JOB
+        ) from error
     found = getattr(module, attribute, None)
     if isinstance(found, Pipeline):
         return found

@@ -43,6 +43,8 @@ def check(context: click.Context, verbose: bool, given: Mapping[str, Any]) -> No
             usage(context, "Option [delete] does not take the option: [topic]")
     if given["delete_offsets"] and not (has("groups") and has("topics")):
         usage(context, "Option [delete-offsets] takes the following options: [group], [topic]")
+    if (given["delete_offsets"] or given["reset_offsets"]) and len(given["groups"]) > 1:
+        usage(context, "Found multiple arguments for option group, but you asked for only one")
     if given["reset_offsets"]:
         _check_reset(context, given, [name for name in _WAYS if has(name)])
     for other in ("all_groups", "list"):
@@ -71,6 +73,10 @@ def _check_reset(context: click.Context, given: Mapping[str, Any], ways: Sequenc
     if not ways:
         listed = ", ".join(f"[{option_name(way)}]" for way in _WAYS)
         usage(context, f"Option [reset-offsets] takes one of these options: {listed}")
+    # --topic beside --all-topics is Kafka's: the topics that are named count.
+    for name, option in (("topics", "topic"), ("all_topics", "all-topics")):
+        if given[name] and ways == ["from_file"]:
+            usage(context, f'Option "[{option}]" can\'t be used with option "[from-file]"')
     if not given["topics"] and not given["all_topics"] and ways != ["from_file"]:
         usage(context, "Option [reset-offsets] takes one of these options: [all-topics], [topic]")
 

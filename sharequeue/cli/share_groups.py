@@ -308,7 +308,7 @@ class _Tool:
 
     def delete_offsets(self) -> None:
         """Delete a group's offsets of topics, at once."""
-        group = self.given["groups"][-1]
+        group = self.given["groups"][0]
         whole: str | None = None
         status: dict[str, str | None] = dict.fromkeys(sorted(self.given["topics"]))
         members = {each.group_id: each.members for each in list_groups(self.database)}
@@ -338,7 +338,7 @@ class _Tool:
 
     def reset_offsets(self) -> None:
         """Reset a group's offsets, or show what that would do. The group is made if there is none."""
-        group = self.given["groups"][-1]
+        group = self.given["groups"][0]
         members = {each.group_id: each.members for each in list_groups(self.database)}
         if members.get(group):
             click.echo(f"Share group '{group}' is not empty.", err=True)

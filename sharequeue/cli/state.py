@@ -14,6 +14,7 @@ import click
 from sharequeue.cli.inspecting import listed, show
 from sharequeue.cli.options import (
     GroupsNamed,
+    duration,
     execute_option,
     group_option,
     groups_option,
@@ -23,7 +24,6 @@ from sharequeue.cli.options import (
 )
 from sharequeue.cli.output import Output, age, answers, moment, number, text
 from sharequeue.database import Database
-from sharequeue.groups.config_keys import reset_duration
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.state import State
@@ -139,11 +139,16 @@ def _force(
 @state.command("extend-locks")
 @settings_options
 @answers(age("BY"), number("LOCKS"), one=True)
-@click.option("--by", "amount", required=True, help="How much longer: an ISO-8601 duration, as PT10M.")
+@click.option(
+    "--by",
+    "longer",
+    required=True,
+    callback=duration,
+    help="How much longer: an ISO-8601 duration, as PT10M.",
+)
 @execute_option
-def extend_locks(settings: Settings, output: Output, amount: str, execute: bool) -> None:
+def extend_locks(settings: Settings, output: Output, longer: timedelta, execute: bool) -> None:
     """Make every lock there is last longer: before or after an outage that the service could not see."""
-    longer = reset_duration(f"by_duration:{amount}") or timedelta()
     with Database.open(settings) as database:
         if not execute:
             output.one_row({"by": longer}, f"would extend every lock by {longer}")
@@ -176,17 +181,20 @@ def raise_epochs(settings: Settings, output: Output, execute: bool) -> None:
     text("STATUS"),
 )
 @click.option(
-    "--gone-for", default="PT15M", show_default=True, help="How long the topic must have been gone: ISO-8601."
+    "--gone-for",
+    default="PT15M",
+    show_default=True,
+    callback=duration,
+    help="How long the topic must have been gone: ISO-8601.",
 )
 @execute_option
-def remove_deleted_topics(settings: Settings, output: Output, gone_for: str, execute: bool) -> None:
+def remove_deleted_topics(settings: Settings, output: Output, gone_for: timedelta, execute: bool) -> None:
     """Remove what groups have of topics that are gone from the broker, now and for so long.
 
     The service asks the broker, and does the same by itself after `deleted.topics.retention.ms`.
     """
-    length = reset_duration(f"by_duration:{gone_for}") or timedelta()
     with Database.open(settings) as database:
-        found = State(database).administration.remove_deleted_topics(length, execute=execute)
+        found = State(database).administration.remove_deleted_topics(gone_for, execute=execute)
     if not output.text:
         output.rows(
             {
@@ -205,7 +213,7 @@ def remove_deleted_topics(settings: Settings, output: Output, gone_for: str, exe
             f"{each.group_id}: topic {each.topic} (id {each.topic_id}) is gone since {each.gone_since}"
         )
     if not found:
-        output.note(f"no topic has been gone from the broker for {length}")
+        output.note(f"no topic has been gone from the broker for {gone_for}")
 
 
 state.add_command(show)

@@ -315,8 +315,13 @@ def alter_and_tell(
     group_id: str,
     changes: Mapping[str, str | int | bool | None],
     service: ServiceConfigs | None = None,
+    *,
+    dry_run: bool = False,
 ) -> tuple[GroupConfigs, str | None]:
-    """As `alter_group_configs`; what that warns of is returned, for programs with several threads."""
+    """As `alter_group_configs`; what that warns of is returned, for programs with several threads.
+
+    With `dry_run` all is checked, nothing is changed, and the result is what would count.
+    """
     if not group_id:
         raise InvalidGroupId()
     service = service or ServiceConfigs.stored(database)
@@ -328,7 +333,8 @@ def alter_and_tell(
         )
     late = False
     with database.transaction() as connection:
-        _make_and_lock(connection, group_id)
+        if not dry_run:
+            _make_and_lock(connection, group_id)
         together: dict[str, str | None] = {**stored_configs(connection, group_id), **checked}
         merged = {name: value for name, value in together.items() if value is not None}
         configs = GroupConfigs.of(group_id, merged, service)
@@ -340,7 +346,8 @@ def alter_and_tell(
             )
         for name, stored_value in checked.items():
             late |= name == _RESET and stored_value is not None and _began(connection, group_id, stored_value)
-            _store(connection, group_id, name, stored_value)
+            if not dry_run:
+                _store(connection, group_id, name, stored_value)
     warning = (
         f"group {group_id} has begun already: `{_RESET}` counts for topics that are new to it. To begin anew: "
         f"sharequeue offsets reset --group {group_id} --all-topics --to-earliest (or --to-latest) --execute"

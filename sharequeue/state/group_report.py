@@ -7,7 +7,7 @@ the number of share-partitions is bounded here: a report on a thousand of them i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from itertools import pairwise
@@ -164,7 +164,10 @@ _MOMENTS = sa.text(
 )
 _WINDOWS = sa.text(
     "select w.topic, w.partition, w.spso, w.speo, w.state, cast(w.offsets as text) as offsets"
-    " from (select topic, partition from sharequeue.share_partition_status where group_id = :group_id and speo > spso"
+    " from (select topic, partition from sharequeue.share_partition_status s"
+    "  where group_id = :group_id and speo > spso and (cardinality(cast(:topics as text[])) = 0 or exists ("
+    "   select 1 from unnest(cast(:topics as text[]), cast(:partitions as integer[])) as wanted (topic, partition)"
+    "   where wanted.topic = s.topic and coalesce(wanted.partition, s.partition) = s.partition))"
     "  order by speo - spso desc, topic, partition limit :most) as m"
     " join sharequeue.in_flight_windows w using (topic, partition)"
     " where w.group_id = :group_id order by w.topic, w.partition, w.state"
@@ -196,10 +199,25 @@ def read_causes(database: Database, group_id: str) -> list[CausesOfDay]:
     return [CausesOfDay(**row) for row in database.rows(_CAUSES, group_id=group_id, days=CAUSE_DAYS)]
 
 
-def read_windows(database: Database, group_id: str) -> list[Window]:
-    """Return the share-partitions that have most in flight, MOST_WINDOWS at most."""
+def read_windows(
+    database: Database,
+    group_id: str,
+    wanted: Mapping[str, Sequence[int] | None] | None = None,
+    most: int | None = MOST_WINDOWS,
+) -> list[Window]:
+    """Return the share-partitions that have most in flight, `most` at most; None is no bound.
+
+    `wanted` are the topics, each with its partitions or with None for all of them; without it, every topic.
+    """
     windows: dict[tuple[str, int], Window] = {}
-    for row in database.rows(_WINDOWS, group_id=group_id, most=MOST_WINDOWS):
+    asked = [(topic, each) for topic, parts in (wanted or {}).items() for each in parts or (None,)]
+    for row in database.rows(
+        _WINDOWS,
+        group_id=group_id,
+        topics=[topic for topic, _ in asked],
+        partitions=[each for _, each in asked],
+        most=most,
+    ):
         window = Window(row["topic"], row["partition"], row["spso"], row["speo"])
         window = windows.setdefault((window.topic, window.partition), window)
         window.states[row["state"]] = OffsetSet.parse(row["offsets"])

@@ -48,6 +48,6 @@ def test_records_are_printed_and_accepted(
         assert accepted.stdout.splitlines()[0] == "Partition:0\tOffset:0\tDelivery:2\th:1\tk0\tv0"
         assert {each.acquired for each in work.status()} == {0}
         assert consume("--browse").stdout == "v3\n"
-        last = json.loads(consume("--timeout-ms", "2500", "-o", "json").stdout)
-        assert [(each["value"], each["delivery_count"]) for each in last] == [("v3", 2)]
+        last = json.loads(consume("--timeout-ms", "2500", "-o", "jsonl").stdout)
+        assert (last["value"], last["delivery_count"]) == ("v3", 2)
         assert work.done()

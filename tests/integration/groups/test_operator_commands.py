@@ -15,13 +15,14 @@ from sqlalchemy import text
 
 from sharequeue.cli import command
 from sharequeue.database import Database
-from sharequeue.errors import GroupIdNotFound, InvalidConfig
+from sharequeue.errors import GroupIdNotFound, InvalidConfig, UnknownTopicOrPartition
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
-from sharequeue.groups.known import awaited_share_partitions
+from sharequeue.groups.known import awaited_share_partitions, group_names
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.state import State
+from sharequeue.state.group_report import read_windows
 from sharequeue.values import AcknowledgeType, Lease, SharePartition
 from tests.fix_deadletters import GivenUp
 
@@ -30,10 +31,15 @@ AT = SharePartition("flights", "arrivals", 0)
 
 
 @pytest.fixture
-def run(private_database: Database, settings: Settings) -> Run:
-    """Give a function that runs the command on the database; it returns what is on stdout."""
+def where(private_database: Database, settings: Settings) -> tuple[str, ...]:
+    """Give the options that lead the command to the database."""
     url = private_database.engine.url.render_as_string(hide_password=False)
-    where = ("--database-url", url, "--home", str(settings.home))
+    return ("--database-url", url, "--home", str(settings.home))
+
+
+@pytest.fixture
+def run(where: tuple[str, ...]) -> Run:
+    """Give a function that runs the command on the database; it returns what is on stdout."""
 
     def of(*words: str, code: int = 0) -> str:
         result = CliRunner().invoke(command, [*words, *where])
@@ -197,6 +203,123 @@ def test_configs_are_described_and_altered(run: Run, lease: Lease, private_datab
         run("members", "--group", "nobody")
 
 
+def test_a_resume_ends_every_pause(run: Run, lease: Lease, private_database: Database) -> None:
+    """Of the group, and of its share-partitions; a part that is refused is a row, and the others are done."""
+    named = ("--group", "flights")
+    paused = ("groups", "pause", *named, "--reason", "why", "-o", "json")
+    run(*paused)
+    with pytest.raises(UnknownTopicOrPartition):
+        run(*paused, "--topic", "arrivals:0", "--topic", "arrivals:7")
+    assert [each.paused_reason for each in State(private_database).figures.describe("flights")] == ["why"]
+    resumed = rows(run("groups", "resume", *named, "-o", "json"))
+    assert [(row["topic"], row["partition"], row["status"]) for row in resumed] == [
+        (None, None, "resumed"),
+        ("arrivals", 0, "resumed"),
+    ]
+    assert [each.paused_reason for each in State(private_database).figures.describe("flights")] == [None]
+
+
+def test_what_was_done_before_a_refusal_is_printed(
+    run: Run, lease: Lease, where: tuple[str, ...], private_database: Database
+) -> None:
+    """Each part is a row; the one that was refused has its error as the status, and the exit code is 1."""
+    with private_database.transaction() as connection:
+        connection.exec_driver_sql(
+            """select sharequeue.set_service_configs('{"group.share.min.session.timeout.ms": "1000"}')"""
+        )
+    alter_group_configs(private_database, "calm", {"share.heartbeat.interval.ms": 10_000})
+    alter_group_configs(private_database, "late", {})
+    words = (
+        "groups",
+        "pause",
+        "--group",
+        "flights",
+        "--reason",
+        "r",
+        "--topic",
+        "none",
+        "--topic",
+        "arrivals:0",
+    )
+    result = CliRunner().invoke(command, [*words, *where, "-o", "json"])
+    assert isinstance(result.exception, UnknownTopicOrPartition)
+    assert [row["status"][:34] for row in rows(result.stdout)] == [
+        "Error: UNKNOWN_TOPIC_OR_PARTITION:",
+        "paused",
+    ]
+    # What a dry run says is what happens: a session must be longer than the heartbeat interval.
+    change = (
+        "configs",
+        "alter",
+        "--group",
+        "calm",
+        "--group",
+        "late",
+        "--set",
+        "share.session.timeout.ms=9000",
+    )
+    wanted = [("calm", "45000", "Error: INVALID_CONFIG:"), ("late", "9000", None)]
+    for dry, done in ((("--dry-run",), "dry run"), ((), "done")):
+        result = CliRunner().invoke(command, [*change, *where, *dry, "-o", "json"])
+        assert isinstance(result.exception, InvalidConfig)
+        found = [(row["group"], row["new"], row["status"][: len(done)]) for row in rows(result.stdout)]
+        assert found == [(group, new, (status or done)[: len(done)]) for group, new, status in wanted]
+        stored = GroupConfigs.load(private_database, "late").session_timeout_ms
+        assert stored == (9000 if done == "done" else 45_000)
+
+
+def test_a_dry_run_refuses_what_would_be_refused(run: Run, lease: Lease) -> None:
+    """Offsets of a group with members stay; what --unset gives back is shown."""
+    for words in ((), ("--execute",)):
+        told = run("offsets", "delete", "--group", "flights", "--topic", "arrivals", *words, code=1)
+        assert "Error: NON_EMPTY_GROUP: " in told
+    unset = ("configs", "alter", "--group", "flights", "--unset", "share.assignment.interval.ms")
+    (dry,) = rows(run(*unset, "--dry-run", "-o", "json"))
+    (done,) = rows(run(*unset, "-o", "json"))
+    assert (dry["old"], dry["new"]) == (done["old"], done["new"])
+    assert dry["new"] not in ("0", None)
+
+
+def test_a_group_is_not_made_by_a_typo(run: Run, lease: Lease, private_database: Database) -> None:
+    """`configs` refuses a group that there is not, unless it shall make it; a deleted one has its configs still."""
+    limit = "share.delivery.count.limit"
+    with pytest.raises(GroupIdNotFound, match=r"Did you mean flights\?"):
+        run("configs", "describe", "--group", "flight")
+    for words in ((), ("--dry-run",)):
+        with pytest.raises(GroupIdNotFound, match=r"flights\? --create-group makes"):
+            run("configs", "alter", "--group", "flight", "--set", f"{limit}=8", *words)
+    assert group_names(private_database) == ["flights"]
+    run("configs", "alter", "--group", "new", "--set", f"{limit}=8", "--create-group", "--dry-run")
+    assert group_names(private_database) == ["flights"]
+    run("configs", "alter", "--group", "new", "--set", f"{limit}=8", "--create-group")
+    run("groups", "delete", "--group", "new", "--execute")
+    (kept,) = rows(run("configs", "describe", "--group", "new", "-o", "json"))
+    assert kept["value"] == "8"
+    with pytest.raises(UnknownTopicOrPartition, match="does not read topic arival"):
+        run("consume", "--browse", "--group", "flights", "--topic", "arival")
+
+
+def test_chosen_windows_are_found_among_many(private_database: Database) -> None:
+    """What is asked for is looked for in all share-partitions, not among those that have most in flight."""
+    state = State(private_database)
+    alter_group_configs(private_database, "g", {})
+    for partition in range(3):
+        at = SharePartition("g", "t", partition)
+        state.initialize(at, "id", 0, 1)
+        state.observe(at, "id", 0, 100, 100)
+        assert state.acquire(at, "m", None, 10 - partition) is not None
+
+    def found(*wanted: int, most: int | None = 1) -> list[int]:
+        chosen = {"t": wanted} if wanted else None
+        return [each.partition for each in read_windows(private_database, "g", chosen, most)]
+
+    assert found() == [0]
+    assert found(2) == [2]
+    assert found(most=None) == [0, 1, 2]
+    assert [each.partition for each in read_windows(private_database, "g", {"t": None}, None)] == [0, 1, 2]
+    assert read_windows(private_database, "g", {"u": None}, None) == []
+
+
 def test_letters_are_exported_whole(
     given_up: Callable[..., GivenUp], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +338,10 @@ def test_letters_are_exported_whole(
     assert {letter["cause"] for letter in letters} == {"rejected"}
     assert all(letter["value"] is not None and letter["headers"] for letter in letters)
     assert CliRunner().invoke(command, wanted).exit_code == 2
+    other = tmp_path / "others.jsonl"
+    refused = CliRunner().invoke(command, [*wanted[:4], str(other), "--group", f"{case.group}x"])
+    assert "there is no such share group" in refused.output
+    assert not other.exists()
     printed = CliRunner().invoke(command, [*wanted[:4], "-", "--base64"]).stdout
     assert len(printed.splitlines()) == 3
     assert click.unstyle(printed) == printed

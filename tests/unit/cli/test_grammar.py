@@ -56,7 +56,7 @@ def typed(name: str) -> list[str]:
     """The command with something for each argument and option that it must have."""
     words = name.split()
     for each in COMMANDS[name].params:
-        value = "2013" if isinstance(each.type, click.DateTime) else "0"
+        value = "2013" if isinstance(each.type, click.DateTime) else "PT1M" if each.name == "longer" else "0"
         if isinstance(each, click.Argument):
             words.append(value)
         elif each.required or each.name == "group":

@@ -1,0 +1,194 @@
+"""What is wrong with a command line is said before anything is done, and never with a traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import KafkaError, KafkaException
+from sqlalchemy.exc import OperationalError, ProgrammingError
+
+import sharequeue.cli
+from sharequeue.cli import command
+from sharequeue.cli.failures import database_failure
+from sharequeue.cli.options import execute_option, parse_topics
+from sharequeue.cli.output import Output, answers, text
+
+RESET = ("offsets", "reset", "--group", "g")
+KAFKAS = ("share-groups", "--dry-run", "--reset-offsets", "--group", "g")
+
+
+def test_a_topic_named_twice_is_both() -> None:
+    """All partitions win over some."""
+    assert parse_topics(["t:0", "t:1", "u:3,3"]) == {"t": (0, 1), "u": (3,)}
+    assert parse_topics(["t:0", "t", "t:1"]) == {"t": None}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((*RESET, "--topic", "t", "--from-file", __file__), 2, "--from-file says which topics"),
+        ((*RESET, "--all-topics", "--from-file", __file__), 2, "--from-file says which topics"),
+        ((*RESET, "--topic", "t", "--all-topics", "--from-consumer-group", "c"), 2, "not both"),
+        ((*RESET, "--topic", "t", "--by-duration", "10m"), 2, "'10m' is no ISO-8601 duration"),
+        (
+            (*KAFKAS, "--from-file", "f", "--topic", "t"),
+            1,
+            '"[topic]" can\'t be used with option "[from-file]"',
+        ),
+        ((*KAFKAS, "--from-file", "f", "--all-topics"), 1, '"[all-topics]" can\'t be used with option'),
+        ((*KAFKAS, "--group", "h", "--topic", "t", "--to-latest"), 1, "multiple arguments for option group"),
+        (
+            ("share-groups", "--delete-offsets", "--group", "g", "--group", "h", "--topic", "t"),
+            1,
+            "multiple arguments for option group",
+        ),
+        (("consume", "--topic", "t", "-o", "json", "--max-messages", "1"), 2, "take -o jsonl"),
+        (("audit", "--act", "pauze"), 2, "'pauze' is not one of"),
+        (("state", "extend-locks", "--by", "10m"), 2, "'10m' is no ISO-8601 duration"),
+        (("state", "remove-deleted-topics", "--gone-for", "x"), 2, "'x' is no ISO-8601 duration"),
+        (("state", "release", "--group", "g", "--topic", "t:0", "--offsets", "abc"), 2, "'abc' is no offset"),
+        (
+            ("journal", "changes", "--group", "g", "--topic", "t:0", "--limit", "-1"),
+            2,
+            "-1 is not in the range",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    words: tuple[str, ...], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a server is asked: there is none here."""
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(command, [*words, "--database-url", "postgresql://nowhere.invalid/x"])
+    assert result.exit_code == code, result.output
+    assert said in " ".join(result.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "said"),
+    [
+        (("--database-url", "foo"), {}, "SETTING_INVALID: The address of the database cannot be read"),
+        (("--database-url", "postgresql://h:port/x"), {}, "SETTING_INVALID"),
+        (("--database-url", "mysql://h/x"), {}, "it is not one of Postgres"),
+        ((), {"SHAREQUEUE_DATABASE_POOL_SIZE": "abc"}, "SHAREQUEUE_DATABASE_POOL_SIZE: "),
+        (("--database-url", "postgresql://u:secret@h/x?nonsense=1"), {}, "DATABASE_REFUSED"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_one_line(
+    words: tuple[str, ...],
+    environment: dict[str, str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It has a code, and what to look at; no password."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    printed = failed(monkeypatch, capsys, "groups", "list", "--home", str(tmp_path), *words)
+    assert said in printed
+    assert "Make sure that" in printed
+    assert "secret" not in printed
+
+
+def test_a_file_that_is_not_there_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of what was named, and why not."""
+    words = ("share-groups", "--list", "--command-config", "/nope/there.properties", "--home", str(tmp_path))
+    assert "No such file or directory: '/nope/there.properties'" in failed(monkeypatch, capsys, *words)
+
+
+@pytest.mark.parametrize("content", ["def broken(:\n", "from os import no_such_name\n"])
+def test_a_module_that_cannot_be_imported_is_one_line(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a job: what is wrong with its module, and where."""
+    name = f"broken_{'syntax' if ':' in content else 'name'}"
+    (tmp_path / f"{name}.py").write_text(content)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    printed = failed(monkeypatch, capsys, "run", f"{name}:job", "--home", str(tmp_path))
+    assert f"NO_SUCH_JOB: module {name} cannot be imported: " in printed
+
+
+def test_kafkas_tool_has_one_exit_code_for_wrong_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also for what is only read later."""
+    words = ("share-group-configs", "--describe", "--group", "g", "--home", str(tmp_path))
+
+    def late(*_: object, **__: object) -> None:
+        parse_topics(["t:x"])
+
+    monkeypatch.setattr("sharequeue.cli.share_group_configs.Database.open", late)
+    assert "partitions are numbers" in failed(monkeypatch, capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [("57014", "REQUEST_TIMED_OUT"), ("55P03", "REQUEST_TIMED_OUT"), ("42501", "DATABASE_REFUSED")],
+)
+def test_an_error_of_postgres_has_its_own_code(state: str, code: str) -> None:
+    """What took too long, and what is not permitted, is no database that does not answer."""
+    original = type("Original", (Exception,), {"pgcode": state})("permission denied\nCONTEXT: …")
+    kind = ProgrammingError if state == "42501" else OperationalError
+    refused = database_failure(kind("select", {}, original))
+    assert refused.code == code
+    assert "(permission denied)" in refused.format_message()
+
+
+def test_an_error_of_kafkas_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script looks for the code."""
+
+    def failing(*_: object) -> Iterator[dict[str, object]]:
+        raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+        yield {}
+
+    monkeypatch.setattr("sharequeue.cli.consuming._consumed", failing)
+    printed = failed(monkeypatch, capsys, "consume", "--topic", "t", "--home", str(tmp_path))
+    assert "Error: TOPIC_AUTHORIZATION_FAILED: " in printed
+
+
+@click.command()
+@answers(text("DID"))
+@click.option("--export", is_flag=True)
+@execute_option
+def act(output: Output, export: bool, execute: bool) -> None:
+    output.rows([{"did": "it" if execute else "dry run"}])
+    if not export:
+        raise click.exceptions.Exit(1)
+
+
+@pytest.mark.parametrize("export", [False, True])
+def test_what_is_refused_in_part_is_asked_for_and_an_export_is_printed_once(
+    export: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dry run of an export is shown beside it."""
+    runner = CliRunner()
+    with runner.isolation("y\n") as streams:
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        code = act.main(["--execute", *["--export"] * export], standalone_mode=False) or 0
+        printed = streams[0].getvalue().decode()
+    assert "\nit\n" in printed
+    assert ("dry run" in printed) is not export
+    assert code == (0 if export else 1)
+
+
+def failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Run the command as a shell does; return what it says on stderr when it ends with exit code 1."""
+    monkeypatch.setattr(sys, "argv", ["sharequeue", *words])
+    with pytest.raises(SystemExit) as ended:
+        sharequeue.cli.main()
+    printed = capsys.readouterr().err
+    assert ended.value.code == 1, printed
+    assert "Traceback" not in printed
+    return printed
