@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import sqlalchemy as sa
 
 from sharequeue.cli.describing import describe_offsets
 from sharequeue.cli.failures import status_of
@@ -30,12 +31,13 @@ from sharequeue.cli.output import Output, answers, number, text
 from sharequeue.cli.over_http import service_of
 from sharequeue.database import Database
 from sharequeue.errors import NonEmptyGroup, ShareError, UnknownTopicOrPartition
-from sharequeue.groups.descriptions import list_groups
 from sharequeue.groups.known import require_among
 from sharequeue.kafka.offset_resets import OffsetResets, Start, of_file
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from sharequeue.state import State
+
+_MEMBERS = sa.text("select group_id, members from sharequeue.group_list")
 
 
 @click.group()
@@ -179,7 +181,7 @@ def delete(settings: Settings, output: Output, group: str, topics: Sequence[str]
             known = {row["topic"] for row in service.figures(group)}
         else:
             database = opened.enter_context(Database.open(settings))
-            members = {each.group_id: each.members for each in list_groups(database)}
+            members = {row["group_id"]: row["members"] for row in database.rows(_MEMBERS)}
             require_among(list(members), group)
             state = State(database)
             known = {each.topic for each in state.figures.describe(group)}
