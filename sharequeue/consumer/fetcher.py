@@ -67,6 +67,7 @@ class Fetcher(Desk):
         self._stop = False
         self._give_up_at = float("inf")
         self._rotation = 0
+        self._drops = 0
         self._rests: list[Holding] = []
         self._idle_ahead = False  # nothing could be leased ahead: the next poll looks again
         self._thread = threading.Thread(target=self._run, name=f"share-fetch-{member.member_id}", daemon=True)
@@ -85,8 +86,9 @@ class Fetcher(Desk):
             self._thread.start()
 
     def drop(self, topics: frozenset[str]) -> None:
-        """Give back what waits here and is not of these topics."""
+        """Give back what waits here and is not of these topics; also what is being leased now."""
         with self._changed:
+            self._drops += 1
             gone = [each for each in self._shelf.leases() if each.key[0] not in topics]
             untouched = [each.lease for each in gone if each.untouched]
             self._shelf.forget(gone)
@@ -238,7 +240,7 @@ class Fetcher(Desk):
         )
         left = max(self._config.max_poll_records, most)
         for part in in_calls(order):
-            asked_at = time.monotonic()
+            asked_at, drops = time.monotonic(), self._drops
             self._figures["fetch-total"] += 1
             acquired = self._state.many.acquire(
                 part,
@@ -253,7 +255,13 @@ class Fetcher(Desk):
                 self._refused(at, error)
             holdings = [Holding.of(lease, asked_at) for lease in acquired.leases]
             with self._changed:
-                self._shelf.to_read.extend(holdings)
+                dropped = drops != self._drops
+                if not dropped:
+                    self._shelf.to_read.extend(holdings)
+            if dropped:
+                # The program has unsubscribed, or the member was lost, while these were leased.
+                self._state.many.release(acquired.leases, refund=True)
+                return False
             if holdings:
                 return True
         return False

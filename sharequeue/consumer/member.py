@@ -49,6 +49,7 @@ class Member:
         changed: Callable[[], None],
         failed: Callable[[ShareError], None],
         beat: Beat,
+        lost: Callable[[], None],
     ) -> None:
         self.group_id = group_id
         self.member_id = str(uuid4())
@@ -72,6 +73,8 @@ class Member:
         self._changed = changed
         self._failed = failed
         self._beat = beat
+        self._lost = lost
+        """Called where what the member holds is given to others: nothing of it may be handed out any more."""
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._leaving = True
@@ -128,6 +131,7 @@ class Member:
         """The group does not know the member any more."""
         with self._lock:
             self._forget()
+        self._lost()
         self._wake.set()
 
     def abandon(self) -> None:
@@ -204,6 +208,9 @@ class Member:
             return min(max(waited * 2, _FIRST_WAIT_S), _LONGEST_WAIT_S)
 
     def _give_back(self) -> None:
+        with self._lock:
+            self.assignment = {}  # nothing more is leased
+        self._lost()
         try:
             State(self._database).release(self.group_id, self.member_id)
         except (ShareError, SQLAlchemyError) as error:
@@ -265,6 +272,7 @@ class Member:
             )
             with self._lock:
                 self._forget()
+            self._lost()
             self._changed()
         elif not error.retriable:
             self._give_up(error)

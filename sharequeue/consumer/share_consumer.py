@@ -79,6 +79,7 @@ class ShareConsumer(Stopping, OneCaller):
             lambda: fetcher.wake(),
             lambda error: fetcher.fail(error),
             beats(self._database, config.settings, config.service_url),
+            lambda: fetcher.drop(frozenset()),
         )
         self._handle = self._fetcher = fetcher = Fetcher(
             config, self._database, self._member, lambda: listener.active

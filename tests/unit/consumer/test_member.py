@@ -14,8 +14,12 @@ from sharequeue import WakeupException
 from sharequeue.consumer import member as module
 from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.groups.heartbeats import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
-from tests.unit.consumer.stub import consumer_of
+from sharequeue.state.many import AcquiredMany
+from sharequeue.values import SharePartition
+from tests.unit.consumer.stub import consumer_of, holding_of, put
 from tests.waiting import wait_until
+
+AT = SharePartition("g", "t", 0)
 
 
 class Group:
@@ -87,3 +91,39 @@ def test_a_program_in_a_poll_is_in_use(consumer: Any, group: Group) -> None:
     assert group.released == 1
     member.polled()
     wait_until(lambda: group.requests.count(JOIN_EPOCH) == 2, 10)
+
+
+@pytest.mark.parametrize("how", ["expired", "out of use", "told by an acquire"])
+def test_what_is_given_to_others_is_not_handed_out(consumer: Any, group: Group, how: str) -> None:
+    """What waits for a poll goes when the member is out of the group, or gives its records back."""
+    member, fetcher, gave = consumer._member, consumer._fetcher, []
+    fetcher._state = SimpleNamespace(many=SimpleNamespace(release=lambda leases, refund: gave.append(refund)))
+    member.subscribe(("t",))
+    member.polled()
+    wait_until(lambda: bool(group.requests), 10)
+    put(consumer, 0, 3)
+    if how == "expired":
+        group.error_code = module.UNKNOWN_MEMBER_ID
+    elif how == "out of use":
+        member.returned()
+    else:
+        member.rejoin()
+    wait_until(lambda: fetcher._shelf.records == 0, 10)
+    assert True in gave
+
+
+def test_what_is_leased_while_the_member_is_lost(consumer: Any) -> None:
+    """It is given back, with its delivery."""
+    fetcher, gave = consumer._fetcher, []
+    holding = holding_of(0, 3)
+
+    def acquire(*_: Any, **__: Any) -> AcquiredMany:
+        fetcher.drop(frozenset())
+        return AcquiredMany((holding.lease,), {})
+
+    many = SimpleNamespace(acquire=acquire, release=lambda leases, refund: gave.append((*leases, refund)))
+    fetcher._state = SimpleNamespace(many=many)
+    fetcher._ends = SimpleNamespace(readable=lambda *_: [AT], check_cluster=lambda: None)
+    assert not fetcher._lease({AT: "id"})
+    assert gave == [(holding.lease, True)]
+    assert not fetcher._shelf.leases()
