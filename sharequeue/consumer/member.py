@@ -235,6 +235,10 @@ class Member:
         if response.error_code != NONE:
             return self._refused(response, waited)
         changed = False
+        before, configs = self.isolation_level, GroupConfigs.load(self._database, self.group_id)
+        self.max_locks, level = configs.partition_max_record_locks, configs.isolation_level
+        # Before the assignment is known: what is leased from it is read at the group's level.
+        self.isolation_level = level
         with self._lock:
             if topics != self.topics:
                 return 0.0
@@ -245,10 +249,7 @@ class Member:
                 changed = assignment != self.assignment
                 self._rebalances += changed
                 self.assignment = assignment
-        configs = GroupConfigs.load(self._database, self.group_id)
-        self.max_locks, level = configs.partition_max_record_locks, configs.isolation_level
-        if changed or level != self.isolation_level:
-            self.isolation_level = level
+        if changed or level != before:
             self._changed()
         if not self.assignment:
             # Nothing to do yet: the service is about to look at the topics, or another member has everything.

@@ -127,3 +127,22 @@ def test_what_is_leased_while_the_member_is_lost(consumer: Any) -> None:
     assert not fetcher._lease({AT: "id"})
     assert gave == [(holding.lease, True)]
     assert not fetcher._shelf.leases()
+
+
+def test_the_isolation_level_is_known_before_the_assignment(
+    consumer: Any, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is leased before it is known how it is to be read."""
+    group.level = "read_committed"
+    member, assigned = consumer._member, []
+
+    def load(*_: Any) -> Any:
+        assigned.append(dict(member.assignment))
+        return group.configs()
+
+    monkeypatch.setattr(module, "GroupConfigs", SimpleNamespace(load=load))
+    member.topics = ("t",)
+    member._one(0.0)
+    assert assigned == [{}]
+    assert member.isolation_level == "read_committed"
+    assert member.assignment == {AT: "id"}
