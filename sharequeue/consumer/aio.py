@@ -31,13 +31,18 @@ class AIOShareConsumer:
         self._consumer = consumer_class(*args, **kwargs)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="share-consumer")
         self._polling: asyncio.Future[Messages] | None = None
+        """A poll that was cancelled and may not have ended."""
+        self._unseen: asyncio.Future[Messages] | None = None
+        """It, once it has ended: what it returned comes with the next poll."""
 
     async def subscribe(self, topics: list[str]) -> None:
         """As ``ShareConsumer.subscribe``."""
+        await self._settle()
         await self._call(self._consumer.subscribe, topics)
 
     async def unsubscribe(self) -> None:
         """As ``ShareConsumer.unsubscribe``."""
+        await self._settle()
         await self._call(self._consumer.unsubscribe)
 
     async def subscription(self) -> list[str]:
@@ -46,17 +51,10 @@ class AIOShareConsumer:
 
     async def poll(self, timeout: float = -1) -> Messages:
         """As ``ShareConsumer.poll``. May be cancelled; what had come by then is returned by the next poll."""
-        before, self._polling = self._polling, None
-        if before is not None:
-            try:
-                left = await asyncio.shield(before)
-            except WakeupException:
-                left = Messages()
-            else:
-                # It had its records already: the call that was to end it is still to be used up.
-                self._consumer.forget_wakeup()
-            if len(left):
-                return left
+        await self._settle()
+        unseen, self._unseen = self._unseen, None
+        if unseen is not None and len(left := unseen.result()):
+            return left
         polling = asyncio.ensure_future(self._call(self._consumer.poll, timeout))
         try:
             return await asyncio.shield(polling)
@@ -74,20 +72,26 @@ class AIOShareConsumer:
         error: BaseException | str | None = None,
     ) -> None:
         """As ``ShareConsumer.acknowledge``."""
+        await self._settle()
         self._consumer.acknowledge(message, ack_type, delay=delay, error=error)
 
     async def acknowledge_offset(
         self, topic: str, partition: int, offset: int, ack_type: int = AcknowledgeType.ACCEPT
     ) -> None:
         """As ``ShareConsumer.acknowledge_offset``."""
+        await self._settle()
         self._consumer.acknowledge_offset(topic, partition, offset, ack_type)
 
     async def commit_sync(self, timeout: float = 60) -> dict[TopicPartition, KafkaException | None]:
-        """As ``ShareConsumer.commit_sync``."""
+        """As ``ShareConsumer.commit_sync``; nothing is committed while a cancelled poll's records are unseen."""
+        if await self._settle() and not self._consumer._config.explicit:
+            return {}
         return await self._call(self._consumer.commit_sync, timeout)
 
     async def commit_async(self) -> None:
-        """As ``ShareConsumer.commit_async``."""
+        """As ``ShareConsumer.commit_async``; nothing is committed while a cancelled poll's records are unseen."""
+        if await self._settle() and not self._consumer._config.explicit:
+            return
         await self._call(self._consumer.commit_async)
 
     async def set_acknowledgement_commit_callback(
@@ -98,8 +102,7 @@ class AIOShareConsumer:
 
     async def close(self, timeout: float | None = None) -> None:
         """As ``ShareConsumer.close``."""
-        if self._polling is not None:
-            await asyncio.wait([self._polling])
+        await self._settle()
         await self._call(self._consumer.close, timeout)
         self._thread.shutdown(wait=False)
 
@@ -119,6 +122,20 @@ class AIOShareConsumer:
     def stop_on_signal(self, *signals: int, timeout: float = 25.0) -> None:
         """As ``ShareConsumer.stop_on_signal``."""
         self._consumer.stop_on_signal(*signals, timeout=timeout)
+
+    async def _settle(self) -> bool:
+        """Wait for the end of a poll that was cancelled; whether it has returned what nobody has seen."""
+        if self._polling is not None:
+            # Where this is cancelled, the next call waits for it.
+            await asyncio.wait([self._polling])
+            ended, self._polling = self._polling, None
+            if not isinstance(ended.exception(), WakeupException):
+                # It had ended already: the call that was to end it is still to be used up.
+                self._consumer.forget_wakeup()
+                self._unseen = ended
+        return (
+            self._unseen is not None and self._unseen.exception() is None and len(self._unseen.result()) > 0
+        )
 
     async def _call(self, call: Callable[..., _T], *args: Any) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *args)
