@@ -12,7 +12,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
 
 from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy.exc import SQLAlchemyError
@@ -50,6 +52,16 @@ NOTIFIED_S = 2.0
 _RETRY_S = 0.2
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """May these be leased from? A reply may be lost; what it leased is known by the request's id."""
+
+    part: Sequence[SharePartition]
+    asked_at: float
+    drops: int
+    request_id: UUID = field(default_factory=uuid4)
+
+
 class Fetcher(Desk):
     """Sends, leases and reads for one consumer, in a thread of its own."""
 
@@ -68,6 +80,10 @@ class Fetcher(Desk):
         self._give_up_at = float("inf")
         self._rotation = 0
         self._drops = 0
+        self._dropped: list[Holding] = []
+        """Leases that were handed out in part, and of which the rest is given back at the end."""
+        self._unanswered: _Question | None = None
+        """Leases that were asked for, and no answer came: they are asked for once more, as the same request."""
         self._rests: list[Holding] = []
         self._idle_ahead = False  # nothing could be leased ahead: the next poll looks again
         self._thread = threading.Thread(target=self._run, name=f"share-fetch-{member.member_id}", daemon=True)
@@ -91,6 +107,8 @@ class Fetcher(Desk):
             self._drops += 1
             gone = [each for each in self._shelf.leases() if each.key[0] not in topics]
             untouched = [each.lease for each in gone if each.untouched]
+            self._dropped = [each for each in self._dropped if not each.lapsed]
+            self._dropped += [each for each in gone if not each.untouched]
             self._shelf.forget(gone)
         if untouched:
             try:
@@ -113,7 +131,7 @@ class Fetcher(Desk):
     def release_all(self, in_hand: list[Holding]) -> None:
         """Give back what the member holds. Raises what the database raises."""
         with self._changed:
-            waiting = self._shelf.leases()
+            waiting = self._shelf.leases() + self._dropped
             self._shelf = Shelf()
         give_back(self._state, waiting, in_hand)
         self._state.release(self._member.group_id, self._member.member_id)
@@ -239,27 +257,35 @@ class Fetcher(Desk):
             self._ahead_records if len(order) > 1 else min(self._ahead_records, self._member.max_locks // 2)
         )
         left = max(self._config.max_poll_records, most)
-        for part in in_calls(order):
-            asked_at, drops = time.monotonic(), self._drops
+        questions = [_Question(part, time.monotonic(), self._drops) for part in in_calls(order)]
+        if self._unanswered is not None:
+            questions, self._unanswered = [self._unanswered], None
+        for question in questions:
+            part = question.part
             self._figures["fetch-total"] += 1
-            acquired = self._state.many.acquire(
-                part,
-                self._member.member_id,
-                self._member.epoch,
-                left,
-                max_bytes=self._config.fetch_max_bytes,
-                mean_bytes={at.topic: max(1.0, self.reader.mean_bytes.get(at.topic, 1.0)) for at in part},
-                redelivery="kafka",
-            )
+            try:
+                acquired = self._state.many.acquire(
+                    part,
+                    self._member.member_id,
+                    self._member.epoch,
+                    left,
+                    request_id=question.request_id,
+                    max_bytes=self._config.fetch_max_bytes,
+                    mean_bytes={at.topic: max(1.0, self.reader.mean_bytes.get(at.topic, 1.0)) for at in part},
+                    redelivery="kafka",
+                )
+            except SQLAlchemyError:
+                self._unanswered = question
+                raise
             for at, error in acquired.refusals.items():
                 self._refused(at, error)
-            holdings = [Holding.of(lease, asked_at) for lease in acquired.leases]
+            holdings = [Holding.of(lease, question.asked_at) for lease in acquired.leases]
             with self._changed:
-                dropped = drops != self._drops
+                dropped = question.drops != self._drops or any(each.lapsed for each in holdings)
                 if not dropped:
                     self._shelf.to_read.extend(holdings)
             if dropped:
-                # The program has unsubscribed, or the member was lost, while these were leased.
+                # The program has unsubscribed, or the member was lost, while these were leased; or it took too long.
                 self._state.many.release(acquired.leases, refund=True)
                 return False
             if holdings:
