@@ -28,6 +28,10 @@ FIGURES = (
 """What is counted, by the names of Kafka's client."""
 
 
+CEASED_POLL_S = 0.1
+"""How long a poll waits at most when nothing more is leased."""
+
+
 class Desk:
     """The program's side of a fetcher."""
 
@@ -82,13 +86,18 @@ class Desk:
             self._polling = self._asked = True
             self._changed.notify_all()
             try:
-                while self._failure is None and not self._woken and not self._ceased:
-                    if self._shelf.records:
+                while self._failure is None and not self._woken:
+                    if self._ceased:
+                        # A program that goes on polling is not to be busy with it.
+                        deadline = min(deadline, time.monotonic() + CEASED_POLL_S)
+                    elif self._shelf.records:
                         # There is something: for more of it a poll waits fetch.max.wait.ms.
                         deadline = min(deadline, time.monotonic() + self._config.fetch_max_wait_ms / 1000)
                     left = deadline - time.monotonic()
-                    if self._enough(most) or left <= 0:
-                        messages, holdings = self._shelf.pick(most, explicit=self._config.explicit)
+                    if self._ceased or self._enough(most) or left <= 0:
+                        messages, holdings = self._shelf.pick(
+                            most, explicit=self._config.explicit, only_renewed=self._ceased
+                        )
                         if messages or left <= 0:
                             break
                     self._changed.wait(left)
@@ -137,7 +146,7 @@ class Desk:
             self._changed.notify_all()
 
     def cease(self) -> None:
-        """Lease no more, and have what waits here given back: polls return nothing from now on."""
+        """Lease no more, and have what waits here given back: polls return from now on what was renewed."""
         self._ceased = True
         with self._changed:
             self._changed.notify_all()

@@ -106,6 +106,9 @@ class Fetcher(Desk):
         with self._changed:
             self._drops += 1
             gone = [each for each in self._shelf.leases() if each.key[0] not in topics]
+            if self._ceased:
+                # What the program keeps is still its own: it is to be finished.
+                gone = [each for each in gone if not each.renewed]
             untouched = [each.lease for each in gone if each.untouched]
             self._dropped = [each for each in self._dropped if not each.lapsed]
             self._dropped += [each for each in gone if not each.untouched]
@@ -171,7 +174,7 @@ class Fetcher(Desk):
         return self._stop or bool(self._outbox) or self._wants_records() or self._to_give_back()
 
     def _to_give_back(self) -> bool:
-        return self._ceased and bool(self._shelf.leases())
+        return self._ceased and not all(each.renewed for each in self._shelf.leases())
 
     def _wants_records(self) -> bool:
         if self._stop or self._ceased or (not self._member.assignment and not self._demand):

@@ -51,12 +51,16 @@ class Shelf:
         """What is polled again, before everything else."""
         self._to_poll.appendleft(holding)
 
-    def pick(self, most: int, *, explicit: bool) -> tuple[list[Message], list[Holding]]:
+    def pick(
+        self, most: int, *, explicit: bool, only_renewed: bool = False
+    ) -> tuple[list[Message], list[Holding]]:
         """The next records, up to so many, and their leases; none whose lock may have lapsed."""
         messages: list[Message] = []
         holdings: list[Holding] = []
         while self._to_poll and len(messages) < most:
             holding = self._to_poll[0]
+            if only_renewed and not holding.renewed:
+                break  # what is renewed comes first
             if holding.lapsed:
                 topic, partition = holding.key
                 _log.warning(

@@ -34,7 +34,7 @@ class Stopping:
         """Whether ``stop`` was called, or a signal of ``stop_on_signal`` has come."""
 
     def stop_on_signal(self, *signals: int, timeout: float = 25.0) -> None:
-        """On SIGTERM (or these signals) lease no more: polls return nothing, and ``stopping`` is true.
+        """On SIGTERM (or these signals) lease no more: polls return only what was renewed, and ``stopping`` is true.
 
         The program finishes what it has in hand, commits and closes. What it still holds after ``timeout`` seconds is
         given back: another consumer gets it, and a late acknowledgement is refused. Call it in the main thread.
