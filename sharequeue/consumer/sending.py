@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from uuid import UUID, uuid4
+from uuid import UUID, uuid4, uuid5
 
 from sharequeue.consumer.failures import errors_output
 from sharequeue.consumer.holdings import Holding, Taken, offset_set
@@ -73,8 +73,10 @@ class Sending:
                 acknowledgements.append((number, LeaseAcknowledgement(lease, outcomes, outputs, not_before)))
                 output = None
         results: list[Result] = [None] * len(self.taken)
-        for part in in_calls(acknowledgements):
-            done = state.many.acknowledge([each for _, each in part], request_id=self.request_id)
+        for call, part in enumerate(in_calls(acknowledgements)):
+            # A request's id stands for its member and share-partitions, which two calls may have in common.
+            request_id = uuid5(self.request_id, str(call))
+            done = state.many.acknowledge([each for _, each in part], request_id=request_id)
             for (number, _), result in zip(part, done, strict=True):
                 if isinstance(result, ShareError):
                     results[number] = results[number] or result
