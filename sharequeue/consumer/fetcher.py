@@ -330,12 +330,11 @@ class Fetcher(Desk):
             stalled = bool(holding.unread) and not self._interrupted()
             if stalled and not (part.messages and part.error is None):
                 self._not_readable(holding, part.error)
-            if not holding.handed and not holding.waiting:
-                # What is gaps only: nobody will acknowledge it.
-                with self._changed:
-                    gaps = holding.take(implicit=False)
-                if gaps is not None:
-                    self.send(Sending([(holding, gaps)]))
+            with self._changed:
+                # What is gaps only: nobody will acknowledge it. A poll may hand out the rest at this moment.
+                gaps = None if holding.handed or holding.waiting else holding.take(implicit=False)
+            if gaps is not None:
+                self.send(Sending([(holding, gaps)]))
             if stalled and part.messages:
                 return  # the bound of bytes: the rest when these are polled
 
@@ -372,9 +371,11 @@ class Fetcher(Desk):
             with self._changed:
                 busy = (holding.handed or holding.waiting) and not holding.lapsed
             if not busy:
-                self._rests.remove(holding)
                 if not holding.lapsed:
                     self._state.many.release([holding.lease], refund=True)
+                self._rests.remove(holding)  # only now: what fails is tried again
+                with self._changed:
+                    holding.gaps = EMPTY  # given back too
 
     def _wait(self, assignment: Mapping[SharePartition, str]) -> None:
         """A poll waits, and nothing can be leased: look at the log's ends, and wait for what brings something."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -9,10 +11,13 @@ from uuid import UUID
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from sharequeue.consumer.holdings import Holding
+from sharequeue.consumer.holdings import Holding, Taken
+from sharequeue.consumer.sending import Sending
+from sharequeue.offsets import OffsetSet
 from sharequeue.state.many import AcquiredMany
-from sharequeue.values import SharePartition
+from sharequeue.values import AcknowledgeType, SharePartition
 from tests.unit.consumer.stub import consumer_of, holding_of, put
+from tests.waiting import wait_until
 
 AT = SharePartition("g", "t", 0)
 
@@ -76,3 +81,62 @@ def test_the_rest_of_a_lease_is_given_back_after_an_unsubscribe() -> None:
         fetcher.release_all(consumer._in_hand)
         assert many.released == [(holding.lease.token, True)]
         assert [str(each) for [each] in (done.outcomes.values() for done in many.acknowledged)] == ["{[0,1)}"]
+
+
+def test_a_rest_that_could_not_be_given_back_is_tried_again() -> None:
+    """With its gaps: nothing of it is acknowledged afterwards."""
+    with consumer_of() as consumer:
+        fetcher = consumer._fetcher
+        many = Many(fetcher)
+        fetcher._ends.cannot_be_read = lambda _: None
+        holding = holding_of(0, 3)
+        holding.gaps, holding.unread = OffsetSet.of((0, 1)), OffsetSet.of((1, 3))
+        fetcher._shelf.to_read.append(holding)
+        many.fails = True
+        with pytest.raises(OperationalError):
+            fetcher._not_readable(holding, None)
+        many.fails = False
+        fetcher._give_back_rests()
+        fetcher._give_back_rests()
+        assert many.released == [(holding.lease.token, True)]
+        assert holding.take(implicit=False) is None
+
+
+def test_acknowledgements_are_sent_however_short_the_close() -> None:
+    """close(0) does not wait for them; they are sent before the rest is given back."""
+    with consumer_of() as consumer:
+        fetcher, order = consumer._fetcher, []
+        consumer._database = SimpleNamespace(close=lambda: order.append("closed"))
+        consumer._member.close = lambda _: None
+        fetcher.release_all = lambda _: order.append("given back")
+        carry_out = threading.Event()
+        fetcher._send = lambda parts, _: (carry_out.wait(10), order.append("sent"), fetcher._outbox.clear())
+        put(consumer, 0, 1)
+        consumer.poll(0)
+        fetcher.start()
+        consumer._send()
+        consumer.close(0)
+        assert not order
+        carry_out.set()
+        wait_until(lambda: len(order) == 3, 10)
+        assert order == ["sent", "given back", "closed"]
+
+
+def test_each_call_of_one_sending_is_a_request_of_its_own() -> None:
+    """A lease with more delays than fit into one call: all of them are done."""
+    holding, ids = holding_of(0, 500), []
+
+    def acknowledge(acknowledgements: Any, *, request_id: UUID) -> list[None]:
+        ids.append(request_id)
+        return [None] * len(acknowledgements)
+
+    state: Any = SimpleNamespace(many=SimpleNamespace(acknowledge=acknowledge), now=lambda: datetime.now(UTC))
+    delayed = {float(offset): [offset] for offset in range(450)}
+    taken = Taken({AcknowledgeType.RELEASE: OffsetSet.of((0, 450))}, delayed=delayed)
+    sending = Sending([(holding, taken)])
+    settings: Any = None
+    assert sending.carry_out(state, settings) == ([None], [])
+    assert len(set(ids)) == len(ids) == 3
+    first = list(ids)
+    sending.carry_out(state, settings)
+    assert ids == first + first
