@@ -36,7 +36,8 @@ class DeserializingShareConsumer(ShareConsumer):
         """
         messages = super().poll(timeout)
         for message in messages:
-            if message.error() is None:
+            # A record whose lock was renewed comes as it was returned before.
+            if message.error() is None and not self._renewed(message):
                 self._decode(message)
         return messages
 

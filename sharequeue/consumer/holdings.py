@@ -155,8 +155,9 @@ class Holding:
 
 
 def _of_error(error: KafkaError) -> AcknowledgeType:
-    """What the client says of a record that could not be read (KIP-932): what is corrupt is rejected."""
-    return AcknowledgeType.RELEASE if error.code() == KafkaError._BAD_COMPRESSION else AcknowledgeType.REJECT
+    """What the client says of a record that could not be read (KIP-932): what is corrupt is rejected. One that could
+    not be decoded, and was renewed, is released as before."""
+    return AcknowledgeType.REJECT if error.code() == KafkaError._BAD_MSG else AcknowledgeType.RELEASE
 
 
 def offset_set(offsets: Iterable[int]) -> OffsetSet:

@@ -45,6 +45,7 @@ from sharequeue.values import AcknowledgeType
 _log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 30.0
+_LEAST_STOP_S = 5.0
 _FOREVER_S = 1e7
 _LONGEST_DELAY_S = 366 * 86_400.0
 _INVALID = "Local: Invalid argument or configuration"
@@ -283,7 +284,8 @@ class ShareConsumer(Stopping, OneCaller):
 
     def _end(self, deadline: float, in_hand: list[Holding]) -> None:
         self._listener.stop()
-        self._fetcher.stop(max(0.0, deadline - time.monotonic()))
+        # What is acknowledged goes first, also where close does not wait for it.
+        self._fetcher.stop(max(_LEAST_STOP_S, deadline - time.monotonic()))
         try:
             self._fetcher.release_all(in_hand)
         except (SQLAlchemyError, ShareError) as error:
@@ -341,6 +343,11 @@ class ShareConsumer(Stopping, OneCaller):
         if holding is not None and offset is not None:
             holding.handed[offset] = kind
             holding.errors[offset] = error_text(error)
+
+    def _renewed(self, message: Message) -> bool:
+        """Whether a record of this poll was polled before, and its lock renewed."""
+        holding = self._holding(message.topic(), message.partition(), message.offset())
+        return holding is not None and holding.renewed
 
     def _holding(self, topic: str | None, partition: int | None, offset: int | None) -> Holding | None:
         for holding in self._in_hand:

@@ -1,0 +1,37 @@
+"""What does a program get that keeps a record it was given as an object?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from sharequeue import DeserializingShareConsumer
+from sharequeue.values import AcknowledgeType
+from tests.unit.consumer.stub import consumer_of, put
+
+RENEW = AcknowledgeType.RENEW
+
+
+def number(value: Any, _: object) -> int:
+    assert isinstance(value, bytes), "decoded twice"
+    return 10 // int(value)
+
+
+def test_a_renewed_record_is_decoded_once() -> None:
+    """It comes as it was; one that cannot be decoded is released unless the program says so, and not rejected."""
+    with consumer_of(DeserializingShareConsumer, share_acknowledgement_mode="explicit") as consumer:
+        consumer._value_deserializer = number
+        first = put(consumer, 0, 2)
+        messages = consumer.poll(0)
+        for message in messages:
+            consumer.acknowledge(message, RENEW)
+        [(_, taken)] = consumer._fetcher.outcomes_of([first], implicit=False).taken
+        consumer._in_hand = []
+        renewed = put(consumer, 0, 2)
+        renewed.ready, renewed.renewed = list(taken.renewed), True
+        again = consumer.poll(0)
+        wrong = KafkaError._VALUE_DESERIALIZATION
+        found = [(each.value(), each.error() and each.error().code()) for each in again]
+        assert found == [(b"0", wrong), (10, None)]
+        assert renewed.handed[0] == AcknowledgeType.RELEASE
