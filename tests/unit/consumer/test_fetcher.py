@@ -110,13 +110,21 @@ def test_acknowledgements_are_sent_however_short_the_close() -> None:
         consumer._member.close = lambda _: None
         fetcher.release_all = lambda _: order.append("given back")
         carry_out = threading.Event()
-        fetcher._send = lambda parts, _: (carry_out.wait(10), order.append("sent"), fetcher._outbox.clear())
+
+        def send(*_: object) -> None:
+            carry_out.wait(10)
+            order.append("sent")
+            fetcher._outbox.clear()
+            fetcher._under_way = None
+
+        fetcher._send = send
         put(consumer, 0, 1)
         consumer.poll(0)
         fetcher.start()
         consumer._send()
         consumer.close(0)
-        assert not order
+        with pytest.raises(AssertionError):
+            wait_until(lambda: bool(order), 0.2)
         carry_out.set()
         wait_until(lambda: len(order) == 3, 10)
         assert order == ["sent", "given back", "closed"]
