@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import click
@@ -14,7 +14,12 @@ from sharequeue.groups.acls import OPERATIONS, PATTERN_TYPES, Acl, AclFilter, Ac
 from sharequeue.settings import Settings
 
 _answers = answers(
-    text("GROUP"), text("PATTERN-TYPE"), text("PRINCIPAL"), text("PERMISSION"), text("OPERATION")
+    text("GROUP"),
+    text("PATTERN-TYPE"),
+    text("PRINCIPAL"),
+    text("PERMISSION"),
+    text("OPERATION"),
+    text("STATUS"),
 )
 _BY_KAFKAS_SPELLING = {spelt: name for name, spelt in OPERATIONS.items()}
 
@@ -34,7 +39,7 @@ def _resource(command: Callable[..., Any]) -> Callable[..., Any]:
             "--resource-pattern-type",
             "pattern_type",
             type=click.Choice([name.lower() for name in PATTERN_TYPES]),
-            help="How --group is meant; literal by default when adding, any when listing or removing.",
+            help="How --group is meant; literal by default when adding or removing, any when listing.",
         ),
         click.option("--allow-principal", multiple=True, help="User:<role> that is allowed; User:* for all."),
         click.option("--deny-principal", multiple=True, help="User:<role> that is denied."),
@@ -57,7 +62,7 @@ def list_acls(settings: Settings, output: Output, **chosen: Any) -> None:
     """List the ACLs that match."""
     with Database.open(settings) as database:
         found = {acl for each in _filters(**chosen) for acl in Acls(database).find(each)}
-    _print(sorted(found), output)
+    _print(dict.fromkeys(sorted(found), "in force"), output)
 
 
 @acls.command()
@@ -87,7 +92,8 @@ def add(settings: Settings, output: Output, dry_run: bool, **chosen: Any) -> Non
     output.note(
         f"{len(added)} {'would be ' if dry_run else ''}added, {len(wanted) - len(added)} there before"
     )
-    _print(wanted, output)
+    done = "dry run" if dry_run else "added"
+    _print({acl: done if acl in added else "there before" for acl in wanted}, output)
 
 
 @acls.command()
@@ -95,13 +101,15 @@ def add(settings: Settings, output: Output, dry_run: bool, **chosen: Any) -> Non
 @execute_option
 def remove(settings: Settings, output: Output, execute: bool, **chosen: Any) -> None:
     """Remove the ACLs that match everything named; something must be."""
+    if chosen["group"]:
+        chosen["pattern_type"] = chosen["pattern_type"] or "literal"
     filters = _filters(**chosen)
     if filters == [AclFilter()]:
         raise click.UsageError("Name what is to go: a --group, a principal, or an --operation.")
     with Database.open(settings) as database:
         gone = {acl for each in filters for acl in Acls(database).remove(each, dry_run=not execute)}
     output.note(f"{'removed' if execute else 'would remove'} {len(gone)}")
-    _print(sorted(gone), output)
+    _print(dict.fromkeys(sorted(gone), "removed" if execute else "dry run"), output)
 
 
 @acls.command()
@@ -144,7 +152,7 @@ def _filters(
     ]
 
 
-def _print(found: Sequence[Acl], output: Output) -> None:
+def _print(found: Mapping[Acl, str], output: Output) -> None:
     output.rows(
         {
             "group": acl.resource_name,
@@ -152,8 +160,9 @@ def _print(found: Sequence[Acl], output: Output) -> None:
             "principal": acl.principal,
             "permission": acl.permission,
             "operation": OPERATIONS[acl.operation],
+            "status": status,
         }
-        for acl in found
+        for acl, status in found.items()
     )
 
 

@@ -13,7 +13,15 @@ from itertools import islice
 from typing import Any
 
 import click
-from confluent_kafka import AcknowledgeType, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    AcknowledgeType,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import settings_options
@@ -102,7 +110,9 @@ def consume(
 ) -> None:
     """Print records of topics as a member of a share group, and accept them.
 
-    The options are those of Kafka's `kafka-console-share-consumer.sh`. A new group starts where its
+    The options are those of Kafka's `kafka-console-share-consumer.sh` without those that name Java classes or
+    configure the client: --formatter, --formatter-config, --key-deserializer, --value-deserializer, --command-config,
+    --command-property; keys and values are read as UTF-8. A new group starts where its
     share.auto.offset.reset says, which is at the end unless it is set. Ctrl-C gives back what is not printed yet.
     --browse ends where the log ends, and needs no right but that of looking at the group.
     """
@@ -246,6 +256,7 @@ def _row(message: Message, deliveries: int | None) -> dict[str, Any]:
         "partition": message.partition(),
         "offset": message.offset(),
         "timestamp": datetime.fromtimestamp(milliseconds / 1000, UTC) if kind else None,
+        "timestamp_type": "LogAppendTime" if kind == TIMESTAMP_LOG_APPEND_TIME else "CreateTime",
         "delivery_count": deliveries,
         "headers": [[name, _text(value)] for name, value in headers],
         "key": _text(message.key()),
@@ -264,7 +275,9 @@ def _line(row: Mapping[str, Any], properties: Mapping[str, str]) -> str:
     headers = properties["headers.separator"].join(pairs)
     stamp, deliveries = row["timestamp"], row["delivery_count"]
     parts = {
-        "print.timestamp": f"CreateTime:{round(stamp.timestamp() * 1000)}" if stamp else "NO_TIMESTAMP",
+        "print.timestamp": f"{row['timestamp_type']}:{round(stamp.timestamp() * 1000)}"
+        if stamp
+        else "NO_TIMESTAMP",
         "print.partition": f"Partition:{row['partition']}",
         "print.offset": f"Offset:{row['offset']}",
         "print.delivery": f"Delivery:{'NOT_PRESENT' if deliveries is None else deliveries}",

@@ -9,7 +9,7 @@ import functools
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import click
 
 from sharequeue.cli.exporting import opened, write_letters
 from sharequeue.cli.failures import Refused
-from sharequeue.cli.options import execute_option, group_option, settings_options
+from sharequeue.cli.options import Moment, execute_option, group_option, settings_options
 from sharequeue.cli.output import Output, answers, number, text
 from sharequeue.cli.purging import forget, purge
 from sharequeue.database import Database
@@ -59,8 +59,8 @@ def _header(context: click.Context, parameter: click.Parameter, given: str | Non
 
 _CHOICES = (
     click.option("--cause", type=click.Choice(["rejected", "exceeded"]), help="Only letters of this cause."),
-    click.option("--since", type=click.DateTime(), help="Only letters written from then on, UTC."),
-    click.option("--until", type=click.DateTime(), help="Only letters written before, UTC."),
+    click.option("--since", type=Moment(), help="Only letters written from then on, UTC if unsaid."),
+    click.option("--until", type=Moment(), help="Only letters written before, UTC if unsaid."),
     click.option("--group", help="Only letters of this share group."),
     click.option("--source-topic", help="Only records of this topic."),
     click.option("--source-partition", type=click.IntRange(0), help="Only records of this partition."),
@@ -93,8 +93,8 @@ def _choosing(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         selection = Selection(
             cause=cause,
-            since=since and since.replace(tzinfo=UTC),
-            until=until and until.replace(tzinfo=UTC),
+            since=since,
+            until=until,
             group=group,
             source_topic=source_topic,
             source_partition=source_partition,
@@ -118,7 +118,7 @@ def dlq() -> None:
 @answers(
     number("PARTITION"),
     number("OFFSET"),
-    text("GROUP"),
+    text("GROUP", wide=True),
     text("SOURCE-TOPIC"),
     number("SOURCE-PARTITION"),
     number("SOURCE-OFFSET"),
@@ -146,7 +146,7 @@ def list_letters(settings: Settings, output: Output, limit: int, selection: Sele
             "source_partition": letter.source_partition,
             "source_offset": letter.source_offset,
             "deliveries": letter.delivery_count,
-            "cause": letter.message,
+            "cause": letter.cause,
             "error": letter.error,
         }
         for letter in islice(letters, limit or None)

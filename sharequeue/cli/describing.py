@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 import sqlalchemy as sa
+from click.core import ParameterSource
 
 from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import GroupsNamed, groups_option, parse_topics, settings_options
@@ -33,7 +34,7 @@ MEMBERS: tuple[Column, ...] = (
     text("ASSIGNMENT", cut=True),
     text("SUBSCRIPTION", wide=True),
     moment("JOINED-AT", wide=True),
-    moment("SESSION-EXPIRES-AT"),
+    moment("SESSION-EXPIRES-AT", wide=True),
 )
 STATES: tuple[Column, ...] = (
     text("GROUP"),
@@ -101,10 +102,17 @@ _TIMES = sa.text(
     "--watch", is_flag=True, help="Look again and again, until Ctrl-C; with rate and time to drain."
 )
 @click.option(
-    "--every", type=click.FloatRange(0.05), default=5.0, show_default=True, help="Seconds between two looks."
+    "--every",
+    type=click.FloatRange(0.05),
+    default=5.0,
+    show_default=True,
+    help="Seconds between two looks of --watch.",
 )
-@click.option("--times", type=click.IntRange(1), help="Looks at most.")
+@click.option("--times", type=click.IntRange(1), help="Looks of --watch at most.")
+@click.pass_context
 def describe(
+    context: click.Context,
+    /,
     settings: Settings,
     output: Output,
     named: GroupsNamed,
@@ -118,10 +126,16 @@ def describe(
     """Show the share-partitions of groups: where each starts, what lags, what is in flight, how its records ended.
 
     What hinders a share-partition is said under the tables. `-` stands where it is not initialised yet. RATE is in
-    records that ended a second: with --watch between two looks, with --state since the first report of the last hour.
+    records that ended a second: with --watch between two looks, with --state since the first report of the last hour;
+    else it is not known.
     """
     if sum((offsets, members, state)) > 1:
         raise click.UsageError("--offsets, --members, --state: take one of them")
+    if watch and (members or state):
+        raise click.UsageError("--watch shows share-partitions: leave out --members and --state")
+    paced = context.get_parameter_source("every") is ParameterSource.COMMANDLINE
+    if not watch and (paced or times is not None):
+        raise click.UsageError("--every and --times are of --watch")
     if watch and output.format == "json":
         raise click.UsageError("--watch prints many results: take -o jsonl")
     if (service := service_of(settings)) is not None:
@@ -282,7 +296,7 @@ def member_rows(database: Database, group: str) -> list[dict[str, Any]]:
 @answers(*MEMBERS)
 @groups_option()
 def members(settings: Settings, output: Output, named: GroupsNamed) -> None:
-    """Show who is in groups, what each is assigned, and until when its session lasts."""
+    """Show who is in groups, what each is assigned, and with --verbose until when its session lasts."""
     if (service := service_of(settings)) is not None:
         with service:
             output.rows(row for group in named.among(service.names) for row in service.members(group))

@@ -36,6 +36,13 @@ _topic_option = click.option(
 )
 
 
+def _states(context: click.Context, parameter: click.Parameter, given: Sequence[str]) -> list[str]:
+    found = [name.strip().capitalize() for each in given for name in each.split(",")]
+    if wrong := set(found) - {"Empty", "Stable"}:
+        raise click.BadParameter(f"{', '.join(sorted(wrong))}: expected Empty or Stable")
+    return found
+
+
 @click.group()
 def groups() -> None:
     """Share groups: list, describe, pause, resume, delete."""
@@ -48,8 +55,8 @@ def groups() -> None:
     "--state",
     "states",
     multiple=True,
-    type=click.Choice(["Empty", "Stable"], case_sensitive=False),
-    help="Only groups in this state; may be repeated.",
+    callback=_states,
+    help="Only groups in this state: Empty or Stable, or both with a comma; may be repeated.",
 )
 def list_groups(settings: Settings, output: Output, states: Sequence[str]) -> None:
     """List the share groups with their state and number of members."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import click
 import sqlalchemy as sa
 
-from sharequeue.cli.options import GroupsNamed, groups_option, parse_topics, settings_options
+from sharequeue.cli.options import GroupsNamed, Moment, groups_option, parse_topics, settings_options
 from sharequeue.cli.output import Output, answers, moment, nested, number, text
 from sharequeue.database import Database
 from sharequeue.offsets import OffsetSet
@@ -53,9 +53,9 @@ _AUDIT = sa.text(
     text("TOPIC"),
     number("PARTITION"),
     text("STATE"),
-    number("RECORDS"),
+    number("RECORDS", wide=True),
     text("OFFSETS", cut=True),
-    text("CONSUMER-ID", cut=True),
+    text("CONSUMER-ID", cut=True, wide=True),
     text("RUN", cut=True),
     moment("SINCE"),
     moment("EXPIRES-AT"),
@@ -66,28 +66,38 @@ _AUDIT = sa.text(
 def show(settings: Settings, output: Output, named: GroupsNamed, topics: Sequence[str]) -> None:
     """Show what is in flight as a strip, and who holds what since when; what is stuck, and why.
 
+    Each group has a table of its own.
     RUN is the run of Dagster's that holds it, or the client id of another member; `-` once the member is gone.
     """
     wanted = parse_topics(topics)
-    rows: list[dict[str, Any]] = []
+    everything: list[dict[str, Any]] = []
     with Database.open(settings) as database:
+        now = State(database).now()
         for group in named.of(database):
+            rows: list[dict[str, Any]] = []
             for window in read_windows(database, group, wanted):
                 output.note(f"{group} {window.topic}-{window.partition}, {said(window)}")
                 output.note(strip(window))
                 rows += _rows(group, window)
             rows += _leases(database, group, wanted)
-        if rows:
-            output.note(
-                "  ".join(
-                    f"{click.style(letter, fg=colour)} {state}" for state, (letter, colour) in _LOOKS.items()
-                )
-            )
-        rows.sort(key=lambda row: (row["group"], row["topic"], row["partition"]))
-        output.rows(rows, now=State(database).now())
+            rows.sort(key=lambda row: (row["topic"], row["partition"]))
+            everything += rows
+            if output.text:
+                _print_group(output, rows, now)
+    if not output.text:
+        output.rows(everything)
+
+
+def _print_group(output: Output, rows: list[dict[str, Any]], now: datetime) -> None:
+    """Print what is in flight in one group, below its strips."""
+    if rows:
+        looks = (f"{click.style(letter, fg=colour)} {state}" for state, (letter, colour) in _LOOKS.items())
+        output.note("  ".join(looks))
+    output.rows(rows, now=now)
     for row in rows:
         if row.get("stuck"):
-            output.note(f"STUCK {row['topic']}-{row['partition']} {row['offsets']}: {row['stuck']}")
+            at = f"{row['group']} {row['topic']}-{row['partition']}"
+            output.note(f"STUCK {at} {row['offsets']}: {row['stuck']}")
 
 
 def strip(window: Window) -> str:
@@ -144,9 +154,9 @@ def listed(offsets: OffsetSet) -> str:
 @settings_options
 @answers(
     moment("AT"),
-    text("PRINCIPAL"),
+    text("PRINCIPAL", cut=True),
     text("ROLE", wide=True),
-    text("ACT"),
+    text("ACT", cut=True),
     text("GROUP"),
     nested("BEFORE", cut=True),
     nested("AFTER", cut=True),
@@ -155,7 +165,7 @@ def listed(offsets: OffsetSet) -> str:
 @click.option(
     "--act", "acts", multiple=True, type=click.Choice(_ACTS), help="Only this act; may be repeated."
 )
-@click.option("--since", type=click.DateTime(), help="Only from then on, UTC.")
+@click.option("--since", type=Moment(), help="Only from then on, UTC if unsaid.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
 def audit(
     settings: Settings,
@@ -171,7 +181,7 @@ def audit(
             _AUDIT,
             groups=[] if named.every else named.of(database, missing=True),
             acts=list(acts),
-            since=since and since.replace(tzinfo=UTC),
+            since=since,
             most=limit,
         )
         now = State(database).now()

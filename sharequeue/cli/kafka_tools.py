@@ -28,6 +28,7 @@ __all__ = [
     "cells",
     "java_name",
     "moment_of",
+    "properties",
     "table",
     "unavailable",
     "usage",
@@ -128,7 +129,7 @@ def with_command_config(settings: Settings, path: Path | None, warn: Callable[[s
     """
     if path is None:
         return settings
-    given = _properties(path)
+    given = properties(path)
     found: dict[str, str] = {}
     for name, value in given.items():
         if name == "sasl.jaas.config":
@@ -148,10 +149,10 @@ def with_command_config(settings: Settings, path: Path | None, warn: Callable[[s
     return settings.replace(kafka={**settings.kafka, **found})
 
 
-def _properties(path: Path) -> dict[str, str]:
-    """The lines of a properties file; a backslash at the end of a line continues it."""
+def properties(path: Path) -> dict[str, str]:
+    """Return the lines of a properties file that are no comments; a backslash at the end of a line continues it."""
     text = path.read_text().replace("\\\n", "")
-    pairs: dict[str, Any] = {}
+    pairs: dict[str, str] = {}
     for line in text.splitlines():
         if line.strip() and line.lstrip()[0] not in "#!":
             name, _, value = line.partition("=")

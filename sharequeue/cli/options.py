@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from sharequeue.settings import Settings
 
 __all__ = [
     "GroupsNamed",
+    "Moment",
     "create_group_option",
     "duration",
     "execute_option",
@@ -83,6 +84,18 @@ def _check_database(settings: Settings) -> None:
         _ = settings.database
     except (ArgumentError, ValueError) as error:
         raise setting_failure(error) from error
+
+
+class Moment(click.DateTime):
+    """A time: ISO-8601, UTC where no zone is said."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Return it with its zone."""
+        try:
+            moment = datetime.fromisoformat(value)
+        except (TypeError, ValueError):
+            moment = super().convert(value, param, ctx)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def home_option(command: Callable[..., None]) -> Callable[..., None]:
@@ -217,7 +230,7 @@ def groups_option(
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def called(*, group: tuple[str, ...], regex: bool, all_groups: bool = False, **given: Any) -> None:
+        def called(*, group: tuple[str, ...], regex: bool, all_groups: bool, **given: Any) -> None:
             if group and all_groups:
                 raise click.UsageError("Name groups with --group, or take --all-groups, not both.")
             if not group and (regex or not (all_groups or default_all or none)):
@@ -228,18 +241,16 @@ def groups_option(
             every = all_groups or (default_all and not group)
             command(named=GroupsNamed(group, regex, every), **given)
 
-        options = [
+        for option in (
+            click.option("--all-groups", is_flag=True, help="Every share group."),
+            click.option("--regex", is_flag=True, help="A --group is a regular expression for whole names."),
             click.option(
                 "--group",
                 multiple=True,
                 shell_complete=_complete_group,
                 help="A share group; may be repeated." + (" All of them by default." if default_all else ""),
             ),
-            click.option("--regex", is_flag=True, help="A --group is a regular expression for whole names."),
-        ]
-        if not default_all:
-            options.append(click.option("--all-groups", is_flag=True, help="Every share group."))
-        for option in reversed(options):
+        ):
             called = option(called)
         return called
 

@@ -206,7 +206,10 @@ class Output:
         click.echo(f"warning: {line}", err=True)
 
     def _table(self, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], now: datetime) -> None:
-        cells = [[each.shown(row.get(each.key), now, exact=self.verbose) for each in columns] for row in rows]
+        cells = [
+            [_printable(each.shown(row.get(each.key), now, exact=self.verbose)) for each in columns]
+            for row in rows
+        ]
         widths = [
             max(len(each.name), *(len(line[index]) for line in cells), 0)
             for index, each in enumerate(columns)
@@ -310,6 +313,13 @@ def _print_schema(
         schema = response_schema(columns, " ".join(("sharequeue", *words)), one=one, views=views)
         click.echo(json.dumps(schema, indent=2))
         context.exit()
+
+
+def _printable(text: str) -> str:
+    """Escape what would break the table, or what a terminal would obey: newlines, escape sequences."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _cut(text: str, width: int) -> str:

@@ -6,11 +6,11 @@ Nothing is deleted without `--execute`. A partition can only be deleted from its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 import click
 
-from sharequeue.cli.options import execute_option, settings_options
+from sharequeue.cli.options import Moment, execute_option, settings_options
 from sharequeue.cli.output import Output, answers, moment, number, text
 from sharequeue.database import Database
 from sharequeue.redrive.purging import Copies, Purge, PurgedPartition
@@ -34,6 +34,7 @@ _answers = answers(
     number("NOT-PUT-BACK"),
     moment("NEWEST"),
     text("GROUPS", cut=True),
+    text("STATUS"),
 )
 _foreign_option = click.option(
     "--foreign", is_flag=True, help="Delete records among them that are no dead letters, too."
@@ -50,7 +51,7 @@ _foreign_option = click.option(
     metavar="P:OFFSET",
     help="Delete what lies before this offset of a partition; repeatable.",
 )
-@click.option("--until", type=click.DateTime(), help="Delete what was written before then, UTC.")
+@click.option("--until", type=Moment(), help="Delete what was written before then, UTC if unsaid.")
 @_foreign_option
 @execute_option
 @click.argument("topic")
@@ -72,11 +73,11 @@ def purge(
         raise click.UsageError("give --before or --until, one of them")
     with Database.open(settings) as database:
         work = Purge(settings, database, topic)
-        wanted = before if until is None else work.before_time(until.replace(tzinfo=UTC))
+        wanted = before if until is None else work.before_time(until)
         plans = work.plan(wanted, foreign=foreign)
         if execute:
             work.run(plans)
-    _print_plans(plans, output)
+    _print_plans(plans, output, execute)
     output.note("deleted" if execute else "a dry run: nothing was deleted; --execute deletes")
 
 
@@ -114,14 +115,14 @@ def forget(
         plans = work.plan(before, foreign=foreign)
         if execute:
             work.run(plans)
-    _print_plans(plans, output)
+    _print_plans(plans, output, execute)
     said = _said(copies, f"{source_topic}-{partition} offset {offset}", topic, execute)
     output.say(said)
     for line in _left(copies, source_topic, partition, offset):
         click.echo(f"left: {line}", err=True)
 
 
-def _print_plans(plans: Sequence[PurgedPartition], output: Output) -> None:
+def _print_plans(plans: Sequence[PurgedPartition], output: Output, execute: bool) -> None:
     output.rows(
         {
             "partition": plan.partition,
@@ -131,6 +132,7 @@ def _print_plans(plans: Sequence[PurgedPartition], output: Output) -> None:
             "not_put_back": plan.not_put_back,
             "newest": plan.newest,
             "groups": ", ".join(f"{group} ({count})" for group, count in sorted(plan.groups.items())),
+            "status": "deleted" if execute else "dry run",
         }
         for plan in plans
     )

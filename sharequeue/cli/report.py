@@ -16,6 +16,9 @@ from sharequeue.settings import Settings
 from sharequeue.state.group_report import read_report
 from sharequeue.state.reports import Reports
 
+_BEGINS = b"<!doctype html>"
+"""A file that begins so may be an earlier page, and is written anew."""
+
 
 @click.command()
 @settings_options
@@ -50,6 +53,10 @@ def report(settings: Settings, output: Output, group: str, path: Path | None, re
     if path is None:
         path = write_page(settings, found)
     else:
+        if path.exists() and not path.read_bytes().startswith(_BEGINS):
+            raise click.BadParameter(
+                f"{path} is there already, is no page, and is not overwritten", param_hint="--file"
+            )
         replace_text(path, page(found))
     output.one_row({"group": group, "path": path}, str(path))
 

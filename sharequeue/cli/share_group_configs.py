@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from sharequeue.cli.kafka_tools import KafkaCommand, java_name, usage
+from sharequeue.cli.kafka_tools import KafkaCommand, java_name, properties, usage, with_command_config
 from sharequeue.cli.options import settings_options
 from sharequeue.cli.output import Output, answers, flag, text
 from sharequeue.database import Database
@@ -34,6 +34,10 @@ _PAIR = re.compile(r"\s*([^=,\[\]\s]+)=(\[[^\]]*\]|[^,]*)\s*(?:,|$)")
 @click.option("--add-config", help="name=value,…; a value with commas in square brackets.")
 @click.option("--add-config-file", type=click.Path(path_type=Path, exists=True), help="Lines of name=value.")
 @click.option("--delete-config", help="name,…")
+@click.option(
+    "--command-config", type=click.Path(path_type=Path), help="Properties of a Kafka client; checked."
+)
+@click.version_option(package_name="sharequeue")
 @click.pass_context
 def share_group_configs(
     context: click.Context,
@@ -49,6 +53,7 @@ def share_group_configs(
     add_config: str | None,
     add_config_file: Path | None,
     delete_config: str | None,
+    command_config: Path | None,
 ) -> None:
     """Kafka's `kafka-configs.sh --entity-type groups`: describe and alter the configs of share groups."""
     if describe == alter:
@@ -58,6 +63,7 @@ def share_group_configs(
             context,
             "Only --entity-type groups is known here: the configs of topics and brokers are the broker's.",
         )
+    settings = with_command_config(settings, command_config, output.warn)
     name = group or entity_name
     with Database.open(settings) as database:
         if describe:
@@ -74,8 +80,7 @@ def share_group_configs(
         try:
             changes: dict[str, str | int | bool | None] = {}
             if add_config_file is not None:
-                lines = (line.strip() for line in add_config_file.read_text().splitlines())
-                changes |= _pairs(",".join(line for line in lines if line and not line.startswith("#")))
+                changes |= properties(add_config_file)
             changes |= _pairs(add_config or "")
             changes |= dict.fromkeys(
                 each.strip() for each in (delete_config or "").split(",") if each.strip()

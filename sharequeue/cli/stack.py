@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 
 import click
 
 from sharequeue.cli.options import execute_option, home_option
-from sharequeue.cli.output import Output, answers, number, text
+from sharequeue.cli.output import Output, answers, moment, number, text
 from sharequeue.local import dagster_ui, stack
 from sharequeue.local.home import Home
 from sharequeue.local.preflight import StackError
@@ -23,7 +24,7 @@ from sharequeue.settings import Settings
     text("BOOTSTRAP-SERVERS"),
     text("SERVICE-URL"),
     text("JARS"),
-    text("CREATED-AT"),
+    moment("CREATED-AT"),
     text("DAGSTER"),
     one=True,
 )
@@ -36,7 +37,8 @@ def up(home: Path | None, output: Output, ui: bool, no_service: bool) -> None:
     SHAREQUEUE_SERVICE_URL) is used and not started. Harmless when everything runs.
     """
     info = stack.up(home, output.say, service=not no_service)
-    found = asdict(info)  # the addresses with passwords are no columns
+    # The addresses with passwords are no columns.
+    found = {**asdict(info), "created_at": datetime.fromisoformat(info.created_at)}
     if ui:
         found["dagster"] = dagster_ui.start(Settings.load(info.home), output.say)
         output.say(f"dagster      {found['dagster']}")

@@ -43,7 +43,7 @@ def state() -> None:
     text("TOPIC"),
     number("PARTITION"),
     text("CONSUMER-ID", cut=True),
-    number("RECORDS"),
+    number("RECORDS", wide=True),
     text("OFFSETS", cut=True),
     number("DELIVERIES", wide=True),
     moment("ACQUIRED-AT"),

@@ -200,8 +200,8 @@ def _password(home: Home) -> str:
         return path.read_text().strip()
     except OSError as error:
         raise StackError(
-            f"No password for the embedded Postgres in {path} ({error.strerror}): `make reset` starts "
-            "over with an empty data folder."
+            f"No password for the embedded Postgres in {path} ({error.strerror}): "
+            "`sharequeue reset --execute` starts over with an empty data folder."
         ) from error
 
 
@@ -258,7 +258,7 @@ def _accepts(home: Home, port: int) -> bool:
         if "password authentication failed" in str(error):
             raise StackError(
                 f"The Postgres on port {port} does not know our password, so {home.postgres} was damaged: "
-                "`make reset` starts over with an empty data folder."
+                "`sharequeue reset --execute` starts over with an empty data folder."
             ) from error
         return False
 

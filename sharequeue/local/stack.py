@@ -72,7 +72,7 @@ def up(
     data_folder = Home.at(settings.home)
     _examine(settings, given)
     java = find_java(given)
-    progress(f"data folder  {data_folder.path} (kept by `make down`, emptied by `make reset`)")
+    progress(f"data folder  {data_folder.path} (kept by `sharequeue down`, emptied by `sharequeue reset`)")
     own_jars = Path(given.get("SHAREQUEUE_JARS") or data_folder.path / "jars").expanduser().absolute()
     with data_folder.lock(progress):
         data_folder.create()

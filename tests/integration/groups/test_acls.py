@@ -247,11 +247,15 @@ def test_the_command_takes_kafkas_options(
     one = ["--group", group, "--resource-pattern-type", "prefixed"]
     two = ["--allow-principal", "User:ann", "--operation", "Read", "--operation", "describe"]
     assert run.invoke(command, ["acls", "add", *one, *two]).output.startswith("2 added, 0 there before")
+    again = json.loads(run.invoke(command, ["acls", "add", *one, *two, "-o", "json"]).output)
+    assert {each["status"] for each in again} == {"there before"}
     listed = json.loads(run.invoke(command, ["acls", "list", "--group", group, "-o", "json"]).output)
     assert [(each["operation"], each["permission"]) for each in listed] == [
         ("Describe", "ALLOW"),
         ("Read", "ALLOW"),
     ]
+    # As with Kafka's tool, what is removed is literal unless said.
+    assert run.invoke(command, ["acls", "remove", "--group", group]).output.startswith("would remove 0")
     dry = run.invoke(command, ["acls", "remove", *one])
     assert dry.output.startswith("would remove 2")
     assert run.invoke(command, ["acls", "remove", *one, "--execute"]).output.startswith("removed 2")

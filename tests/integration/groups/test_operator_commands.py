@@ -96,6 +96,10 @@ def test_groups_by_state_and_members(run: Run, lease: Lease, private_database: D
     assert [row["group"] for row in rows(run("groups", "list", "--state", "stable", "-o", "json"))] == [
         "flights"
     ]
+    listed = rows(run("groups", "list", "--state", "empty,Stable", "-o", "json"))
+    assert [row["group"] for row in listed] == ["flights", "idle"]
+    for words in (("verify",), ("journal", "verify"), ("audit",)):
+        run(*words, "--all-groups")
     (member,) = rows(run("members", "--group", "flights", "-o", "json"))
     assert (member["consumer_id"], member["client_id"], member["host"]) == (
         "m1",
@@ -146,6 +150,13 @@ def test_watching_shows_the_rate(
     assert [look["lag"] for look in arrivals] == [97, 91]
     assert arrivals[1]["time_to_drain"] == 45.5
     assert run(*watch, "-o", "json", code=2) == ""
+    for wrong in (
+        (*watch, "--state"),
+        (*watch, "--members"),
+        (*watch[:4], "--times", "2"),
+        (*watch[:4], "--every", "5"),
+    ):
+        assert run(*wrong, code=2) == ""
 
 
 def test_what_is_in_flight_and_who_holds_it(run: Run, lease: Lease, private_database: Database) -> None:
@@ -166,7 +177,8 @@ def test_what_is_in_flight_and_who_holds_it(run: Run, lease: Lease, private_data
     assert rows(run("state", "show", "--group", "flights", "--topic", "departures", "-o", "json")) == []
     with private_database.transaction() as connection:
         connection.exec_driver_sql("delete from sharequeue.members")
-    assert "STUCK arrivals-0 0-1,5-9: its member is gone" in run("state", "show", "--group", "flights")
+    alter_group_configs(private_database, "idle", {})
+    assert "STUCK flights arrivals-0 0-1,5-9: its member is gone" in run("state", "show", "--all-groups")
 
 
 def test_configs_are_described_and_altered(run: Run, lease: Lease, private_database: Database) -> None:
@@ -199,6 +211,8 @@ def test_configs_are_described_and_altered(run: Run, lease: Lease, private_datab
     ]  # newest first: unset, 8, the interval
     assert [row["at"] for row in audited] == sorted((row["at"] for row in audited), reverse=True)
     assert len(rows(run("audit", "--limit", "1", "-o", "json"))) == 1
+    assert rows(run("audit", "--since", "2999-01-01T00:00:00Z", "-o", "json")) == []
+    assert rows(run("audit", "--since", "2013-01-01", "-o", "json")) != []
     with pytest.raises(GroupIdNotFound):
         run("members", "--group", "nobody")
 

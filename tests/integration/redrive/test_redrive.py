@@ -234,7 +234,12 @@ def test_the_command_shows_first_and_sends_with_execute(
         "list", case.dead_letter_topic, "--output", "json", "--cause", "rejected", "--offsets", "0:1-2"
     )
     assert [row["offset"] for row in json.loads(listed)] == [1, 2]
+    assert {row["cause"] for row in json.loads(listed)} == {"rejected"}
     assert json.loads(run("list", case.dead_letter_topic, "--output", "json", "--cause", "exceeded")) == []
+    assert (
+        len(json.loads(run("list", case.dead_letter_topic, "-o", "json", "--since", "2013-01-01T00:00:00Z")))
+        == 3
+    )
     ordinary = CliRunner().invoke(command, ["dlq", "list", case.topic, "-o", "json"])
     assert json.loads(ordinary.stdout) == []
     assert "3 records of" in ordinary.stderr

@@ -174,6 +174,12 @@ def test_the_command_writes_a_page(
     own = tmp_path / "own.html"
     assert invoke(command, ["report", "--group", at.group_id, "--file", str(own)]).stdout == f"{own}\n"
     assert "1,000" in own.read_text()
+    assert (
+        invoke(command, ["report", "--group", at.group_id, "--file", str(own)]).exit_code == 0
+    )  # a page again
+    own.write_text("something else")
+    assert invoke(command, ["report", "--group", at.group_id, "--file", str(own)]).exit_code == 2
+    assert own.read_text() == "something else"
     assert invoke(command, ["report", "--group", at.group_id, "--file", "-"]).stdout.endswith("</html>\n")
     assert isinstance(invoke(command, ["report", "--group", "nobody"]).exception, GroupIdNotFound)
 

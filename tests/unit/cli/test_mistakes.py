@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -14,7 +15,9 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 
 import sharequeue.cli
 from sharequeue.cli import command
+from sharequeue.cli.consuming import _line, _properties, _row
 from sharequeue.cli.failures import database_failure
+from sharequeue.cli.kafka_tools import properties
 from sharequeue.cli.options import execute_option, parse_topics
 from sharequeue.cli.output import Output, answers, text
 
@@ -115,6 +118,30 @@ def test_a_module_that_cannot_be_imported_is_one_line(
     monkeypatch.syspath_prepend(str(tmp_path))
     printed = failed(monkeypatch, capsys, "run", f"{name}:job", "--home", str(tmp_path))
     assert f"NO_SUCH_JOB: module {name} cannot be imported: " in printed
+
+
+def test_a_file_of_configs_may_have_comments(tmp_path: Path) -> None:
+    """As properties files do, with blanks around the equals sign."""
+    path = tmp_path / "configs"
+    path.write_text("# of the queue\nshare.delivery.count.limit = 8\n\nshare.auto.offset.reset=earliest\n")
+    assert properties(path) == {"share.delivery.count.limit": "8", "share.auto.offset.reset": "earliest"}
+    result = CliRunner().invoke(command, ["share-group-configs", "--version"])
+    assert (result.exit_code, "version" in result.output) == (0, True)
+
+
+@pytest.mark.parametrize(("kind", "said"), [(1, "CreateTime:5\n"), (2, "LogAppendTime:5\n")])
+def test_a_record_says_whose_time_it_has(kind: int, said: str) -> None:
+    """The producer's, or the broker's."""
+
+    class Record:
+        def __getattr__(self, name: str) -> Callable[[], object]:
+            return lambda: (kind, 5) if name == "timestamp" else None
+
+    record: Any = Record()
+    wanted = ["print.timestamp=true", "print.value=false"]
+    context = click.Context(click.Command("x"))
+    chosen = _properties(context, click.Option(["--x"]), wanted)
+    assert _line(_row(record, None), chosen) == said
 
 
 def test_kafkas_tool_has_one_exit_code_for_wrong_lines(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
+import click
 import pytest
 
+from sharequeue.cli import command
 from sharequeue.cli.failures import print_failure
 from sharequeue.cli.output import (
     WIDTH,
+    Column,
     Output,
     age,
     answers,
@@ -54,6 +57,47 @@ def test_people_get_a_table_that_fits(capsys: pytest.CaptureFixture[str]) -> Non
     assert first.endswith("e…")
     assert len(first) == WIDTH
     assert second.split() == ["h", *"------"]
+
+
+USUAL = {
+    "group": "flight-delays",
+    "topic": "flights",
+    "source_topic": "flights",
+    "host": "192.168.100.101",
+    "client_id": "dagster-run-6b1f4a60-2f25-4b7a-8b1e-0d6f8a1c2b3d",
+    "run": "6b1f4a60-2f25-4b7a-8b1e-0d6f8a1c2b3d",
+    "consumer_id": "6b1f4a60-2f25-4b7a-8b1e-0d6f8a1c2b3d",
+    "state": "acknowledged",
+    "principal": "User:sharequeue_service",
+    "act": "allow_everyone_if_no_acl_found",
+    "before": {"start_offset": 100_000, "state_epoch": 1},
+    "after": {"start_offset": 100_000, "state_epoch": 1},
+    "assignment": "flights:0,1,2,3,4,5,6,7,8,9",
+    "offsets": "100000-100999,101005-102000",
+    "error": "ValueError: " + "e" * 100,
+}
+
+
+@pytest.mark.parametrize("name", ["members", "state show", "state leases", "dlq list", "audit"])
+def test_usual_names_fit(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Groups, members, runs and hosts as they are called in practice."""
+    group: click.Command = command
+    for word in name.split():
+        assert isinstance(group, click.Group)
+        group = group.commands[word]
+    columns: tuple[Column, ...] = group.callback.columns[""]  # type: ignore[union-attr]
+    kinds = {"number": 100_000, "moment": NOW + timedelta(minutes=59), "text": "x"}
+    row = {each.key: USUAL.get(each.key, kinds.get(each.kind)) for each in columns}
+    Output(columns).rows([row], now=NOW)
+    assert max(len(line) for line in capsys.readouterr().out.splitlines()) <= WIDTH
+
+
+def test_a_table_stays_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a value has of newlines and escapes for terminals is shown, not obeyed; JSON has it as it is."""
+    Output((text("A"),)).rows([{"a": "x\ny\x1b[2Jé"}])
+    assert capsys.readouterr().out.splitlines()[2:] == [r"x\ny\x1b[2Jé"]
+    Output((text("A"),), format="json").rows([{"a": "x\ny"}])
+    assert json.loads(capsys.readouterr().out) == [{"a": "x\ny"}]
 
 
 def test_verbose_has_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
