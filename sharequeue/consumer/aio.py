@@ -104,6 +104,7 @@ class AIOShareConsumer:
         """As ``ShareConsumer.close``."""
         await self._settle()
         await self._call(self._consumer.close, timeout)
+        self._consumer._restore_signals()  # which the consumer's thread may not
         self._thread.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:

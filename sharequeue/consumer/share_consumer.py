@@ -272,6 +272,7 @@ class ShareConsumer(Stopping, OneCaller):
             ending.start()
             ending.join(max(0.0, deadline - time.monotonic()))
             self._in_hand = []
+            self._restore_signals()
             self._dispatch()
 
     def __enter__(self) -> Self:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -30,6 +31,8 @@ class Stopping:
     def __init__(self) -> None:
         super().__init__()
         self._ended = threading.Event()
+        self._handlers: dict[int, tuple[Any, Any]] = {}
+        """Of each signal our handler, and the one before."""
         self.stopping = False
         """Whether ``stop`` was called, or a signal of ``stop_on_signal`` has come."""
 
@@ -37,10 +40,28 @@ class Stopping:
         """On SIGTERM (or these signals) lease no more: polls return only what was renewed, and ``stopping`` is true.
 
         The program finishes what it has in hand, commits and closes. What it still holds after ``timeout`` seconds is
-        given back: another consumer gets it, and a late acknowledgement is refused. Call it in the main thread.
+        given back: another consumer gets it, and a late acknowledgement is refused. ``close`` restores what the
+        signals did before. Call both in the main thread.
         """
+
+        def handler(*_: object) -> None:
+            self.stop(timeout)
+
         for number in signals or (signal.SIGTERM,):
-            signal.signal(number, lambda *_: self.stop(timeout))
+            before = signal.signal(number, handler)
+            self._handlers[number] = handler, self._handlers.get(number, (None, before))[1]
+
+    def _restore_signals(self) -> None:
+        """Have the signals do what they did before, unless something else has been said since.
+
+        Only the main thread may: from another nothing changes.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return
+        while self._handlers:
+            number, (mine, before) = self._handlers.popitem()
+            if signal.getsignal(number) is mine:
+                signal.signal(number, signal.SIG_DFL if before is None else before)
 
     def stop(self, timeout: float = 25.0) -> None:
         """What the signal of ``stop_on_signal`` does, from any thread. Returns at once."""
