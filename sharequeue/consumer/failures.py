@@ -37,14 +37,14 @@ def errors_output(settings: Settings, holding: Holding, errors: Mapping[int, str
     if not errors:
         return None
     try:
-        location = holding.errors_at or _folder(settings, holding)
+        location = holding.errors_at[0] if holding.errors_at else _folder(settings, holding)
         _write(location, errors)
     except Exception as error:
         _log.warning("dead letters will go without the error: %s", error)
         return None
-    if holding.errors_at is not None:
+    if holding.errors_at:
         return None
-    holding.errors_at = location
+    holding.errors_at.append(location)
     return LeaseOutput(SINK, location, len(errors))
 
 

@@ -66,8 +66,8 @@ class Holding:
     """Why a record failed, for its dead letter."""
     renewed: bool = False
     """What waits here was polled before, and its lock was renewed."""
-    errors_at: str | None = None
-    """The folder of errors that the lease's acknowledgements have named."""
+    errors_at: list[str] = field(default_factory=list)
+    """The folder of errors, once an acknowledgement of the lease has named it. What is renewed shares it."""
 
     @classmethod
     def of(cls, lease: Lease, asked_at: float) -> Holding:
