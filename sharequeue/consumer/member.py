@@ -60,6 +60,8 @@ class Member:
         self.isolation_level = "read_uncommitted"
         self.max_locks = 2000
         """Records of one share-partition that the group may have in flight."""
+        self.lock_duration_ms = inf
+        """How long the group locks records now, as far as is known."""
         self.error: ShareError | None = None
         """Why the member cannot join, where waiting will not help."""
         self.polled_at = time.monotonic()
@@ -237,6 +239,7 @@ class Member:
         changed = False
         before, configs = self.isolation_level, GroupConfigs.load(self._database, self.group_id)
         self.max_locks, level = configs.partition_max_record_locks, configs.isolation_level
+        self.lock_duration_ms = configs.record_lock_duration_ms
         # Before the assignment is known: what is leased from it is read at the group's level.
         self.isolation_level = level
         with self._lock:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from math import inf
 from uuid import UUID, uuid4, uuid5
 
 from sharequeue.consumer.failures import errors_output
@@ -57,8 +58,12 @@ class Sending:
         """Whether something is given back."""
         return any(AcknowledgeType.RELEASE in each.outcomes for _, each in self.taken)
 
-    def carry_out(self, state: State, settings: Settings) -> tuple[list[Result], list[Holding]]:
+    def carry_out(
+        self, state: State, settings: Settings, lock_duration_ms: float = inf
+    ) -> tuple[list[Result], list[Holding]]:
         """Send all of it; return the result of each lease, and the leases of records whose locks were renewed.
+
+        A renewed lock is relied on for ``lock_duration_ms`` at most, what the group's locks last now.
 
         Raises what the database raises: then carry it out again, or give it up.
         """
@@ -84,7 +89,7 @@ class Sending:
         for number, (holding, each) in enumerate(self.taken):
             if each.renewed:
                 try:
-                    renewed.append(_renew(state, holding, each))
+                    renewed.append(_renew(state, holding, each, lock_duration_ms))
                 except ShareError as error:
                     results[number] = results[number] or error
         return results, renewed
@@ -117,7 +122,7 @@ def _by_time(
     return found
 
 
-def _renew(state: State, holding: Holding, taken: Taken) -> Holding:
+def _renew(state: State, holding: Holding, taken: Taken, lock_duration_ms: float) -> Holding:
     """Renew the locks of some records of a lease; return them as a lease of their own, whose lock lapses later."""
     lease = anyone(holding.lease)
     offsets = offset_set(message.offset() for message in taken.renewed)  # type: ignore[misc]
@@ -131,7 +136,7 @@ def _renew(state: State, holding: Holding, taken: Taken) -> Holding:
     )
     return Holding(
         holding.lease,
-        asked_at + lease.lock_duration_ms / 1000,
+        asked_at + min(lease.lock_duration_ms, lock_duration_ms) / 1000,
         EMPTY,
         ready=list(taken.renewed),
         seen=True,

@@ -29,7 +29,9 @@ def test_errors_of_a_lease_and_of_what_was_renewed_of_it(tmp_path: Path) -> None
     holding = holding_of(0, 2)
     taken = Taken({}, renewed=messages_of(1, 2))
     state: Any = SimpleNamespace(fetches=SimpleNamespace(acknowledge_batches=lambda *_, **__: None))
-    [renewed] = Sending([(holding, taken)]).carry_out(state, settings)[1]
+    [renewed] = Sending([(holding, taken)]).carry_out(state, settings, 15_000)[1]
+    # The lease was of 30 s; the group has shortened its locks since.
+    assert renewed.deadline < holding.deadline
     first = errors_output(settings, holding, {0: "a"})
     assert first is not None
     assert errors_output(settings, renewed, {1: "b"}) is None

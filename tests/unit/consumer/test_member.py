@@ -38,7 +38,9 @@ class Group:
         return HeartbeatResponse(0, None, request.member_id, 1, 10, 1000, (AssignedTopic("id", "t", (0,)),))
 
     def configs(self, *_: Any) -> Any:
-        return SimpleNamespace(isolation_level=self.level, partition_max_record_locks=2000)
+        return SimpleNamespace(
+            isolation_level=self.level, partition_max_record_locks=2000, record_lock_duration_ms=15_000
+        )
 
     def release(self, *_: str) -> None:
         self.released += 1
@@ -145,4 +147,5 @@ def test_the_isolation_level_is_known_before_the_assignment(
     member._one(0.0)
     assert assigned == [{}]
     assert member.isolation_level == "read_committed"
+    assert member.lock_duration_ms == 15_000
     assert member.assignment == {AT: "id"}
