@@ -12,16 +12,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from uuid import UUID, uuid4
+from collections.abc import Callable, Mapping
 
 from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.consumer.configs import ConsumerConfig
 from sharequeue.consumer.desk import Desk
-from sharequeue.consumer.holdings import Holding
+from sharequeue.consumer.holdings import Holding, Question
 from sharequeue.consumer.log_ends import BROKER_TIMEOUT_S, LONGEST_WAIT_S, LOOK_AGAIN_S, LogEnds, key_of
 from sharequeue.consumer.member import FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID, Member
 from sharequeue.consumer.reader import Reader
@@ -52,16 +50,6 @@ NOTIFIED_S = 2.0
 _RETRY_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """May these be leased from? A reply may be lost; what it leased is known by the request's id."""
-
-    part: Sequence[SharePartition]
-    asked_at: float
-    drops: int
-    request_id: UUID = field(default_factory=uuid4)
-
-
 class Fetcher(Desk):
     """Sends, leases and reads for one consumer, in a thread of its own."""
 
@@ -82,7 +70,7 @@ class Fetcher(Desk):
         self._drops = 0
         self._dropped: list[Holding] = []
         """Leases that were handed out in part, and of which the rest is given back at the end."""
-        self._unanswered: _Question | None = None
+        self._unanswered: Question | None = None
         """Leases that were asked for, and no answer came: they are asked for once more, as the same request."""
         self._rests: list[Holding] = []
         self._idle_ahead = False  # nothing could be leased ahead: the next poll looks again
@@ -182,7 +170,9 @@ class Fetcher(Desk):
         waiting = self._shelf.records
         if (self._demand or self._asked) and not self._enough(self._config.max_poll_records):
             return True
-        return waiting < self._ahead_records / 2 and not self._idle_ahead
+        if waiting >= self._ahead_records / 2 or self._idle_ahead:
+            return False
+        return not self._shelf.at_least(self._config.fetch_max_bytes)
 
     def _interrupted(self) -> bool:
         return self._stop or self._ceased or bool(self._outbox)
@@ -195,7 +185,9 @@ class Fetcher(Desk):
         """Send acknowledgements; while the database is away again and again, until their locks have lapsed."""
         renewed: list[Holding] = []
         try:
-            results, renewed = sending.carry_out(self._state, self._config.settings)
+            results, renewed = sending.carry_out(
+                self._state, self._config.settings, self._member.lock_duration_ms
+            )
         except SQLAlchemyError as error:
             if time.monotonic() < min(sending.deadline, self._give_up_at):
                 raise
@@ -260,7 +252,7 @@ class Fetcher(Desk):
             self._ahead_records if len(order) > 1 else min(self._ahead_records, self._member.max_locks // 2)
         )
         left = max(self._config.max_poll_records, most)
-        questions = [_Question(part, time.monotonic(), self._drops) for part in in_calls(order)]
+        questions = [Question(part, time.monotonic(), self._drops) for part in in_calls(order)]
         if self._unanswered is not None:
             questions, self._unanswered = [self._unanswered], None
         for question in questions:
@@ -391,7 +383,8 @@ class Fetcher(Desk):
                 return
             self.reader.wait(0.02)
             if grown := self._ends.grown(assignment, self.reader):
-                self._ends.observe(grown, self.reader)
+                if not self._ends.observe(grown, self.reader):
+                    self._pause(LOOK_AGAIN_S)
                 return
 
 

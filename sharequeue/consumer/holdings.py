@@ -10,11 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID, uuid4
 
 from confluent_kafka import KafkaError, Message
 
 from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.values import AcknowledgeType, Lease
+from sharequeue.values import AcknowledgeType, Lease, SharePartition
 
 NOT_YET = -1
 """Handed out, and not acknowledged yet."""
@@ -39,6 +40,16 @@ class Taken:
             self.delayed.setdefault(seconds, []).extend(delayed)
         self.renewed += other.renewed
         self.errors |= other.errors
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """May these be leased from? A reply may be lost; what it leased is known by the request's id."""
+
+    part: Sequence[SharePartition]
+    asked_at: float
+    drops: int
+    request_id: UUID = field(default_factory=uuid4)
 
 
 @dataclass(slots=True, eq=False)

@@ -12,11 +12,12 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from sharequeue.consumer.holdings import Holding, Taken
+from sharequeue.consumer.log_ends import LOOK_AGAIN_S
 from sharequeue.consumer.sending import Sending
 from sharequeue.offsets import OffsetSet
 from sharequeue.state.many import AcquiredMany
 from sharequeue.values import AcknowledgeType, SharePartition
-from tests.unit.consumer.stub import consumer_of, holding_of, put
+from tests.unit.consumer.stub import consumer_of, holding_of, messages_of, put
 from tests.waiting import wait_until
 
 AT = SharePartition("g", "t", 0)
@@ -148,3 +149,43 @@ def test_each_call_of_one_sending_is_a_request_of_its_own() -> None:
     first = list(ids)
     sending.carry_out(state, settings)
     assert ids == first + first
+
+
+def test_nothing_is_leased_ahead_of_a_full_shelf() -> None:
+    """fetch.max.bytes bounds what waits for the polls, however few records it is."""
+    with consumer_of(fetch_max_bytes=3, max_poll_records=10) as consumer:
+        fetcher = consumer._fetcher
+        consumer._member.assignment = {AT: "id"}
+        fetcher.lease_ahead(20)
+        put(consumer, 0, 2)
+        assert fetcher._wants_records()
+        put(consumer, 2, 3)
+        assert not fetcher._wants_records()
+
+
+def test_what_is_read_ahead_and_not_leased_is_bounded_in_bytes() -> None:
+    """Of large records few are kept; a later lease reads the others again."""
+    with consumer_of(fetch_max_bytes=100) as consumer:
+        reader = consumer._fetcher.reader
+        reader.watch(("t", 0), 0)
+        reader.mean_bytes["t"] = 20.0
+        log = reader._logs["t", 0]
+        log.ahead.extend(messages_of(0, 9))
+        reader._pump = lambda *_: None
+        reader.wait(0)
+        assert [message.offset() for message in log.ahead] == [4, 5, 6, 7, 8]
+        assert log.position == 4
+
+
+def test_a_broker_that_does_not_answer_is_not_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records have come, and the log's end cannot be learnt: the next question waits."""
+    with consumer_of() as consumer:
+        fetcher = consumer._fetcher
+        waits: list[float] = []
+        fetcher._ends = SimpleNamespace(
+            unknown=lambda _: {}, grown=lambda *_: {AT: "id"}, observe=lambda *_: False
+        )
+        monkeypatch.setattr(fetcher, "_pause", waits.append)
+        fetcher._polling = True
+        fetcher._wait({AT: "id"})
+        assert waits == [LOOK_AGAIN_S]
