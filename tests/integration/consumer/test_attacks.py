@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from random import Random
 
@@ -118,12 +120,14 @@ def test_the_database_away_for_a_moment(work: Work, make_topic: MakeTopic) -> No
         through = url.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
         found: Counter[int | None] = Counter()
         with work.consumer(topic, max_poll_records=20, sharequeue_database_url=through) as consumer:
-            for number in range(200):
+            markers = cycle(("acquire_many", "acknowledge_many"))
+            after = cycle(range(7))
+            deadline = time.monotonic() + 90
+            while not work.done():
+                assert time.monotonic() < deadline, work.status()
                 if not proxy.armed:
-                    proxy.arm(("acknowledge_many", "acquire_many")[number % 2], number % 7)
+                    proxy.arm(next(markers), next(after))
                 found.update(message.offset() for message in consumer.poll(0.2))
-                if work.done():
-                    break
             consumer.commit_sync()
         assert set(found) == set(range(400))
         assert proxy.cuts > 1
