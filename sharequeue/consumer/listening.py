@@ -110,7 +110,7 @@ class Listener:
 
     def _take(self, connection: Any, wait: float) -> set[str]:
         """Wait so long for notifications; return what they say."""
-        select.select([connection, self._stop_reading], [], [], wait)
+        _wait_for((connection, self._stop_reading), wait)
         connection.poll()
         said = {notification.payload for notification in connection.notifies}
         connection.notifies.clear()
@@ -132,4 +132,12 @@ class Listener:
 
     def _sleep(self, seconds: float) -> None:
         if not self._stopping:
-            select.select([self._stop_reading], [], [], seconds)
+            _wait_for((self._stop_reading,), seconds)
+
+
+def _wait_for(readable: tuple[Any, ...], seconds: float) -> None:
+    """Wait so long until there is something to read. By poll: select refuses a process's files after the 1024th."""
+    waiting = select.poll()
+    for each in readable:
+        waiting.register(each, select.POLLIN)
+    waiting.poll(1000 * seconds)
