@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,8 +29,18 @@ class OneCaller:
         self._caller: int | None = None
         self._in_callback = False
         self._closed = False
+        self._pid = os.getpid()
+
+    @property
+    def _elsewhere(self) -> bool:
+        """Whether this is a forked process: threads, connections and records are the parent's."""
+        return os.getpid() != self._pid
 
     def _check_call(self, prefix: str = "") -> None:
+        if self._elsewhere:
+            raise IllegalStateException(
+                f"{prefix}the share consumer was made in process {self._pid}, before a fork: make one in each process"
+            )
         if self._closed:
             raise IllegalStateException("Share consumer closed")
         if self._caller is not None:

@@ -8,6 +8,7 @@ acknowledgement says, what is raised. What goes on behind the calls is the ``fet
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import weakref
@@ -94,7 +95,7 @@ class ShareConsumer(Stopping, OneCaller):
         """Results that the callback is still to be called with."""
         self._handed_at = 0.0
         self._handed = 0
-        self._abandon = weakref.finalize(self, _abandon, fetcher, self._member, listener)
+        self._abandon = weakref.finalize(self, _abandon, os.getpid(), fetcher, self._member, listener)
 
     def subscribe(self, topics: list[str]) -> None:
         """Consume these topics; they replace those of before, and an empty list is ``unsubscribe``.
@@ -259,7 +260,7 @@ class ShareConsumer(Stopping, OneCaller):
         In implicit mode what was polled last and not committed is given back, not accepted. Where the database does
         not answer in time, what is held comes back when its locks lapse. A second close does nothing.
         """
-        if self._closed:
+        if self._closed or self._elsewhere:
             return
         with self._call():
             deadline = time.monotonic() + (CLOSE_TIMEOUT_S if timeout is None else timeout)
@@ -389,8 +390,10 @@ class ShareConsumer(Stopping, OneCaller):
                 self._in_callback = False
 
 
-def _abandon(fetcher: Fetcher, member: Member, listener: Listener) -> None:
-    """A consumer went out of use and was not closed: nobody is to think that it works."""
+def _abandon(pid: int, fetcher: Fetcher, member: Member, listener: Listener) -> None:
+    """A consumer went out of use and was not closed: nobody is to think that it works. A fork's copy is none."""
+    if pid != os.getpid():
+        return
     member.abandon()
     listener.stop()
     fetcher.stop(0.0)

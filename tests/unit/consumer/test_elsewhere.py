@@ -1,0 +1,45 @@
+"""A consumer in a process that has forked, and in one with many open files."""
+
+from __future__ import annotations
+
+import os
+import resource
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import IllegalStateException
+
+from sharequeue.consumer.listening import _wait_for
+from sharequeue.consumer.share_consumer import _abandon
+from tests.unit.consumer.stub import consumer_of, put
+
+
+def test_a_fork_leaves_its_parent_s_consumer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told to make one of its own; closing or dropping the copy gives nothing back."""
+    with consumer_of() as consumer:
+        put(consumer, 0, 1)
+        pid = os.getpid()
+        monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+        with pytest.raises(IllegalStateException, match="make one in each process"):
+            consumer.poll(0)
+        consumer.close()
+        nothing: Any = SimpleNamespace()
+        _abandon(pid, nothing, nothing, nothing)
+        monkeypatch.undo()
+        assert len(consumer.poll(0)) == 1
+
+
+def test_a_process_with_many_open_files_is_notified() -> None:
+    """More than select can name."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    reading, writing = os.pipe()
+    try:
+        os.dup2(reading, 1500)
+        os.write(writing, b"x")
+        _wait_for((1500,), 10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in (reading, writing, 1500):
+            os.close(each)
