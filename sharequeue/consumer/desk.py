@@ -46,7 +46,7 @@ class Desk:
         self._polling = False
         self._wanted_until = 0.0
         self._asked = False
-        """Whether a poll has asked since the last round of fetching: also one that did not wait."""
+        """Whether a poll went without, also one that did not wait, and no round of fetching has begun since."""
         self._ceased = False
         self._ahead_records = 0
         self._wake = threading.Event()
@@ -83,7 +83,7 @@ class Desk:
             self._check_woken()
             messages: list[Message] = []
             holdings: list[Holding] = []
-            self._polling = self._asked = True
+            self._polling = True
             self._changed.notify_all()
             try:
                 while self._failure is None and not self._woken:
@@ -103,6 +103,7 @@ class Desk:
                     self._changed.wait(left)
             finally:
                 self._polling = False
+            self._asked = not messages
             if not messages:
                 # For a program whose polls do not wait: what this one asked for is there for the next.
                 self._wanted_until = time.monotonic() + self._config.fetch_max_wait_ms / 1000

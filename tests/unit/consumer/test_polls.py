@@ -76,6 +76,10 @@ def test_a_poll_that_does_not_wait_has_records_fetched() -> None:
         assert rounds == [None]
         fetcher._stop = False
         assert not fetcher._wants_records()
+        # A poll that has its records asks for no more: they would be locked for a program that may not come.
+        put(consumer, 0, 1)
+        assert consumer.poll(0)
+        assert not fetcher._wants_records()
 
 
 def test_what_is_renewed_after_a_stop_is_still_polled() -> None:
