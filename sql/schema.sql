@@ -2033,11 +2033,11 @@ CREATE TRIGGER share_partitions_journal_status AFTER UPDATE OF status ON sharequ
 
 CREATE TRIGGER share_partitions_journal_update AFTER UPDATE OF delivery_complete_count, lost_records, dead_letter_sequence, next_expiry, state_epoch, redeliverable, advance_due, paused_reason, topic_id ON sharequeue.share_partitions FOR EACH ROW EXECUTE FUNCTION sharequeue_internal.journal_share_partition_change();
 
-CREATE TRIGGER wake_consumers AFTER UPDATE ON sharequeue.group_settings FOR EACH ROW WHEN (((new.paused_reason IS NULL) AND (old.paused_reason IS NOT NULL))) EXECUTE FUNCTION sharequeue_internal.wake_consumers();
+CREATE TRIGGER wake_consumers AFTER UPDATE OF paused_reason ON sharequeue.group_settings FOR EACH ROW WHEN (((new.paused_reason IS NULL) AND (old.paused_reason IS NOT NULL))) EXECUTE FUNCTION sharequeue_internal.wake_consumers();
 
 CREATE TRIGGER wake_consumers AFTER INSERT OR UPDATE ON sharequeue.in_flight_batches FOR EACH ROW WHEN ((new.state = 0)) EXECUTE FUNCTION sharequeue_internal.wake_consumers();
 
-CREATE TRIGGER wake_consumers AFTER UPDATE ON sharequeue.share_partitions FOR EACH ROW WHEN (((new.log_end > old.log_end) OR ((new.paused_reason IS NULL) AND (old.paused_reason IS NOT NULL)) OR (new.state_epoch <> old.state_epoch) OR (new.spso < old.spso))) EXECUTE FUNCTION sharequeue_internal.wake_consumers();
+CREATE TRIGGER wake_consumers AFTER UPDATE OF log_end, paused_reason, state_epoch ON sharequeue.share_partitions FOR EACH ROW WHEN (((new.log_end > old.log_end) OR ((new.paused_reason IS NULL) AND (old.paused_reason IS NOT NULL)) OR (new.state_epoch <> old.state_epoch))) EXECUTE FUNCTION sharequeue_internal.wake_consumers();
 
 ALTER TABLE ONLY sharequeue.assignments
     ADD CONSTRAINT assignments_member_fkey FOREIGN KEY (group_id, member_id) REFERENCES sharequeue.members(group_id, member_id) ON DELETE CASCADE;

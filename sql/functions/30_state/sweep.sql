@@ -1,6 +1,6 @@
 -- Ends leases whose lock has lapsed on share-partitions that nobody uses, at most p_limit leases in a call, of those
--- share-partitions whose locks lapsed first. Skips share-partitions that another call is using; that call ends the leases itself. Also deletes the results of
--- calls that are older than an hour, ten thousand in a call.
+-- share-partitions whose locks lapsed first. Skips share-partitions that another call is using; that call ends the leases
+-- itself. Also deletes the results of calls that are older than an hour, ten thousand in a call.
 create or replace function sharequeue.sweep(p_limit integer, out leases bigint, out records bigint)
 language plpgsql volatile set search_path = pg_catalog as $$
 declare

@@ -23,10 +23,11 @@ end
 $$;
 create or replace trigger wake_consumers after insert or update on sharequeue.in_flight_batches
     for each row when (new.state = 0) execute function sharequeue_internal.wake_consumers();
-create or replace trigger wake_consumers after update on sharequeue.share_partitions
+-- An offset that is set back raises the state epoch. By columns: what leases and acknowledges names none of these.
+create or replace trigger wake_consumers after update of log_end, paused_reason, state_epoch on sharequeue.share_partitions
     for each row when (new.log_end > old.log_end or (new.paused_reason is null and old.paused_reason is not null)
-        or new.state_epoch <> old.state_epoch or new.spso < old.spso)
+        or new.state_epoch <> old.state_epoch)
     execute function sharequeue_internal.wake_consumers();
-create or replace trigger wake_consumers after update on sharequeue.group_settings
+create or replace trigger wake_consumers after update of paused_reason on sharequeue.group_settings
     for each row when (new.paused_reason is null and old.paused_reason is not null)
     execute function sharequeue_internal.wake_consumers();
