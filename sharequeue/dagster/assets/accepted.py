@@ -16,7 +16,6 @@ from sharequeue.dagster.resources import SettingsResource, SparkResource, StateR
 from sharequeue.dagster.share_group import ShareGroup, duration
 from sharequeue.errors import ShareError
 from sharequeue.groups.membership import Membership
-from sharequeue.kafka.topics import Topics
 from sharequeue.references import NoSuchObject, Reference
 from sharequeue.state.journal import Journal
 
@@ -156,9 +155,6 @@ def _rounds(run: Processing, job: "Pipeline") -> tuple["RunReport", str]:
     if deliveries is not None:
         job = replace(job, deliveries_per_run=deliveries)
     client_id = CLIENT_ID_PREFIX + context.run.run_id
-    with Topics(settings) as topics:
-        # Before Spark starts, and before joining waits for partitions of a topic that is not there.
-        topics.require(job.topics)
     with Membership(settings.service_url, group.group, job.topics, client_id=client_id) as member:
         session = run.spark.session(f"{group.name} {context.run.run_id[:8]}")
         member.join(progress=context.log.info)
