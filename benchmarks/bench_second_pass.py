@@ -38,7 +38,7 @@ TOPIC = "second-pass"
 def failed(records: int, *, clustered: bool) -> OffsetSet:
     """One in a hundred of a partition's offsets."""
     if not clustered:
-        return OffsetSet.of(*((n, n + 1) for n in range(0, records, 100)))
+        return OffsetSet.from_offsets(range(0, records, 100))
     size, step = records // 100 // CLUSTERS, records // CLUSTERS
     return OffsetSet.of(*((n * step, n * step + size) for n in range(CLUSTERS)))
 

@@ -27,7 +27,8 @@ _RANGE = re.compile(r"\[(\d+),(\d+)\)")
 class OffsetSet:
     """A set of offsets of one partition, as sorted, disjoint, non-touching half-open ranges.
 
-    Build one with :meth:`of`, :meth:`parse` or :meth:`from_runs`; the constructor trusts its argument.
+    Build one with :meth:`of`, :meth:`from_offsets`, :meth:`from_runs` or :meth:`parse`; the constructor trusts its
+    argument.
     """
 
     ranges: tuple[Range, ...] = ()
@@ -66,6 +67,26 @@ class OffsetSet:
     def from_runs(cls, firsts: Iterable[int], lasts: Iterable[int]) -> Self:
         """Return the union of runs as Kafka writes them: first and last offset, both inclusive."""
         return cls.of(*((int(first), int(last) + 1) for first, last in zip(firsts, lasts, strict=True)))
+
+    @classmethod
+    def from_offsets(cls, offsets: Iterable[int]) -> Self:
+        """Return the set of single offsets, in any order. Raises ValueError for what is no offset."""
+        some = sorted(offsets)
+        if not some:
+            return cls()
+        if some[0] < 0 or some[-1] > MAX_OFFSET:
+            wrong = some[0] if some[0] < 0 else some[-1]
+            raise ValueError(f"{wrong} is no offset: expected 0 <= offset <= {MAX_OFFSET}")
+        ranges: list[Range] = []
+        first = end = some[0]
+        for offset in some:
+            if offset == end:
+                end += 1
+            elif offset > end:
+                ranges.append((first, end))
+                first, end = offset, offset + 1
+        ranges.append((first, end))
+        return cls(tuple(ranges))
 
     def runs(self) -> list[tuple[int, int]]:
         """The ranges as Kafka's pairs of first and last offset, both inclusive."""

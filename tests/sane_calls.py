@@ -273,6 +273,7 @@ def prepare(database: Database) -> Calls:
         "verify": {"p_group_id": "g"},
         "verify_journal": {"p_group_id": "g"},
         "clock": {},
+        "authorized_operations": {"p_group_id": "g"},
         "principal": {},
         "state_id": {},
         "require_read_committed": {},

@@ -30,12 +30,12 @@ from sharequeue.cli import (
     run,
     schema,
     service,
-    share_group_configs,
-    share_groups,
     stack,
     state,
 )
 from sharequeue.cli.failures import Refused, code_of, database_failure, print_failure, setting_failure
+from sharequeue.cli.kafka import configs as kafka_configs
+from sharequeue.cli.kafka import groups as kafka_groups
 from sharequeue.database.migrations import SchemaBusy
 from sharequeue.database.schema_files import SchemaOutdated
 from sharequeue.errors import ShareError
@@ -71,8 +71,8 @@ for module in (
     deadletters,
     acls,
     inspecting,
-    share_groups,
-    share_group_configs,
+    kafka_groups,
+    kafka_configs,
 ):
     for each in module.COMMANDS:
         command.add_command(each)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,9 +15,9 @@ from click.core import ParameterSource
 from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import GroupsNamed, groups_option, parse_topics, settings_options
 from sharequeue.cli.output import Column, Output, age, answers, moment, number, text
-from sharequeue.cli.over_http import OVER_HTTP, service_of
+from sharequeue.cli.over_http import OVER_HTTP, Service, service_of
 from sharequeue.database import Database
-from sharequeue.groups.descriptions import describe_group
+from sharequeue.groups.descriptions import MemberDescription, describe_group
 from sharequeue.groups.known import awaited_share_partitions
 from sharequeue.settings import Settings
 from sharequeue.state import State
@@ -142,18 +142,15 @@ def describe(
         if state or watch:
             raise Refused(OVER_HTTP, "NO_DATABASE")
         with service:
-            found = named.among(service.names)
             if members:
-                output.view("--members").rows(row for group in found for row in service.members(group))
+                output.view("--members").rows(_members_over_http(service, named))
             else:
-                _show(output, [row for group in found for row in service.figures(group)], datetime.now(UTC))
+                rows = [row for group in named.among(service.names) for row in service.figures(group)]
+                _show(output, rows, datetime.now(UTC))
         return
     with Database.open(settings) as database:
         if members:
-            output.view("--members").rows(
-                (row for group in named.of(database) for row in member_rows(database, group)),
-                now=State(database).now(),
-            )
+            output.view("--members").rows(_members(database, named), now=State(database).now())
         elif state:
             output.view("--state").rows(
                 (_state_row(database, group) for group in named.of(database)), now=State(database).now()
@@ -268,8 +265,8 @@ def _state_row(database: Database, group: str) -> dict[str, Any]:
     }
 
 
-def member_rows(database: Database, group: str) -> list[dict[str, Any]]:
-    """Return a row for each member of a group. Raises GroupIdNotFound."""
+def member_rows(group: str, members: Iterable[MemberDescription]) -> list[dict[str, Any]]:
+    """Return a row for each member of a group."""
     return [
         {
             "group": group,
@@ -287,8 +284,21 @@ def member_rows(database: Database, group: str) -> list[dict[str, Any]]:
             "joined_at": each.joined_at,
             "session_expires_at": each.session_expires_at,
         }
-        for each in describe_group(database, group).members
+        for each in members
     ]
+
+
+def _members(database: Database, named: GroupsNamed) -> list[dict[str, Any]]:
+    """Rows of the members of the groups that are named. Raises GroupIdNotFound."""
+    return [
+        row
+        for group in named.of(database)
+        for row in member_rows(group, describe_group(database, group).members)
+    ]
+
+
+def _members_over_http(service: Service, named: GroupsNamed) -> list[dict[str, Any]]:
+    return [row for group in named.among(service.names) for row in member_rows(group, service.members(group))]
 
 
 @click.command()
@@ -299,11 +309,10 @@ def members(settings: Settings, output: Output, named: GroupsNamed) -> None:
     """Show who is in groups, what each is assigned, and with --verbose until when its session lasts."""
     if (service := service_of(settings)) is not None:
         with service:
-            output.rows(row for group in named.among(service.names) for row in service.members(group))
+            output.rows(_members_over_http(service, named))
         return
     with Database.open(settings) as database:
-        rows = [row for group in named.of(database) for row in member_rows(database, group)]
-        output.rows(rows, now=State(database).now())
+        output.rows(_members(database, named), now=State(database).now())
 
 
 @click.command("describe")

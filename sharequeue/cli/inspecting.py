@@ -29,7 +29,7 @@ _LOOKS = {
 """The letter and the colour of a state in a strip."""
 _RUN = "dagster-run-"
 """What the client id of a member begins with that is a run of Dagster's."""
-_ACTS = (
+ACTS = (
     *("add_acl", "allow_everyone_if_no_acl_found", "alter_group_config", "alter_offsets", "delete_group"),
     *("delete_offsets", "extend_locks", "force_dead_letter", "force_release", "pause", "purge_dead_letters"),
     *("raise_state_epochs", "rebind_cluster", "remove_acl", "remove_deleted_topic", "resume"),
@@ -162,9 +162,7 @@ def listed(offsets: OffsetSet) -> str:
     nested("AFTER", cut=True),
 )
 @groups_option(default_all=True)
-@click.option(
-    "--act", "acts", multiple=True, type=click.Choice(_ACTS), help="Only this act; may be repeated."
-)
+@click.option("--act", "acts", multiple=True, type=click.Choice(ACTS), help="Only this act; may be repeated.")
 @click.option("--since", type=Moment(), help="Only from then on, UTC if unsaid.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
 def audit(

@@ -12,6 +12,8 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from sharequeue.errors import CoordinatorNotAvailable, error_for
+from sharequeue.groups.assignments import assigned_topics
+from sharequeue.groups.descriptions import MemberDescription
 from sharequeue.settings import Settings
 
 __all__ = ["OVER_HTTP", "Service", "service_of"]
@@ -75,25 +77,18 @@ class Service:
             for each in found
         ]
 
-    def members(self, group: str) -> list[dict[str, Any]]:
-        """Return a row for each member of a group."""
+    def members(self, group: str) -> list[MemberDescription]:
+        """Return the members of a group."""
         return [
-            {
-                "group": group,
-                "consumer_id": each["member_id"],
-                "host": each["client_host"] or None,
-                "client_id": each["client_id"] or None,
-                "partitions": sum(len(topic["partitions"]) for topic in _assigned(each)),
-                "member_epoch": each["member_epoch"],
-                "assignment": ";".join(
-                    f"{topic['topic_name']}:{','.join(map(str, sorted(topic['partitions'])))}"
-                    for topic in _assigned(each)
-                )
-                or None,
-                "subscription": ",".join(each["subscribed_topic_names"]),
-                "joined_at": datetime.fromisoformat(each["joined_at"]),
-                "session_expires_at": datetime.fromisoformat(each["session_expires_at"]),
-            }
+            MemberDescription(
+                **each
+                | {
+                    "subscribed_topic_names": tuple(each["subscribed_topic_names"]),
+                    "joined_at": datetime.fromisoformat(each["joined_at"]),
+                    "session_expires_at": datetime.fromisoformat(each["session_expires_at"]),
+                    "assignment": assigned_topics(each["assignment"]["topic_partitions"]),
+                }
+            )
             for each in self.describe(group)["members"]
         ]
 
@@ -147,8 +142,3 @@ class Service:
 def _raise(answer: Mapping[str, Any]) -> None:
     if code := answer.get("error_code"):
         raise error_for(code, answer.get("error_message"))
-
-
-def _assigned(member: Mapping[str, Any]) -> list[dict[str, Any]]:
-    topics: list[dict[str, Any]] = member["assignment"]["topic_partitions"]
-    return topics

@@ -174,7 +174,7 @@ class BatchWriter:
             }
         except ShareError as error:
             raise unanswered(error, f"grant READ on topic `{self._topic.name}`") from error
-        return OffsetSet.of(*((offset, offset + 1) for offset in offsets))
+        return OffsetSet.from_offsets(offsets)
 
     def _transact_all(
         self, producer: LetterProducer, writing: LetterWriting, absent: OffsetSet, marker: Marker | None

@@ -117,7 +117,7 @@ class Reconciliation:
                     wanted = wanted & OffsetSet.of((0, through.offset + 1))
                 self._found.archived += wanted.count
                 there = seen.get(batch.sequence, set())
-                lost = wanted - OffsetSet.of(*((offset, offset + 1) for offset in there))
+                lost = wanted - OffsetSet.from_offsets(there)
                 self._found.missing += lost.count
                 examples = islice(lost.iter_offsets(), SHOWN - len(self._found.examples_missing))
                 self._found.examples_missing += [

@@ -17,10 +17,9 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.errors import GroupAuthorizationFailed, InvalidRequest
-from sharequeue.names import shown
+from sharequeue.errors import InvalidRequest
 
-__all__ = ["OPERATIONS", "PATTERN_TYPES", "Acl", "AclFilter", "Acls", "Rules", "on_behalf_of"]
+__all__ = ["OPERATIONS", "PATTERN_TYPES", "Acl", "AclFilter", "Acls", "authorized_operations", "on_behalf_of"]
 
 Permission = Literal["ALLOW", "DENY"]
 
@@ -126,51 +125,12 @@ class Acls:
         return [Acl(**row) for row in self._database.call(sa.text(query), **parameters)]
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """All rules as they are now, to ask of many groups what a principal may do: the same as the database's own
-    functions decide (`20_groups/authorise.sql`)."""
-
-    acls: tuple[Acl, ...]
-    open_without_acl: bool
-
-    @classmethod
-    def load(cls, database: Database) -> Rules:
-        """Read them. For the service and the owner."""
-        rows = database.rows(
-            sa.text("select allow_everyone_if_no_acl_found as allow from sharequeue.authorizer")
-        )
-        return cls(tuple(Acls(database).find(AclFilter())), bool(rows[0]["allow"]) if rows else True)
-
-    def allows(self, principal: str, group_id: str, operation: str) -> bool:
-        """Whether a principal that is no super user may do an operation on a group. A denial wins."""
-        covering = [acl for acl in self.acls if _covers(acl, group_id)]
-        mine = [acl for acl in covering if acl.principal in (principal, "User:*")]
-        if not covering:
-            return self.open_without_acl
-        if any(acl.permission == "DENY" and acl.operation in (operation, "ALL") for acl in mine):
-            return False
-        implied = {operation, "ALL", *_IMPLIED_BY.get(operation, ())}
-        return any(acl.permission == "ALLOW" and acl.operation in implied for acl in mine)
-
-    def operations(self, principal: str, group_id: str) -> list[str]:
-        """Return what a principal may do with a group (Kafka's AuthorizedOperations)."""
-        return [name for name in OPERATIONS if name != "ALL" and self.allows(principal, group_id, name)]
-
-    def require(self, principal: str, group_id: str, operation: str) -> None:
-        """Raise GroupAuthorizationFailed where a principal may not."""
-        if not self.allows(principal, group_id, operation):
-            raise GroupAuthorizationFailed(f"{principal} may not {operation} group {shown(group_id)}")
-
-
-_IMPLIED_BY = {"DESCRIBE": ("READ", "ALTER", "DELETE"), "DESCRIBE_CONFIGS": ("ALTER_CONFIGS",)}
-"""Operations by those that contain them."""
-
-
-def _covers(acl: Acl, group_id: str) -> bool:
-    if acl.pattern_type == "PREFIXED":
-        return group_id.startswith(acl.resource_name)
-    return acl.resource_name in (group_id, "*")
+def authorized_operations(database: Database, group_id: str) -> list[str]:
+    """Return what the caller may do with a group (Kafka's AuthorizedOperations), by names of :data:`OPERATIONS`."""
+    [row] = database.rows(
+        sa.text("select sharequeue.authorized_operations(:group_id) as found"), group_id=group_id
+    )
+    return list(row["found"])
 
 
 @contextmanager

@@ -14,27 +14,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 from uuid import uuid4
 
-import httpx
-
-from sharequeue.errors import (
-    CoordinatorNotAvailable,
-    FencedMemberEpoch,
-    ShareError,
-    UnknownMemberId,
-    UnknownServerError,
-    error_for,
-)
-from sharequeue.groups.heartbeats import JOIN_EPOCH, LEAVE_EPOCH
+from sharequeue.errors import NONE, FencedMemberEpoch, ShareError, UnknownMemberId, error_for
+from sharequeue.groups.heartbeats import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
+from sharequeue.groups.service_heartbeats import TIMEOUT_S, ServiceHeartbeats
 from sharequeue.values import SharePartition
 
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
 
-_PATH = "/v1/share-group-heartbeat"
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 1.0
 _LEAVE_TIMEOUT_S = 3.0
@@ -56,7 +47,7 @@ class Membership:
         client_id: str = "sharequeue",
         rack_id: str | None = None,
         *,
-        request_timeout: float = 10.0,
+        request_timeout: float = TIMEOUT_S,
     ) -> None:
         self.group_id = group_id
         self.topics = tuple(topics)
@@ -67,8 +58,7 @@ class Membership:
         self.lost_reason: str | None = None
         self._client_id = client_id
         self._rack_id = rack_id
-        # The service's address is a direct one: a proxy of the environment is for the outside world.
-        self._http = httpx.Client(base_url=service_url, timeout=request_timeout, trust_env=False)
+        self._service = ServiceHeartbeats(service_url, request_timeout)
         self._lock = threading.Lock()
         self._member_epoch = JOIN_EPOCH
         self._assignment: tuple[SharePartition, ...] = ()
@@ -144,7 +134,7 @@ class Membership:
         Never fails: if the service cannot be reached, the session expires. Harmless to repeat.
         """
         self._end_thread()
-        if self._http.is_closed:
+        if self._service.closed:
             return
         try:
             if self.member_epoch > JOIN_EPOCH and not self.lost.is_set():
@@ -154,7 +144,7 @@ class Membership:
         finally:
             with self._lock:
                 self._member_epoch, self._assignment = JOIN_EPOCH, ()
-            self._http.close()
+            self._service.close()
 
     def abandon(self) -> None:
         """Heartbeat no longer, without leaving: the session expires. Returns at once."""
@@ -208,43 +198,28 @@ class Membership:
     def _beat(self, *, full: bool) -> None:
         response = self._send(self.member_epoch, full=full)
         with self._lock:
-            self._member_epoch = int(response["member_epoch"])
-            if response.get("assignment") is not None:
+            self._member_epoch = response.member_epoch
+            if response.assignment is not None:
                 self._assignment = tuple(
-                    SharePartition(self.group_id, topic["topic_name"], partition)
-                    for topic in response["assignment"]["topic_partitions"]
-                    for partition in topic["partitions"]
+                    SharePartition(self.group_id, topic.topic_name, partition)
+                    for topic in response.assignment
+                    for partition in topic.partitions
                 )
-            self._interval_s = response["heartbeat_interval_ms"] / 1000
-            self._session_s = response["session_timeout_ms"] / 1000
+            self._interval_s = response.heartbeat_interval_ms / 1000
+            self._session_s = response.session_timeout_ms / 1000
 
-    def _send(self, epoch: int, *, full: bool, timeout: float | None = None) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "group_id": self.group_id,
-            "member_id": self.member_id,
-            "member_epoch": epoch,
-            "client_id": self._client_id,
-        }
-        if full:
-            body |= {"subscribed_topic_names": list(self.topics), "rack_id": self._rack_id}
-        try:
-            reply = self._http.post(_PATH, json=body, timeout=timeout or self._http.timeout)
-            response = reply.json() if reply.is_success else None
-        except (httpx.HTTPError, ValueError) as failure:
-            raise CoordinatorNotAvailable(
-                f"the service at {self._http.base_url} does not answer ({failure or type(failure).__name__}). "
-                "`sharequeue up` or `sharequeue serve` starts one; `sharequeue doctor` looks for what is wrong."
-            ) from None
-        if not isinstance(response, dict) or "error_code" not in response:
-            raise CoordinatorNotAvailable(
-                f"what answers at {self._http.base_url} is not the service, or is not well: "
-                f"HTTP {reply.status_code}"
-            )
-        if response["error_code"]:
-            error = error_for(int(response["error_code"]), response.get("error_message"))
-            if isinstance(error, UnknownServerError):
-                raise CoordinatorNotAvailable(f"the service failed: {error.message}")
-            raise error
+    def _send(self, epoch: int, *, full: bool, timeout: float | None = None) -> HeartbeatResponse:
+        request = HeartbeatRequest(
+            self.group_id,
+            self.member_id,
+            epoch,
+            self._rack_id if full else None,
+            self.topics if full else None,
+            self._client_id,
+        )
+        response = self._service(request, timeout)
+        if response.error_code != NONE:
+            raise error_for(response.error_code, response.error_message)
         return response
 
 

@@ -187,18 +187,16 @@ class Topics:
 
     def info(self, name: str) -> TopicInfo:
         """Return a topic that must be there. Raises `UnknownTopicOrPartition`, and as `describe`."""
-        found = self.describe([name]).get(name)
-        if found is None:
-            raise self.missing(name)
-        return found
+        return self.require([name])[name]
 
-    def require(self, names: Iterable[str]) -> None:
-        """Raise UnknownTopicOrPartition for a topic that is not there. Other errors as `describe`."""
+    def require(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+        """Return topics that must all be there. Raises `UnknownTopicOrPartition`, and as `describe`."""
         wanted = list(names)
         there = self.describe(wanted)
         for name in wanted:
             if name not in there:
                 raise self.missing(name)
+        return there
 
     def missing(self, name: str) -> UnknownTopicOrPartition:
         """Return the error for a topic that does not exist, with the names most like it."""

@@ -249,7 +249,7 @@ class Redrive:
                     records = self._records(batch)
                     if lost := batch.offsets.count - len(records):
                         report.gone += lost
-                        batch = self._batches.trim(batch, OffsetSet.of(*((o, o + 1) for o in records)))
+                        batch = self._batches.trim(batch, OffsetSet.from_offsets(records))
                     if records:
                         self._send(producer, batch, records)
                     sent = self._close(batch)

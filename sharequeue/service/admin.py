@@ -15,17 +15,14 @@ from typing import Any
 
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
-from sharequeue.errors import (
-    InvalidGroupId,
-    ShareError,
-    UnknownTopicOrPartition,
-)
-from sharequeue.groups.acls import Rules, on_behalf_of
+from sharequeue.errors import GroupAuthorizationFailed, InvalidGroupId, ShareError, UnknownTopicOrPartition
+from sharequeue.groups.acls import authorized_operations, on_behalf_of
 from sharequeue.groups.config_keys import as_text
 from sharequeue.groups.configs import GroupConfigs, alter_and_tell
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.known import awaited_share_partitions
 from sharequeue.kafka.topics import Topics
+from sharequeue.names import shown
 from sharequeue.service.admin_bodies import (
     AlterConfigsBody,
     AlterOffsetsBody,
@@ -54,10 +51,9 @@ class Admin:
 
     def describe(self, body: DescribeBody) -> Answer:
         """ShareGroupDescribe: state, epochs and members of groups; what the caller may do with them."""
-        rules = Rules.load(self._database)
 
         def one(group_id: str) -> Answer:
-            rules.require(ANONYMOUS, group_id, "DESCRIBE")
+            allowed = self._require(group_id, "DESCRIBE")
             found = describe_group(self._database, group_id)
             return {
                 "group_state": found.group_state,
@@ -65,9 +61,7 @@ class Admin:
                 "assignment_epoch": found.assignment_epoch,
                 "assignor_name": found.assignor_name,
                 "members": member_descriptions(found.members),
-                "authorized_operations": rules.operations(ANONYMOUS, group_id)
-                if body.include_authorized_operations
-                else None,
+                "authorized_operations": allowed if body.include_authorized_operations else None,
             }
 
         nothing = {
@@ -82,10 +76,9 @@ class Admin:
 
     def describe_offsets(self, body: DescribeOffsetsBody) -> Answer:
         """DescribeShareGroupOffsets: start offsets and lag; -1 where there is none. A group need not exist."""
-        rules = Rules.load(self._database)
 
         def one(group_id: str) -> Answer:
-            rules.require(ANONYMOUS, group_id, "DESCRIBE")
+            self._require(group_id, "DESCRIBE")
             found = {
                 (each.topic, each.partition): each
                 for each in State(self._database).figures.describe(group_id)
@@ -154,10 +147,9 @@ class Admin:
 
     def describe_configs(self, body: DescribeConfigsBody) -> Answer:
         """DescribeConfigs of groups: each value, and whether the group has set it."""
-        rules = Rules.load(self._database)
 
         def one(group_id: str) -> Answer:
-            rules.require(ANONYMOUS, group_id, "DESCRIBE_CONFIGS")
+            self._require(group_id, "DESCRIBE_CONFIGS")
             found = GroupConfigs.load(self._database, group_id)
             return {
                 "configs": [
@@ -173,10 +165,18 @@ class Admin:
         """IncrementalAlterConfigs of a group: all of the changes or, on a mistake, none. Null takes a value away."""
         if not body.group_id:
             raise InvalidGroupId()
-        Rules.load(self._database).require(ANONYMOUS, body.group_id, "ALTER_CONFIGS")
+        self._require(body.group_id, "ALTER_CONFIGS")
         with on_behalf_of(self._database, ANONYMOUS) as connection:
             _, warning = alter_and_tell(Joined(connection), body.group_id, body.configs)
         return {"throttle_time_ms": 0, **_said(None), "warnings": [] if warning is None else [warning]}
+
+    def _require(self, group_id: str, operation: str) -> list[str]:
+        """Return what the caller may do with a group. Raises GroupAuthorizationFailed where this is not among it."""
+        with on_behalf_of(self._database, ANONYMOUS) as connection:
+            allowed = authorized_operations(Joined(connection), group_id)
+        if operation not in allowed:
+            raise GroupAuthorizationFailed(f"{ANONYMOUS} may not {operation} group {shown(group_id)}")
+        return allowed
 
     @contextmanager
     def _acting(self) -> Iterator[State]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from sharequeue.database import Database
 from sharequeue.errors import UnknownTopicOrPartition
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.kafka.topics import Topics
+from sharequeue.kafka.topics import TopicInfo, Topics
 from sharequeue.names import nearest, whole_number
 from sharequeue.settings import Settings
 from sharequeue.spark.draining import drain_at_end
@@ -83,8 +83,8 @@ def run_rounds(
         configs = GroupConfigs.load(database, job.group)
     isolation_level = isolation_level or configs.isolation_level
     max_bytes = configs.fetch_max_bytes if max_bytes is None else max_bytes
-    topics.require(job.topics)
-    chosen = _chosen(only, job, topics) if only else None
+    infos = topics.require(job.topics)
+    chosen = _chosen(only, job, infos) if only else None
     with RecordSizes(settings, isolation_level) as sizes:
         refuse_unshared(spark, settings, settings.output)
         source = Source(
@@ -111,13 +111,9 @@ def run_rounds(
     return replace(report, dead_letters=drain_at_end(settings, state, configs))
 
 
-def _chosen(only: Collection[str], job: ShareGroupJob, topics: Topics) -> frozenset[str]:
+def _chosen(only: Collection[str], job: ShareGroupJob, infos: Mapping[str, TopicInfo]) -> frozenset[str]:
     """Return the names of chosen partitions. Raises UnknownTopicOrPartition for one that the job does not read."""
-    there = [
-        f"{topic}-{partition}"
-        for topic, info in topics.describe(job.topics).items()
-        for partition in range(info.partitions)
-    ]
+    there = [f"{topic}-{partition}" for topic, info in infos.items() for partition in range(info.partitions)]
     for name in only:
         if name not in there:
             raise UnknownTopicOrPartition(

@@ -36,7 +36,7 @@ class DeadLetters:
             record = self.at.records[offset]
             runs.setdefault((record.delivery_count, record.cause or ""), []).append(offset)
         letters = tuple(
-            DeadLetterRun(count, cause, OffsetSet.of(*((offset, offset + 1) for offset in offsets)))
+            DeadLetterRun(count, cause, OffsetSet.from_offsets(offsets))
             for (count, cause), offsets in sorted(runs.items())
         )
         return DeadLetterBatch(self.at.name, self.sequence, self.at.topic_id, letters)

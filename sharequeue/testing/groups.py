@@ -73,7 +73,7 @@ class InMemoryShareGroups(Operations):
         """
         found = self._find(lease.share_partition, lease.state_epoch)
         self._settle(found)
-        return OffsetSet.of(*((offset, offset + 1) for offset in found.held(lease.member_id, lease.token)))
+        return OffsetSet.from_offsets(found.held(lease.member_id, lease.token))
 
     def acquire(
         self,

@@ -110,7 +110,7 @@ class Operations(Administration):
             found.forget_ended_leases()
             found.advance_spso()
         done = [
-            ForcedRun(does, OffsetSet.of(*((o, o + 1) for o in chosen)), state, count, holder, reason)
+            ForcedRun(does, OffsetSet.from_offsets(chosen), state, count, holder, reason)
             for (does, state, count, holder, reason), chosen in plans.items()
         ]
         return sorted(done + refused, key=lambda run: run.offsets.first)
@@ -166,7 +166,7 @@ def _never_there(found: InMemorySharePartition, offsets: OffsetSet, asked: list[
     """What of the offsets is no record that could be moved."""
     below = OffsetSet.of((0, found.spso)) if found.spso else EMPTY
     flight = OffsetSet.of((found.spso, found.speo)) if found.speo > found.spso else EMPTY
-    there = OffsetSet.of(*((offset, offset + 1) for offset in asked))
+    there = OffsetSet.from_offsets(asked)
     refused = (
         (offsets & below, f"done with: SPSO was at {found.spso}"),
         ((offsets & flight) - there, "not in flight: nothing was there"),

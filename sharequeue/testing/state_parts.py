@@ -135,7 +135,7 @@ class InMemoryDeadLetters:
                 lease.member_id,
                 "",
                 self.groups.at_second(lease.acquired_at),
-                OffsetSet.of(*((offset, offset + 1) for offset in sorted(offsets & letters))),
+                OffsetSet.from_offsets(offsets & letters),
                 self._exceptions(lease.lease_id),
             )
             for lease, offsets in self.groups.share_partition(at).failed_attempts.values()

@@ -305,10 +305,7 @@ class Client:
         offsets = list(lease.offsets.iter_offsets())
         good = [offset for offset in offsets if offset % 17]
         bad = [offset for offset in offsets if offset % 17 == 0]
-        sets = {
-            kind: OffsetSet.of(*((o, o + 1) for o in chosen))
-            for kind, chosen in ((ACCEPT, good), (REJECT, bad))
-        }
+        sets = {kind: OffsetSet.from_offsets(chosen) for kind, chosen in ((ACCEPT, good), (REJECT, bad))}
         request = uuid4()
         returned = self.ask(lambda state: state.acknowledge(lease, sets, request_id=request))
         assert (returned.accepted, returned.rejected) == (len(good), len(bad))

@@ -80,8 +80,7 @@ def look(source: Source, job: ShareGroupJob) -> Logs:
     """Ask where the logs start and end. Raises UnknownTopicOrPartition, BrokerNotAvailable also for a partition
     without a leader.
     """
-    source.topics.require(job.topics)
-    infos = source.topics.describe(job.topics)
+    infos = source.topics.require(job.topics)
     ends = {}
     for topic, info in sorted(infos.items()):
         logs = source.topics.offsets(topic)

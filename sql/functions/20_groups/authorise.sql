@@ -81,6 +81,15 @@ begin
 end
 $$;
 
+-- What the principal may do with a group (AuthorizedOperations of Kafka's ShareGroupDescribe).
+create or replace function sharequeue.authorized_operations(p_group_id text) returns text[]
+language sql stable as $$
+    select coalesce(array_agg(operation order by at), '{}')
+    from unnest(array['READ', 'DESCRIBE', 'ALTER', 'DELETE', 'ALTER_CONFIGS', 'DESCRIBE_CONFIGS'])
+        with ordinality as known (operation, at)
+    where sharequeue_internal.authorised(p_group_id, operation)
+$$;
+
 -- The same for an operation that changes state and whose result has no column for an error: raises Kafka's error number as
 -- SQLSTATE SQ030. The transaction's level is asked first.
 create or replace function sharequeue_internal.authorise(p_group_id text, p_operation text) returns void

@@ -41,11 +41,11 @@ def test_a_worker_s_login_goes_through_the_service(
         worker = Database(url.render_as_string(hide_password=False))
         asked: list[str] = []
 
-        def over_http(service_url: str) -> ways.Beat:
+        def to_service(service_url: str) -> ways.Beat:
             asked.append(service_url)
             return lambda request: heartbeat(private_database, request)
 
-        monkeypatch.setattr(ways, "over_http", over_http)
+        monkeypatch.setattr(ways, "ServiceHeartbeats", to_service)
         beat = ways.beats(worker, settings.replace(service_url="http://service"), None)
         request = HeartbeatRequest(group, "m", 0, subscribed_topic_names=("t",))
         assert [beat(request).error_code for _ in range(2)] == [0, 0]

@@ -69,7 +69,7 @@ def outcomes_of(lease: Lease, roll: random.Random) -> dict[AcknowledgeType, Offs
         for offset in delivery.offsets.iter_offsets():
             kinds = (ACCEPT,) * 14 + ((RELEASE,) * 4 if again else ()) + (REJECT, GAP)
             chosen.setdefault(roll.choice(kinds), []).append(offset)
-    return {kind: OffsetSet.of(*((o, o + 1) for o in offsets)) for kind, offsets in chosen.items()}
+    return {kind: OffsetSet.from_offsets(offsets) for kind, offsets in chosen.items()}
 
 
 class Worker:

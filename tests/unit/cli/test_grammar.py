@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,10 @@ from click.testing import CliRunner
 
 import sharequeue.cli
 from sharequeue.cli import command
+from sharequeue.cli.inspecting import ACTS
 from sharequeue.cli.options import execute_option
 from sharequeue.cli.output import Output, answers, text
+from sharequeue.database.schema_files import sql_root
 
 AT_ONCE = {
     *("up", "down", "serve", "run", "replay", "consume", "migrate", "init", "report"),
@@ -176,3 +179,13 @@ def test_tab_completes_commands_options_and_choices() -> None:
     assert of(["groups", "list", "-o"], "js") == ["json", "jsonl"]
     assert of(["groups", "describe", "--group"], "x") == []  # no database here: no names, and no error
     assert "sharequeue" in complete.source()
+
+
+def test_audit_knows_every_act_that_is_written_down() -> None:
+    """`--act` takes the names that the SQL functions write, no other."""
+    written = re.findall(
+        r"perform sharequeue_internal\.audit\(\s*([^,]+),",
+        "\n".join(file.read_text() for file in (sql_root() / "functions").rglob("*.sql")),
+    )
+    literals = {name for act in written for name in re.findall(r"'(\w+)'", act)}
+    assert literals == {"force_" if act.startswith("force_") else act for act in ACTS}

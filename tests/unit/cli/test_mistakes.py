@@ -17,7 +17,7 @@ import sharequeue.cli
 from sharequeue.cli import command
 from sharequeue.cli.consuming import _line, _properties, _row
 from sharequeue.cli.failures import database_failure
-from sharequeue.cli.kafka_tools import properties
+from sharequeue.cli.kafka.tools import properties
 from sharequeue.cli.options import execute_option, parse_topics
 from sharequeue.cli.output import Output, answers, text
 
@@ -153,7 +153,7 @@ def test_kafkas_tool_has_one_exit_code_for_wrong_lines(
     def late(*_: object, **__: object) -> None:
         parse_topics(["t:x"])
 
-    monkeypatch.setattr("sharequeue.cli.share_group_configs.Database.open", late)
+    monkeypatch.setattr("sharequeue.cli.kafka.configs.Database.open", late)
     assert "partitions are numbers" in failed(monkeypatch, capsys, *words)
 
 

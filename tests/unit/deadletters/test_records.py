@@ -154,7 +154,7 @@ def test_near_ranges_are_read_in_one_pass(near: int, expected: list[tuple[int, i
 @given(st.sets(st.integers(0, 400), min_size=1), st.integers(0, 50))
 def test_passes_cover_every_offset_once(offsets: set[int], near: int) -> None:
     """Passes are disjoint and ascending, cover everything, and over-read no hole wider than the bound."""
-    wanted = OffsetSet.of(*((offset, offset + 1) for offset in offsets))
+    wanted = OffsetSet.from_offsets(offsets)
     found = passes(wanted, near)
     assert all(left[1] < right[0] for left, right in pairwise(found))
     assert wanted - OffsetSet.of(*found) == OffsetSet()

@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
+from sharequeue.groups.assignments import AssignedTopic
+from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
 from sharequeue.groups.membership import Membership
+from sharequeue.groups.service_heartbeats import ServiceHeartbeats
 from tests.waiting import wait_until
 
-ANSWER = {
-    "member_epoch": 1,
-    "heartbeat_interval_ms": 10,
-    "session_timeout_ms": 400,
-    "assignment": {"topic_partitions": [{"topic_name": "t", "partitions": [0]}]},
-}
+ANSWER = HeartbeatResponse(
+    member_epoch=1,
+    heartbeat_interval_ms=10,
+    session_timeout_ms=400,
+    assignment=(AssignedTopic("id", "t", (0,)),),
+)
 
 
 def test_no_error_ends_the_heartbeats_and_a_lost_session_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also an error that nobody thought of: a reply without an epoch. Once the service answers, all is as before;
+    """Also an error that nobody thought of. Once the service answers, all is as before;
     when it does not for a session, `lost` is set, and the heartbeats still go on."""
-    replies: list[dict[str, Any]] = [ANSWER]
+    replies: list[HeartbeatResponse | None] = [ANSWER]
     sent = 0
 
-    def send(self: Membership, epoch: int, **_: object) -> dict[str, Any]:
+    def send(self: ServiceHeartbeats, request: HeartbeatRequest, timeout: float | None) -> HeartbeatResponse:
         nonlocal sent
         sent += 1
-        return replies[0]
+        reply = replies[0]
+        assert reply is not None
+        return reply
 
-    monkeypatch.setattr(Membership, "_send", send)
+    monkeypatch.setattr(ServiceHeartbeats, "__call__", send)
     with Membership("http://127.0.0.1:1", "g", ["t"]) as member:
         assert [str(at.topic) for at in member.join()] == ["t"]
-        replies[0] = {}
+        replies[0] = None
         before = sent
         wait_until(lambda: sent > before + 2)
-        replies[0] = ANSWER | {"member_epoch": 2}
+        replies[0] = replace(ANSWER, member_epoch=2)
         wait_until(lambda: member.member_epoch == 2)
         assert not member.lost.is_set()
-        replies[0] = {}
+        replies[0] = None
         assert member.lost.wait(10)
         assert member.lost_reason is not None
         assert "no heartbeat was answered" in member.lost_reason

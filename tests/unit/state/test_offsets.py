@@ -38,6 +38,19 @@ def test_ranges_are_canonical(given_ranges: list[tuple[int, int]]) -> None:
     assert OffsetSet.of(*((o, o + 1) for o in members(offsets))) == offsets
 
 
+@given(st.lists(st.integers(0, 60) | st.just(MAX_OFFSET)))
+def test_single_offsets_make_the_set_that_they_are(offsets: list[int]) -> None:
+    """In any order, and an offset may come twice."""
+    assert OffsetSet.from_offsets(offsets) == OffsetSet.of(*((offset, offset + 1) for offset in offsets))
+
+
+@pytest.mark.parametrize("bad", [-1, MAX_OFFSET + 1])
+def test_a_single_offset_that_cannot_be_is_refused(bad: int) -> None:
+    """Below the first offset that a log has, or past the last."""
+    with pytest.raises(ValueError, match="is no offset"):
+        OffsetSet.from_offsets([0, bad])
+
+
 @given(ranges)
 def test_text_and_runs_survive_the_round_trip(given_ranges: list[tuple[int, int]]) -> None:
     """Postgres's multirange text and Kafka's inclusive runs both give the same set back."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from sharequeue.cli.kafka_tools import KafkaCommand, java_name, properties, usage, with_command_config
+from sharequeue.cli.kafka.tools import KafkaCommand, java_name, properties, usage, with_command_config
 from sharequeue.cli.options import settings_options
 from sharequeue.cli.output import Output, answers, flag, text
 from sharequeue.database import Database

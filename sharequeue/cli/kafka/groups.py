@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
 
 import click
 
-from sharequeue.cli.kafka_tools import (
+from sharequeue.cli.kafka.arguments import check
+from sharequeue.cli.kafka.tools import (
     KafkaCommand,
     cells,
     java_name,
@@ -18,13 +17,12 @@ from sharequeue.cli.kafka_tools import (
     table,
     with_command_config,
 )
+from sharequeue.cli.kafka.views import members_view, offsets_view, state_view
 from sharequeue.cli.options import parse_topics, settings_options
 from sharequeue.cli.output import Output, answers, number, text
-from sharequeue.cli.share_group_arguments import check
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound, ShareError
 from sharequeue.groups.descriptions import GroupDescription, describe_group, list_groups
-from sharequeue.groups.known import awaited_share_partitions
 from sharequeue.kafka.offset_resets import OffsetResets, Start, of_file
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
@@ -118,15 +116,6 @@ def share_groups(
             tool.fail(f"{java_name(error)}: {error}")
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
-    """What is shown of a group: its rows, the columns, and how wide these are at least."""
-
-    rows: list[dict[str, Any]]
-    names: Sequence[str]
-    widths: Sequence[int]
-
-
 class _Tool:
     """One run of the tool."""
 
@@ -188,91 +177,26 @@ class _Tool:
 
     def describe(self) -> None:
         """Describe groups: offsets, members or state."""
-        view = self._offsets
-        if self.given["members"]:
-            view = self._members
-        elif self.given["state"] is not None:
-            view = self._state
+        offsets = not self.given["members"] and self.given["state"] is None
         everything: list[dict[str, Any]] = []
         for group in self._groups():
-            shown = view(group)
+            if self.given["members"]:
+                shown = members_view(group, verbose=self.output.verbose)
+            elif not offsets:
+                shown = state_view(group, self.settings, verbose=self.output.verbose)
+            else:
+                shown = offsets_view(group, self.state, self.broker, verbose=self.output.verbose)
             everything += shown.rows
-            if not group.members and view != self._offsets:
+            if not group.members and not offsets:
                 click.echo(f"\nShare group '{group.group_id}' has no active members.", err=True)
             if shown.rows:
                 lines = cells(shown.names, shown.rows)
                 lines[0] = [_HEADS.get(name, name) for name in shown.names]
                 self.output.note("\n" + table(lines, shown.widths))
-            elif view == self._offsets:
+            elif offsets:
                 self.output.note(f"\nShare group '{group.group_id}' has no offset information.")
         if not self.output.text:
             self.output.rows(everything)
-
-    def _offsets(self, group: GroupDescription) -> _View:
-        found = self.state.figures.describe(group.group_id)
-        ends = {
-            (topic, partition): log.log_end
-            for topic in self.broker.describe({each.topic for each in found})
-            for partition, log in self.broker.offsets(topic).items()
-        }
-        rows: list[dict[str, Any]] = []
-        for each in found:
-            # As the broker's end is now: the state may not have seen it yet.
-            end = ends.get((each.topic, each.partition))
-            lag = None if end is None else max(0, end - each.spso - each.delivery_complete_count)
-            name = {"group": group.group_id, "topic": each.topic, "partition": each.partition}
-            rows.append({**name, "start_offset": each.spso, "lag": lag})
-        rows += [
-            {"group": group.group_id, "topic": topic, "partition": partition}
-            for topic, partition in awaited_share_partitions(self.database, group.group_id)
-        ]
-        rows.sort(key=lambda row: (row["topic"], row["partition"]))
-        epoch = ("LEADER-EPOCH",) if self.output.verbose else ()
-        return _View(
-            rows,
-            ("GROUP", "TOPIC", "PARTITION", *epoch, "START-OFFSET", "LAG"),
-            (15, 15, 10, *((13,) if epoch else ()), 13),
-        )
-
-    def _state(self, group: GroupDescription) -> _View:
-        url = urlsplit(self.settings.service_url) if self.settings.knows("service_url") else None
-        row: dict[str, Any] = {
-            "group": group.group_id,
-            "coordinator": f"{url.hostname}:{url.port}  (-)" if url else None,
-            "state": group.group_state,
-            "group_epoch": group.group_epoch,
-            "assignment_epoch": group.assignment_epoch,
-            "members": len(group.members),
-        }
-        epochs = ("GROUP-EPOCH", "ASSIGNMENT-EPOCH") if self.output.verbose else ()
-        return _View(
-            [row],
-            ("GROUP", "COORDINATOR", "STATE", *epochs, "#MEMBERS"),
-            (15, 25, 15, *((12, 17) if epochs else ())),
-        )
-
-    def _members(self, group: GroupDescription) -> _View:
-        rows: list[dict[str, Any]] = [
-            {
-                "group": group.group_id,
-                "consumer_id": each.member_id,
-                "host": f"/{each.client_host}",
-                "client_id": each.client_id,
-                "partitions": sum(len(topic.partitions) for topic in each.assignment),
-                "member_epoch": each.member_epoch,
-                "assignment": ";".join(
-                    f"{topic.topic_name}:{','.join(map(str, sorted(topic.partitions)))}"
-                    for topic in sorted(each.assignment, key=lambda topic: topic.topic_name)
-                ),
-            }
-            for each in group.members
-        ]
-        epoch = ("MEMBER-EPOCH",) if self.output.verbose else ()
-        return _View(
-            rows,
-            ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", *epoch, "ASSIGNMENT"),
-            (15, 15, 15, 15, 12, *((13,) if epoch else ())),
-        )
 
     def delete(self) -> None:
         """Delete groups, at once."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sharequeue.cli.kafka_tools import unavailable, usage
+from sharequeue.cli.kafka.tools import unavailable, usage
 
 __all__ = ["check"]
 

@@ -1,0 +1,97 @@
+"""What `share-groups --describe` shows of a group: its offsets, its state or its members."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from sharequeue.groups.descriptions import GroupDescription
+from sharequeue.groups.known import awaited_share_partitions
+from sharequeue.kafka.topics import Topics
+from sharequeue.settings import Settings
+from sharequeue.state import State
+
+__all__ = ["View", "members_view", "offsets_view", "state_view"]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is shown of a group: its rows, the columns, and how wide these are at least."""
+
+    rows: list[dict[str, Any]]
+    names: Sequence[str]
+    widths: Sequence[int]
+
+
+def offsets_view(group: GroupDescription, state: State, broker: Topics, *, verbose: bool) -> View:
+    """Where the group's share-partitions start, and their lag."""
+    found = state.figures.describe(group.group_id)
+    ends = {
+        (topic, partition): log.log_end
+        for topic in broker.describe({each.topic for each in found})
+        for partition, log in broker.offsets(topic).items()
+    }
+    rows: list[dict[str, Any]] = []
+    for each in found:
+        # As the broker's end is now: the state may not have seen it yet.
+        end = ends.get((each.topic, each.partition))
+        lag = None if end is None else max(0, end - each.spso - each.delivery_complete_count)
+        name = {"group": group.group_id, "topic": each.topic, "partition": each.partition}
+        rows.append({**name, "start_offset": each.spso, "lag": lag})
+    rows += [
+        {"group": group.group_id, "topic": topic, "partition": partition}
+        for topic, partition in awaited_share_partitions(state.database, group.group_id)
+    ]
+    rows.sort(key=lambda row: (row["topic"], row["partition"]))
+    epoch = ("LEADER-EPOCH",) if verbose else ()
+    return View(
+        rows,
+        ("GROUP", "TOPIC", "PARTITION", *epoch, "START-OFFSET", "LAG"),
+        (15, 15, 10, *((13,) if epoch else ()), 13),
+    )
+
+
+def state_view(group: GroupDescription, settings: Settings, *, verbose: bool) -> View:
+    """The group in one row."""
+    url = urlsplit(settings.service_url) if settings.knows("service_url") else None
+    row: dict[str, Any] = {
+        "group": group.group_id,
+        "coordinator": f"{url.hostname}:{url.port}  (-)" if url else None,
+        "state": group.group_state,
+        "group_epoch": group.group_epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "members": len(group.members),
+    }
+    epochs = ("GROUP-EPOCH", "ASSIGNMENT-EPOCH") if verbose else ()
+    return View(
+        [row],
+        ("GROUP", "COORDINATOR", "STATE", *epochs, "#MEMBERS"),
+        (15, 25, 15, *((12, 17) if epochs else ())),
+    )
+
+
+def members_view(group: GroupDescription, *, verbose: bool) -> View:
+    """The members of the group, and what each is assigned."""
+    rows: list[dict[str, Any]] = [
+        {
+            "group": group.group_id,
+            "consumer_id": each.member_id,
+            "host": f"/{each.client_host}",
+            "client_id": each.client_id,
+            "partitions": sum(len(topic.partitions) for topic in each.assignment),
+            "member_epoch": each.member_epoch,
+            "assignment": ";".join(
+                f"{topic.topic_name}:{','.join(map(str, sorted(topic.partitions)))}"
+                for topic in sorted(each.assignment, key=lambda topic: topic.topic_name)
+            ),
+        }
+        for each in group.members
+    ]
+    epoch = ("MEMBER-EPOCH",) if verbose else ()
+    return View(
+        rows,
+        ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", *epoch, "ASSIGNMENT"),
+        (15, 15, 15, 15, 12, *((13,) if epoch else ())),
+    )

@@ -1,0 +1,80 @@
+"""How does a heartbeat reach a service?
+
+ShareGroupHeartbeat as JSON over HTTP, for whoever may not keep groups itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from sharequeue.errors import NONE, CoordinatorNotAvailable, UnknownServerError
+from sharequeue.groups.assignments import assigned_topics
+from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
+
+PATH = "/v1/share-group-heartbeat"
+TIMEOUT_S = 10.0
+
+
+class ServiceHeartbeats:
+    """Heartbeats to the service at a URL. May be called from several threads, for any number of members."""
+
+    def __init__(self, service_url: str, timeout: float = TIMEOUT_S) -> None:
+        # The service's address is a direct one: a proxy of the environment is for the outside world.
+        self._http = httpx.Client(base_url=service_url, timeout=timeout, trust_env=False)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is sent any more."""
+        return self._http.is_closed
+
+    def close(self) -> None:
+        """Let go of the connections. Harmless to repeat."""
+        self._http.close()
+
+    def __call__(self, request: HeartbeatRequest, timeout: float | None = None) -> HeartbeatResponse:
+        """Return the service's response, which may be a refusal; `timeout` in seconds.
+
+        Raises `CoordinatorNotAvailable` when nobody answers, or somebody else does, or the service failed.
+        """
+        topics = request.subscribed_topic_names
+        body = {
+            "group_id": request.group_id,
+            "member_id": request.member_id,
+            "member_epoch": request.member_epoch,
+            "client_id": request.client_id,
+            "rack_id": request.rack_id,
+            "subscribed_topic_names": None if topics is None else list(topics),
+        }
+        try:
+            reply = self._http.post(PATH, json=body, timeout=timeout or self._http.timeout)
+            found = reply.json() if reply.is_success else None
+        except (httpx.HTTPError, ValueError) as failure:
+            raise CoordinatorNotAvailable(
+                f"the service at {self._http.base_url} does not answer ({failure or type(failure).__name__}). "
+                "`sharequeue up` or `sharequeue serve` starts one; `sharequeue doctor` looks for what is wrong."
+            ) from None
+        try:
+            response = _response(found)
+        except (KeyError, TypeError, ValueError):
+            raise CoordinatorNotAvailable(
+                f"what answers at {self._http.base_url} is not the service, or is not well: HTTP {reply.status_code}"
+            ) from None
+        if response.error_code == UnknownServerError.code:
+            raise CoordinatorNotAvailable(f"the service failed: {response.error_message}")
+        return response
+
+
+def _response(found: Mapping[str, Any]) -> HeartbeatResponse:
+    if found["error_code"] != NONE:
+        return HeartbeatResponse(int(found["error_code"]), found.get("error_message"))
+    assignment = found.get("assignment")
+    return HeartbeatResponse(
+        member_id=found["member_id"],
+        member_epoch=int(found["member_epoch"]),
+        heartbeat_interval_ms=int(found["heartbeat_interval_ms"]),
+        session_timeout_ms=int(found["session_timeout_ms"]),
+        assignment=None if assignment is None else assigned_topics(assignment["topic_partitions"]),
+    )
