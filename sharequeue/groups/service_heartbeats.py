@@ -5,7 +5,6 @@ ShareGroupHeartbeat as JSON over HTTP, for whoever may not keep groups itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -67,7 +66,8 @@ class ServiceHeartbeats:
         return response
 
 
-def _response(found: Mapping[str, Any]) -> HeartbeatResponse:
+def _response(found: Any) -> HeartbeatResponse:
+    """Read a response. Raises KeyError, TypeError or ValueError for what is none."""
     if found["error_code"] != NONE:
         return HeartbeatResponse(int(found["error_code"]), found.get("error_message"))
     assignment = found.get("assignment")

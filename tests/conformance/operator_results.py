@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from sharequeue.cli import share_groups as tool
+from sharequeue.cli.kafka import groups as tool
 from tests.conformance.replay import Result
 from tests.conformance.scenario import Step
 
@@ -39,6 +39,8 @@ def command_line(replay: ServiceReplay, step: Step) -> Result:
 def _run(replay: ServiceReplay, recorded: list[str]) -> dict[str, Any]:
     args = [
         *recorded,
+        "--home",
+        "/nowhere",  # not that of a stack which the checkout may have
         "--bootstrap-server",
         "localhost:1",
         "--database-url",

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -141,8 +142,9 @@ def test_watching_shows_the_rate(
         now[0] += seconds
         State(private_database).acknowledge(lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 2), (5, 9))})
 
-    monkeypatch.setattr("sharequeue.cli.describing.time.sleep", work_for)
-    monkeypatch.setattr("sharequeue.cli.describing.time.monotonic", lambda: now[0])
+    # Its own clock, not that of every thread.
+    clock = SimpleNamespace(sleep=work_for, monotonic=lambda: now[0])
+    monkeypatch.setattr("sharequeue.cli.describing.time", clock)
     watch = ("groups", "describe", "--group", "flights", "--watch", "--every", "3", "--times", "2")
     looks = [json.loads(line) for line in run(*watch, "-o", "jsonl").splitlines()]
     arrivals = [look for look in looks if look["topic"] == "arrivals"]
