@@ -14,15 +14,19 @@ from sharequeue.dagster.cancelling import cancelled_plainly
 from sharequeue.dagster.names import LEASES_TAG, MEMBER_TAG, lease_tag_value
 from sharequeue.dagster.resources import SettingsResource, SparkResource, StateResource
 from sharequeue.dagster.share_group import ShareGroup, duration
-from sharequeue.errors import ShareError
+from sharequeue.errors import BrokerNotAvailable, ShareError
 from sharequeue.groups.membership import Membership
+from sharequeue.kafka.topics import Topics
 from sharequeue.references import NoSuchObject, Reference
+from sharequeue.settings import Settings
 from sharequeue.state.journal import Journal
 
 if TYPE_CHECKING:
     from sharequeue.spark import Pipeline
     from sharequeue.spark.report import RunReport
 
+FIRST_LOOK_S = 3.0
+"""A member that has been assigned nothing for so long looks whether its topics are there."""
 CLIENT_ID_PREFIX = "dagster-run-"
 """By this and the run's id the group knows a run's member; whoever finds it there can look the run up."""
 
@@ -157,7 +161,9 @@ def _rounds(run: Processing, job: "Pipeline") -> tuple["RunReport", str]:
     client_id = CLIENT_ID_PREFIX + context.run.run_id
     with Membership(settings.service_url, group.group, job.topics, client_id=client_id) as member:
         session = run.spark.session(f"{group.name} {context.run.run_id[:8]}")
-        member.join(progress=context.log.info)
+        if not member.join(FIRST_LOOK_S, context.log.info):
+            _require_topics(settings, job)
+            member.join(progress=context.log.info)
         context.instance.add_run_tags(context.run.run_id, {MEMBER_TAG: member.member_id})
         assigned = ", ".join(str(share_partition) for share_partition in member.assignment)
         context.log.info(f"member {member.member_id} works on {assigned or 'nothing yet'}")
@@ -186,6 +192,12 @@ def _rounds(run: Processing, job: "Pipeline") -> tuple["RunReport", str]:
     if report.dead_letters is not None and report.dead_letters.warning is not None:
         context.log.warning(str(report.dead_letters.warning))
     return report, member.member_id
+
+
+def _require_topics(settings: Settings, job: "Pipeline") -> None:
+    """Fail now where a topic is not there. A broker that does not answer is waited for as a member."""
+    with suppress(BrokerNotAvailable), Topics(settings) as topics:
+        topics.require(job.topics)
 
 
 def _tag_leases(run: Processing, lease_ids: Sequence[int]) -> None:
