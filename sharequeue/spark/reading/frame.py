@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from sharequeue.kafka.clients import spark_options
-from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.offsets import OffsetSet, Range
 from sharequeue.redrive.selection import REDRIVE_GROUP
 from sharequeue.settings import Settings
 from sharequeue.spark.reading.plan import MAX_SCANS, NEAR, Scan, TopicPartition, plan_scans
@@ -139,11 +139,17 @@ def not_for_others(records: DataFrame, group: str) -> DataFrame:
 
 def covered(pieces: Iterable[Leased]) -> dict[TopicPartition, OffsetSet]:
     """Return what is leased of each topic-partition, for any lease and delivery count."""
-    union: dict[TopicPartition, OffsetSet] = {}
+    return {
+        at: OffsetSet.union(piece.offsets for piece in some) for at, some in _by_partition(pieces).items()
+    }
+
+
+def _by_partition(pieces: Iterable[Leased]) -> dict[TopicPartition, list[Leased]]:
+    found: dict[TopicPartition, list[Leased]] = {}
     for piece in pieces:
-        at = (piece.topic, piece.partition)
-        union[at] = union.get(at, EMPTY) | piece.offsets
-    return union
+        if piece.offsets:
+            found.setdefault((piece.topic, piece.partition), []).append(piece)
+    return found
 
 
 def _typed(records: DataFrame, headers: bool) -> DataFrame:
@@ -226,30 +232,35 @@ def _bucket_key(bucket: str, partition: str) -> str:
 
 
 def _runs(scan: Scan, pieces: Sequence[Leased]) -> pa.Table:
-    tables: list[pa.Table] = []
+    """Return the leased ranges inside a scan's segments, a row each."""
+    there = _by_partition(pieces)
+    owners: list[Leased] = []
+    bounds: list[Range] = []
+    counts: list[int] = []
     for segment in scan.segments:
         whole = OffsetSet.of((segment.first, segment.end))
-        for piece in pieces:
-            if (piece.topic, piece.partition) != (segment.topic, segment.partition) or not piece.offsets:
-                continue
+        for piece in there.get((segment.topic, segment.partition), ()):
             inside = segment.first <= piece.offsets.first and piece.offsets.end <= segment.end
-            ranges = np.array((piece.offsets if inside else piece.offsets & whole).ranges, np.int64)
-            if len(ranges):
-                tables.append(
-                    pa.table(
-                        {
-                            "r_topic": pa.repeat(piece.topic, len(ranges)),
-                            "r_partition": pa.array(np.full(len(ranges), piece.partition, np.int32)),
-                            "r_first": pa.array(ranges[:, 0]),
-                            "r_last": pa.array(ranges[:, 1] - 1),
-                            "r_delivery_count": pa.array(
-                                np.full(len(ranges), piece.delivery_count, np.int32)
-                            ),
-                            "r_lease_id": pa.array(np.full(len(ranges), piece.lease_id, np.int64)),
-                        }
-                    )
-                )
-    return pa.concat_tables(tables)
+            ranges = (piece.offsets if inside else piece.offsets & whole).ranges
+            owners.append(piece)
+            bounds.extend(ranges)
+            counts.append(len(ranges))
+
+    def of_owners(values: list[int], kind: type[np.signedinteger[Any]]) -> pa.Array:
+        return pa.array(np.repeat(np.array(values, kind), counts))
+
+    topics = pa.array([each.topic for each in owners], pa.string())
+    ends = np.array(bounds, np.int64).reshape(-1, 2)
+    return pa.table(
+        {
+            "r_topic": topics.take(of_owners(list(range(len(owners))), np.int64)),
+            "r_partition": of_owners([each.partition for each in owners], np.int32),
+            "r_first": pa.array(ends[:, 0]),
+            "r_last": pa.array(ends[:, 1] - 1),
+            "r_delivery_count": of_owners([each.delivery_count for each in owners], np.int32),
+            "r_lease_id": of_owners([each.lease_id for each in owners], np.int64),
+        }
+    )
 
 
 def _bucket_exponent(runs: pa.Table) -> int:
