@@ -61,14 +61,14 @@ class Holder:
 
 
 @contextmanager
-def stack() -> Iterator[Settings]:
+def stack(service: bool = False) -> Iterator[Settings]:
     """A stack of its own, ended and removed afterwards."""
     home = Path(tempfile.mkdtemp(prefix="sharequeue-bench-"))
     home.chmod(0o755)  # as root, Postgres runs as `nobody` and must get in
     try:
         environment = {**os.environ, "SHAREQUEUE_JARS": str(Settings.load().jars)}
         os.environ["SHAREQUEUE_JARS"] = environment["SHAREQUEUE_JARS"]
-        up(home, lambda line: None, service=False, environment=environment)
+        up(home, lambda line: None, service=service, environment=environment)
         yield Settings.load(home)
     finally:
         down(home, lambda line: None)
@@ -85,15 +85,15 @@ def session(settings: Settings) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def fill(settings: Settings, topic: str, records: int) -> None:
-    """A topic of four partitions with so many records of a hundred bytes, spread evenly."""
+def fill(settings: Settings, topic: str, records: int, record_bytes: int = RECORD_BYTES) -> None:
+    """A topic of four partitions with so many records, spread evenly."""
     with Topics(settings) as topics:
         topics.create(topic, PARTITIONS, {"retention.ms": "-1"})
     producer = Producer(
         client_config(settings, linger_ms=50, queue_buffering_max_messages=200_000, enable_idempotence=True)
         | {"batch.size": 1_000_000, "delivery.report.only.error": True, "log_level": 3}
     )
-    value = os.urandom(RECORD_BYTES)
+    value = os.urandom(record_bytes)
     for number in range(records):
         while True:
             try:
@@ -120,7 +120,7 @@ def group_on(settings: Settings, topic: str) -> Holder:
     return Holder(assignment)
 
 
-def _broker_group(settings: Settings) -> str:
+def broker_group(settings: Settings) -> str:
     """A new share group of the broker's own, configured to begin at the first offset."""
     group = f"broker-{uuid.uuid4().hex[:10]}"
     entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
@@ -145,7 +145,7 @@ def confluent_seconds(
     """Seconds that so many processes of confluent-kafka's ShareConsumer take together, from the first record to the
     last that is acknowledged."""
     context = get_context("spawn")
-    group, done = _broker_group(settings), context.Value("q", 0)
+    group, done = broker_group(settings), context.Value("q", 0)
     reported: Any = context.Queue()
     config = client_config(settings, group_id=group, log_level=3)
     config["share.acknowledgement.mode"] = "explicit" if explicit else "implicit"
@@ -200,7 +200,7 @@ def _consume(
 def java_seconds(settings: Settings, topic: str, records: int, consumers: int) -> float:
     """The same by so many of Kafka's Java share consumers, a thread each, of one process."""
     jars = str(settings.jars / "broker" / "*")
-    group = _broker_group(settings)
+    group = broker_group(settings)
     said = subprocess.run(
         [
             *("java", "-Xmx1g", "-cp", jars, str(JAVA_PEER), settings.bootstrap_servers, group),

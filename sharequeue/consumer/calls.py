@@ -21,6 +21,20 @@ _STATE = "Local: Erroneous state"
 AcknowledgementCommitCallback = Callable[[dict[TopicPartition, set[int]], KafkaException | None], None]
 
 
+class _Process:
+    """The process that this is: another object after a fork. Compared for each record, and a system call is slow."""
+
+    current: _Process
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        _Process.current = self
+
+
+_Process()
+os.register_at_fork(after_in_child=_Process)
+
+
 class OneCaller:
     """Refuses calls that are not allowed now, with confluent's exceptions and in its words."""
 
@@ -29,17 +43,20 @@ class OneCaller:
         self._caller: int | None = None
         self._in_callback = False
         self._closed = False
-        self._pid = os.getpid()
+        self._process = _Process.current
 
     @property
     def _elsewhere(self) -> bool:
         """Whether this is a forked process: threads, connections and records are the parent's."""
-        return os.getpid() != self._pid
+        return self._process is not _Process.current
 
     def _check_call(self, prefix: str = "") -> None:
+        if self._caller is None and not self._closed and self._process is _Process.current:
+            return
         if self._elsewhere:
             raise IllegalStateException(
-                f"{prefix}the share consumer was made in process {self._pid}, before a fork: make one in each process"
+                f"{prefix}the share consumer was made in process {self._process.pid}, before a fork: "
+                "make one in each process"
             )
         if self._closed:
             raise IllegalStateException("Share consumer closed")

@@ -121,7 +121,9 @@ class Desk:
     def _enough(self, most: int) -> bool:
         """Whether a poll need not wait for more (fetch.min.bytes)."""
         records = self._shelf.records
-        return records >= most or (records > 0 and self._shelf.at_least(self._config.fetch_min_bytes))
+        config = self._config
+        least = min(config.fetch_min_bytes, config.fetch_max_bytes)
+        return records >= most or (records > 0 and self._shelf.at_least(least))
 
     def wait_for(self, sending: Sending, wait: float) -> None:
         """Wait for the results of acknowledgements, so long at most."""

@@ -1,5 +1,6 @@
 """What does a share consumer raise, and how do our refusals look to a program that knows confluent's?"""
 
+import operator
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -26,9 +27,10 @@ def real_number(value: Any) -> float:
     raise TypeError(f"must be real number, not {type(value).__name__}")
 
 
-def integer(value: Any) -> int:
-    """The same for whole numbers."""
-    try:
-        return int(value.__index__())
-    except AttributeError:
-        raise TypeError(f"{type(value).__name__!r} object cannot be interpreted as an integer") from None
+integer = operator.index
+"""The same for whole numbers."""
+
+
+def first_line(error: BaseException) -> str:
+    """An error in one line, for the log."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

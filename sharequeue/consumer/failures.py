@@ -2,24 +2,36 @@
 
 As by a batch run: in Parquet files of offset and error under the settings' ``output``, which the acknowledgement
 names as an output of its lease. The writer of dead letters reads them there and puts class and message into the
-letter's headers; where it cannot read them, the letter goes without.
+letter's headers; where it cannot read them, the letter goes without. There is a folder for each day, and who writes
+removes those that are older than ``KEPT``.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from sharequeue.consumer.errors import first_line
 from sharequeue.consumer.holdings import Holding
 from sharequeue.settings import Settings
 from sharequeue.values import LeaseOutput
 
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
 _log = logging.getLogger(__name__)
 
 SINK = "share-consumer-exceptions"
+"""Also in ``sql/functions/40_dead_letters/attempts.sql``, which forgets the output with the attempt."""
 FOLDER = "share-consumer-exceptions"
+KEPT = timedelta(days=30)
+PATIENCE_S = 3.0
+"""An acknowledgement waits so long at most for its errors to be written, or for a tenth of its lock."""
 
 
 def error_text(error: BaseException | str) -> str:
@@ -29,40 +41,100 @@ def error_text(error: BaseException | str) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def errors_output(settings: Settings, holding: Holding, errors: Mapping[int, str]) -> LeaseOutput | None:
-    """Write the errors of some records of a lease; return what its acknowledgement is to name, None when it has.
+class Failures:
+    """Writes errors, in a thread beside the fetcher's: locks lapse while an acknowledgement waits.
 
-    Never fails: an acknowledgement must not wait for a folder that cannot be written.
+    Never fails. What cannot be written, or not in time, the letters go without; while a write hangs, nothing waits
+    for another.
     """
-    if not errors:
-        return None
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._late: threading.Event | None = None
+        """Of the last write, where nothing waits for it any more."""
+        self._cleared: date | None = None
+
+    def output(self, holding: Holding, errors: Mapping[int, str]) -> LeaseOutput | None:
+        """Write the errors of some records of a lease; return what its acknowledgement is to name, if anything."""
+        if not errors:
+            return None
+        location = holding.errors_at[0] if holding.errors_at else self._folder(holding)
+        problem = self._write(location, errors, min(PATIENCE_S, holding.lease.lock_duration_ms / 10_000))
+        if problem is not None:
+            _log.warning("dead letters will go without the error: %s", problem)
+            return None
+        if holding.errors_at:
+            return None
+        holding.errors_at.append(location)
+        return LeaseOutput(SINK, location, len(errors))
+
+    def _folder(self, holding: Holding) -> str:
+        group = re.sub(r"[^A-Za-z0-9._-]", "_", holding.lease.share_partition.group_id)
+        day = datetime.now(UTC).date()
+        return f"{self._settings.output}/{FOLDER}/{group}/{day}/{holding.lease.token}"
+
+    def _write(self, location: str, errors: Mapping[int, str], patience: float) -> str | None:
+        """Have them written; return what came between, None when they are."""
+        if self._late is not None and not self._late.is_set():
+            return f"{location} waits for a folder that does not answer"
+        problem: str | None = None
+        ended = threading.Event()
+
+        def write() -> None:
+            nonlocal problem
+            try:
+                filesystem, path = _place(location)
+                _write_table(filesystem, path, errors)
+            except Exception as error:
+                problem = first_line(error)
+                ended.set()
+            else:
+                ended.set()
+                self._clear(filesystem, path)
+
+        threading.Thread(target=write, name="share-errors", daemon=True).start()
+        if ended.wait(patience):
+            return problem
+        self._late = ended
+        return f"{location} was not written in {patience:.1f} s"
+
+    def _clear(self, filesystem: FileSystem, path: str) -> None:
+        """Remove what is too old, once a day."""
+        today = datetime.now(UTC).date()
+        if self._cleared == today:
+            return
+        self._cleared = today
+        from pyarrow.fs import FileSelector
+
+        try:
+            for each in filesystem.get_file_info(FileSelector(path.rsplit("/", 2)[0])):
+                if _is_day_before(each.base_name, today - KEPT):
+                    filesystem.delete_dir(each.path)
+        except OSError as error:
+            _log.info("errors of dead letters older than %s stay: %s", KEPT, first_line(error))
+
+
+def _is_day_before(name: str, day: date) -> bool:
     try:
-        location = holding.errors_at[0] if holding.errors_at else _folder(settings, holding)
-        _write(location, errors)
-    except Exception as error:
-        _log.warning("dead letters will go without the error: %s", error)
-        return None
-    if holding.errors_at:
-        return None
-    holding.errors_at.append(location)
-    return LeaseOutput(SINK, location, len(errors))
+        return date.fromisoformat(name) < day
+    except ValueError:
+        return False
 
 
-def _folder(settings: Settings, holding: Holding) -> str:
-    group = re.sub(r"[^A-Za-z0-9._-]", "_", holding.lease.share_partition.group_id)
-    return f"{settings.output}/{FOLDER}/{group}/{holding.lease.token}"
-
-
-def _write(location: str, errors: Mapping[int, str]) -> None:
+def _place(location: str) -> tuple[FileSystem, str]:
     # Only here: importing it takes longer than all else that a consumer imports.
-    import pyarrow as pa
-    import pyarrow.parquet as pq
     from pyarrow import fs
 
     if "://" in location or location.startswith("file:"):
-        filesystem, path = fs.FileSystem.from_uri(location.replace("s3a://", "s3://", 1))
-    else:
-        filesystem, path = fs.LocalFileSystem(), location
+        found: tuple[FileSystem, str] = fs.FileSystem.from_uri(location.replace("s3a://", "s3://", 1))
+        return found
+    return fs.LocalFileSystem(), location
+
+
+def _write_table(filesystem: FileSystem, path: str, errors: Mapping[int, str]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     filesystem.create_dir(path, recursive=True)
     columns = {
         "offset": pa.array(list(errors), pa.int64()),

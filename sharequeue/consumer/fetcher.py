@@ -19,9 +19,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.consumer.configs import ConsumerConfig
 from sharequeue.consumer.desk import Desk
-from sharequeue.consumer.holdings import Holding, Question
+from sharequeue.consumer.errors import first_line
+from sharequeue.consumer.failures import Failures
+from sharequeue.consumer.holdings import Holding, Question, lock_clock
 from sharequeue.consumer.log_ends import BROKER_TIMEOUT_S, LONGEST_WAIT_S, LOOK_AGAIN_S, LogEnds, key_of
-from sharequeue.consumer.member import FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID, Member
+from sharequeue.consumer.member import Member
 from sharequeue.consumer.reader import Reader
 from sharequeue.consumer.sending import Sending, give_back
 from sharequeue.consumer.shelf import Shelf
@@ -29,9 +31,11 @@ from sharequeue.database import Database
 from sharequeue.errors import (
     BrokerNotAvailable,
     CoordinatorNotAvailable,
+    FencedMemberEpoch,
     GroupAuthorizationFailed,
     InconsistentClusterId,
     ShareError,
+    UnknownMemberId,
     UnknownServerError,
 )
 from sharequeue.offsets import EMPTY, OffsetSet
@@ -64,6 +68,7 @@ class Fetcher(Desk):
         # Made now: it refuses configs that do not exist.
         self.reader = self._new_reader()
         self._ends = LogEnds(config.settings, self._state)
+        self._failures = Failures(config.settings)
         self._stop = False
         self._give_up_at = float("inf")
         self._rotation = 0
@@ -105,7 +110,7 @@ class Fetcher(Desk):
             try:
                 self._state.many.release(untouched, refund=True)
             except (SQLAlchemyError, ShareError) as error:
-                _log.warning("%d leases wait for their locks: %s", len(untouched), _line(error))
+                _log.warning("%d leases wait for their locks: %s", len(untouched), first_line(error))
 
     def stop(self, timeout: float) -> None:
         """Send what is to be sent, for so long at most, lease no more and end the thread."""
@@ -150,7 +155,7 @@ class Fetcher(Desk):
                     self._fetch()
             except (SQLAlchemyError, KafkaException, BrokerNotAvailable) as error:
                 _log.warning(
-                    "fetching for %s fails, and is tried again: %s", self._member.member_id, _line(error)
+                    "fetching for %s fails, and is tried again: %s", self._member.member_id, first_line(error)
                 )
                 self._pause(_RETRY_S)
             except Exception as error:
@@ -185,19 +190,17 @@ class Fetcher(Desk):
         """Send acknowledgements; while the database is away again and again, until their locks have lapsed."""
         renewed: list[Holding] = []
         try:
-            results, renewed = sending.carry_out(
-                self._state, self._config.settings, self._member.lock_duration_ms
-            )
+            results, renewed = sending.carry_out(self._state, self._failures, self._member.lock_duration_ms)
         except SQLAlchemyError as error:
-            if time.monotonic() < min(sending.deadline, self._give_up_at):
+            if lock_clock() < sending.deadline and time.monotonic() < self._give_up_at:
                 raise
-            results = [CoordinatorNotAvailable(_line(error))] * len(sending.taken)
+            results = [CoordinatorNotAvailable(first_line(error))] * len(sending.taken)
         except ShareError as error:
             results = [error] * len(sending.taken)
         except Exception as error:
             # What nobody thought of is reported and not repeated: nothing behind it would ever be sent.
             _log.exception("acknowledgements of %s failed", self._member.member_id)
-            results = [UnknownServerError(_line(error))] * len(sending.taken)
+            results = [UnknownServerError(first_line(error))] * len(sending.taken)
         if sending.releases:
             self._wake.set()
         with self._changed:
@@ -252,7 +255,7 @@ class Fetcher(Desk):
             self._ahead_records if len(order) > 1 else min(self._ahead_records, self._member.max_locks // 2)
         )
         left = max(self._config.max_poll_records, most)
-        questions = [Question(part, time.monotonic(), self._drops) for part in in_calls(order)]
+        questions = [Question(part, lock_clock(), self._drops) for part in in_calls(order)]
         if self._unanswered is not None:
             questions, self._unanswered = [self._unanswered], None
         for question in questions:
@@ -265,7 +268,7 @@ class Fetcher(Desk):
                     self._member.epoch,
                     left,
                     request_id=question.request_id,
-                    max_bytes=self._config.fetch_max_bytes,
+                    max_bytes=max(1, self._config.fetch_max_bytes - self._shelf.bytes),
                     mean_bytes={at.topic: max(1.0, self.reader.mean_bytes.get(at.topic, 1.0)) for at in part},
                     redelivery="kafka",
                 )
@@ -288,7 +291,7 @@ class Fetcher(Desk):
         return False
 
     def _refused(self, at: SharePartition, error: ShareError) -> None:
-        if error.code in (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH):
+        if isinstance(error, UnknownMemberId | FencedMemberEpoch):
             self._member.rejoin()
         elif isinstance(error, GroupAuthorizationFailed):
             self.fail(error)
@@ -304,11 +307,14 @@ class Fetcher(Desk):
                 with self._changed:
                     self._shelf.forget([holding])
                 continue
+            room = self._config.fetch_max_bytes - self._shelf.bytes
+            if room <= 0:
+                return  # the rest when these are polled
             lock_s = holding.lease.lock_duration_ms / 1000
             part = self.reader.read(
                 holding.key,
                 holding.unread,
-                self._config.fetch_max_bytes,
+                room,
                 min(BROKER_PATIENCE_S, lock_s / 3),
                 self._interrupted,
             )
@@ -386,7 +392,3 @@ class Fetcher(Desk):
                 if not self._ends.observe(grown, self.reader):
                     self._pause(LOOK_AGAIN_S)
                 return
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -8,8 +8,9 @@ database.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from uuid import UUID, uuid4
 
 from confluent_kafka import KafkaError, Message
@@ -19,6 +20,17 @@ from sharequeue.values import AcknowledgeType, Lease, SharePartition
 
 NOT_YET = -1
 """Handed out, and not acknowledged yet."""
+_NO_LATENCY, _NO_EPOCH = -1.0, -1
+"""As the client has them. An old message format has no leader epoch."""
+
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def lock_clock() -> float:
+    """Seconds by the clock of locks. They lapse while the machine sleeps, when ``time.monotonic`` stands still: so it
+    is one that goes on, where there is one (Linux)."""
+    return time.clock_gettime(_CLOCK)
 
 
 @dataclass(slots=True)
@@ -58,7 +70,7 @@ class Holding:
 
     lease: Lease
     deadline: float
-    """When its lock has lapsed, by ``time.monotonic``."""
+    """When its lock has lapsed, by ``lock_clock``."""
     unread: OffsetSet
     gaps: OffsetSet = EMPTY
     """Offsets without a record, to be acknowledged as gaps."""
@@ -67,9 +79,11 @@ class Holding:
     next: int = 0
     seen: bool = False
     """Whether something of it was handed out."""
+    waiting_bytes: int = 0
+    """Of the keys and values that wait to be handed out, as if all were of one size. Not of what was renewed."""
     handed: dict[int, int] = field(default_factory=dict)
     """Handed out and not sent yet: offset to acknowledge type."""
-    messages: dict[int, Message] = field(default_factory=dict)
+    messages: list[Message] = field(default_factory=list)
     """What was handed out in explicit mode: a record whose lock is renewed is polled again."""
     delays: dict[int, float] = field(default_factory=dict)
     """Seconds that a released record waits before it is delivered again."""
@@ -79,6 +93,11 @@ class Holding:
     """What waits here was polled before, and its lock was renewed."""
     errors_at: list[str] = field(default_factory=list)
     """The folder of errors, once an acknowledgement of the lease has named it. What is renewed shares it."""
+    key: tuple[str, int] = field(init=False)
+    """Topic and partition."""
+
+    def __post_init__(self) -> None:
+        self.key = self.lease.share_partition.topic, self.lease.share_partition.partition
 
     @classmethod
     def of(cls, lease: Lease, asked_at: float) -> Holding:
@@ -86,14 +105,9 @@ class Holding:
         return cls(lease, asked_at + lease.lock_duration_ms / 1000, lease.offsets)
 
     @property
-    def key(self) -> tuple[str, int]:
-        """Topic and partition."""
-        return self.lease.share_partition.topic, self.lease.share_partition.partition
-
-    @property
     def lapsed(self) -> bool:
         """Whether its lock may have lapsed."""
-        return time.monotonic() >= self.deadline
+        return lock_clock() >= self.deadline
 
     @property
     def waiting(self) -> int:
@@ -112,23 +126,27 @@ class Holding:
 
     def add(self, messages: Sequence[Message], passed: OffsetSet) -> None:
         """Add what was read; of what the reading has passed, offsets without a message are gaps."""
-        self.ready.extend(with_delivery_counts(messages, self.lease))
-        found = offset_set(message.offset() for message in messages)  # type: ignore[misc]
+        self.ready += with_delivery_counts(messages, self.lease)
+        self.waiting_bytes += sum(map(len, messages))
+        found = offset_set(map(offset_of, messages))
         self.gaps |= (passed & self.unread) - found
         self.unread -= passed
 
     def hand_out(self, most: int, *, explicit: bool) -> list[Message]:
         """The next records, up to so many; they wait for their acknowledgement from now on."""
+        waiting = self.waiting
         messages = self.ready[self.next : self.next + most]
         self.next += len(messages)
         self.seen = True
-        for message in messages:
-            error = message.error()
-            self.handed[message.offset()] = NOT_YET if error is None else _of_error(error)  # type: ignore[index]
+        self.handed.update(dict.fromkeys(map(offset_of, messages), NOT_YET))
+        if any(map(Message.error, messages)):
+            errors = zip(messages, map(Message.error, messages), strict=True)
+            self.handed |= {offset_of(each): _of_error(error) for each, error in errors if error is not None}
         if explicit:
-            self.messages.update((message.offset(), message) for message in messages)  # type: ignore[misc]
+            self.messages += messages
         if self.next == len(self.ready):
             self.ready, self.next = [], 0
+        self.waiting_bytes = self.waiting_bytes * self.waiting // max(1, waiting)
         return messages
 
     def take(self, *, implicit: bool) -> Taken | None:
@@ -136,16 +154,20 @@ class Holding:
 
         With ``implicit`` all that was handed out is accepted.
         """
+        kinds = set(self.handed.values())
         by_type: dict[int, list[int]] = {}
-        for offset, kind in self.handed.items():
-            by_type.setdefault(kind, []).append(offset)
+        if len(kinds) == 1:
+            by_type[kinds.pop()] = list(self.handed)
+        else:
+            for offset, kind in self.handed.items():
+                by_type.setdefault(kind, []).append(offset)
         if implicit and NOT_YET in by_type:
             by_type[AcknowledgeType.ACCEPT] = by_type.pop(NOT_YET)
         self.handed = dict.fromkeys(by_type.pop(NOT_YET, []), NOT_YET)
-        renewed = by_type.pop(AcknowledgeType.RENEW, [])
+        renewed = set(by_type.pop(AcknowledgeType.RENEW, []))
         taken = Taken(
-            {AcknowledgeType(kind): offset_set(offsets) for kind, offsets in by_type.items() if offsets},
-            renewed=[self.messages[offset] for offset in renewed],
+            {AcknowledgeType(kind): offset_set(offsets) for kind, offsets in by_type.items()},
+            renewed=[each for each in self.messages if offset_of(each) in renewed] if renewed else [],
         )
         if self.gaps:
             taken.outcomes[AcknowledgeType.GAP] = self.gaps
@@ -153,7 +175,9 @@ class Holding:
         if not taken.outcomes and not renewed:
             return None
         self._take_details(taken)
-        self.messages = {offset: self.messages[offset] for offset in self.handed if offset in self.messages}
+        self.messages = (
+            [each for each in self.messages if offset_of(each) in self.handed] if self.handed else []
+        )
         return taken
 
     def _take_details(self, taken: Taken) -> None:
@@ -171,6 +195,10 @@ def _of_error(error: KafkaError) -> AcknowledgeType:
     return AcknowledgeType.REJECT if error.code() == KafkaError._BAD_MSG else AcknowledgeType.RELEASE
 
 
+offset_of: Callable[[Message], int] = Message.offset  # type: ignore[assignment]
+"""Whatever a consumer returns has one."""
+
+
 def offset_set(offsets: Iterable[int]) -> OffsetSet:
     """The set of these offsets, in any order."""
     ranges: list[tuple[int, int]] = []
@@ -185,25 +213,31 @@ def offset_set(offsets: Iterable[int]) -> OffsetSet:
 def with_delivery_counts(messages: Sequence[Message], lease: Lease) -> list[Message]:
     """The same messages, each with its delivery count: a message that was read cannot be given one."""
     counts = lease.deliveries
-    only = counts[0].delivery_count if len(counts) == 1 else None
-    counted: list[Message] = []
-    for message in messages:
-        count = only
-        if count is None:
-            count = next(each.delivery_count for each in counts if message.offset() in each.offsets)
-        epoch = message.leader_epoch()  # an old message format has none
-        counted.append(
-            Message(
-                message.topic(),
-                message.partition(),
-                message.offset(),
-                message.key(),
-                message.value(),
-                message.headers(),
-                message.error(),
-                message.timestamp(),
-                delivery_count=count,
-                **({} if epoch is None else {"leader_epoch": epoch}),
-            )
+    counted = (
+        repeat(counts[0].delivery_count)
+        if len(counts) == 1
+        else [
+            next(each.delivery_count for each in counts if offset in each.offsets)
+            for offset in map(offset_of, messages)
+        ]
+    )
+    epochs = list(map(Message.leader_epoch, messages))
+    if None in epochs:
+        epochs = [_NO_EPOCH if each is None else each for each in epochs]
+    # By map: no line of this is run for each record.
+    return list(
+        map(
+            Message,  # type: ignore[arg-type]
+            repeat(lease.share_partition.topic),
+            repeat(lease.share_partition.partition),
+            map(Message.offset, messages),
+            map(Message.key, messages),
+            map(Message.value, messages),
+            map(Message.headers, messages),
+            map(Message.error, messages),
+            map(Message.timestamp, messages),
+            repeat(_NO_LATENCY),
+            epochs,
+            counted,
         )
-    return counted
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from sharequeue.consumer.reader import Key, Reader
 from sharequeue.errors import ShareError
@@ -34,6 +34,8 @@ class LogEnds:
     def __init__(self, settings: Settings, state: State) -> None:
         self._state = state
         self._topics = Topics(settings, BROKER_TIMEOUT_S)
+        self._ids: dict[str, str] = {}
+        """Of each topic the id that the broker returned last."""
         self._observed: dict[Key, int] = {}
         self._unreadable: dict[Key, tuple[float, float]] = {}
         """When a partition is looked at again, and how long was waited before."""
@@ -90,16 +92,18 @@ class LogEnds:
             sizes[at.topic] = max(sizes.get(at.topic, 0), at.partition + 1)
         refused: dict[str, ShareError] = {}
         try:
+            before = self._ids if sizes.keys() <= self._ids.keys() else self._ask(sizes)
             logs = self._topics.offsets_of(sizes, refused)
-            # Asked after the offsets: those of a topic that was made again do not go under the id of the one before.
-            known = self._topics.ask(sizes).known
+            after = self._ask(sizes)
         except ShareError as error:
             _log.warning("the ends of the logs are not known: %s", error)
-            logs, known = {}, {}
+            before, logs, after = {}, {}, {}
+        # A topic that was made again meanwhile: nobody knows of which one the offsets are.
+        ids = {name: topic_id for name, topic_id in after.items() if before.get(name) == topic_id}
         seen = [
-            LogSeen(at, known[at.topic].topic_id, log.log_start, log.log_end, log.last_stable_offset)
+            LogSeen(at, ids[at.topic], log.log_start, log.log_end, log.last_stable_offset)
             for at in share_partitions
-            if (log := logs.get(key_of(at))) is not None and at.topic in known
+            if (log := logs.get(key_of(at))) is not None and at.topic in ids
         ]
         self._looked_at = time.monotonic()
         if seen:
@@ -108,6 +112,12 @@ class LogEnds:
             self._observed[key_of(each.share_partition)] = each.log_end
             reader.watch(key_of(each.share_partition), each.log_end)
         return len(seen) == len(share_partitions)
+
+    def _ask(self, names: Collection[str]) -> dict[str, str]:
+        """The ids of these topics now. One that had the same id earlier had it all the time between."""
+        known = {name: topic.topic_id for name, topic in self._topics.ask(names).known.items()}
+        self._ids = {name: topic_id for name, topic_id in self._ids.items() if name not in names} | known
+        return known
 
 
 def key_of(at: SharePartition) -> Key:

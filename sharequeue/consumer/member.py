@@ -19,8 +19,17 @@ from uuid import uuid4
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.consumer.beats import Beat
+from sharequeue.consumer.errors import first_line
 from sharequeue.database import Database
-from sharequeue.errors import NONE, ClusterAuthorizationFailed, ShareError, error_for
+from sharequeue.errors import (
+    NONE,
+    ClusterAuthorizationFailed,
+    FencedMemberEpoch,
+    GroupIdNotFound,
+    ShareError,
+    UnknownMemberId,
+    error_for,
+)
 from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.heartbeats import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
@@ -30,7 +39,7 @@ from sharequeue.values import SharePartition
 
 _log = logging.getLogger(__name__)
 
-UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, GROUP_ID_NOT_FOUND = 25, 110, 69
+_OUT = (UnknownMemberId.code, FencedMemberEpoch.code, GroupIdNotFound.code)
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 1.0
 _LONG_S = 3600.0
@@ -162,7 +171,7 @@ class Member:
                 self._beat(HeartbeatRequest(self.group_id, self.member_id, LEAVE_EPOCH))
             except (ShareError, SQLAlchemyError) as error:
                 _log.warning(
-                    "member %s could not leave group %s: %s", self.member_id, self.group_id, _line(error)
+                    "member %s could not leave group %s: %s", self.member_id, self.group_id, first_line(error)
                 )
         self._changed()
 
@@ -204,7 +213,7 @@ class Member:
             return _LONG_S
         except Exception as error:
             # Any error, also one that nobody thought of: a thread that died of it would tell nobody.
-            _log.warning("heartbeat of %s failed, trying again: %s", self.member_id, _line(error))
+            _log.warning("heartbeat of %s failed, trying again: %s", self.member_id, first_line(error))
             with self._lock:
                 self._full = True
             return min(max(waited * 2, _FIRST_WAIT_S), _LONGEST_WAIT_S)
@@ -216,7 +225,7 @@ class Member:
         try:
             State(self._database).release(self.group_id, self.member_id)
         except (ShareError, SQLAlchemyError) as error:
-            _log.warning("records of %s wait for their locks: %s", self.member_id, _line(error))
+            _log.warning("records of %s wait for their locks: %s", self.member_id, first_line(error))
 
     def _one(self, waited: float) -> float:
         """One heartbeat; return how long to wait for the next."""
@@ -270,7 +279,7 @@ class Member:
 
     def _refused(self, response: HeartbeatResponse, waited: float) -> float:
         error = error_for(response.error_code, response.error_message)
-        if response.error_code in (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, GROUP_ID_NOT_FOUND):
+        if response.error_code in _OUT:
             _log.warning(
                 "member %s is out of group %s and joins again: %s", self.member_id, self.group_id, error
             )
@@ -289,7 +298,3 @@ def _assigned(group_id: str, topics: tuple[AssignedTopic, ...]) -> dict[SharePar
         for topic in topics
         for partition in topic.partitions
     }
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

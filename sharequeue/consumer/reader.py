@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, groupby
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -30,8 +31,11 @@ Key = tuple[str, int]
 _BAD_RECORD = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION})
 """Errors that are a record's, and not the partition's."""
 AT_ONCE = 1000
-AHEAD_RECORDS = 10_000
-"""Records of all partitions together that are kept, read ahead and not leased."""
+NEAR_BYTES = 4 << 20
+"""So much is read over to come to the next lease: a seek throws away what the client has fetched."""
+AHEAD_RECORDS = 50_000
+"""Records of all partitions together that are kept, read ahead and not leased. A partition that has its part of them
+is paused, which throws away what the client has fetched of it: a fetch's megabyte of small records is to fit in."""
 FETCH_WAIT_MS = 100
 """How long the broker holds a fetch at the log's end. The end is reported after it, and a seek waits for it."""
 SLICE_S = 0.05
@@ -43,13 +47,20 @@ class _Log:
 
     position: int
     """Everything below it has been passed."""
-    ahead: deque[Message] = field(default_factory=deque)
+    ahead: list[Message] = field(default_factory=list)
+    """Came, and was not asked for yet; ascending."""
     paused: bool = False
     error: KafkaError | None = None
     end: int = 0
     """The end of the log as the broker reported it: everything below it has come."""
     seen_end: int = 0
     """One past the last record that came, whether leased or not."""
+
+    def drop_first(self, count: int) -> None:
+        """So many of those ahead have been passed."""
+        if count > 0:
+            self.position = _offset(self.ahead[count - 1]) + 1
+            del self.ahead[:count]
 
 
 @dataclass(slots=True)
@@ -124,8 +135,7 @@ class Reader:
         self._pump(1, seconds)
         for (topic, _), log in self._logs.items():
             # Nobody leases these now. A later lease of them reads them again.
-            while len(log.ahead) > self._ahead_bound(topic):
-                log.position = _offset(log.ahead.popleft()) + 1
+            log.drop_first(len(log.ahead) - self._ahead_bound(topic))
 
     def read(
         self, key: Key, wanted: OffsetSet, max_bytes: int, patience: float, stop: Callable[[], bool]
@@ -138,20 +148,23 @@ class Reader:
         done = wanted.first
         for first, end in passes(wanted):
             log = self._move_to(key, first)
+            of_pass = wanted & OffsetSet.of((first, end))
             heard = time.monotonic()
             while log.position < end:
                 if log.ahead:
-                    offset = _offset(log.ahead[0])
-                    if offset >= end:
+                    below = _index(log.ahead, end)
+                    passed = below < len(log.ahead)  # what is there is all there is below the end
+                    found = _of(log.ahead, of_pass)
+                    sizes = list(accumulate(map(len, found), initial=read_bytes))
+                    if sizes[-1] >= max_bytes:
+                        found = found[: bisect_left(sizes, max_bytes)]
+                        log.drop_first(_index(log.ahead, _offset(found[-1]) + 1))
+                        return Part(messages + found, _below(wanted, log.position))
+                    messages += found
+                    read_bytes = sizes[-1]
+                    log.drop_first(below)
+                    if passed:
                         log.position = end
-                        break
-                    message = log.ahead.popleft()
-                    log.position = offset + 1
-                    if offset in wanted:
-                        messages.append(message)
-                        read_bytes += len(message)
-                        if read_bytes >= max_bytes:
-                            return Part(messages, _below(wanted, log.position))
                     continue
                 if log.end > log.position:
                     log.position = log.end
@@ -187,9 +200,9 @@ class Reader:
         if log is None:
             self.watch(key, offset)
             return self._logs[key]
-        while log.ahead and _offset(log.ahead[0]) < offset:
-            log.position = _offset(log.ahead.popleft()) + 1
-        if log.position <= offset and (log.ahead or offset - log.position <= AT_ONCE):
+        log.drop_first(_index(log.ahead, offset))
+        near = NEAR_BYTES / self.mean_bytes.get(key[0], 1024.0)
+        if log.position <= offset and (log.ahead or offset - log.position <= near):
             return log
         try:
             self._consumer.seek(TopicPartition(*key, offset))
@@ -208,30 +221,39 @@ class Reader:
 
     def _pump(self, most: int, seconds: float, wanted: Key | None = None) -> None:
         """Take in what the client has read; partitions that are not wanted now are paused when they have enough."""
-        for message in self._consumer.consume(most, seconds):
-            topic, partition = message.topic(), message.partition()
-            log = self._logs.get((topic, partition))  # type: ignore[arg-type]
-            if log is None:
-                continue
-            error = message.error()
-            if error is None or error.code() in _BAD_RECORD:
-                offset = _offset(message)
-                if offset < log.position:
-                    continue
-                log.ahead.append(message)
-                log.seen_end = max(log.seen_end, offset + 1)
-                size = len(message)
-                self.mean_bytes[topic] = 0.95 * self.mean_bytes.get(topic, float(size)) + 0.05 * size + 0.01  # type: ignore[index,arg-type]
-            elif error.code() == KafkaError._PARTITION_EOF:
-                log.end = max(log.end, _offset(message))
-            else:
-                log.error = error
+        # By partition, and in it by topic: no line of this is run for each record.
+        for partition, of_partitions in groupby(self._consumer.consume(most, seconds), Message.partition):
+            for topic, messages in groupby(of_partitions, Message.topic):
+                log = self._logs.get((topic, partition))  # type: ignore[arg-type]
+                if log is not None:
+                    self._take_in(str(topic), log, list(messages))
         if wanted is None:
             return
         for key, log in self._logs.items():
             if key != wanted and not log.paused and len(log.ahead) >= self._ahead_bound(key[0]):
                 self._consumer.pause([TopicPartition(*key)])
                 log.paused = True
+
+    def _take_in(self, topic: str, log: _Log, messages: list[Message]) -> None:
+        """Add what came of one partition to what is ahead; take in what the broker says of its log."""
+        if any(map(Message.error, messages)):
+            records = []
+            for message in messages:
+                error = message.error()
+                if error is None or error.code() in _BAD_RECORD:
+                    records.append(message)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    log.end = max(log.end, _offset(message))
+                else:
+                    log.error = error
+            messages = records
+        messages = messages[_index(messages, log.position) :]
+        if messages:
+            log.ahead += messages
+            log.seen_end = max(log.seen_end, _offset(messages[-1]) + 1)
+            mean = sum(map(len, messages)) / len(messages)
+            weight = 0.95 ** len(messages)
+            self.mean_bytes[topic] = max(1.0, weight * self.mean_bytes.get(topic, mean) + (1 - weight) * mean)
 
     def _ahead_bound(self, topic: str) -> int:
         most = min(AHEAD_RECORDS, int(self._ahead_bytes / self.mean_bytes.get(topic, 1024.0)))
@@ -242,6 +264,19 @@ def _offset(message: Message) -> int:
     offset = message.offset()
     assert offset is not None  # noqa: S101  (whatever a consumer returns has one)
     return offset
+
+
+def _index(messages: Sequence[Message], offset: int) -> int:
+    """How many of these, which ascend, are below an offset."""
+    return bisect_left(messages, offset, key=_offset)
+
+
+def _of(messages: list[Message], wanted: OffsetSet) -> list[Message]:
+    """Those of these, which ascend, that are wanted."""
+    found: list[Message] = []
+    for first, end in wanted.ranges:
+        found += messages[_index(messages, first) : _index(messages, end)]
+    return found
 
 
 def _below(wanted: OffsetSet, offset: int) -> OffsetSet:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import inf
 from uuid import UUID, uuid4, uuid5
 
-from sharequeue.consumer.failures import errors_output
-from sharequeue.consumer.holdings import Holding, Taken, offset_set
+from sharequeue.consumer.failures import Failures
+from sharequeue.consumer.holdings import Holding, Taken, lock_clock, offset_of, offset_set
 from sharequeue.consumer.reader import Key
 from sharequeue.errors import RequestTimedOut, ShareError
 from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.state.many import LeaseAcknowledgement, in_calls
 from sharequeue.values import AcknowledgementBatch, AcknowledgeType, Lease, LeaseOutput
@@ -50,7 +48,7 @@ class Sending:
 
     @property
     def deadline(self) -> float:
-        """When the last of the locks lapses, by ``time.monotonic``; until then it is worth trying again."""
+        """When the last of the locks lapses, by ``lock_clock``; until then it is worth trying again."""
         return max(holding.deadline for holding, _ in self.taken)
 
     @property
@@ -59,7 +57,7 @@ class Sending:
         return any(AcknowledgeType.RELEASE in each.outcomes for _, each in self.taken)
 
     def carry_out(
-        self, state: State, settings: Settings, lock_duration_ms: float = inf
+        self, state: State, failures: Failures, lock_duration_ms: float = inf
     ) -> tuple[list[Result], list[Holding]]:
         """Send all of it; return the result of each lease, and the leases of records whose locks were renewed.
 
@@ -68,7 +66,7 @@ class Sending:
         Raises what the database raises: then carry it out again, or give it up.
         """
         if self._outputs is None:
-            self._outputs = [errors_output(settings, holding, each.errors) for holding, each in self.taken]
+            self._outputs = [failures.output(holding, each.errors) for holding, each in self.taken]
         now = state.now() if any(each.delayed for _, each in self.taken) else None
         acknowledgements: list[tuple[int, LeaseAcknowledgement]] = []
         for number, ((holding, each), output) in enumerate(zip(self.taken, self._outputs, strict=True)):
@@ -100,7 +98,7 @@ class Sending:
         results = self.results or [RequestTimedOut() for _ in self.taken]
         for (holding, each), error in zip(self.taken, results, strict=True):
             offsets, before = found.get(holding.key, (EMPTY, None))
-            renewed = offset_set(message.offset() for message in each.renewed)  # type: ignore[misc]
+            renewed = offset_set(map(offset_of, each.renewed))
             found[holding.key] = OffsetSet.union([offsets, renewed, *each.outcomes.values()]), before or error
         return found
 
@@ -125,8 +123,8 @@ def _by_time(
 def _renew(state: State, holding: Holding, taken: Taken, lock_duration_ms: float) -> Holding:
     """Renew the locks of some records of a lease; return them as a lease of their own, whose lock lapses later."""
     lease = anyone(holding.lease)
-    offsets = offset_set(message.offset() for message in taken.renewed)  # type: ignore[misc]
-    asked_at = time.monotonic()
+    offsets = offset_set(map(offset_of, taken.renewed))
+    asked_at = lock_clock()
     state.fetches.acknowledge_batches(
         lease.share_partition,
         lease.member_id,
@@ -151,9 +149,9 @@ def give_back(state: State, waiting: Sequence[Holding], in_hand: Sequence[Holdin
     tokens = {each.lease.token for each in waiting}
     polled = []
     for each in dict.fromkeys((*in_hand, *waiting)):
-        again = [m.offset() for m in each.ready[each.next :]] if each.renewed else []
+        again = list(map(offset_of, each.ready[each.next :])) if each.renewed else []
         if each.lease.token in tokens and (each.handed or again):
-            seen = offset_set([*each.handed, *again])  # type: ignore[list-item]
+            seen = offset_set([*each.handed, *again])
             polled.append(LeaseAcknowledgement(anyone(each.lease), {AcknowledgeType.RELEASE: seen}))
     for part in in_calls(polled):
         state.many.acknowledge(part)

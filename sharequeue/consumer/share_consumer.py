@@ -32,7 +32,7 @@ from sharequeue.consumer.configs import consumer_config
 from sharequeue.consumer.errors import integer, kafka_exception, real_number
 from sharequeue.consumer.failures import error_text
 from sharequeue.consumer.fetcher import AHEAD_S, Fetcher
-from sharequeue.consumer.holdings import NOT_YET, Holding
+from sharequeue.consumer.holdings import NOT_YET, Holding, lock_clock
 from sharequeue.consumer.listening import Listener
 from sharequeue.consumer.member import Member
 from sharequeue.consumer.reader import Key
@@ -51,6 +51,7 @@ _FOREVER_S = 1e7
 _LONGEST_DELAY_S = 366 * 86_400.0
 _INVALID = "Local: Invalid argument or configuration"
 _STATE = "Local: Erroneous state"
+_ACCEPT, _RENEW = int(AcknowledgeType.ACCEPT), int(AcknowledgeType.RENEW)
 
 
 class ShareConsumer(Stopping, OneCaller):
@@ -168,8 +169,8 @@ class ShareConsumer(Stopping, OneCaller):
         self._check_call("Failed to acknowledge message: ")
         if not isinstance(message, Message):
             raise TypeError(f"argument 1 must be confluent_kafka.cimpl.Message, not {type(message).__name__}")
-        topic, partition, offset = message.topic(), message.partition(), message.offset()
-        holding = self._acknowledge("message", topic, partition, offset, ack_type, delay)
+        offset = message.offset()
+        holding = self._acknowledge("message", message.topic(), message.partition(), offset, ack_type, delay)
         if error is not None and offset is not None:
             holding.errors[offset] = error_text(error)
 
@@ -191,7 +192,7 @@ class ShareConsumer(Stopping, OneCaller):
         holding = self._holding(message.topic(), message.partition(), message.offset())
         if holding is None:
             raise IllegalStateException("the record is not in hand: it was acknowledged, or never polled")
-        return max(0.0, holding.deadline - time.monotonic())
+        return max(0.0, holding.deadline - lock_clock())
 
     def commit_sync(self, timeout: float = 60) -> dict[TopicPartition, KafkaException | None]:
         """Send the acknowledgements and wait for their results; in implicit mode accept what was polled.
@@ -306,7 +307,7 @@ class ShareConsumer(Stopping, OneCaller):
             self._listener.start()
 
     def _unacknowledged(self) -> int:
-        return sum(kind == NOT_YET for each in self._in_hand for kind in each.handed.values())
+        return sum(list(each.handed.values()).count(NOT_YET) for each in self._in_hand)
 
     def _acknowledge(
         self,
@@ -322,7 +323,7 @@ class ShareConsumer(Stopping, OneCaller):
             raise ValueError(f"Failed to acknowledge {what}: {_INVALID}")
         if not self._config.explicit:
             raise IllegalStateException(f"Failed to acknowledge {what}: {_STATE}")
-        if not AcknowledgeType.ACCEPT <= kind <= AcknowledgeType.RENEW:
+        if not _ACCEPT <= kind <= _RENEW:
             raise ValueError(f"Failed to acknowledge {what}: {_INVALID}")
         if delay is not None and not 0 <= delay <= _LONGEST_DELAY_S:
             raise ValueError(f"a record waits 0 to {_LONGEST_DELAY_S:.0f} seconds, not {delay}")

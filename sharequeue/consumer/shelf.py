@@ -41,11 +41,14 @@ class Shelf:
         if not holding.unread:
             self.to_read.remove(holding)
 
+    @property
+    def bytes(self) -> int:
+        """Of the keys and values of these records."""
+        return sum(each.waiting_bytes for each in self._to_poll)
+
     def at_least(self, size: int) -> bool:
-        """Whether the values of the records that wait for a poll have so many bytes."""
-        if size <= 1:
-            return self.records > 0
-        return size <= sum(len(message) for each in self._to_poll for message in each.ready[each.next :])
+        """Whether these records have so many bytes."""
+        return self.records > 0 if size <= 1 else self.bytes >= size
 
     def put_first(self, holding: Holding) -> None:
         """What is polled again, before everything else."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ from uuid import uuid4
 from confluent_kafka import Message
 
 from sharequeue import ShareConsumer
-from sharequeue.consumer.holdings import Holding
+from sharequeue.consumer.holdings import Holding, lock_clock
 from sharequeue.offsets import OffsetSet
 from sharequeue.values import Delivery, Lease, SharePartition
 
@@ -55,7 +54,7 @@ def lease_of(offsets: OffsetSet, topic: str = "t") -> Lease:
 
 def holding_of(first: int, end: int, topic: str = "t") -> Holding:
     """A lease of which nothing has been read."""
-    return Holding.of(lease_of(OffsetSet.of((first, end)), topic), time.monotonic())
+    return Holding.of(lease_of(OffsetSet.of((first, end)), topic), lock_clock())
 
 
 def messages_of(first: int, end: int, topic: str = "t") -> list[Message]:

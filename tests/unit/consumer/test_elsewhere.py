@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,18 +16,23 @@ from sharequeue.consumer.share_consumer import _abandon
 from tests.unit.consumer.stub import consumer_of, put
 
 
-def test_a_fork_leaves_its_parent_s_consumer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_leaves_its_parent_s_consumer_alone() -> None:
     """It is told to make one of its own; closing or dropping the copy gives nothing back."""
     with consumer_of() as consumer:
         put(consumer, 0, 1)
         pid = os.getpid()
-        monkeypatch.setattr(os, "getpid", lambda: pid + 1)
-        with pytest.raises(IllegalStateException, match="make one in each process"):
-            consumer.poll(0)
-        consumer.close()
-        nothing: Any = SimpleNamespace()
-        _abandon(pid, nothing, nothing, nothing)
-        monkeypatch.undo()
+        child = os.fork()
+        if child == 0:
+            right = False
+            with suppress(BaseException):
+                with pytest.raises(IllegalStateException, match="make one in each process"):
+                    consumer.poll(0)
+                consumer.close()
+                nothing: Any = SimpleNamespace()
+                _abandon(pid, nothing, nothing, nothing)
+                right = True
+            os._exit(0 if right else 1)
+        assert os.waitpid(child, 0)[1] == 0
         assert len(consumer.poll(0)) == 1
 
 

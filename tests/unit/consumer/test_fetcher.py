@@ -143,11 +143,11 @@ def test_each_call_of_one_sending_is_a_request_of_its_own() -> None:
     delayed = {float(offset): [offset] for offset in range(450)}
     taken = Taken({AcknowledgeType.RELEASE: OffsetSet.of((0, 450))}, delayed=delayed)
     sending = Sending([(holding, taken)])
-    settings: Any = None
-    assert sending.carry_out(state, settings) == ([None], [])
+    failures: Any = SimpleNamespace(output=lambda *_: None)
+    assert sending.carry_out(state, failures) == ([None], [])
     assert len(set(ids)) == len(ids) == 3
     first = list(ids)
-    sending.carry_out(state, settings)
+    sending.carry_out(state, failures)
     assert ids == first + first
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import Message
 
 from sharequeue import Settings
-from sharequeue.consumer.failures import errors_output
+from sharequeue.consumer.failures import Failures
 from sharequeue.consumer.holdings import Taken, with_delivery_counts
 from sharequeue.consumer.sending import Sending
 from sharequeue.offsets import OffsetSet
@@ -25,14 +25,14 @@ def test_records_with_and_without_a_leader_epoch() -> None:
 
 def test_errors_of_a_lease_and_of_what_was_renewed_of_it(tmp_path: Path) -> None:
     """One folder, which one acknowledgement names: a lease's second output of that name would be refused."""
-    settings = Settings.load(str(tmp_path))
+    failures = Failures(Settings.load(str(tmp_path)))
     holding = holding_of(0, 2)
     taken = Taken({}, renewed=messages_of(1, 2))
     state: Any = SimpleNamespace(fetches=SimpleNamespace(acknowledge_batches=lambda *_, **__: None))
-    [renewed] = Sending([(holding, taken)]).carry_out(state, settings, 15_000)[1]
+    [renewed] = Sending([(holding, taken)]).carry_out(state, failures, 15_000)[1]
     # The lease was of 30 s; the group has shortened its locks since.
     assert renewed.deadline < holding.deadline
-    first = errors_output(settings, holding, {0: "a"})
+    first = failures.output(holding, {0: "a"})
     assert first is not None
-    assert errors_output(settings, renewed, {1: "b"}) is None
+    assert failures.output(renewed, {1: "b"}) is None
     assert len(list(Path(first.location).iterdir())) == 2

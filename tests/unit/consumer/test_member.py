@@ -12,6 +12,7 @@ import pytest
 
 from sharequeue import WakeupException
 from sharequeue.consumer import member as module
+from sharequeue.errors import UnknownMemberId
 from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.groups.heartbeats import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
 from sharequeue.state.many import AcquiredMany
@@ -105,7 +106,7 @@ def test_what_is_given_to_others_is_not_handed_out(consumer: Any, group: Group, 
     wait_until(lambda: bool(group.requests), 10)
     put(consumer, 0, 3)
     if how == "expired":
-        group.error_code = module.UNKNOWN_MEMBER_ID
+        group.error_code = UnknownMemberId.code
     elif how == "out of use":
         member.returned()
     else:
