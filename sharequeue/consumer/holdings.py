@@ -8,7 +8,7 @@ database.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from uuid import UUID, uuid4
@@ -128,8 +128,9 @@ class Holding:
         """Add what was read; of what the reading has passed, offsets without a message are gaps."""
         self.ready += with_delivery_counts(messages, self.lease)
         self.waiting_bytes += sum(map(len, messages))
-        found = offset_set(map(offset_of, messages))
-        self.gaps |= (passed & self.unread) - found
+        passed &= self.unread
+        if len(messages) < passed.count:
+            self.gaps |= passed - OffsetSet.from_offsets(map(offset_of, messages))
         self.unread -= passed
 
     def hand_out(self, most: int, *, explicit: bool) -> list[Message]:
@@ -166,7 +167,7 @@ class Holding:
         self.handed = dict.fromkeys(by_type.pop(NOT_YET, []), NOT_YET)
         renewed = set(by_type.pop(AcknowledgeType.RENEW, []))
         taken = Taken(
-            {AcknowledgeType(kind): offset_set(offsets) for kind, offsets in by_type.items()},
+            {AcknowledgeType(kind): OffsetSet.from_offsets(offsets) for kind, offsets in by_type.items()},
             renewed=[each for each in self.messages if offset_of(each) in renewed] if renewed else [],
         )
         if self.gaps:
@@ -197,17 +198,6 @@ def _of_error(error: KafkaError) -> AcknowledgeType:
 
 offset_of: Callable[[Message], int] = Message.offset  # type: ignore[assignment]
 """Whatever a consumer returns has one."""
-
-
-def offset_set(offsets: Iterable[int]) -> OffsetSet:
-    """The set of these offsets, in any order."""
-    ranges: list[tuple[int, int]] = []
-    for offset in sorted(offsets):
-        if ranges and ranges[-1][1] == offset:
-            ranges[-1] = (ranges[-1][0], offset + 1)
-        else:
-            ranges.append((offset, offset + 1))
-    return OffsetSet(tuple(ranges))
 
 
 def with_delivery_counts(messages: Sequence[Message], lease: Lease) -> list[Message]:

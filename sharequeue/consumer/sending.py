@@ -9,7 +9,7 @@ from math import inf
 from uuid import UUID, uuid4, uuid5
 
 from sharequeue.consumer.failures import Failures
-from sharequeue.consumer.holdings import Holding, Taken, lock_clock, offset_of, offset_set
+from sharequeue.consumer.holdings import Holding, Taken, lock_clock, offset_of
 from sharequeue.consumer.reader import Key
 from sharequeue.errors import RequestTimedOut, ShareError
 from sharequeue.offsets import EMPTY, OffsetSet
@@ -98,7 +98,7 @@ class Sending:
         results = self.results or [RequestTimedOut() for _ in self.taken]
         for (holding, each), error in zip(self.taken, results, strict=True):
             offsets, before = found.get(holding.key, (EMPTY, None))
-            renewed = offset_set(map(offset_of, each.renewed))
+            renewed = OffsetSet.from_offsets(map(offset_of, each.renewed))
             found[holding.key] = OffsetSet.union([offsets, renewed, *each.outcomes.values()]), before or error
         return found
 
@@ -109,7 +109,7 @@ def _by_time(
     """The outcomes, those apart that are delivered again only after a time."""
     if now is None or not taken.delayed:
         return [(taken.outcomes, None)] if taken.outcomes else []
-    later = {seconds: offset_set(offsets) for seconds, offsets in taken.delayed.items()}
+    later = {seconds: OffsetSet.from_offsets(offsets) for seconds, offsets in taken.delayed.items()}
     at_once = dict(taken.outcomes)
     at_once[AcknowledgeType.RELEASE] -= OffsetSet.union(later.values())
     found: list[tuple[dict[AcknowledgeType, OffsetSet], datetime | None]] = []
@@ -123,7 +123,7 @@ def _by_time(
 def _renew(state: State, holding: Holding, taken: Taken, lock_duration_ms: float) -> Holding:
     """Renew the locks of some records of a lease; return them as a lease of their own, whose lock lapses later."""
     lease = anyone(holding.lease)
-    offsets = offset_set(map(offset_of, taken.renewed))
+    offsets = OffsetSet.from_offsets(map(offset_of, taken.renewed))
     asked_at = lock_clock()
     state.fetches.acknowledge_batches(
         lease.share_partition,
@@ -151,7 +151,7 @@ def give_back(state: State, waiting: Sequence[Holding], in_hand: Sequence[Holdin
     for each in dict.fromkeys((*in_hand, *waiting)):
         again = list(map(offset_of, each.ready[each.next :])) if each.renewed else []
         if each.lease.token in tokens and (each.handed or again):
-            seen = offset_set([*each.handed, *again])
+            seen = OffsetSet.from_offsets([*each.handed, *again])
             polled.append(LeaseAcknowledgement(anyone(each.lease), {AcknowledgeType.RELEASE: seen}))
     for part in in_calls(polled):
         state.many.acknowledge(part)
