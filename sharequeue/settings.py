@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +19,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from sharequeue.output_place import is_uri, located
+
 __all__ = ["DatabaseOptions", "RoleNames", "SettingMissing", "Settings", "normalise_database_url"]
 
 KAFKA_PREFIX = "SHAREQUEUE_KAFKA_"
 STACK_FILE = "stack.json"
 _DRIVER = "postgresql+psycopg2"
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 class SettingMissing(Exception):
@@ -156,7 +156,7 @@ class Settings:
         put(self, "home", home)
         put(self, "spark_master", str(values.get("spark_master") or "local[*]"))
         put(self, "jars", Path(values.get("jars") or home / "jars").expanduser().absolute())
-        put(self, "output", _location(str(values.get("output") or home / "output")))
+        put(self, "output", located(str(values.get("output") or home / "output")))
         put(self, "output_shared", bool(values.get("output_shared")))
         put(self, "ivy_settings", Path(ivy_settings).expanduser().absolute() if ivy_settings else None)
         put(self, "kafka", MappingProxyType(dict(values.get("kafka") or {})))
@@ -232,7 +232,7 @@ class Settings:
     @property
     def local_output(self) -> Path:
         """The output where it is a path, else `<home>/output`: for small files of this process's own."""
-        return self.home / "output" if _URI.match(self.output) else Path(self.output)
+        return self.home / "output" if is_uri(self.output) else Path(self.output)
 
     def knows(self, name: str) -> bool:
         """Return whether the address called `name` is set, without raising."""
@@ -259,13 +259,6 @@ class Settings:
 
     def __repr__(self) -> str:
         return f"Settings(home={str(self.home)!r}, bootstrap_servers={self._values['bootstrap_servers']!r})"
-
-
-def _location(output: str) -> str:
-    """A URI as it is, a path as an absolute one."""
-    if _URI.match(output):
-        return re.sub(r"(?<=[^/:])/+$", "", output)
-    return str(Path(output).expanduser().absolute())
 
 
 def _sibling_database(database_url: str) -> str:

@@ -41,6 +41,7 @@ from sharequeue.database.schema_files import SchemaOutdated
 from sharequeue.errors import ShareError
 from sharequeue.extras import ExtraMissing
 from sharequeue.local.preflight import StackError
+from sharequeue.output_place import OutputInvalid
 from sharequeue.settings import SettingMissing
 
 __all__ = ["command", "main"]
@@ -97,7 +98,7 @@ def main() -> None:
     except SQLAlchemyError as error:
         refused = database_failure(error)
         _fail(refused.code, refused.format_message(), 1)
-    except ValidationError as error:
+    except (ValidationError, OutputInvalid) as error:
         refused = setting_failure(error)
         _fail(refused.code, refused.format_message(), 1)
     except BrokenPipeError:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 
 from sharequeue.errors import RequestTimedOut, ShareError
+from sharequeue.output_place import OutputInvalid
 
 __all__ = [
     "Refused",
@@ -108,6 +109,8 @@ def setting_failure(error: ValueError | ArgumentError) -> Refused:
             for each in error.errors(include_input=False)
         )
         return Refused(f"A setting cannot be read ({found}).", SETTING_INVALID)
+    if isinstance(error, OutputInvalid):
+        return Refused(f"A setting cannot be read (SHAREQUEUE_OUTPUT: {error}).", SETTING_INVALID)
     return Refused(f"The address of the database cannot be read ({error}).", SETTING_INVALID)
 
 

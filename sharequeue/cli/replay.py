@@ -89,7 +89,7 @@ def replay(
     again. The working directory can be imported from.
     """
     # Imported here: Spark is nothing to the other commands.
-    from sharequeue.spark import HandlerError, OutputNotShared, SparkNotReady
+    from sharequeue.spark import HandlerError, OutputNotReachable, OutputNotShared, SparkNotReady
     from sharequeue.spark.output.parquet import ColumnChanged
     from sharequeue.spark.replays.wanted import Window, checked_name, moment, parse_leases, parse_offsets
 
@@ -115,7 +115,7 @@ def replay(
             report = load_job(job).replay(settings, **given, allow_missing=allow_missing, dry_run=dry_run)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    except (ColumnChanged, HandlerError, OutputNotShared, SparkNotReady) as error:
+    except (ColumnChanged, HandlerError, OutputNotReachable, OutputNotShared, SparkNotReady) as error:
         raise Refused(error) from error
     output.one_row(report.plain(), str(report))
 
@@ -144,7 +144,7 @@ def publish(settings: Settings, output: Output, execute: bool, job: str, name: s
     A reader finds each record once, before and after: files move in one commit of the manifest, rows of a Postgres
     table in one transaction. Published twice, the output is the same.
     """
-    from sharequeue.spark import HandlerError, OutputNotShared, SinkRefused, SparkNotReady
+    from sharequeue.spark import HandlerError, OutputNotReachable, OutputNotShared, SinkRefused, SparkNotReady
     from sharequeue.spark.output.compaction import CompactionFailed
     from sharequeue.spark.output.parquet import ColumnChanged
 
@@ -155,6 +155,7 @@ def publish(settings: Settings, output: Output, execute: bool, job: str, name: s
         ColumnChanged,
         CompactionFailed,
         HandlerError,
+        OutputNotReachable,
         OutputNotShared,
         SinkRefused,
         SparkNotReady,

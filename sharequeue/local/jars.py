@@ -3,7 +3,7 @@
 They are resolved once, by the Ivy that ships inside PySpark, into `<jars>/broker` and `<jars>/spark`.
 `jars.xml` names what is wanted, and `jars.sha256` has the checksum of every file: each file is checked, at
 each start, so a half-done or altered set is noticed and fetched again, and a whole set touches no network.
-PySpark is located, never imported.
+Spark's client of S3 is a set of its own (`s3a_jars.py`). PySpark is located, never imported.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from sharequeue.local.home import Progress, file_lock
 from sharequeue.local.preflight import Java, StackError
 
-__all__ = ["CONFIGURATIONS", "defects", "ensure", "expected", "pyspark_home"]
+__all__ = ["CONFIGURATIONS", "STACK", "JarSet", "defects", "ensure", "expected", "pyspark_home"]
 
 CONFIGURATIONS = ("broker", "spark")
 _HERE = Path(__file__).parent
@@ -33,15 +34,32 @@ _SETTINGS = """<ivysettings>
 """
 
 
-def expected() -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class JarSet:
+    """Jars that are fetched together, as `<name>.xml` and `<name>.sha256` have them, into a folder for each of the
+    `configurations`.
+    """
+
+    name: str
+    configurations: tuple[str, ...]
+    what: str
+    """What they are and how large, for whoever waits for them."""
+    lists: Path = _HERE
+    """The folder of the two files."""
+
+
+STACK = JarSet("jars", CONFIGURATIONS, "Kafka and Spark's connector, once, into {folder} (57 MB)")
+
+
+def expected(wanted: JarSet = STACK) -> dict[str, str]:
     """Return the files a whole set consists of: `broker/x.jar` → SHA-256."""
-    lines = (_HERE / "jars.sha256").read_text().splitlines()
+    lines = (wanted.lists / f"{wanted.name}.sha256").read_text().splitlines()
     return {name.strip(): digest for digest, _, name in (line.partition(" ") for line in lines if line)}
 
 
-def defects(folder: Path, manifest: dict[str, str] | None = None) -> list[str]:
+def defects(folder: Path, manifest: dict[str, str] | None = None, jar_set: JarSet = STACK) -> list[str]:
     """Return what is missing or wrong in `folder`; empty when the jars are whole."""
-    wanted = expected() if manifest is None else manifest
+    wanted = expected(jar_set) if manifest is None else manifest
     problems = []
     for name, digest in wanted.items():
         path = folder / name
@@ -52,28 +70,31 @@ def defects(folder: Path, manifest: dict[str, str] | None = None) -> list[str]:
         except OSError:
             problems.append(f"{name} is missing")
     # A stray jar on a class path can shadow a right one.
-    present = {f"{part}/{path.name}" for part in CONFIGURATIONS for path in (folder / part).glob("*.jar")}
+    parts = jar_set.configurations
+    present = {f"{part}/{path.name}" for part in parts for path in (folder / part).glob("*.jar")}
     problems.extend(f"{name} does not belong there" for name in sorted(present - wanted.keys()))
     return problems
 
 
-def ensure(folder: Path, java: Java, ivy_settings: Path | None, progress: Progress) -> None:
+def ensure(
+    folder: Path, java: Java, ivy_settings: Path | None, progress: Progress, jar_set: JarSet = STACK
+) -> None:
     """Download the jars into `folder` if it does not have all of them.
 
     Safe against a second process doing the same and against being killed at any point. Raises `StackError`
     with what to do when they cannot be had.
     """
-    if not defects(folder):
+    if not defects(folder, jar_set=jar_set):
         return
     lock = folder.with_name(f"{folder.name}.lock")
     with file_lock(lock, lambda: progress("jars: another command is resolving them, waiting")):
-        if not defects(folder):
+        if not defects(folder, jar_set=jar_set):
             return
         staged = folder.with_name(f"{folder.name}.resolving")
         shutil.rmtree(staged, ignore_errors=True)
-        progress(f"jars: resolving Kafka and Spark's connector, once, into {folder} (57 MB)")
-        _resolve(staged, folder.with_name("ivy"), java, ivy_settings, progress)
-        problems = defects(staged)
+        progress(f"jars: resolving {jar_set.what.format(folder=folder)}")
+        _resolve(staged, folder.with_name("ivy"), java, ivy_settings, progress, jar_set)
+        problems = defects(staged, jar_set=jar_set)
         if problems:
             shutil.rmtree(staged, ignore_errors=True)
             raise StackError(
@@ -83,7 +104,7 @@ def ensure(folder: Path, java: Java, ivy_settings: Path | None, progress: Progre
         if folder.exists():
             shutil.rmtree(folder)
         staged.rename(folder)
-        progress(f"jars: {len(expected())} files, checksums right")
+        progress(f"jars: {len(expected(jar_set))} files, checksums right")
 
 
 def pyspark_home() -> Path:
@@ -105,7 +126,14 @@ def _ivy_jar() -> Path:
     return found[-1]
 
 
-def _resolve(staged: Path, cache: Path, java: Java, ivy_settings: Path | None, progress: Progress) -> None:
+def _resolve(
+    staged: Path,
+    cache: Path,
+    java: Java,
+    ivy_settings: Path | None,
+    progress: Progress,
+    jar_set: JarSet,
+) -> None:
     staged.mkdir(parents=True)
     settings = ivy_settings
     if settings is None:
@@ -121,12 +149,12 @@ def _resolve(staged: Path, cache: Path, java: Java, ivy_settings: Path | None, p
         str(_ivy_jar()),
         *("-settings", str(settings)),
         *("-cache", str(cache)),
-        *("-ivy", str(_HERE / "jars.xml")),
-        *("-confs", *CONFIGURATIONS),
+        *("-ivy", str(jar_set.lists / f"{jar_set.name}.xml")),
+        *("-confs", *jar_set.configurations),
         *("-types", "jar", "bundle"),
         *("-retrieve", f"{staged}/[conf]/[artifact]-[revision](-[classifier]).[ext]"),
     ]
-    total = len(expected())
+    total = len(expected(jar_set))
     lines: list[str] = []
     done = 0
     with (

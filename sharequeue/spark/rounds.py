@@ -28,7 +28,7 @@ from sharequeue.spark.outcomes.missing import Acknowledgement, acknowledgements
 from sharequeue.spark.outcomes.read_back import Seen, read_back
 from sharequeue.spark.outcomes.retries import Backoff, Releases
 from sharequeue.spark.output.files import literal
-from sharequeue.spark.output.folders import lease_folder
+from sharequeue.spark.output.folders import no_files
 from sharequeue.spark.output.lease_files import Written, durable, write_leases, write_summary
 from sharequeue.spark.output.shared_folder import all_read_back, read_where_written
 from sharequeue.spark.reading.sizes import RecordSizes
@@ -252,7 +252,8 @@ class Round:
         given: list[ToAcknowledge] = []
         acknowledged: dict[int, Acknowledged] = {}
         for lease in leases:
-            acknowledgement, others = wanted[lease.lease_id], self._other_outputs(lease, seen, summaries)
+            acknowledgement = wanted[lease.lease_id]
+            others = self._other_outputs(lease, written, seen, summaries)
             rows = seen[lease.lease_id].accepted_rows if lease.lease_id in seen else 0
             accepted = Accepted(lease, written.accepted.get(lease.lease_id), rows)
             output = run.sink.output(accepted)
@@ -270,7 +271,11 @@ class Round:
         return acknowledged
 
     def _other_outputs(
-        self, lease: Lease, seen: Mapping[int, Seen], summaries: Mapping[str, Mapping[int, str]]
+        self,
+        lease: Lease,
+        written: Written,
+        seen: Mapping[int, Seen],
+        summaries: Mapping[str, Mapping[int, str]],
     ) -> list[LeaseOutput]:
         """Return what counts with a lease's acknowledgement in addition to its accepted rows."""
         run, job = self.run, self.run.job
@@ -278,7 +283,8 @@ class Round:
         return [
             LeaseOutput(
                 job.exceptions_sink,
-                lease_folder(run.source.settings, run.source.state, job.exceptions_sink, lease.lease_id),
+                written.exceptions.get(lease.lease_id)
+                or no_files(run.source.settings, run.source.state, job.exceptions_sink, lease.lease_id),
                 of_lease.exceptions if of_lease else 0,
             ),
             *(

@@ -31,6 +31,8 @@ from sharequeue.spark.leasing.member import Member
 from sharequeue.spark.leasing.nothing_leased import why_nothing
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.outcomes.handler_result import with_outcomes
+from sharequeue.spark.output.files import Files
+from sharequeue.spark.output.folders import claim
 from sharequeue.spark.output.shared_folder import refuse_unshared
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.sizes import RecordSizes
@@ -69,9 +71,9 @@ def run_rounds(
     own, as `isolation_level` is. `only` names partitions, such as `orders-0`: of those that are assigned to the
     member it then leases from these alone, and the report names the others. Raises TypeError for a number that is
     none, ValueError for a budget below one record, UnknownTopicOrPartition for a topic or partition that is not
-    there, what the handler, Spark, the state or the broker raised, HandlerError, MostFailed, LockLost, and
-    SinkRefused; everything held has then been given back, with its deliveries unless a task of Spark's had run and
-    left it without an outcome.
+    there, what the handler, Spark, the state or the broker raised, HandlerError, MostFailed, LockLost,
+    OutputNotReachable, OutputNotShared, SinkTaken and SinkRefused; everything held has then been given back, with its
+    deliveries unless a task of Spark's had run and left it without an outcome.
     """
     max_records = whole_number("max_records", max_records, 1)
     max_rounds = None if max_rounds is None else whole_number("max_rounds", max_rounds, 0)
@@ -131,6 +133,8 @@ def _rounds(run: Run, max_seconds: float | None) -> RunReport:
         isolation = run.isolation(keeper)
         if job.try_empty:
             _try_empty(run)
+        settings = run.source.settings
+        claim(Files(spark, settings.output), settings, state, job.names)
         while not ended and (run.max_rounds is None or len(reports) < run.max_rounds):
             if max_seconds is not None and time.monotonic() - run.began_at >= max_seconds:
                 break

@@ -23,10 +23,20 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.class_archive import archive_options, quoted, spark_archive
+from sharequeue.output_place import client_jars
 from sharequeue.settings import Settings
 from sharequeue.spark.interrupts import interruptible, kept_handlers
 
 CONNECTOR = "kafka"
+ON_S3 = {
+    # Tasks upload to the final place, and the job's commit makes it visible. Spark's default copies each file twice.
+    "spark.sql.sources.commitProtocolClass": "org.apache.spark.internal.io.cloud.PathOutputCommitProtocol",
+    "spark.sql.parquet.output.committer.class": "org.apache.spark.internal.io.cloud.BindingParquetOutputCommitter",
+    "spark.hadoop.fs.s3a.committer.name": "magic",
+    # What a killed write has uploaded goes when its folder is swept.
+    "spark.hadoop.fs.s3a.directory.operations.purge.uploads": "true",
+}
+"""What a session has for an output on `s3a:`."""
 LOG_TAIL_BYTES = 2000
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
@@ -70,6 +80,13 @@ def connector_jars(settings: Settings) -> list[Path]:
             f"Spark's Kafka connector is not in {folder}: run `sharequeue up`, which fetches it once."
         )
     return jars
+
+
+def s3a_jars(settings: Settings) -> list[Path]:
+    """Return the jars of Spark's client of S3, where the output is on it and they were fetched. Otherwise Spark has a
+    client of its own, or the output is refused before anything is leased.
+    """
+    return sorted(client_jars(settings.jars).glob("*.jar")) if settings.output.startswith("s3a:") else []
 
 
 def refuse_without_connector(spark: SparkSession) -> None:
@@ -170,10 +187,11 @@ def _configuration(settings: Settings, app_name: str) -> dict[str, str]:
     log4j2 = Path(str(resources.files("sharequeue.spark") / "log4j2.properties")).as_uri()
     quick = quoted(archive_options(spark_archive(settings.jars)))
     cores = os.cpu_count() or 2
+    on_s3 = s3a_jars(settings)
     conf = {
         "spark.app.name": app_name,
         "spark.master": settings.spark_master,
-        "spark.jars": ",".join(str(jar) for jar in connector_jars(settings)),
+        "spark.jars": ",".join(str(jar) for jar in (*connector_jars(settings), *on_s3)),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j2}{_collector()} {quick}",
         "spark.driver.memory": _driver_memory(),
         "spark.ui.enabled": "false",
@@ -184,6 +202,7 @@ def _configuration(settings: Settings, app_name: str) -> dict[str, str]:
         # One open file per lease and kind instead of a sort of every record by its lease.
         "spark.sql.maxConcurrentOutputFileWriters": "256",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+        **(ON_S3 if on_s3 else {}),
     }
     if _is_local(settings.spark_master):
         conf.update({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"})

@@ -13,7 +13,14 @@ from pyspark.sql import SparkSession
 from sharequeue.settings import Settings
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.output.files import Files
-from sharequeue.spark.output.folders import STAGING, SinkNames, refuse_taken, sink_root
+from sharequeue.spark.output.folders import (
+    LEASE,
+    SinkNames,
+    is_ours,
+    refuse_taken,
+    remove_lease,
+    sink_root,
+)
 from sharequeue.spark.output.manifest import ELSEWHERE
 from sharequeue.spark.showing import Removed
 from sharequeue.state import State
@@ -26,23 +33,22 @@ def sweep_outputs(
 
     That is: folders of leases that were never acknowledged, folders of leases whose rows count elsewhere, and what
     the job's sink has prepared for such leases. Folders of another state database are left alone. With `dry_run`
-    nothing is removed. Raises SinkTaken when the sink is another's.
+    nothing is removed. Raises SinkTaken when the sink is another's, OutputNotReachable when the output is not there.
     """
     files = Files(spark, settings.output)
+    files.reach(settings.output)
     refuse_taken(files, settings, state, job.names)
     orphans = _orphans(files, settings, state, job.names)
     if not dry_run:
         for path in orphans:
-            files.remove(path)
+            remove_lease(files, path)
     if job.destination is not None:
         orphans += job.destination.sweep(state, job.names, dry_run=dry_run)
     return Removed(orphans, dry_run=dry_run)
 
 
 def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -> list[str]:
-    found = [
-        (sink, path, leases) for sink in names.all for path, leases in _folders(files, settings, state, sink)
-    ]
+    found = {sink: _written(files, settings, state, sink) for sink in names.all}
     # In this order: a lease that is acknowledged between the two questions is in the second result.
     held = {row.lease_id for row in state.figures.leases(names.group)}
     counted = {
@@ -51,24 +57,36 @@ def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -
         for row in state.outputs.counted(names.group, sink)
         if not row.location.startswith(ELSEWHERE)
     }
-    return [
-        path
-        for sink, path, leases in found
-        if not leases & held
-        and (
-            path.rpartition("/")[2].startswith("leases=")
-            or not any((sink, lease_id) in counted for lease_id in leases)
-        )
-    ]
+    orphans: list[str] = []
+    for sink, folders in found.items():
+        for folder, (ends, numbers) in folders.items():
+            left = [
+                number
+                for number in numbers
+                if abs(number) not in held
+                and (names.exceptions if number < 0 else sink, abs(number)) not in counted
+            ]
+            if len(left) == len(numbers) and not ends & held:
+                orphans.append(folder)
+            else:
+                orphans += [f"{folder}/{LEASE}={number}" for number in left]
+    return orphans
 
 
-def _folders(files: Files, settings: Settings, state: State, sink: str) -> list[tuple[str, set[int]]]:
-    root, ours = sink_root(settings, sink), state.outputs.state_id()
-    found: list[tuple[str, set[int]]] = []
-    for name in files.names(root):
-        if match := re.match(rf"^lease={ours}-(\d+)$", name):
-            found.append((f"{root}/{name}", {int(match[1])}))
-    for name in files.names(f"{root}/{STAGING}"):
-        if match := re.match(rf"^leases={ours}-(\d+(?:,\d+)*)", name):
-            found.append((f"{root}/{STAGING}/{name}", {int(i) for i in match[1].split(",")}))
-    return found
+def _written(
+    files: Files, settings: Settings, state: State, sink: str
+) -> dict[str, tuple[set[int], list[int]]]:
+    """Return the folders of this state's writes in a sink, with the ends of their leases, and what each of them has:
+    ids of leases, negative for what was not accepted.
+    """
+    root = sink_root(settings, sink)
+    ends = {name: is_ours(name, state) for name in files.names(root)}
+    numbers: dict[str, set[int]] = {}
+    # One listing of all files: an object store takes as long for a question about each folder.
+    for name, number in re.findall(rf"/(leases=[^/]+)/{LEASE}=(-?\d+)/", files.listing(root)):
+        numbers.setdefault(name, set()).add(int(number))
+    return {
+        f"{root}/{name}": (of_name, sorted(numbers.get(name, ())))
+        for name, of_name in ends.items()
+        if of_name is not None
+    }

@@ -138,7 +138,7 @@ def test_a_driver_killed_before_its_commit_writes_each_record_exactly_once(
     }
     assert sweep_outputs(spark, output_settings, state, job)
     assert sweep_outputs(spark, output_settings, state, job) == []
-    assert not list((output_settings.local_output / job.sink).glob("lease=*"))
+    assert not list((output_settings.local_output / job.sink).glob("leases=*"))
     assert state.figures.verify(group) == []
 
 

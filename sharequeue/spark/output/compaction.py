@@ -31,7 +31,7 @@ from sharequeue.names import nearest
 from sharequeue.settings import Settings
 from sharequeue.spark.contract import ACCEPT
 from sharequeue.spark.output.files import Files, literal
-from sharequeue.spark.output.folders import STAGING, sink_root
+from sharequeue.spark.output.folders import LEASE, remove_lease, sink_root
 from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.spark.output.parquet import read_parquet
 from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse_unshared
@@ -39,13 +39,15 @@ from sharequeue.spark.session import spark_session
 from sharequeue.spark.showing import Removed, Shown, Table
 from sharequeue.state import State
 
-Step = Literal["begun", "written", "placed", "committed", "removed"]
+Step = Literal["begun", "written", "committed", "removed"]
 
 TARGET_BYTES = 128 * 2**20
 """Wanted size of a file: Spark reads that much in one task."""
 MOST_FOLDERS = 1000
 """Folders brought together by one compaction; more take several."""
-_OURS = re.compile(r"/(lease=([0-9a-f-]{36}-)?\d+|compact(ed|ing)=[0-9a-f-]{36})$")
+_OURS = re.compile(
+    rf"/(lease=([0-9a-f-]{{36}}-)?\d+|leases=[0-9a-f,-]+/{LEASE}=-?\d+|compacted=[0-9a-f-]{{36}})$"
+)
 GRACE = timedelta(hours=1)
 """How long a reader may take, and a compaction."""
 
@@ -139,10 +141,10 @@ def sweep_compactions(
     files = Files(spark, settings.output)
     removed = Removed()
     for compaction_id, folders in state.outputs.removable(group, sink, grace).items():
-        for folder in (*folders, compaction_staging(settings, sink, compaction_id)):
+        for folder in folders:
             # The names come from whoever may work on the group: nothing but a sink's own folders is removed.
             if _OURS.search(folder) and files.exists(folder):
-                files.remove(folder)
+                remove_lease(files, folder)
                 removed.append(folder)
         on_step("removed")
         state.outputs.forget_compaction(compaction_id)
@@ -162,21 +164,18 @@ def _replace(
     files = Files(spark, settings.output)
     state.outputs.begin_compaction(wanted.compaction_id, group, sink, wanted.location)
     on_step("begun")
-    staging = compaction_staging(settings, sink, wanted.compaction_id)
     counted = Counted(read_parquet(spark, wanted.replaced).coalesce(max(1, file_count)))
-    counted.records.write.mode("overwrite").parquet(staging)
-    on_step("written")
-    all_read_back(sink, counted.rows, files.rows(staging))
-    written = spark.read.parquet(literal(staging))
+    counted.records.write.mode("append").parquet(wanted.location)
+    all_read_back(sink, counted.rows, files.rows(wanted.location))
+    written = spark.read.parquet(literal(wanted.location))
     found = _records_in(written)
     if found is not None and found != wanted.records:
         raise CompactionFailed(
             f"{len(wanted.replaced)} folders of {sink} count {wanted.records} records, and {found} were read from "
             "them: were files removed or added by hand? They count as before."
         )
-    files.replace(staging, wanted.location)
     files.flush(wanted.location)
-    on_step("placed")
+    on_step("written")
     state.outputs.commit_compaction(wanted.compaction_id, wanted.replaced, wanted.records)
     on_step("committed")
 
@@ -192,11 +191,6 @@ def _records_in(written: DataFrame) -> int | None:
     others = fn.count_distinct(fn.when(fn.col("outcome") != ACCEPT, fn.struct("lease_id", "offset")))
     (row,) = written.select((accepted + others).alias("records")).collect()
     return int(row["records"])
-
-
-def compaction_staging(settings: Settings, sink: str, compaction_id: UUID) -> str:
-    """Return the folder that a compaction writes before it is complete."""
-    return f"{sink_root(settings, sink)}/{STAGING}/compacting={compaction_id}"
 
 
 def _require_sink(database: Database, group: str, sink: str) -> None:

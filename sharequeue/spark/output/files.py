@@ -1,8 +1,9 @@
-"""How are a lease's folders moved, made durable, listed and removed?
+"""How does the driver list, move, make durable and remove what is in an output?
 
-Through Hadoop's file system, which Spark itself writes with, so that whatever Spark can reach can be the output. Only
-what is needed is here: existence, a rename that replaces, a listing, a removal, small text files, and the flush to
-disk that a local file system does not do by itself.
+Through Hadoop's file system, which Spark itself writes with, so that whatever Spark can reach can be the output: a
+folder of this machine, `hdfs:`, `s3a:`. Every such call of the driver is here, and nowhere else: existence, a
+listing, a removal, a rename (replays only), small text files, the number of rows, and the flush to disk that a local
+file system does not do by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
+
+from sharequeue.spark.output.reachable import class_of, not_reachable, reach
 
 _GLOB = re.compile(r"([\\{}\[\]*?])")
 
@@ -24,7 +28,9 @@ def literal(path: str) -> str:
 
 
 class Files:
-    """The file system that holds `root`, as the session's driver sees it."""
+    """The file system that holds `root`, as the session's driver sees it. Raises OutputNotReachable when Hadoop has
+    no such one.
+    """
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         jvm: Any = spark._jvm
@@ -33,7 +39,10 @@ class Files:
         path = jvm.org.apache.hadoop.fs.Path(root)
         session: Any = spark._jsparkSession
         self._conf: Any = session.sessionState().newHadoopConf()
-        self._fs: Any = path.getFileSystem(self._conf)
+        try:
+            self._fs: Any = path.getFileSystem(self._conf)
+        except Py4JJavaError as error:
+            raise not_reachable(self._conf, root, error) from None
 
     def exists(self, path: str) -> bool:
         """Return whether there is such a file or folder."""
@@ -41,9 +50,25 @@ class Files:
 
     def names(self, folder: str) -> list[str]:
         """Return the names of what is in a folder, sorted; none if there is no folder."""
-        if not self.exists(folder):
-            return []
-        return sorted(str(status.getPath().getName()) for status in self._fs.listStatus(self._path(folder)))
+        try:
+            found = self._fs.listStatus(self._path(folder))
+        except Py4JJavaError as error:
+            if _is_absent(error):
+                return []
+            raise
+        return sorted(str(status.getPath().getName()) for status in found)
+
+    def listing(self, folder: str) -> str:
+        """Return the paths of all files under a folder, in one text: a call for each of them would take longer than
+        the listing. It is empty if there is no folder.
+        """
+        try:
+            found = self._fs.listFiles(self._path(folder), True)
+            return str(self._jvm.org.apache.hadoop.util.functional.RemoteIterators.toList(found).toString())
+        except Py4JJavaError as error:
+            if _is_absent(error):
+                return ""
+            raise
 
     def size(self, path: str) -> int:
         """Return the bytes of all files under a folder."""
@@ -62,11 +87,19 @@ class Files:
                 f"{source} could not be moved to {target}: is the folder writable, and one file system?"
             )
 
+    def remove_if_empty(self, folder: str) -> None:
+        """Remove a folder if nothing is in it."""
+        if not self.names(folder):
+            self.remove(folder)
+
     def read_text(self, path: str) -> str | None:
         """Return the text of a small file, None when there is none."""
-        if not self.exists(path):
-            return None
-        stream = self._fs.open(self._path(path))
+        try:
+            stream = self._fs.open(self._path(path))
+        except Py4JJavaError as error:
+            if _is_absent(error):
+                return None
+            raise
         try:
             return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
@@ -90,7 +123,7 @@ class Files:
             local = self._local(folder)
             if local is None:
                 continue
-            for path in (*local.iterdir(), local, local.parent):
+            for path in (*local.iterdir(), local, local.parent, local.parent.parent):
                 descriptor = os.open(path, os.O_RDONLY)
                 try:
                     os.fsync(descriptor)
@@ -118,6 +151,11 @@ class Files:
         """Return whether a folder is on a file system of one machine, as far as its name shows."""
         return urlsplit(str(self._fs.makeQualified(self._path(folder)).toString())).scheme == "file"
 
+    def reach(self, folder: str) -> None:
+        """Raise OutputNotReachable unless this process can write into a folder of another machine, or of a store."""
+        if not self.is_path(folder):
+            reach(self._jvm, self._conf, folder)
+
     def _rows_in(self, file: str) -> int:
         parquet = self._jvm.org.apache.parquet.hadoop
         reader = parquet.ParquetFileReader.open(
@@ -135,3 +173,7 @@ class Files:
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
+
+
+def _is_absent(error: Py4JJavaError) -> bool:
+    return class_of(error.java_exception) == "java.io.FileNotFoundException"

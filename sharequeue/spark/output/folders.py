@@ -1,21 +1,28 @@
 """What are the folders of a sink called, and whose are they?
 
-One folder by lease and sink, `<output>/<sink>/lease=<state's id>-<id>/part-*.parquet`. Released and rejected records
-are in `<output>/<sink>-exceptions/lease=…/`, the partial sums of a summary in `<output>/<sink>-<summary>/lease=…/`.
-The id of the state database is in the name, so that another database neither overwrites nor sweeps the folder. Two
-small files in a sink's folder say which group, and which state database, it belongs to.
+Tasks write to the place where the files stay. Each write has a folder of its own, whose name no other write has:
+`<output>/<sink>/leases=<state's id>-<first>,<last>-<attempt>`. In it is a folder for each lease,
+`sharequeue_lease=<id>`, and one for its released and rejected records, `sharequeue_lease=-<id>`. The partial sums of
+a summary are in such folders of `<output>/<sink>-<summary>`. The id of the state database is in the name, so that
+another database neither overwrites nor sweeps the folder. Two small files in a sink's folder say which group, and
+which state database, it belongs to.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import uuid4
 
 from sharequeue.settings import Settings
 from sharequeue.spark.output.files import Files
 from sharequeue.state import State
 
-STAGING = "_staging"
-"""The folder inside a sink where nothing counts yet."""
+LEASE = "sharequeue_lease"
+"""The column by which Spark divides what it writes: the lease's id, negative for what was not accepted. Spark finds
+one number faster among its open files than a text.
+"""
 _OWNER = "_group"
 _STATE = "_state"
 
@@ -54,9 +61,31 @@ def sink_root(settings: Settings, sink: str) -> str:
     return f"{settings.output}/{sink}"
 
 
-def lease_folder(settings: Settings, state: State, sink: str, lease_id: int) -> str:
-    """Return the folder of one lease in a sink: what the manifest calls its location."""
+def new_folder(settings: Settings, state: State, sink: str, lease_ids: Sequence[int]) -> str:
+    """Return a name for the folder of one write of these leases, which is nobody else's."""
+    # The first and the last lease are enough to tell whether a run still works there; a name has 255 bytes.
+    ends = sorted({min(lease_ids), max(lease_ids)})
+    name = f"leases={state.outputs.state_id()}-{','.join(map(str, ends))}-{uuid4().hex[:12]}"
+    return f"{sink_root(settings, sink)}/{name}"
+
+
+def no_files(settings: Settings, state: State, sink: str, lease_id: int) -> str:
+    """Return what the manifest calls the location of a lease that has no rows in a sink: there is no such folder."""
     return f"{sink_root(settings, sink)}/lease={state.outputs.state_id()}-{lease_id}"
+
+
+def is_ours(name: str, state: State) -> set[int] | None:
+    """Return the first and the last lease in the name of a folder that this state's runs wrote; None for another."""
+    found = re.fullmatch(rf"leases={state.outputs.state_id()}-(\d+)(?:,(\d+))?-[0-9a-f]{{12}}", name)
+    return {int(lease_id) for lease_id in found.groups() if lease_id} if found else None
+
+
+def remove_lease(files: Files, folder: str) -> None:
+    """Remove the folder of a lease, and the folder of its write if that was the last one in it."""
+    files.remove(folder)
+    written, _, name = folder.rpartition("/")
+    if name.startswith(f"{LEASE}="):
+        files.remove_if_empty(written)
 
 
 def claim(files: Files, settings: Settings, state: State, names: SinkNames) -> None:

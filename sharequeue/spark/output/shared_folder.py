@@ -1,4 +1,4 @@
-"""Can the driver read what the tasks wrote?
+"""Can the driver write there, and read what the tasks wrote?
 
 On a cluster whose executors write to their own disks, the driver finds nothing of it, or only a part. A record that
 is not found would look like one that the handler dropped. So a path as output is refused on a cluster unless the
@@ -56,10 +56,11 @@ class Counted:
 
 def refuse_unshared(spark: SparkSession, settings: Settings, folder: str) -> None:
     """Raise OutputNotShared for a path on this machine when Spark works on a cluster, unless the settings say that it
-    is shared.
+    is shared; OutputNotReachable for a URI that cannot be written to.
     """
     master = str(spark.sparkContext.master)
     files = Files(spark, folder)
+    files.reach(folder)
     if master.startswith("local") or settings.output_shared or not files.is_path(folder):
         return
     raise OutputNotShared(

@@ -29,7 +29,7 @@ from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.offset_sets import offset_sets
-from sharequeue.spark.output.compaction import CompactionFailed, compaction_staging
+from sharequeue.spark.output.compaction import CompactionFailed
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import sink_root
 from sharequeue.spark.output.manifest import ELSEWHERE
@@ -356,17 +356,15 @@ class _Files:
         compaction_id = uuid4()
         location = f"{sink_root(self.settings, sink)}/compacted={compaction_id}"
         self.state.outputs.begin_compaction(compaction_id, self.job.group, sink, location)
-        staging = compaction_staging(self.settings, sink, compaction_id)
         counted = Counted(rows)
-        counted.records.write.mode("overwrite").parquet(staging)
+        counted.records.write.mode("append").parquet(location)
         written = counted.rows
-        all_read_back(sink, written, self.files.rows(staging))
+        all_read_back(sink, written, self.files.rows(location))
         if expected is not None and written != expected:
             raise CompactionFailed(
                 f"{expected} rows of {sink} were expected and {written} were written: did the replay or the output "
                 "change meanwhile? Nothing was published."
             )
-        self.files.replace(staging, location)
         self.files.flush(location)
         return _New(compaction_id, self.spark.read.parquet(literal(location)))
 

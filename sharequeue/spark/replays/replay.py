@@ -34,7 +34,6 @@ from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.outcomes.missing import refuse_without_outcome, without_outcome
 from sharequeue.spark.outcomes.read_back import read_back
 from sharequeue.spark.output.files import Files
-from sharequeue.spark.output.folders import STAGING
 from sharequeue.spark.output.shared_folder import Counted, all_read_back, read_where_written, refuse_unshared
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.plan import TopicPartition
@@ -56,6 +55,8 @@ from sharequeue.values import AcknowledgeType, Lease
 __all__ = ["replay", "replay_folder", "replay_windows"]
 
 REPORT = "replay.json"
+STAGING = "_staging"
+"""The folder beside the replays where nothing is whole yet."""
 _PART = "_part"
 _STAGED = re.compile(r".*\+(\d+)-[0-9a-f]{32}(-old)?")
 """What an attempt's folder is called: its replay, when it began (Unix seconds), and an id."""

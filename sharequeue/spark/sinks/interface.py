@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from sharequeue.settings import Settings
 from sharequeue.spark.outcomes.missing import Acknowledgement
 from sharequeue.spark.output.files import Files
-from sharequeue.spark.output.folders import SinkNames
+from sharequeue.spark.output.folders import SinkNames, remove_lease
 from sharequeue.spark.output.lease_files import Written
 from sharequeue.state import State
 from sharequeue.values import Acknowledged, Lease, LeaseOutput
@@ -103,4 +103,4 @@ class Sink(Protocol):
 def discard(context: SinkContext, accepted: Accepted) -> None:
     """Remove a lease's files once its rows count elsewhere. A run that is killed before leaves them to the sweep."""
     if accepted.folder is not None:
-        Files(context.spark, accepted.folder).remove(accepted.folder)
+        remove_lease(Files(context.spark, accepted.folder), accepted.folder)

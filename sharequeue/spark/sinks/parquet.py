@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from sharequeue.spark.outcomes.acknowledging import acknowledge
 from sharequeue.spark.outcomes.missing import Acknowledgement
-from sharequeue.spark.output.folders import SinkNames, lease_folder
+from sharequeue.spark.output.folders import SinkNames, no_files
 from sharequeue.spark.output.lease_files import Written
 from sharequeue.spark.sinks.interface import Accepted, OpenSink, SinkContext
 from sharequeue.state import State
@@ -42,7 +42,7 @@ class _OpenFiles:
 
     def output(self, accepted: Accepted) -> LeaseOutput:
         sink, state = self.context.names.sink, self.context.state
-        folder = lease_folder(self.context.settings, state, sink, accepted.lease.lease_id)
+        folder = accepted.folder or no_files(self.context.settings, state, sink, accepted.lease.lease_id)
         return LeaseOutput(sink, folder, accepted.rows)
 
     def acknowledge(

@@ -64,9 +64,10 @@ def content(spark: SparkSession, state: State, group: str, sink: str) -> Counter
 
 
 def folders(settings: Settings, sink: str) -> set[str]:
-    """What there is in a sink's folder, staging included, marker files not."""
+    """What there is in a sink's folder, by lease or compaction, marker files not."""
     root = settings.local_output / sink
-    found = [*root.glob("*=*"), *root.glob("_staging/*")]
+    found = [*root.glob("leases=*/*"), *root.glob("compacted=*")]
+    assert len([*root.glob("leases=*")]) == len({path.parent for path in found} - {root})  # none is empty
     return {str(path) for path in found}
 
 
@@ -120,7 +121,7 @@ def test_large_folders_are_left_alone_and_files_get_their_size(
 
 @pytest.mark.parametrize(
     "step",
-    [pytest.param(step, marks=[pytest.mark.deep] if step in ("written", "placed") else []) for step in STEPS],
+    [pytest.param(step, marks=[pytest.mark.deep] if step == "written" else []) for step in STEPS],
 )
 def test_killed_at_a_step_the_content_is_the_same_and_the_sweep_cleans(
     spark: SparkSession,
@@ -167,7 +168,7 @@ KILLED = textwrap.dedent(
 
     home, output, group, sink = sys.argv[1:]
     settings = Settings.load(home, output=output)
-    kill = lambda step: os.kill(os.getpid(), 9) if step == "placed" else None
+    kill = lambda step: os.kill(os.getpid(), 9) if step == "written" else None
     compact(spark_session(settings, "killed"), settings, State(Database.open(settings)), group, sink, on_step=kill)
     """
 )
@@ -214,7 +215,7 @@ def test_of_two_compactions_at_once_one_is_refused(
     """The slower one finds the folders replaced, changes nothing, and leaves its own folder to the sweep."""
 
     def overtake(step: Step) -> None:
-        if step == "placed":
+        if step == "written":
             compact(spark, output_settings, state, group, sink)
 
     with pytest.raises(InvalidRequest, match="quicker"):
@@ -239,7 +240,7 @@ def test_one_that_took_longer_than_the_grace_is_given_up(
         raise Killed
 
     def sweep(step: Step) -> None:
-        if step == "placed":
+        if step == "written":
             with pytest.raises(Killed):
                 sweep_compactions(spark, output_settings, state, group, sink, grace=AT_ONCE, on_step=die)
 

@@ -26,7 +26,7 @@ from sharequeue.groups.known import group_names
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from sharequeue.spark import HandlerError, Pipeline, pipeline
-from sharequeue.spark.output.folders import lease_folder
+from sharequeue.spark.output.folders import new_folder
 from sharequeue.state import State
 from tests.fix_pipelines import Produce
 from tests.fix_stack import REPOSITORY, MakeTopic
@@ -77,7 +77,7 @@ def test_a_job_runs_with_nothing_but_settings(
     assert sorted(row["offset"] for row in job.output().collect()) == [0, 0, 1, 2]
     assert job.output(surroundings, sink=job.exceptions_sink).count() == 2
 
-    orphan = Path(lease_folder(surroundings, state, job.sink, 10**9))
+    orphan = Path(new_folder(surroundings, state, job.sink, [10**9]))
     orphan.mkdir()
     would = job.sweep(dry_run=True)
     assert (would, orphan.exists()) == ([str(orphan)], True)

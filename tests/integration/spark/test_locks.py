@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -20,6 +21,7 @@ from sharequeue.database import Database
 from sharequeue.errors import InvalidRecordState, ShareError
 from sharequeue.settings import Settings
 from sharequeue.spark.leasing.renewal import LockLost
+from sharequeue.spark.output.folders import LEASE, new_folder
 from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.report import Progress
 from sharequeue.spark.sweeping import sweep_outputs
@@ -289,8 +291,8 @@ def test_killed_between_write_and_acknowledgement(
     )
     assert killed.returncode == -9, killed.stderr
     job = job_of(group, filled, all_accepted)
-    folders = sorted(str(path) for path in (output_settings.local_output / job.sink).glob("lease=*"))
-    assert len(folders) == 2
+    folders = sorted(str(path) for path in (output_settings.local_output / job.sink).glob("leases=*"))
+    assert len(folders) == 1
     assert read_manifest(state, group, job.sink) == ()
 
     _until_lapsed(state, holder)
@@ -307,8 +309,8 @@ def test_killed_between_write_and_acknowledgement(
 def test_the_sweep_leaves_what_is_held(
     group: str, filled: str, assigned: Assigned, state: State, spark: SparkSession, output_settings: Settings
 ) -> None:
-    """A folder, or a staging folder, of a lease that is still at work is not swept; the same without the
-    lease is."""
+    """The folder of a write whose lease is still at work is not swept. Without the lease it is, but for what the
+    lease counts."""
     holder = assigned(filled)
     job = job_of(group, filled, all_accepted)
     (status, _) = state.figures.describe(group)
@@ -316,14 +318,22 @@ def test_the_sweep_leaves_what_is_held(
     lease = state.acquire(holder.assignment[0], "holder", None, 10)
     assert lease is not None
     root = output_settings.local_output / job.sink
-    name = f"{state.outputs.state_id()}-{lease.lease_id}"
-    for folder in (f"lease={name}", f"_staging/leases={name}"):
-        (root / folder).mkdir(parents=True)
+    counted, stale = (
+        Path(new_folder(output_settings, state, job.sink, [lease.lease_id, lease.lease_id + number]))
+        for number in (0, 10**9)
+    )
+    names = (f"{LEASE}={lease.lease_id}", f"{LEASE}=-{lease.lease_id}")
+    for file in (*(counted / name / "a" for name in names), stale / "_temporary" / "a"):
+        file.parent.mkdir(parents=True)
+        file.touch()
     assert sweep_outputs(spark, output_settings, state, job) == []
     state.acknowledge(
         lease, {AcknowledgeType.ACCEPT: lease.offsets}, outputs=[LeaseOutput(job.sink, str(root), 10)]
     )
-    assert sweep_outputs(spark, output_settings, state, job) == [f"{root}/_staging/leases={name}"]
+    left = sorted([f"{counted}/{LEASE}=-{lease.lease_id}", str(stale)])
+    assert sorted(sweep_outputs(spark, output_settings, state, job)) == left
+    assert [path.name for path in counted.iterdir()] == [f"{LEASE}={lease.lease_id}"]
+    assert not stale.exists()
 
 
 def _until_lapsed(state: State, holder: Holder) -> None:

@@ -126,7 +126,8 @@ def test_every_accepted_row_is_in_the_table_with_its_values(
     with pytest.raises(NotFiles, match=r"postgresql:.*accepted"):
         read_manifest(state, group, job.sink)
     assert sweep_outputs(spark, output_settings, state, job) == []
-    assert not list((output_settings.local_output / job.sink).glob("lease=*"))
+    kept = (output_settings.local_output / job.sink).glob("leases=*/*")
+    assert all(path.name.startswith("sharequeue_lease=-") for path in kept)
 
 
 def test_an_acknowledgement_that_is_refused_takes_the_rows_back(
@@ -157,7 +158,7 @@ def test_an_acknowledgement_that_is_refused_takes_the_rows_back(
     assert rows_of(database, table) == []
     assert state.outputs.counted(group, job.sink) == []
     (swept,) = sweep_outputs(spark, output_settings, state, job)
-    assert "/lease=" in swept
+    assert "/leases=" in swept
     job = job_of(group, topic, simple, destination=PostgresTable(table))
     assert sweep_outputs(spark, output_settings, state, job) == []
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -20,7 +21,7 @@ from sharequeue.settings import Settings
 from sharequeue.spark.contract import HandlerError
 from sharequeue.spark.job import ShareGroupJob, Summary
 from sharequeue.spark.outcomes.handler_result import with_outcomes
-from sharequeue.spark.output.folders import SinkTaken, lease_folder
+from sharequeue.spark.output.folders import SinkTaken, is_ours
 from sharequeue.spark.output.lease_files import write_leases
 from sharequeue.spark.output.manifest import NoSuchSink, read_manifest, read_output
 from sharequeue.spark.pipeline import pipeline
@@ -158,7 +159,7 @@ def test_what_a_job_cannot_be(group: str, changes: dict[str, object], said: str)
         job_of(group, "t", by_value, **changes)
 
 
-def test_a_rerun_of_the_same_lease_replaces(
+def test_each_write_of_a_lease_has_a_folder_of_its_own(
     job: ShareGroupJob,
     produce: Produce,
     assigned: Assigned,
@@ -166,7 +167,8 @@ def test_a_rerun_of_the_same_lease_replaces(
     state: State,
     output_settings: Settings,
 ) -> None:
-    """Written again, a lease's folders hold what was written last, also where that is nothing."""
+    """Written again, a lease has other folders, which hold what was written last. The first ones stay as they are,
+    and the sweep removes both, because neither counts."""
     (topic,) = job.topics
     produce(topic, 0, [f"accept {n}" for n in range(10)])
     (share_partition, _) = assigned(topic).assignment
@@ -176,16 +178,16 @@ def test_a_rerun_of_the_same_lease_replaces(
     records = with_outcomes(by_value(leased_records(spark, output_settings, [lease])))
     rejected = records.withColumn("outcome", fn.when(fn.col("offset") < 3, "reject").otherwise("accept"))
 
-    write_leases(spark, output_settings, state, job.names, rejected, [lease])
+    first = write_leases(spark, output_settings, state, job.names, rejected, [lease])
     written = write_leases(spark, output_settings, state, job.names, records, [lease])
     assert written.exceptions == {}
     assert pq.read_table(written.accepted[lease.lease_id]).num_rows == 10
-    assert [p.name for p in (output_settings.local_output / job.sink).glob("lease=*")] == [
-        f"lease={state.outputs.state_id()}-{lease.lease_id}"
-    ]
-    assert not list((output_settings.local_output / job.sink / "_staging").glob("*"))
-    assert not list((output_settings.local_output / job.exceptions_sink).glob("lease=*"))
+    assert pq.read_table(first.accepted[lease.lease_id]).num_rows == 7
+    assert pq.read_table(first.exceptions[lease.lease_id]).num_rows == 3
+    both = {str(Path(each.accepted[lease.lease_id]).parent) for each in (first, written)}
+    assert {str(path) for path in (output_settings.local_output / job.sink).iterdir()} == both
     state.release_lease(lease)
+    assert set(sweep_outputs(spark, output_settings, state, job)) == both
 
 
 def test_rows_in_any_order_and_several_by_record(
@@ -269,7 +271,7 @@ def test_a_sink_belongs_to_one_group(
     owner.write_text("somebody else")
     with pytest.raises(SinkTaken, match=r"somebody else.*sink="):
         run_job(job, assigned(topic))
-    _nothing_happened(state, job.group, 1)
+    _nothing_happened(state, job.group, 0)  # nobody has asked where its logs end
 
 
 @pytest.mark.parametrize(
@@ -323,7 +325,8 @@ def test_another_database_neither_writes_nor_sweeps(
         run_job(job, holder, state=anew)
     (output_settings.local_output / job.sink / "_state").unlink()
     assert sweep_outputs(spark, output_settings, anew, job) == []
-    assert lease_folder(output_settings, anew, job.sink, row.lease_id) != row.location
+    assert is_ours(Path(row.location).parent.name, state) == {row.lease_id}
+    assert is_ours(Path(row.location).parent.name, anew) is None
     assert read_output(spark, state, job.group, job.sink).count() == 2
     assert State(database).outputs.state_id() == state.outputs.state_id()
 

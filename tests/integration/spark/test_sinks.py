@@ -63,7 +63,7 @@ def test_a_writer_of_the_users_gets_each_lease_and_again_what_was_not_acknowledg
         read_manifest(state, group, job.sink)
     # The folder of the lease that was lost is the sweep's; the others are gone already.
     assert len(sweep_outputs(spark, output_settings, state, job)) == 1
-    assert not list((output_settings.local_output / job.sink).glob("lease=*"))
+    assert not list((output_settings.local_output / job.sink).glob("leases=*"))
 
 
 def test_a_released_record_comes_no_sooner_than_its_time(

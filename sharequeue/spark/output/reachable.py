@@ -1,0 +1,117 @@
+"""Can this process write to the store that a URI names, and if not, what is missing?
+
+Asked once, before anything is leased: a small file is written and removed again. The clients of object stores try
+again for many minutes before they say that an address or a login is wrong. So this is asked through a client of its
+own that tries once or twice. Nothing of a login is in what is raised.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+FEW_TRIES = {
+    "fs.s3a.attempts.maximum": "1",
+    "fs.s3a.retry.limit": "1",
+    "fs.s3a.retry.interval": "100ms",
+    "ipc.client.connect.max.retries": "1",
+    "ipc.client.connect.max.retries.on.timeouts": "1",
+    "ipc.client.connect.timeout": "5000",
+    "dfs.client.failover.max.attempts": "3",
+    "dfs.client.retry.max.attempts": "1",
+}
+"""Hadoop's settings of the client that asks. One that Hadoop does not know has no effect."""
+_SECRETS = ("secret", "password", "token", "access.key", "account.key", "private.key", "credential")
+"""Parts of the names of settings whose values are shown nowhere."""
+_CAUSES = (
+    (
+        ("NoSuchMethodError", "NoClassDefFoundError", "ClassNotFoundException", "UnsupportedFileSystem"),
+        "Spark has no client for it, or a part of that is missing: put its jars on Spark's class path. For s3a: run "
+        "`python -m sharequeue.local.s3a_jars`, which fetches them once",
+    ),
+    (("UnknownStoreException", "NoSuchBucket"), "there is no such bucket: make it, or mend the name"),
+    (
+        ("NoAuthWithAWS", "CredentialInitialization", "Unable to load credentials", "NoAwsCredentials"),
+        "there are no credentials: give them to Hadoop (fs.s3a.aws.credentials.provider) or set AWS_ACCESS_KEY_ID "
+        "and AWS_SECRET_ACCESS_KEY",
+    ),
+    (
+        (
+            "AccessDenied",
+            "AccessControlException",
+            "Forbidden",
+            "InvalidAccessKeyId",
+            "SignatureDoesNotMatch",
+        ),
+        "the login may not write there: give it the right to list, read, write and delete, or mend the login",
+    ),
+    (
+        ("UnknownHost", "ConnectException", "ConnectTimeout", "Unable to execute HTTP", "Connection refused"),
+        "its address does not answer: look at the host in the URI, or at fs.s3a.endpoint",
+    ),
+    (("QuotaExceeded", "No space left", "could only be written to 0"), "it is full: make room"),
+)
+
+
+class OutputNotReachable(Exception):
+    """The output cannot be written to; the message says why, and what to do. Nothing was leased, or what was leased
+    has been given back.
+    """
+
+
+def reach(jvm: Any, conf: Any, folder: str) -> None:
+    """Write a small file into a folder and remove it. Raises OutputNotReachable."""
+    hadoop = jvm.org.apache.hadoop
+    impatient = hadoop.conf.Configuration(conf)
+    for name, value in FEW_TRIES.items():
+        impatient.set(name, value)
+    path = hadoop.fs.Path(f"{folder}/_probe-{uuid4().hex}")
+    try:
+        client = hadoop.fs.FileSystem.newInstance(path.toUri(), impatient)
+        try:
+            stream = client.create(path, True)
+            stream.write(bytearray(b"may this be written?"))
+            stream.close()
+            client.delete(path, False)
+        finally:
+            client.close()
+    except Py4JJavaError as error:
+        raise not_reachable(conf, folder, error) from None
+
+
+def not_reachable(conf: Any, folder: str, error: Py4JJavaError) -> OutputNotReachable:
+    """Return what to raise for an error of Hadoop's: its first line, what it means, and what to do."""
+    chain = _chain(error.java_exception)
+    known = (todo for words, todo in _CAUSES for word in words if any(word in line for line in chain))
+    todo = next(known, "look at the URI, and at Spark's and Hadoop's settings for it")
+    first = _without_secrets(conf, chain[0].partition("\n")[0][:500])
+    return OutputNotReachable(
+        f"{folder} cannot be the output: {todo}. Nothing was leased. "
+        f"The client of {urlsplit(folder).scheme}: says: {first}"
+    )
+
+
+def class_of(throwable: Any) -> str:
+    """Return the name of the class of one of Java's exceptions."""
+    return str(throwable.getClass().getName())
+
+
+def _chain(throwable: Any) -> list[str]:
+    found: list[str] = []
+    while throwable is not None and len(found) < 10:
+        found.append(str(throwable.toString()))
+        throwable = throwable.getCause()
+    return found
+
+
+def _without_secrets(conf: Any, text: str) -> str:
+    entries = conf.iterator()
+    while entries.hasNext():
+        entry = entries.next()
+        name, value = str(entry.getKey()), str(entry.getValue())
+        if len(value) > 3 and value in text and any(part in name for part in _SECRETS):
+            text = text.replace(value, "***")
+    return text

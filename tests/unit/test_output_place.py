@@ -1,0 +1,66 @@
+"""An output is a path or a URI; what cannot be either is refused when the settings are read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sharequeue.local import jars
+from sharequeue.local.s3a_jars import S3A
+from sharequeue.output_place import client_jars, is_uri, located
+from sharequeue.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("/data/out", "/data/out"),
+        ("out", str(Path("out").absolute())),
+        ("a:b", str(Path("a:b").absolute())),
+        ("file:/data/out/", "file:/data/out"),
+        ("hdfs://namenode:8020/out/", "hdfs://namenode:8020/out"),
+        ("hdfs:/out", "hdfs:/out"),
+        ("s3a://bucket", "s3a://bucket"),
+        ("s3a://bucket/out put//", "s3a://bucket/out put"),
+        (
+            "abfs://container@account.dfs.core.windows.net/out",
+            "abfs://container@account.dfs.core.windows.net/out",
+        ),
+        ("viewfs://cluster/out", "viewfs://cluster/out"),
+    ],
+)
+def test_a_uri_stays_and_a_path_becomes_absolute(given: str, kept: str) -> None:
+    assert located(given) == kept == Settings.load("/nowhere", output=given).output
+    assert is_uri(given) == given.startswith(("file:", "hdfs:", "s3a:", "abfs:", "viewfs:"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("s3://bucket/out", "write s3a://bucket/folder"),
+        ("s3n://bucket/out", "write s3a://bucket/folder"),
+        ("s3a:bucket/out", "is no URI: write s3a://bucket/folder"),
+        ("s3a:///out", "names no bucket"),
+        ("gs:/out", "names no bucket"),
+        ("abfss:///out", "names no container@account"),
+        ("s3a://key:hidden@bucket/out", "has a password in it"),
+    ],
+)
+def test_what_is_no_output_is_said_at_once(given: str, said: str) -> None:
+    """With what to write instead, and without a password that was in it."""
+    with pytest.raises(ValueError, match=re.escape(said)) as raised:
+        Settings.load("/nowhere", output=given)
+    assert "hidden" not in str(raised.value)
+
+
+def test_the_client_of_s3_is_a_set_of_its_own() -> None:
+    """Each module of its list is a file with a checksum, of PySpark's Hadoop; the stack's set has none of it."""
+    listed = (Path(jars.__file__).parent / "s3a.xml").read_text()
+    modules = re.findall(r'name="([^"]+)" rev="([^"]+)" conf="s3a->default" transitive="false"', listed)
+    assert {f"s3a/{name}-{version}.jar" for name, version in modules} == set(jars.expected(S3A))
+    assert not set(jars.expected(S3A)) & set(jars.expected())
+    (hadoop,) = (jars.pyspark_home() / "jars").glob("hadoop-client-api-*.jar")
+    assert dict(modules)["hadoop-aws"] == hadoop.stem.rpartition("-")[2]
+    assert client_jars(Path("/data/jars")) == Path("/data/jars.s3a/s3a")
