@@ -33,7 +33,7 @@ from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import claim
-from sharequeue.spark.output.shared_folder import refuse_unshared
+from sharequeue.spark.output.shared_folder import refuse_unusable
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
@@ -88,7 +88,7 @@ def run_rounds(
     infos = topics.require(job.topics)
     chosen = _chosen(only, job, infos) if only else None
     with RecordSizes(settings, isolation_level) as sizes:
-        refuse_unshared(spark, settings, settings.output)
+        refuse_unusable(spark, settings, settings.output)
         source = Source(
             settings, state, topics, spark, isolation_level, job.reader_options, job.headers, job.max_scans
         )

@@ -152,25 +152,21 @@ def test_each_record_counts_once(case: Case) -> None:
     assert case.state.figures.verify(case.job.group) == []
 
 
-def test_a_store_is_written_once(case: Case, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("output", ["s3a"], indirect=True)
+def test_a_store_is_written_once(case: Case, s3: S3) -> None:
     """On S3 each file is uploaded to its place, and nothing is copied or renamed; what commits it is gone."""
-    if not case.settings.output.startswith("s3a:"):
-        return
-    server: S3 = request.getfixturevalue("s3")
     bucket = case.settings.output.split("/")[2]
-    before = server.log.read_text().count("\n")
+    before = s3.log.read_text().count("\n")
     case.run()
-    asked = [line for line in server.log.read_text().splitlines()[before:] if f"/{bucket}" in line]
-    files = [key for key in server.keys(bucket) if key.endswith(".parquet")]
+    asked = [line for line in s3.log.read_text().splitlines()[before:] if f"/{bucket}" in line]
+    files = [key for key in s3.keys(bucket) if key.endswith(".parquet")]
     completed = [line for line in asked if re.search(r"POST \S+\.parquet\?uploadId=", line)]
     assert len(completed) == len(files) > 0
     # A copy is a PUT of a file's own name, without an upload; under `__magic` are empty markers.
     puts = [line for line in asked if re.search(r"PUT \S+\.parquet HTTP", line)]
     assert not [line for line in puts if "__magic" not in line]
     markers = {"_group", "_state"}
-    assert not [
-        key for key in server.keys(bucket) if key not in files and key.rpartition("/")[2] not in markers
-    ]
+    assert not [key for key in s3.keys(bucket) if key not in files and key.rpartition("/")[2] not in markers]
 
 
 def test_what_was_written_and_not_acknowledged_counts_nowhere(

@@ -34,7 +34,7 @@ from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import LEASE, remove_lease, sink_root
 from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.spark.output.parquet import read_parquet
-from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse_unshared
+from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse_unusable
 from sharequeue.spark.session import spark_session
 from sharequeue.spark.showing import Removed, Shown, Table
 from sharequeue.state import State
@@ -234,7 +234,7 @@ def main(
     with Database.open(settings) as database:
         _require_sink(database, group, sink)
         state, spark = State(database), spark_session(settings, "compaction")
-        refuse_unshared(spark, settings, settings.output)
+        refuse_unusable(spark, settings, settings.output)
         if not sweep_only:
             for done in compact(
                 spark, settings, state, group, sink, target_bytes=target_bytes, dry_run=dry_run

@@ -56,11 +56,10 @@ class Counted:
 
 def refuse_unshared(spark: SparkSession, settings: Settings, folder: str) -> None:
     """Raise OutputNotShared for a path on this machine when Spark works on a cluster, unless the settings say that it
-    is shared; OutputNotReachable for a URI that cannot be written to.
+    is shared.
     """
     master = str(spark.sparkContext.master)
     files = Files(spark, folder)
-    files.reach(folder)
     if master.startswith("local") or settings.output_shared or not files.is_path(folder):
         return
     raise OutputNotShared(
@@ -69,6 +68,12 @@ def refuse_unshared(spark: SparkSession, settings: Settings, folder: str) -> Non
         "given back. Name an output that all of them reach (hdfs://…, s3a://…), or, if each of them has this very "
         "folder mounted, set SHAREQUEUE_OUTPUT_SHARED=true."
     )
+
+
+def refuse_unusable(spark: SparkSession, settings: Settings, folder: str) -> None:
+    """Raise OutputNotShared as above, and OutputNotReachable for an output that cannot be written to."""
+    refuse_unshared(spark, settings, folder)
+    Files(spark, folder).reach(folder)
 
 
 def all_read_back(what: str, written: int, read: int) -> None:

@@ -34,7 +34,7 @@ from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import sink_root
 from sharequeue.spark.output.manifest import ELSEWHERE
 from sharequeue.spark.output.parquet import read_parquet
-from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse_unshared
+from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse_unusable
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.replays.replay import REPORT, replay_folder
 from sharequeue.spark.replays.report import ReplayReport
@@ -109,7 +109,7 @@ def publish(
     compaction was quicker, or when the sink is one that cannot take rows out; UnknownTopicId when a topic was made
     again; CompactionFailed and what a sink raises: nothing has then changed.
     """
-    refuse_unshared(spark, settings, settings.output)
+    refuse_unusable(spark, settings, settings.output)
     report = _report(job, settings, name, spark, output)
     _refuse_other_topics(report, topics)
     _refuse_unfinished(job, state, report)

@@ -34,7 +34,7 @@ from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.outcomes.missing import refuse_without_outcome, without_outcome
 from sharequeue.spark.outcomes.read_back import read_back
 from sharequeue.spark.output.files import Files
-from sharequeue.spark.output.shared_folder import Counted, all_read_back, read_where_written, refuse_unshared
+from sharequeue.spark.output.shared_folder import Counted, all_read_back, read_where_written, refuse_unusable
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import Source
@@ -171,7 +171,7 @@ def _opened(
         job.headers,
         job.max_scans,
     )
-    refuse_unshared(spark, settings, output or settings.output)
+    refuse_unusable(spark, settings, output or settings.output)
     with cancellable(spark) as jobs:
         work = None
         try:
