@@ -192,6 +192,14 @@ class InvalidRequest(ShareError):
     name = "INVALID_REQUEST"
 
 
+class SaslAuthenticationFailed(BrokerNotAvailable):
+    """The broker refused the user, the password or the token. Correct the settings `SHAREQUEUE_KAFKA_SASL_…`."""
+
+    code = 58
+    name = "SASL_AUTHENTICATION_FAILED"
+    retriable = False
+
+
 class NonEmptyGroup(ShareError):
     """The group still has members. Stop them, or wait until their sessions have expired, then try again."""
 
@@ -294,7 +302,9 @@ class ShareSessionLimitReached(ShareError):
 
 def _classes() -> list[type[ShareError]]:
     # Only what this module defines: a subclass made elsewhere keeps its parent's name and number.
-    return [error for error in ShareError.__subclasses__() if error.__module__ == __name__]
+    direct = ShareError.__subclasses__()
+    known = [*direct, *(each for error in direct for each in error.__subclasses__())]
+    return [error for error in known if error.__module__ == __name__]
 
 
 ERRORS_BY_CODE: dict[int, type[ShareError]] = {error.code: error for error in _classes()}

@@ -54,6 +54,10 @@ _MAKE_SURE: Mapping[str, tuple[str, ...]] = {
         "its address is right: --bootstrap-server, SHAREQUEUE_BOOTSTRAP_SERVERS, or stack.json in the data folder",
         "the security settings SHAREQUEUE_KAFKA_… are those of the broker",
     ),
+    "SASL_AUTHENTICATION_FAILED": (
+        "SHAREQUEUE_KAFKA_SASL_USERNAME and SHAREQUEUE_KAFKA_SASL_PASSWORD, or the password's file, are right",
+        "SHAREQUEUE_KAFKA_SASL_MECHANISM is one that the broker's listener takes",
+    ),
     "COORDINATOR_NOT_AVAILABLE": (
         "the service runs: `sharequeue serve`, and `sharequeue doctor` checks it",
         "its address is right: --service-url, SHAREQUEUE_SERVICE_URL, or stack.json in the data folder",

@@ -34,10 +34,12 @@ from sharequeue.errors import (
     FencedMemberEpoch,
     GroupAuthorizationFailed,
     InconsistentClusterId,
+    SaslAuthenticationFailed,
     ShareError,
     UnknownMemberId,
     UnknownServerError,
 )
+from sharequeue.kafka.clients import logged_in
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.state import State
 from sharequeue.state.many import in_calls
@@ -61,18 +63,16 @@ class Fetcher(Desk):
         self, config: ConsumerConfig, database: Database, member: Member, notified: Callable[[], bool]
     ) -> None:
         super().__init__(config)
-        self._state = State(database)
-        self._member = member
-        self._notified = notified
-        self._isolation_level = member.isolation_level
+        self._settings = config.settings
+        self._state, self._member = State(database), member
+        self._notified, self._isolation_level = notified, member.isolation_level
         # Made now: it refuses configs that do not exist.
         self.reader = self._new_reader()
-        self._ends = LogEnds(config.settings, self._state)
+        self._ends = LogEnds(config.settings, self._state, config.reading.get("oauth_cb"))
         self._failures = Failures(config.settings)
-        self._stop = False
+        self._stop = self._started = False
         self._give_up_at = float("inf")
-        self._rotation = 0
-        self._drops = 0
+        self._rotation = self._drops = 0
         self._dropped: list[Holding] = []
         """Leases that were handed out in part, and of which the rest is given back at the end."""
         self._unanswered: Question | None = None
@@ -80,11 +80,10 @@ class Fetcher(Desk):
         self._rests: list[Holding] = []
         self._idle_ahead = False  # nothing could be leased ahead: the next poll looks again
         self._thread = threading.Thread(target=self._run, name=f"share-fetch-{member.member_id}", daemon=True)
-        self._started = False
 
     def _new_reader(self) -> Reader:
-        config = self._config
-        return Reader(config.settings, config.reading, self._isolation_level, config.fetch_max_bytes)
+        given, most = self._config.reading, self._config.fetch_max_bytes
+        return Reader(self._settings, given, self._isolation_level, most)
 
     # What the program's thread calls.
 
@@ -111,6 +110,12 @@ class Fetcher(Desk):
                 self._state.many.release(untouched, refund=True)
             except (SQLAlchemyError, ShareError) as error:
                 _log.warning("%d leases wait for their locks: %s", len(untouched), first_line(error))
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Have all clients of the broker log in with these, and those that are made later."""
+        self._settings = logged_in(self._settings, username, password)
+        self.reader.set_sasl_credentials(username, password)
+        self._ends.set_sasl_credentials(username, password)
 
     def stop(self, timeout: float) -> None:
         """Send what is to be sent, for so long at most, lease no more and end the thread."""
@@ -220,7 +225,7 @@ class Fetcher(Desk):
         """One round: read what is leased, else lease; where there is nothing, wait for something to come."""
         assignment = self._member.assignment
         self._give_back_rests()
-        if self._member.isolation_level != self._isolation_level:
+        if self._member.isolation_level != self._isolation_level or self.reader.outdated:
             self._isolation_level = self._member.isolation_level
             self.reader.close()
             self.reader = self._new_reader()
@@ -241,7 +246,7 @@ class Fetcher(Desk):
         """Lease the next records; return whether there were any."""
         try:
             self._ends.check_cluster()
-        except InconsistentClusterId as wrong:
+        except (InconsistentClusterId, SaslAuthenticationFailed) as wrong:
             self.fail(wrong)
             self._pause(LONGEST_WAIT_S)
             return False

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from sharequeue.consumer.reader import Key, Reader
 from sharequeue.errors import ShareError
@@ -31,9 +32,10 @@ LOOK_AGAIN_S = 0.5
 class LogEnds:
     """What this consumer knows of its logs' ends."""
 
-    def __init__(self, settings: Settings, state: State) -> None:
+    def __init__(self, settings: Settings, state: State, token: Callable[[str], Any] | None = None) -> None:
         self._state = state
-        self._topics = Topics(settings, BROKER_TIMEOUT_S)
+        self._topics = Topics(settings, BROKER_TIMEOUT_S, token)
+        self.set_sasl_credentials = self._topics.set_sasl_credentials
         self._ids: dict[str, str] = {}
         """Of each topic the id that the broker returned last."""
         self._observed: dict[Key, int] = {}

@@ -18,7 +18,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.clients import client_config, credentials
 from sharequeue.kafka.records import passes
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
@@ -94,6 +94,7 @@ class Reader:
             "queued.max.messages.kbytes": min(max(1, ahead_bytes // 1024), 65_536),
         }
         config.setdefault("reconnect.backoff.max.ms", 1000)
+        self._settings, self._credentials = settings, credentials(settings)
         self._ahead_bytes = ahead_bytes
         self._consumer = Consumer(config)
         self._logs: dict[Key, _Log] = {}
@@ -107,6 +108,11 @@ class Reader:
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """New credentials for the next time it authenticates."""
         self._consumer.set_sasl_credentials(username, password)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether a file with the password, the key or the certificates has changed since it was made."""
+        return credentials(self._settings) != self._credentials
 
     def watch(self, key: Key, position: int) -> None:
         """Have records come from this position on, unless the partition is being read already."""

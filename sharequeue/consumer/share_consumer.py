@@ -253,7 +253,7 @@ class ShareConsumer(Stopping, OneCaller):
             for each in (username, password):
                 if not isinstance(each, str):
                     raise TypeError(f"argument must be str, not {type(each).__name__}")
-            self._fetcher.reader.set_sasl_credentials(username, password)
+            self._fetcher.set_sasl_credentials(username, password)
 
     def close(self, timeout: float | None = None) -> None:
         """Send what is acknowledged, give back the rest, leave the group: in ``timeout`` seconds, 30 without.

@@ -13,9 +13,13 @@ from sharequeue.database import schema_files
 from sharequeue.database.pool import Database
 from sharequeue.database.schema_files import VERSIONED, Migration, SchemaOutdated, applied
 from sharequeue.database.upgrades import SchemaBusy, Upgrade, patiently
+from sharequeue.errors import UnsupportedVersion
 from sharequeue.settings import RoleNames
 
-__all__ = ["SchemaBusy", "may_migrate", "migrate", "pending"]
+__all__ = ["OLDEST_POSTGRES", "SchemaBusy", "may_migrate", "migrate", "pending"]
+
+OLDEST_POSTGRES = 15
+"""The oldest major version that has all that the functions use: range_agg over multiranges is new in 15."""
 
 _MIGRATION_LOCK = 7_264_519_032_117
 """Key of the advisory lock under which one process at a time migrates; any constant does."""
@@ -34,14 +38,15 @@ def migrate(database: Database, *, dry_run: bool = False, roles: RoleNames | Non
     With ``dry_run`` nothing changes and the names are those that would be applied. With ``roles`` the roles of those
     names are made where they are missing, the schema is handed to the owner's, and the others are granted what is
     theirs. Raises SchemaOutdated when an applied numbered migration has another text now, or the database has one
-    that this code does not know (a newer release), and SchemaBusy when others were in the way for the database's
-    lock time-out: workers go on meanwhile.
+    that this code does not know (a newer release), SchemaBusy when others were in the way for the database's
+    lock time-out (workers go on meanwhile), and UnsupportedVersion for a Postgres that is too old.
     """
     return patiently(database, lambda upgrade: _migrate(upgrade, dry_run, roles))
 
 
 def _migrate(upgrade: Upgrade, dry_run: bool, roles: RoleNames | None) -> list[str]:
     connection = upgrade.connection
+    _refuse_old_postgres(connection)
     # Moving a large table takes as long as it takes; waiting for one does not.
     connection.exec_driver_sql("set local statement_timeout = 0")
     connection.execute(sa.text("select pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
@@ -95,6 +100,17 @@ def _pending(connection: sa.Connection) -> list[Migration]:
     # A repeatable file may use any that stands before it: from the first change on, all of them are applied
     # again.
     return [f for i, f in enumerate(files) if i >= first_changed and (f.repeatable or f.name not in done)]
+
+
+def _refuse_old_postgres(connection: sa.Connection) -> None:
+    number, version = connection.execute(
+        sa.text("select current_setting('server_version_num'), current_setting('server_version')")
+    ).one()
+    if int(number) // 10_000 < OLDEST_POSTGRES:
+        raise UnsupportedVersion(
+            f"This is PostgreSQL {version}; the schema needs {OLDEST_POSTGRES} or later. Nothing was changed. Use a "
+            "newer server, or upgrade this one by pg_upgrade."
+        )
 
 
 _CHECKED = sa.text(

@@ -17,7 +17,13 @@ from typing import Any, Self
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from sharequeue.errors import InvalidConfig, ShareError, TopicAlreadyExists, UnknownServerError
+from sharequeue.errors import (
+    BrokerNotAvailable,
+    InvalidConfig,
+    ShareError,
+    TopicAlreadyExists,
+    UnknownServerError,
+)
 from sharequeue.groups.config_keys import environment_name
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
 from sharequeue.kafka.clients import client_config
@@ -241,8 +247,6 @@ _NEEDS_SOMEBODY = frozenset(
         KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,
         KafkaError.UNSUPPORTED_SASL_MECHANISM,
         KafkaError.SECURITY_DISABLED,
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -255,7 +259,8 @@ _NEEDS_SOMEBODY = frozenset(
         KafkaError.UNSUPPORTED_VERSION,
     }
 )
-"""Refusals that are the same for every attempt until somebody changes a permission, a size, a policy or a version."""
+"""Refusals that are the same for every attempt until somebody changes a permission, a size, a policy or a version.
+A password that is refused is none of them: it may just be exchanged, and no record may be dropped for it."""
 
 
 def refusal(error: KafkaException, what_to_do: str) -> CannotWrite:
@@ -276,7 +281,7 @@ def unanswered(error: ShareError, what_to_do: str) -> CannotWrite:
     """The same for an error by Kafka's name."""
     if isinstance(error, UnknownServerError):
         return _nameless(error.message)
-    if error.retriable:
+    if error.retriable or isinstance(error, BrokerNotAvailable):
         return CannotWrite(f"{error.message} {_WAIT.capitalize()}", lasting=False)
     return CannotWrite(f"the broker refuses ({error}): {what_to_do}.", lasting=error.code in _NEEDS_SOMEBODY)
 

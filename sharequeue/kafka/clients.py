@@ -2,33 +2,47 @@
 
 This module turns our settings into what the two client families ask for: librdkafka (confluent-kafka) takes our
 names as they are, the Java client inside Spark's connector takes other names for keys, certificates and
-credentials. Which topics are read or written, and with which guarantees, is decided by the callers.
+credentials. A password that changes is in a file, which every new client reads. Which topics are read or written, and
+with which guarantees, is decided by the callers.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
-from sharequeue.settings import SettingMissing, Settings
+from sharequeue.settings import KAFKA_PREFIX, SettingMissing, Settings
 
-__all__ = ["client_config", "spark_options"]
+__all__ = ["Credentials", "client_config", "credentials", "logged_in", "spark_options"]
 
+Credentials = tuple[tuple[str, int, int, int], ...]
+
+_PASSWORD_FILE = "sasl.password.file"  # noqa: S105 - a name
+_FILES = (
+    _PASSWORD_FILE,
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.keystore.location",
+)
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
+_BEARER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLogin"
 # What librdkafka and its Python client spell with an underscore themselves.
 _WITH_UNDERSCORE = frozenset(
     {"error_cb", "log_level", "logger", "oauth_cb", "on_commit", "stats_cb", "throttle_cb"}
 )
+_JAVA_ALONE = ("sasl.jaas.config", "sasl.login.callback.handler.class")
+"""Names that librdkafka refuses: they say to Java what it is told by other names."""
+_OLD_KEY = re.compile("BEGIN (RSA|EC|DSA) PRIVATE KEY")
 _SAME_IN_JAVA = (
-    "security.protocol",
-    "sasl.jaas.config",
-    "sasl.kerberos.service.name",
-    "ssl.key.password",
-    "client.dns.lookup",
+    *("security.protocol", "client.dns.lookup", "sasl.kerberos.service.name"),
+    *("ssl.key.password", "ssl.keystore.location", "ssl.keystore.password"),
+    *_JAVA_ALONE,
 )
 
 
@@ -36,50 +50,123 @@ def client_config(settings: Settings, **overrides: Any) -> dict[str, Any]:
     """Return a confluent-kafka configuration: address, security, and `overrides`.
 
     Overrides are written with underscores (`group_id="x"` is `group.id`). Raises `SettingMissing` without an
-    address.
+    address, and for a file of a password that cannot be read.
     """
-    config: dict[str, Any] = {"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}
+    security = {name: value for name, value in _security(settings).items() if name not in _JAVA_ALONE}
+    config: dict[str, Any] = {"bootstrap.servers": settings.bootstrap_servers, **security}
     for name, value in overrides.items():
         config[name if name in _WITH_UNDERSCORE else name.replace("_", ".")] = value
     return config
+
+
+def credentials(settings: Settings) -> Credentials:
+    """Return what differs once a file with a password, a key or a certificate has changed: a client that lives for
+    long is made anew then."""
+    found = []
+    for name in _FILES:
+        if name in settings.kafka:
+            try:
+                file = Path(settings.kafka[name]).stat()
+            except OSError:
+                # While it is exchanged. Whoever makes a client without it, hears of it.
+                continue
+            found.append((name, file.st_ino, file.st_mtime_ns, file.st_size))
+    return tuple(found)
+
+
+def logged_in(settings: Settings, username: str, password: str) -> Settings:
+    """Return the settings with this user and password in place of theirs."""
+    given = {name: value for name, value in settings.kafka.items() if name != _PASSWORD_FILE}
+    return settings.replace(kafka={**given, "sasl.username": username, "sasl.password": password})
 
 
 def spark_options(settings: Settings) -> dict[str, str]:
     """Return the options of Spark's Kafka connector: address and security under their Java names, prefixed
     `kafka.`.
 
-    Raises `SettingMissing` without an address, and when a security setting has no counterpart in the Java
-    client.
+    Certificates and keys go in as text, so that executors on other machines need no file; a key store in PKCS#12 is a
+    file that each of them has. Raises `SettingMissing` without an address, and when a security setting has no
+    counterpart in the Java client.
     """
-    given = dict(settings.kafka)
+    given = _security(settings)
     options = {"bootstrap.servers": settings.bootstrap_servers}
     options.update({name: given.pop(name) for name in _SAME_IN_JAVA if name in given})
-    mechanism = given.pop("sasl.mechanism", None) or given.pop("sasl.mechanisms", None)
-    given.pop("sasl.mechanisms", None)
-    username, password = given.pop("sasl.username", None), given.pop("sasl.password", None)
-    if mechanism:
-        options["sasl.mechanism"] = mechanism
-        if username is not None:
-            options["sasl.jaas.config"] = _jaas(mechanism, username, password or "")
-    if authority := given.pop("ssl.ca.location", None):
-        options.update({"ssl.truststore.type": "PEM", "ssl.truststore.location": authority})
-    certificate, key = given.pop("ssl.certificate.location", None), given.pop("ssl.key.location", None)
+    options = {**_login(given), **options}
+    if authority := _text(given, "ssl.ca"):
+        options.update({"ssl.truststore.type": "PEM", "ssl.truststore.certificates": authority})
+    certificate, key = _text(given, "ssl.certificate"), _text(given, "ssl.key")
     if certificate and key:
-        # Java wants both in one file or inline; librdkafka has them in two files.
+        if _OLD_KEY.search(key):
+            raise SettingMissing(
+                "Spark's Kafka client reads private keys in PKCS#8 only, and the one of "
+                f"{KAFKA_PREFIX}SSL_KEY_LOCATION is in an older format: convert it by "
+                "`openssl pkcs8 -topk8 -nocrypt -in old.key -out new.key`."
+            )
         options["ssl.keystore.type"] = "PEM"
-        options["ssl.keystore.certificate.chain"] = _read(certificate, "SSL_CERTIFICATE_LOCATION")
-        options["ssl.keystore.key"] = _read(key, "SSL_KEY_LOCATION")
+        options["ssl.keystore.certificate.chain"] = certificate
+        options["ssl.keystore.key"] = key
+    elif "ssl.keystore.location" in options:
+        options["ssl.keystore.type"] = "PKCS12"
     if (algorithm := given.pop("ssl.endpoint.identification.algorithm", None)) is not None:
         options["ssl.endpoint.identification.algorithm"] = "" if algorithm == "none" else algorithm
     if given:
-        names = ", ".join("SHAREQUEUE_KAFKA_" + name.upper().replace(".", "_") for name in sorted(given))
+        names = ", ".join(KAFKA_PREFIX + name.upper().replace(".", "_") for name in sorted(given))
         raise SettingMissing(
             f"Spark's Kafka client has no counterpart for {names}: unset it, or use one of "
-            "SECURITY_PROTOCOL, SASL_MECHANISM, SASL_USERNAME, SASL_PASSWORD, SSL_CA_LOCATION, "
-            "SSL_CERTIFICATE_LOCATION, SSL_KEY_LOCATION, SSL_KEY_PASSWORD, "
+            "SECURITY_PROTOCOL, SASL_MECHANISM, SASL_USERNAME, SASL_PASSWORD, SASL_PASSWORD_FILE, "
+            "SASL_OAUTHBEARER_METHOD=oidc, SASL_OAUTHBEARER_CLIENT_ID, SASL_OAUTHBEARER_CLIENT_SECRET, "
+            "SASL_OAUTHBEARER_SCOPE, SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL, SASL_OAUTHBEARER_EXTENSIONS, "
+            "SASL_JAAS_CONFIG, SASL_LOGIN_CALLBACK_HANDLER_CLASS, SSL_CA_LOCATION, SSL_CERTIFICATE_LOCATION, "
+            "SSL_KEY_LOCATION, SSL_KEY_PASSWORD, SSL_KEYSTORE_LOCATION, SSL_KEYSTORE_PASSWORD, "
             "SSL_ENDPOINT_IDENTIFICATION_ALGORITHM."
         )
     return {f"kafka.{name}": value for name, value in options.items()}
+
+
+def _security(settings: Settings) -> dict[str, str]:
+    """The security settings, with the password that its file has now."""
+    given = dict(settings.kafka)
+    if (path := given.pop(_PASSWORD_FILE, None)) is not None:
+        # Editors and `echo` end it with a line break, which is no part of it.
+        given["sasl.password"] = _read(path, "SASL_PASSWORD_FILE").rstrip("\r\n")
+    return given
+
+
+def _login(given: dict[str, str]) -> dict[str, str]:
+    """What a Java client logs in with by SASL; what was used is taken out of `given`."""
+    mechanism = given.pop("sasl.mechanism", None) or given.pop("sasl.mechanisms", None)
+    given.pop("sasl.mechanisms", None)
+    username, password = given.pop("sasl.username", None), given.pop("sasl.password", None)
+    if not mechanism:
+        return {}
+    options = {"sasl.mechanism": mechanism}
+    if mechanism.upper() == "OAUTHBEARER":
+        options.update(_bearer(given))
+    elif username is not None:
+        options["sasl.jaas.config"] = _jaas(mechanism, username, password or "")
+    return options
+
+
+def _bearer(given: dict[str, str]) -> dict[str, str]:
+    """How a Java client gets tokens from where librdkafka gets them by its method `oidc`."""
+    if given.get("sasl.oauthbearer.method", "").lower() != "oidc":
+        return {}
+    del given["sasl.oauthbearer.method"]
+    said = {
+        "clientId": given.pop("sasl.oauthbearer.client.id", ""),
+        "clientSecret": given.pop("sasl.oauthbearer.client.secret", ""),
+    }
+    if scope := given.pop("sasl.oauthbearer.scope", None):
+        said["scope"] = scope
+    for extension in filter(None, given.pop("sasl.oauthbearer.extensions", "").split(",")):
+        name, _, value = extension.partition("=")
+        said[f"extension_{name}"] = value
+    words = " ".join(f"{name}={_quoted(value)}" for name, value in said.items())
+    return {
+        "sasl.login.callback.handler.class": f"{_BEARER}CallbackHandler",
+        "sasl.oauthbearer.token.endpoint.url": given.pop("sasl.oauthbearer.token.endpoint.url", ""),
+        "sasl.jaas.config": f"{_BEARER}Module required {words};",
+    }
 
 
 def _jaas(mechanism: str, username: str, password: str) -> str:
@@ -98,10 +185,16 @@ def _quoted(value: str) -> str:
     return f'"{escaped}"'
 
 
+def _text(given: dict[str, str], name: str) -> str | None:
+    """A certificate or key, whether the setting has it itself or says where it is."""
+    text, path = given.pop(f"{name}.pem", None), given.pop(f"{name}.location", None)
+    if text is None and path is not None:
+        return _read(path, f"{name}.location".upper().replace(".", "_"))
+    return text
+
+
 def _read(path: str, variable: str) -> str:
     try:
         return Path(path).read_text()
     except OSError as error:
-        raise SettingMissing(
-            f"SHAREQUEUE_KAFKA_{variable}={path} cannot be read: {error.strerror}."
-        ) from error
+        raise SettingMissing(f"{KAFKA_PREFIX}{variable}={path} cannot be read: {error.strerror}.") from error

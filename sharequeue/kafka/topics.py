@@ -14,47 +14,38 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     IsolationLevel,
-    KafkaError,
     KafkaException,
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
-from sharequeue.errors import BrokerNotAvailable, InvalidTopic, ShareError, UnknownTopicOrPartition, error_for
-from sharequeue.kafka.clients import client_config
+from sharequeue.errors import (
+    BrokerNotAvailable,
+    InvalidTopic,
+    ShareError,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
+from sharequeue.kafka.asking import Asking
 from sharequeue.names import nearest, topic_name_problem
-from sharequeue.settings import Settings
 
 _log = logging.getLogger(__name__)
-_logger_of_client = logging.getLogger("sharequeue.librdkafka")
 
-_UNREACHABLE = frozenset(
-    {
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
-        KafkaError._TIMED_OUT_QUEUE,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError._FAIL,
-        KafkaError._DESTROY,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.BROKER_NOT_AVAILABLE,
-        KafkaError.NETWORK_EXCEPTION,
-    }
-)
-_ABSENT = frozenset(
-    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
-)
 SETTLE_SECONDS = 2.0
 """How long is waited, after writing in transactions, for what was written to be seen."""
 _SETTLED_SECONDS = 0.01
+_WITHOUT_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""The topic id of a broker that gives topics none."""
+_NO_TOPIC_IDS = (
+    "This broker gives its topics no ids: a topic that was deleted and made again would pass for the old one. "
+    "Kafka gives them since 2.8, where `inter.broker.protocol.version` is not an older one: upgrade the cluster."
+)
 _SPEC: Any = OffsetSpec  # carries no types
 _EARLIEST, _LATEST = _SPEC.earliest(), _SPEC.latest()
 
@@ -93,45 +84,22 @@ def is_same(now: Mapping[str, TopicInfo], name: str, topic_id: str) -> bool:
     return name in now and now[name].topic_id == topic_id
 
 
-class Topics:
+class Topics(Asking):
     """Questions to one Kafka cluster, over one client that is made when it is first needed.
 
-    `timeout` is the longest that any one question takes, in seconds. May be used from several threads.
+    `timeout` is the longest that any one question takes, in seconds. `token` gives tokens, as confluent-kafka's
+    `oauth_cb` does, where the settings do not say how to get them. May be used from several threads. A client is made
+    anew when a file with its password, key or certificates has changed.
     """
 
-    def __init__(self, settings: Settings, timeout: float = 10.0) -> None:
-        self._settings = settings
-        self._timeout = timeout
-        self._client: AdminClient | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let go of the client and its threads. A later question opens a new one."""
-        self._client = None
-
-    def _admin(self) -> AdminClient:
-        if self._client is None:
-            config = client_config(
-                self._settings,
-                socket_timeout_ms=int(self._timeout * 1000),
-                # A broker that comes back is noticed within a second, not after librdkafka's ten.
-                reconnect_backoff_max_ms=1000,
-            )
-            config["log_level"] = 3
-            self._client = AdminClient(config, logger=_logger_of_client)
-        return self._client
+    def cluster(self) -> tuple[str, int]:
+        """Return the id of the cluster at the address, and how many brokers it has. Raises `BrokerNotAvailable`."""
+        described = self._result(self._admin().describe_cluster(request_timeout=self._timeout))
+        return str(described.cluster_id), len(described.nodes)
 
     def cluster_id(self) -> str:
         """Return the id of the cluster at the address. Raises `BrokerNotAvailable`."""
-        described = self._result(self._admin().describe_cluster(request_timeout=self._timeout))
-        return str(described.cluster_id)
+        return self.cluster()[0]
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicInfo]:
         """The topics of these names that exist; those that do not are left out.
@@ -171,7 +139,11 @@ class Topics:
                 except ShareError as error:
                     refused[name] = error
                 else:
-                    known[name] = TopicInfo(_uuid_text(described.topic_id), len(described.partitions))
+                    topic_id = _uuid_text(described.topic_id)
+                    if topic_id == _WITHOUT_ID:
+                        refused[name] = UnsupportedVersion(_NO_TOPIC_IDS)
+                    else:
+                        known[name] = TopicInfo(topic_id, len(described.partitions))
         if silent is not None and all(refused.get(name) is not None for name in wanted):
             raise silent
         return TopicsFound(known, refused)
@@ -375,26 +347,6 @@ class Topics:
         if failure is not None and not found:
             raise failure
         return found
-
-    def _result(self, future: Future[Any]) -> Any:
-        try:
-            # librdkafka keeps the request's own limit; the longer one here is for a client that is stuck.
-            return future.result(self._timeout + 5)
-        except TimeoutError:
-            raise self._unavailable("no answer") from None
-        except KafkaException as failure:
-            error = failure.args[0]
-            if error.code() in _UNREACHABLE:
-                raise self._unavailable(error.str()) from None
-            if error.code() in _ABSENT:
-                raise UnknownTopicOrPartition(error.str()) from None
-            raise error_for(int(error.code()), error.str()) from failure
-
-    def _unavailable(self, reason: str) -> BrokerNotAvailable:
-        return BrokerNotAvailable(
-            f"Kafka at {self._settings.bootstrap_servers} does not answer ({reason}). Check that it runs "
-            "and that SHAREQUEUE_BOOTSTRAP_SERVERS is right."
-        )
 
 
 def _uuid_text(uuid: object) -> str:

@@ -19,6 +19,7 @@ from sharequeue.errors import (
     GroupAuthorizationFailed,
     InvalidConfig,
     NonEmptyGroup,
+    SaslAuthenticationFailed,
     ShareError,
 )
 from sharequeue.settings import Settings
@@ -39,6 +40,7 @@ _JAVA: dict[type[ShareError], str] = {
     NonEmptyGroup: "GroupNotEmptyException",
     InvalidConfig: "InvalidConfigurationException",
     GroupAuthorizationFailed: "GroupAuthorizationException",
+    SaslAuthenticationFailed: "SaslAuthenticationException",
 }
 _JAAS = re.compile(r'\b(username|password)\s*=\s*"([^"]*)"')
 _CLIENT_NAMES = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sharequeue.kafka.clients import client_config, spark_options
+from sharequeue.kafka.clients import client_config, credentials, logged_in, spark_options
 from sharequeue.settings import SettingMissing, Settings, normalise_database_url
 
 STACK = {
@@ -109,13 +109,15 @@ def test_settings_are_immutable_replaceable_and_picklable(
 
 
 def test_kafka_security_reaches_both_client_families(home: Path, no_environment: pytest.MonkeyPatch) -> None:
-    """librdkafka gets the names as they are; Java gets a JAAS line and a PEM trust store."""
+    """librdkafka gets the names as they are; Java gets a JAAS line and the certificate's text."""
+    authority = home / "ca.pem"
+    authority.write_text("an authority")
     for name, value in {
         "SECURITY_PROTOCOL": "SASL_SSL",
         "SASL_MECHANISM": "SCRAM-SHA-512",
         "SASL_USERNAME": "me",
         "SASL_PASSWORD": 'se"cret',
-        "SSL_CA_LOCATION": "/ca.pem",
+        "SSL_CA_LOCATION": str(authority),
     }.items():
         no_environment.setenv(f"SHAREQUEUE_KAFKA_{name}", value)
     settings = Settings.load(home)
@@ -125,7 +127,7 @@ def test_kafka_security_reaches_both_client_families(home: Path, no_environment:
         "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.username": "me",
         "sasl.password": 'se"cret',
-        "ssl.ca.location": "/ca.pem",
+        "ssl.ca.location": str(authority),
         "group.id": "g",
     }
     assert spark_options(settings) == {
@@ -135,7 +137,7 @@ def test_kafka_security_reaches_both_client_families(home: Path, no_environment:
         "kafka.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
         'username="me" password="se\\"cret";',
         "kafka.ssl.truststore.type": "PEM",
-        "kafka.ssl.truststore.location": "/ca.pem",
+        "kafka.ssl.truststore.certificates": "an authority",
     }
 
 
@@ -146,3 +148,86 @@ def test_a_security_setting_java_does_not_have_is_refused(
     no_environment.setenv("SHAREQUEUE_KAFKA_ENABLE_SSL_CERTIFICATE_VERIFICATION", "false")
     with pytest.raises(SettingMissing, match="SHAREQUEUE_KAFKA_ENABLE_SSL_CERTIFICATE_VERIFICATION"):
         spark_options(Settings.load(home))
+
+
+def set_kafka(patch: pytest.MonkeyPatch, **values: str) -> None:
+    for name, value in values.items():
+        patch.setenv(f"SHAREQUEUE_KAFKA_{name}", value)
+
+
+def test_a_password_is_read_from_its_file_each_time(home: Path, no_environment: pytest.MonkeyPatch) -> None:
+    """Whoever makes a client gets what is there now; a file that is not there is named, its variable too."""
+    file = home / "password"
+    set_kafka(no_environment, SASL_MECHANISM="PLAIN", SASL_USERNAME="me", SASL_PASSWORD_FILE=str(file))
+    settings = Settings.load(home)
+    with pytest.raises(SettingMissing, match=r"SHAREQUEUE_KAFKA_SASL_PASSWORD_FILE=.* cannot be read"):
+        client_config(settings)
+    before = credentials(settings)
+    for password in ("old", "new one "):
+        file.write_text(password + "\n")
+        config = client_config(settings)
+        assert config["sasl.password"] == password
+        assert "sasl.password.file" not in config
+        assert f'password="{password}"' in spark_options(settings)["kafka.sasl.jaas.config"]
+        before, now = credentials(settings), before
+        assert before != now
+    other = logged_in(settings, "you", "yours")
+    assert (client_config(other)["sasl.username"], client_config(other)["sasl.password"]) == ("you", "yours")
+
+
+def test_tokens_come_from_the_same_place_in_java(home: Path, no_environment: pytest.MonkeyPatch) -> None:
+    """librdkafka's method `oidc` is Java's callback handler, with client and secret in the JAAS line."""
+    set_kafka(
+        no_environment,
+        SASL_MECHANISM="OAUTHBEARER",
+        SASL_OAUTHBEARER_METHOD="oidc",
+        SASL_OAUTHBEARER_CLIENT_ID="jobs",
+        SASL_OAUTHBEARER_CLIENT_SECRET="s\\1",
+        SASL_OAUTHBEARER_SCOPE="kafka",
+        SASL_OAUTHBEARER_EXTENSIONS="logicalCluster=lkc-1",
+        SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL="https://id.example/token",
+    )
+    bearer = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLogin"
+    assert spark_options(Settings.load(home)) == {
+        "kafka.bootstrap.servers": "127.0.0.1:2",
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.sasl.login.callback.handler.class": f"{bearer}CallbackHandler",
+        "kafka.sasl.oauthbearer.token.endpoint.url": "https://id.example/token",
+        "kafka.sasl.jaas.config": f'{bearer}Module required clientId="jobs" clientSecret="s\\\\1" scope="kafka" '
+        'extension_logicalCluster="lkc-1";',
+    }
+
+
+def test_what_java_alone_is_told_does_not_reach_librdkafka(
+    home: Path, no_environment: pytest.MonkeyPatch
+) -> None:
+    """It refuses a JAAS line; the line wins over the one that would be made of user and password."""
+    set_kafka(
+        no_environment, SASL_MECHANISM="PLAIN", SASL_USERNAME="me", SASL_JAAS_CONFIG="a.Module required;"
+    )
+    settings = Settings.load(home)
+    assert "sasl.jaas.config" not in client_config(settings)
+    assert spark_options(settings)["kafka.sasl.jaas.config"] == "a.Module required;"
+
+
+def test_keys_that_java_cannot_read_are_refused(home: Path, no_environment: pytest.MonkeyPatch) -> None:
+    """One that is not in PKCS#8 would end in `No matching entries found`; a key store is a file of each executor."""
+    for name in ("cert", "key"):
+        (home / name).write_text(f"-----BEGIN RSA PRIVATE KEY-----\n{name}")
+    set_kafka(no_environment, SSL_CERTIFICATE_LOCATION=str(home / "cert"), SSL_KEY_LOCATION=str(home / "key"))
+    with pytest.raises(SettingMissing, match="openssl pkcs8 -topk8"):
+        spark_options(Settings.load(home))
+    (home / "key").write_text("-----BEGIN PRIVATE KEY-----")
+    options = spark_options(Settings.load(home))
+    assert (options["kafka.ssl.keystore.type"], options["kafka.ssl.keystore.key"]) == (
+        "PEM",
+        "-----BEGIN PRIVATE KEY-----",
+    )
+    for name in ("SSL_CERTIFICATE_LOCATION", "SSL_KEY_LOCATION"):
+        no_environment.delenv(f"SHAREQUEUE_KAFKA_{name}")
+    set_kafka(no_environment, SSL_KEYSTORE_LOCATION="/me.p12", SSL_KEYSTORE_PASSWORD="x")
+    options = spark_options(Settings.load(home))
+    assert (options["kafka.ssl.keystore.type"], options["kafka.ssl.keystore.location"]) == (
+        "PKCS12",
+        "/me.p12",
+    )

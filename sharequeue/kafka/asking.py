@@ -1,0 +1,174 @@
+"""How is the broker asked, and what is an error of its or of the connection?
+
+The one client for questions: made when it is first needed, made anew when its credentials have changed, and never
+waited for without a limit. Which questions there are is in `topics`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from sharequeue.errors import BrokerNotAvailable, SaslAuthenticationFailed, UnknownTopicOrPartition, error_for
+from sharequeue.kafka.clients import Credentials, client_config, credentials, logged_in
+from sharequeue.settings import SettingMissing, Settings
+
+_logger_of_client = logging.getLogger("sharequeue.librdkafka")
+
+_UNREACHABLE = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._FAIL,
+        KafkaError._DESTROY,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+    }
+)
+_REFUSALS = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
+_ABSENT = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
+_REFUSED_SECONDS = 2.0
+"""How long a question waits for another broker of the cluster once one has refused the client."""
+_LISTEN_SECONDS = 0.2
+
+
+class _Heard:
+    """What a client said of its connections. An object of its own, so that the client ends with its owner."""
+
+    def __init__(self) -> None:
+        self.refusal: KafkaError | None = None
+        """Why a connection was not made, as it was said last."""
+
+    def note(self, error: KafkaError) -> None:
+        """Be told an error by the client."""
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self.refusal = error
+
+
+class Asking:
+    """A client for questions to one Kafka cluster, made when it is first needed.
+
+    `timeout` is the longest that any one question takes, in seconds. `token` gives tokens, as confluent-kafka's
+    `oauth_cb` does, where the settings do not say how to get them. May be used from several threads. The client is
+    made anew when a file with its password, key or certificates has changed.
+    """
+
+    def __init__(
+        self, settings: Settings, timeout: float = 10.0, token: Callable[[str], Any] | None = None
+    ) -> None:
+        self._settings = settings
+        self._timeout = timeout
+        self._token = token
+        self._client: AdminClient | None = None
+        self._credentials: Credentials = ()
+        self._heard = _Heard()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the client and its threads. A later question opens a new one."""
+        self._client = None
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with these from now on."""
+        self._settings = logged_in(self._settings, username, password)
+        self._client = None
+
+    def _admin(self) -> AdminClient:
+        now = credentials(self._settings)
+        client = self._client
+        if client is None or now != self._credentials:
+            heard = _Heard()
+            config = client_config(
+                self._settings,
+                socket_timeout_ms=int(self._timeout * 1000),
+                # A broker that comes back is noticed within a second, not after librdkafka's ten.
+                reconnect_backoff_max_ms=1000,
+                error_cb=heard.note,
+            )
+            config["log_level"] = 3
+            if self._token is not None:
+                config["oauth_cb"] = self._token
+            try:
+                client = AdminClient(config, logger=_logger_of_client)
+            except KafkaException as error:
+                raise SettingMissing(
+                    f"Kafka's client does not take its settings ({error.args[0].str()}): check the variables "
+                    "SHAREQUEUE_KAFKA_…"
+                ) from error
+            self._client, self._credentials, self._heard = client, now, heard
+        return client
+
+    def _result(self, future: Future[Any]) -> Any:
+        try:
+            return self._waited(future)
+        except TimeoutError:
+            raise self._unavailable("no answer") from None
+        except KafkaException as failure:
+            error = failure.args[0]
+            if error.code() in _UNREACHABLE:
+                raise self._unavailable(error.str()) from None
+            if error.code() in _ABSENT:
+                raise UnknownTopicOrPartition(error.str()) from None
+            raise error_for(int(error.code()), error.str()) from failure
+
+    def _waited(self, future: Future[Any]) -> Any:
+        """Wait for the result, and meanwhile hear what the client says of its connections: a password that the broker
+        refuses is refused again until the time is up."""
+        began = time.monotonic()
+        while True:
+            try:
+                return future.result(_LISTEN_SECONDS)
+            except TimeoutError:
+                # A result may come as this very error.
+                if future.done():
+                    raise
+            self._listen()
+            waited = time.monotonic() - began
+            refusal = self._heard.refusal
+            refused = refusal is not None and refusal.code() in _REFUSALS
+            # librdkafka keeps the request's own limit; the longer one here is for a client that is stuck.
+            if waited > self._timeout + 5 or (refused and waited > _REFUSED_SECONDS):
+                raise TimeoutError
+
+    def _listen(self) -> None:
+        if (client := self._client) is not None:
+            client.poll(0)
+
+    def _unavailable(self, reason: str) -> BrokerNotAvailable:
+        self._listen()
+        where = f"Kafka at {self._settings.bootstrap_servers}"
+        refusal, self._heard.refusal = self._heard.refusal, None
+        if refusal is not None and refusal.code() == KafkaError._AUTHENTICATION:
+            return SaslAuthenticationFailed(
+                f"{where} does not let this client in ({refusal.str()}). Check SHAREQUEUE_KAFKA_SASL_MECHANISM, "
+                "and the user and password, or where tokens come from."
+            )
+        if refusal is not None and refusal.code() == KafkaError._SSL:
+            return BrokerNotAvailable(
+                f"{where} and this client do not agree on TLS ({refusal.str()}). Check "
+                "SHAREQUEUE_KAFKA_SECURITY_PROTOCOL and the certificates of SHAREQUEUE_KAFKA_SSL_…"
+            )
+        said = reason if refusal is None else refusal.str()
+        return BrokerNotAvailable(
+            f"{where} does not answer ({said}). Check that it runs and that SHAREQUEUE_BOOTSTRAP_SERVERS is right."
+        )
