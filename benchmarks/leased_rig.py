@@ -85,10 +85,16 @@ def session(settings: Settings) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def fill(settings: Settings, topic: str, records: int, record_bytes: int = RECORD_BYTES) -> None:
-    """A topic of four partitions with so many records, spread evenly."""
-    with Topics(settings) as topics:
-        topics.create(topic, PARTITIONS, {"retention.ms": "-1"})
+def fill(
+    settings: Settings,
+    topic: str,
+    records: int,
+    record_bytes: int = RECORD_BYTES,
+    partitions: int = PARTITIONS,
+) -> None:
+    """A topic with so many records, spread evenly over its partitions."""
+    with Topics(settings, timeout=60) as topics:
+        topics.create(topic, partitions, {"retention.ms": "-1"})
     producer = Producer(
         client_config(settings, linger_ms=50, queue_buffering_max_messages=200_000, enable_idempotence=True)
         | {"batch.size": 1_000_000, "delivery.report.only.error": True, "log_level": 3}
@@ -97,7 +103,7 @@ def fill(settings: Settings, topic: str, records: int, record_bytes: int = RECOR
     for number in range(records):
         while True:
             try:
-                producer.produce(topic, value, partition=number % PARTITIONS)
+                producer.produce(topic, value, partition=number % partitions)
                 break
             except BufferError:
                 producer.poll(0.1)

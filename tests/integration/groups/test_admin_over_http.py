@@ -186,6 +186,32 @@ def test_malformed_requests_and_other_sites_are_refused(
         assert client.get("/v1/groups?state=Sleepy").status_code == 400
 
 
+def test_the_command_of_the_page_closes_the_service_and_not_the_workers(
+    ask: Ask, private_database: Database
+) -> None:
+    """`acls add --deny-principal User:ANONYMOUS --group '*' --allow-principal 'User:*'`."""
+    join(private_database, "g", "t")
+    at = SharePartition("g", "t", 0)
+    State(private_database).initialize(at, "id", 0, 1)
+    State(private_database).observe(at, "id", 0, 9, 9)
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    words = [
+        *("acls", "add", "--deny-principal", ANONYMOUS, "--group", "*", "--allow-principal", "User:*"),
+        *("--database-url", url),
+    ]
+    result = CliRunner().invoke(command, words)
+    assert result.exit_code == 0, result.output
+    refused = GroupAuthorizationFailed.code
+    assert ask("share-group-describe", group_ids=["g"])["groups"][0]["error_code"] == refused
+    assert ask("delete-groups", groups_names=["g"])["results"][0]["error_code"] == refused
+    assert ask("describe-configs", group_ids=["g"])["groups"][0]["error_code"] == refused
+    named: Any = {"group_id": "g", "topics": [{"topic_name": "t"}]}
+    assert ask("delete-share-group-offsets", **named)["error_code"] == refused
+    with on_behalf_of(private_database, "User:worker") as connection:
+        lease = State(Joined(connection)).acquire(at, "m", None, 5)
+    assert lease is not None
+
+
 def test_the_rules_are_those_of_the_database(private_database: Database) -> None:
     """For every operation, of rules that allow, deny, and cover by name, prefix or all."""
     acls = Acls(private_database)
