@@ -329,6 +329,7 @@ class Round:
     def _stage(self, name: str) -> Iterator[None]:
         self.keeper.check()
         self._tell(name)
+        self.jobs.describe(f"{self.run.job.group}, round {self.number}: {name}")
         began = time.monotonic()
         try:
             yield

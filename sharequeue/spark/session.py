@@ -38,6 +38,7 @@ ON_S3 = {
 }
 """What a session has for an output on `s3a:`."""
 LOG_TAIL_BYTES = 2000
+_DESCRIPTION = "spark.job.description"
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
@@ -117,6 +118,11 @@ class Jobs:
         """Cancel them."""
         self._context.cancelJobsWithTag(self.tag)
 
+    def describe(self, text: str | None) -> None:
+        """Say what the next jobs of this thread are for: Spark's UI shows it beside each; None says nothing."""
+        # By the property: `setJobDescription` takes no None.
+        self._context.setLocalProperty(_DESCRIPTION, text)  # type: ignore[arg-type]
+
     def mark(self) -> None:
         """Begin to look for tasks: `tasks_ran` counts from here."""
         self._before = set(self._tracker().getJobIdsForTag(self.tag))
@@ -148,6 +154,7 @@ def cancellable(spark: SparkSession) -> Iterator[Jobs]:
     """Give the Spark jobs of this block, so that another thread can cancel them. A signal ends it by an exception."""
     context, process = spark.sparkContext, os.getpid()
     jobs = Jobs(context)
+    before = context.getLocalProperty(_DESCRIPTION)
     context.addJobTag(jobs.tag)
     context.setInterruptOnCancel(True)
     try:
@@ -158,6 +165,7 @@ def cancellable(spark: SparkSession) -> Iterator[Jobs]:
             # After an interrupt the connection to the JVM may be broken, and the thread that had the tag is gone.
             with suppress(Py4JError):
                 context.removeJobTag(jobs.tag)
+                jobs.describe(before)
 
 
 def uncache(frame: DataFrame, of: DataFrame | None = None) -> None:

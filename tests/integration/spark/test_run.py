@@ -407,6 +407,31 @@ def test_the_budget_bounds_a_round_and_turns_go_round(
     assert [r.leased for r in report.rounds] == [8, 8, 4]
 
 
+def test_spark_s_jobs_say_what_they_are_for(
+    spark: SparkSession,
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+) -> None:
+    """By group, round and stage; what the session's owner has said of the next jobs is as before."""
+    topic = make_topic(1)
+    produce(topic, 0, range(3))
+    spark.sparkContext.setJobDescription("the owner's")
+    try:
+        run_job(job_of(group, topic, all_accepted), assigned(topic))
+        assert spark.sparkContext.getLocalProperty("spark.job.description") == "the owner's"
+    finally:
+        spark.sparkContext.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+    scala: Any = spark.sparkContext._jsc.sc()
+    scala.listenerBus().waitUntilEmpty()
+    jvm: Any = spark.sparkContext._jvm
+    jobs = scala.statusStore().jobsList(jvm.java.util.ArrayList())
+    said = {str(jobs.apply(at).description().getOrElse(None)) for at in range(jobs.size())}
+    assert f"{group}, round 1: write" in said
+
+
 def test_no_round_begins_when_the_time_is_up(
     group: str, make_topic: MakeTopic, produce: Produce, assigned: Assigned, run_job: RunJob, state: State
 ) -> None:
