@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from sharequeue.database import Database
@@ -30,7 +30,7 @@ from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.published_configs import publish_service_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
-from sharequeue.local import kafka, ports, processes, s3a_jars
+from sharequeue.local import ports, processes, s3a_jars
 from sharequeue.local.home import Home, read_json, write_json
 from sharequeue.local.stack import StackInfo, down, up
 from sharequeue.settings import Settings
@@ -52,7 +52,7 @@ LOCK_BOUNDS = {
 wants them would allow them. Kafka's own bounds are 15 and 60 s; a test that wants those takes the configs back."""
 
 
-SHARE_BOUNDS = """
+SHARE_BOUNDS = """\
 group.share.min.record.lock.duration.ms=1000
 group.share.max.record.lock.duration.ms=3600000
 group.share.min.session.timeout.ms=2000
@@ -68,6 +68,15 @@ log.cleaner.backoff.ms=200
 def allow_short_locks(database: Database) -> None:
     """Be the operator who allows locks of one second to an hour."""
     publish_service_configs(database, ServiceConfigs.of(LOCK_BOUNDS))
+
+
+def has_share_bounds(settings: Settings) -> bool:
+    """Whether the broker was started with `SHARE_BOUNDS`, the last time too."""
+    resource = ConfigResource(ResourceType.BROKER, "1")
+    admin = AdminClient(client_config(settings))
+    entries = admin.describe_configs([resource])[resource].result(30)
+    wanted = dict(line.split("=") for line in SHARE_BOUNDS.splitlines())
+    return {name: entries[name].value for name in wanted} == wanted
 
 
 def jars_folder() -> Path:
@@ -107,9 +116,9 @@ def stack() -> Iterator[StackInfo]:
     _end_leftovers()
     home = _new_home()
     try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(kafka, "_SETTINGS", kafka._SETTINGS + SHARE_BOUNDS)
-            info = up(home, _quiet, service=False)
+        # In the home, for every later start: some tests kill the broker and have it started again.
+        Home.at(home).broker_settings.write_text(SHARE_BOUNDS)
+        info = up(home, _quiet, service=False)
         _without_flushes(info)
         yield info
     finally:

@@ -68,6 +68,11 @@ class Home:
         return self.path / "kafka"
 
     @property
+    def broker_settings(self) -> Path:
+        """The user's own settings of the embedded broker, if there are any; a reset leaves them."""
+        return self.path / "kafka.properties"
+
+    @property
     def dagster(self) -> Path:
         """`DAGSTER_HOME` of the embedded stack."""
         return self.path / "dagster"

@@ -31,15 +31,7 @@ _ATTEMPTS = 3
 _HEAP = "-Xmx768m"
 
 _SETTINGS = """\
-# Written at every start by `sharequeue up`; changes made here are lost.
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@{host}:{controller_port}
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
-advertised.listeners=PLAINTEXT://{host}:{port}
-controller.listener.names=CONTROLLER
-log.dirs={data}
-
+# Written at every start by `sharequeue up`; changes made here are lost. Yours belong into {own}.
 # one node
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=4
@@ -63,7 +55,21 @@ errors.deadletterqueue.auto.create.topics.enable=true
 log.retention.ms=-1
 # the markers that make dead letters exactly-once are committed offsets, and a data folder may rest for months
 offsets.retention.minutes=5256000
+
+# yours
 """
+_PLACE = """\
+
+# where it is: nothing else would find it elsewhere
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{host}:{controller_port}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+"""
+"""The last ones: of two settings of one name Java takes the second."""
 
 _LOGGING = """\
 rootLogger.level=warn
@@ -146,7 +152,7 @@ def _start(home: Home, java: Java, jars: Path, port: int, controller: int, optio
     data = home.kafka / "data"
     if _formatted(home) is None:
         _format(home, java, jars, port, controller)
-    settings = _write_settings(home.kafka / "server.properties", data, port, controller)
+    settings = _write_settings(home, home.kafka, data, port, controller)
     logging = home.kafka / "log4j2.properties"
     logging.write_text(_LOGGING)
     command = [
@@ -168,7 +174,7 @@ def _format(home: Home, java: Java, jars: Path, port: int, controller: int) -> N
     # A name of its own: the tool of an `up` that was killed may still be at work in the last one.
     work = Path(tempfile.mkdtemp(dir=home.kafka, prefix="formatting-"))
     staged = work / "data"
-    settings = _write_settings(work / "server.properties", staged, port, controller)
+    settings = _write_settings(home, work, staged, port, controller)
     identifier = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     if identifier.startswith("-"):
         identifier = f"A{identifier[1:]}"  # the tool would take it for an option
@@ -189,11 +195,16 @@ def _format(home: Home, java: Java, jars: Path, port: int, controller: int) -> N
     shutil.rmtree(work)
 
 
-def _write_settings(path: Path, data: Path, port: int, controller: int) -> Path:
-    settings = _SETTINGS.format(
+def _write_settings(home: Home, folder: Path, data: Path, port: int, controller: int) -> Path:
+    """Ours, the user's, and what nobody may change, in this order."""
+    place = _PLACE.format(
         host=ports.LOOPBACK, port=port, controller_port=controller, data=_in_properties(str(data))
     )
-    path.write_text(settings, encoding="ascii")
+    own = home.broker_settings.read_text("latin-1") if home.broker_settings.exists() else ""
+    path = folder / "server.properties"
+    path.write_text(
+        _SETTINGS.format(own=_in_properties(str(home.broker_settings))) + own + place, encoding="latin-1"
+    )
     return path
 
 

@@ -17,13 +17,14 @@ from sharequeue.groups.membership import Membership
 from sharequeue.local import processes
 from sharequeue.local.home import Home
 from sharequeue.local.stack import StackInfo
+from sharequeue.settings import Settings
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.sinks.at_least_once import AtLeastOnce
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.state import State
 from sharequeue.values import Lease
 from tests.fix_pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of
-from tests.fix_stack import MakeTopic, start_service
+from tests.fix_stack import MakeTopic, has_share_bounds, start_service
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -64,6 +65,7 @@ def drained(
     assigned: Assigned,
     run_job: RunJob,
     state: State,
+    settings: Settings,
 ) -> Callable[[Callable[[str, Servers], ShareGroupJob]], None]:
     """Give a function that runs the job, which kills the servers in its first round, as often as it takes."""
 
@@ -84,6 +86,7 @@ def drained(
             if servers.killed:
                 servers.starting.join()
         assert servers.killed
+        assert has_share_bounds(settings)  # the broker of later tests is the one that was asked for
         (status,) = state.figures.describe(group)
         assert (status.spso, status.lag, status.leases) == (RECORDS, 0, 0)
         assert state.figures.verify(group) == []

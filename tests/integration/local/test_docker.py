@@ -215,9 +215,8 @@ def test_the_brokers_settings_are_the_embedded_ones_and_it_takes_them(
     given = environment(SERVICES["kafka"], {})
     cluster = given.pop("CLUSTER_ID")
     own = {name.removeprefix("KAFKA_").lower().replace("_", "."): value for name, value in given.items()}
-    embedded = dict(
-        line.split("=", 1) for line in kafka._SETTINGS.splitlines() if line and not line.startswith("#")
-    )
+    lines = (kafka._SETTINGS + kafka._PLACE).splitlines()
+    embedded = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
     addresses = {"listeners", "advertised.listeners", "controller.quorum.voters", "log.dirs"}
     for name in own.keys() & embedded.keys() - addresses:
         assert own[name] == embedded[name], name

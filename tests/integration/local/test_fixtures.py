@@ -9,7 +9,7 @@ from sharequeue.database.migrations import pending
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from sharequeue.state import State
-from tests.fix_stack import MakeTopic
+from tests.fix_stack import MakeTopic, has_share_bounds
 
 
 def test_settings_lead_to_a_migrated_database_through_psycopg2(
@@ -32,3 +32,8 @@ def test_a_private_database_is_migrated_and_empty(private_database: Database) ->
     """A private database has the schema and no groups."""
     assert pending(private_database) == []
     assert State(private_database).figures.describe("anything") == []
+
+
+def test_the_broker_has_the_bounds_of_the_tests(settings: Settings) -> None:
+    """Also when an earlier test had it killed and started again."""
+    assert has_share_bounds(settings)
