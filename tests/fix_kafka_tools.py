@@ -1,7 +1,7 @@
-"""Kafka's own command-line tools, to compare ours with.
+"""Kafka's own command-line tools and Java clients, to compare ours with.
 
-4.3.1 is the newest whose tools resolve; they work with the broker of 4.4.0. They are fetched once, by the Ivy inside
-PySpark, beside the jars of the stack. One Java process runs all calls.
+The clients are those of the broker's jars, 4.4.0. Of the tools 4.3.1 is the newest that resolve; they work with that
+broker, and are fetched once, by the Ivy inside PySpark, beside the jars of the stack. One JVM runs all calls.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class KafkaTool:
 
 
 @pytest.fixture(scope="session")
-def kafka_tool(stack: StackInfo) -> Iterator[KafkaTool]:
-    """Give Kafka's own tools, on the broker of the tests."""
+def kafka_jvm() -> Iterator[JavaGateway]:
+    """Give a JVM with Kafka's classes, driven by py4j: no compiler is needed, a JRE will do."""
     folder = _resolved()
     broker = sorted((jars_folder() / "broker").glob("*.jar"))
     # The broker's own jars first: of the tools only what these do not have.
@@ -120,9 +120,15 @@ def kafka_tool(stack: StackInfo) -> Iterator[KafkaTool]:
         gateway.java_gateway_server.getCallbackClient().getAddress(), callbacks.get_listening_port()
     )
     try:
-        yield KafkaTool(gateway, stack.bootstrap_servers)
+        yield gateway
     finally:
         gateway.shutdown()
+
+
+@pytest.fixture(scope="session")
+def kafka_tool(kafka_jvm: JavaGateway, stack: StackInfo) -> KafkaTool:
+    """Give Kafka's own tools, on the broker of the tests."""
+    return KafkaTool(kafka_jvm, stack.bootstrap_servers)
 
 
 def _resolved() -> Path:

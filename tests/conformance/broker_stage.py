@@ -46,12 +46,8 @@ class BrokerEngine(PostgresEngine):
         super().__init__(database)
         self.topic_ids = topic_ids
 
-    def initialize_at(self, at: SharePartition, offset: int, state_epoch: int) -> None:
-        self.known.add(at.group_id)
-        self.state.initialize(at, self.topic_ids[at.topic], offset, state_epoch)
-
-    def observe(self, at: SharePartition, ends: LogEnds) -> None:
-        self.state.observe(at, self.topic_ids[at.topic], 0, ends.end, ends.last_stable)
+    def topic_id(self, at: SharePartition) -> str:
+        return self.topic_ids[at.topic]
 
 
 class BrokerReplay(Replay):

@@ -63,7 +63,7 @@ def carry_out(stage: Stage, step: Step) -> tuple[Any, Any]:
 
 
 def _poll(stage: Stage, client: Client) -> dict[str, Any]:
-    if client.explicit and client.held:
+    if client.explicit and client.held.keys() - client.results.keys():
         return {"error": "IllegalStateException"}
     ours: dict[str, Any] = {"error": "NONE", "records": []}
     sent = _send(stage, client)
@@ -101,7 +101,8 @@ def _send(stage: Stage, client: Client) -> tuple[str, list[int]] | None:
         stage.engine.acknowledge(AT, client.member_id, runs, None, True)
     except ShareError as refusal:
         error = refusal.name
-    client.renewed = {o: client.held[o] for o, kind in results.items() if kind is RENEW}
+    if error == "NONE":  # what could not be renewed is not the client's any more
+        client.renewed = {o: client.held[o] for o, kind in results.items() if kind is RENEW}
     client.held = {o: count for o, count in client.held.items() if o not in results}
     return error, list(results)
 

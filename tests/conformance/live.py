@@ -37,13 +37,15 @@ def warm_up(settings: Settings) -> None:
             broker.carry_out(do)
 
 
-def on_the_broker(settings: Settings, name: str, live: Live) -> Scenario:
+def on_the_broker(
+    settings: Settings, name: str, live: Live, stage: Callable[..., LiveBroker] = LiveBroker
+) -> Scenario:
     """Run a scenario on the broker; return it as a recorded one."""
     groups = {"g": {**EARLIEST, **live.configs}}
 
     def run() -> Scenario:
         steps: list[Step] = []
-        with LiveBroker(settings, live.topics, groups, {"t": live.log}) as broker:
+        with stage(settings, live.topics, groups, {"t": live.log}) as broker:
             for do in live.steps:
                 steps += did(broker, do)
         return Scenario(name, dict(live.topics), groups, tuple(steps))
@@ -72,22 +74,27 @@ def problems(scenario: Scenario, counts: Mapping[str, Counter[str]]) -> list[str
     """What is not explained in a scenario, on every engine; the steps are counted."""
     found = []
     for engine, replay_of in ENGINES.items():
-        replay = replay_of(scenario)
-        for number, (step, result) in enumerate(replay.run()):
-            if result is None:
-                continue
-            lines = lines_of(step, result)
-            wrong = lines is None
-            verdict = "unexplained" if wrong else "listed" if lines else "equal"
-            counts[engine].update((verdict, f"room {step.room}: {verdict}"))
-            counts[engine].update(f"line {line}" for line in lines or ())
-            if wrong:
-                found.append(
-                    f"{scenario.name} step {number} on {engine}: {json.dumps(step.do)}"
-                    f"\n  broker {json.dumps(result.broker)}\n  ours   {json.dumps(result.ours)}"
-                )
-        found += [f"{scenario.name} on {engine}: {broken}" for broken in replay.engine.verify()]
+        found += unexplained(scenario, replay_of(scenario), engine, counts[engine])
     return found
+
+
+def unexplained(scenario: Scenario, replay: Replay, engine: str, counts: Counter[str]) -> list[str]:
+    """What is not explained in a scenario on one engine; the steps are counted."""
+    found = []
+    for number, (step, result) in enumerate(replay.run()):
+        if result is None:
+            continue
+        lines = lines_of(step, result)
+        wrong = lines is None
+        verdict = "unexplained" if wrong else "listed" if lines else "equal"
+        counts.update((verdict, f"room {step.room}: {verdict}"))
+        counts.update(f"line {line}" for line in lines or ())
+        if wrong:
+            found.append(
+                f"{scenario.name} step {number} on {engine}: {json.dumps(step.do)}"
+                f"\n  broker {json.dumps(result.broker)}\n  ours   {json.dumps(result.ours)}"
+            )
+    return found + [f"{scenario.name} on {engine}: {broken}" for broken in replay.engine.verify()]
 
 
 def lines_of(step: Step, result: Result) -> frozenset[int] | None:

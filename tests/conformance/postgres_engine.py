@@ -20,7 +20,7 @@ from sharequeue.errors import (
 )
 from sharequeue.offsets import OffsetSet
 from sharequeue.testing import Description, OffsetState, RecordState, SharePartition
-from tests.conformance.engines import LogEnds, topic_id
+from tests.conformance.engines import LogEnds
 from tests.conformance.postgres_fetches import PostgresFetches
 
 
@@ -111,10 +111,10 @@ class PostgresEngine(PostgresFetches):
     def initialize_at(self, at: SharePartition, offset: int, state_epoch: int) -> None:
         self._group(at.group_id)
         self.known.add(at.group_id)
-        self.state.initialize(at, topic_id(at), offset, state_epoch)
+        self.state.initialize(at, self.topic_id(at), offset, state_epoch)
 
     def observe(self, at: SharePartition, ends: LogEnds) -> None:
-        self.state.observe(at, topic_id(at), 0, ends.end, ends.last_stable)
+        self.state.observe(at, self.topic_id(at), 0, ends.end, ends.last_stable)
 
     def release_member(
         self, group_id: str, member_id: str, share_partitions: Sequence[SharePartition] | None
@@ -161,7 +161,7 @@ class PostgresEngine(PostgresFetches):
                 group=group_id,
                 topic=topic,
                 partition=partition,
-                topic_id=topic_id(at),
+                topic_id=self.topic_id(at),
                 offset=offset,
                 epoch=state_epoch,
             )

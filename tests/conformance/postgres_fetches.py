@@ -30,6 +30,10 @@ class PostgresFetches:
         self.state = State(database)
         self.calls = 0
 
+    def topic_id(self, at: SharePartition) -> str:
+        """The id of a share-partition's topic."""
+        return topic_id(at)
+
     def _run(self, query: str, **parameters: Any) -> list[sa.RowMapping]:
         with self.database.transaction() as connection:
             result = connection.execute(sa.text(query), parameters)
@@ -53,7 +57,9 @@ class PostgresFetches:
         )
         if rows and fetch.log_start > rows[0]["next"]:
             row = rows[0]
-            self.state.observe(at, topic_id(at), fetch.log_start, row["log_end"], row["last_stable_offset"])
+            self.state.observe(
+                at, self.topic_id(at), fetch.log_start, row["log_end"], row["last_stable_offset"]
+            )
 
     def acquire(self, at: SharePartition, member_id: str, fetch: FetchOf) -> Acquired:
         self.sweep()  # a moved log start is looked at after what has lapsed

@@ -1,28 +1,34 @@
 """How does the conformance suite use the engine in Postgres as the service does?
 
 The state's functions as in ``postgres_engine``, but groups and members are the product's own: heartbeats, the
-coordinator's turns, and an administrator's operations, with the topics of the scenario in place of a broker's.
+coordinator's turns, and an administrator's operations as the service serves them, with the topics of the scenario in
+place of a broker's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sharequeue.database import Database
-from sharequeue.errors import (
-    GroupIdNotFound,
-    InvalidRequest,
-    OffsetNotAvailable,
-    ShareError,
-    UnknownTopicOrPartition,
-)
+from sharequeue.errors import InvalidRequest, OffsetNotAvailable, ShareError, error_for
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.descriptions import GroupDescription, describe_group
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
+from sharequeue.service.admin import Admin
+from sharequeue.service.admin_bodies import (
+    AlterOffsetsBody,
+    DeleteGroupsBody,
+    DeleteOffsetsBody,
+    DescribeBody,
+    StartOffset,
+    TopicName,
+    TopicStarts,
+)
 from sharequeue.service.app import Service
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.values import SharePartition
-from tests.conformance.engines import LogEnds, topic_id
+from tests.conformance.engines import LogEnds
 from tests.conformance.postgres_engine import PostgresEngine
 from tests.conformance.recorded_topics import RecordedTopics
 
@@ -44,6 +50,7 @@ class RecordedService(Service):
     def __init__(self, database: Database, topics: RecordedTopics) -> None:
         self.database, self.topics, self.configs = database, topics, ServiceConfigs.of(RECORDED)
         self.coordinator = Coordinator(database, topics, self.configs)
+        self.admin = Admin(database, topics)
 
 
 class ServiceEngine(PostgresEngine):
@@ -71,6 +78,11 @@ class ServiceEngine(PostgresEngine):
         """Kafka's ShareGroupDescribe. Raises GroupIdNotFound."""
         return describe_group(self.database, group_id)
 
+    def authorized_operations(self, group_id: str) -> list[str]:
+        """What of ShareGroupDescribe an administrator asks for."""
+        body = DescribeBody(group_ids=[group_id], include_authorized_operations=True)
+        return sorted(self.service.admin.describe(body)["groups"][0]["authorized_operations"])
+
     def members(self, group_id: str) -> int:
         return len(self.group(group_id).members)
 
@@ -87,34 +99,38 @@ class ServiceEngine(PostgresEngine):
         state_epoch: int,
         topics: Mapping[str, int],
     ) -> Mapping[tuple[str, int], ShareError | None]:
-        results: dict[tuple[str, int], ShareError | None] = {}
-        there = {}
+        starts: dict[str, list[StartOffset]] = {}
         for (topic, partition), offset in offsets.items():
-            if 0 <= partition < topics.get(topic, 0):
-                there[topic, partition] = offset
-            else:  # as whoever asks the broker for the topic's id finds
-                results[topic, partition] = UnknownTopicOrPartition()
-        ids = {topic: topic_id(SharePartition(group_id, topic, 0)) for topic, _ in there}
-        for row in self.state.administration.reset_offsets(group_id, there, ids, execute=True):
-            results[row.topic, row.partition] = row.error
-        return results
+            start = StartOffset(partition_index=partition, start_offset=offset)
+            starts.setdefault(topic, []).append(start)
+        named = [TopicStarts(topic_name=topic, partitions=of) for topic, of in starts.items()]
+        told = self.service.admin.alter_offsets(AlterOffsetsBody(group_id=group_id, topics=named))
+        return {
+            (topic["topic_name"], each["partition_index"]): _error(each)
+            for topic in told["responses"]
+            for each in topic["partitions"]
+        }
 
     def delete_offsets(self, group_id: str, topics: Sequence[str]) -> Mapping[str, ShareError | None]:
-        administration = self.state.administration
-        return {
-            topic: None if administration.delete_offsets(group_id, topic) else UnknownTopicOrPartition()
-            for topic in topics
-        }
+        named = [TopicName(topic_name=topic) for topic in topics]
+        told = self.service.admin.delete_offsets(DeleteOffsetsBody(group_id=group_id, topics=named))
+        return {topic["topic_name"]: _error(topic) for topic in told["responses"]}
 
     def delete_topic(self, topic: str) -> None:
         """The watch finds it gone."""
 
     def delete_group(self, group_id: str) -> None:
-        if not self.state.administration.delete_group(group_id):
-            raise GroupIdNotFound
+        told = self.service.admin.delete_groups(DeleteGroupsBody(groups_names=[group_id]))
+        if error := _error(told["results"][0]):
+            raise error
 
     def join(self, group_id: str, member_id: str) -> None:
         raise InvalidRequest("members join by heartbeats here")
 
     def leave(self, group_id: str, member_id: str) -> None:
         raise InvalidRequest("members leave by heartbeats here")
+
+
+def _error(told: Mapping[str, Any]) -> ShareError | None:
+    """The error of a response, or of a part of one."""
+    return error_for(told["error_code"], told["error_message"]) if told["error_code"] else None

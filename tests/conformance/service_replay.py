@@ -197,7 +197,12 @@ class ServiceReplay(Replay):
             "assignmentEpoch": found.assignment_epoch,
             "members": members,
         }
-        return judged(broker, ours)
+        if "authorizedOperations" not in broker:
+            return judged(broker, ours)
+        operations = self.engine.authorized_operations(found.group_id)
+        result = judged(broker, ours | {"authorizedOperations": operations})
+        without = ours | {"authorizedOperations": [name for name in operations if name != "ALTER"]}
+        return result if broker != without else Result(broker, result.ours, frozenset((32,)))
 
     # Operators
 
