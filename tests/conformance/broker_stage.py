@@ -30,7 +30,6 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import SharePartition
-from tests.conformance.engines import LogEnds
 from tests.conformance.postgres_engine import PostgresEngine
 from tests.conformance.replay import Replay, Result, judged
 from tests.conformance.scenario import DEAD_LETTERS, ENGINE, Scenario, Step

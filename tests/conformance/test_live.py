@@ -1,7 +1,5 @@
 """Scenarios on a broker's own share groups and on ours: same log, same steps, compared after each.
 
-In the deep run: a broker's clock cannot be moved, and its locks lapse early beside other tests.
-
 Some are drawn from a seed, which is their name: `SHAREQUEUE_TEST_SEED` repeats it.
 """
 
@@ -20,8 +18,6 @@ from tests.conformance.live import on_the_broker, problems, warm_up
 from tests.conformance.live_random import random_scenario
 from tests.conformance.live_scenarios import LIVE
 from tests.conformance.scenario import Scenario
-
-pytestmark = pytest.mark.deep
 
 SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", "7"))
 DRAWN = [f"seed {SEED + number}" for number in range(3)]

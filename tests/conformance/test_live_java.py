@@ -22,6 +22,8 @@ from tests.conformance.live_java_scenarios import JAVA
 from tests.conformance.postgres_engine import PostgresEngine
 from tests.conformance.scenario import Scenario
 
+pytestmark = pytest.mark.deep  # a JVM with Kafka's clients takes seconds of a core
+
 
 @pytest.fixture(scope="module")
 def java_runs(stack: StackInfo, kafka_jvm: JavaGateway) -> Iterator[dict[str, Future[Scenario]]]:
