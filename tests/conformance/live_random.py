@@ -123,14 +123,14 @@ class Drawing:
         roomy = self.configs["share.partition.max.record.locks"] > 100
         if back and roomy and member in self.open and self.random.random() < 0.3:
             more["acks"] = [[*run[:3], self.random.choice(("accept", "reject", "gap"))] for run in back]
-        return [self._rejoined(member), poll(most, member, **more)]
+        return [*self._rejoined(member), poll(most, member, **more)]
 
-    def _rejoined(self, member: str) -> Step:
-        """A member that closed its session comes back first; else a look at nothing."""
-        if member in self.gone:
-            self.gone.discard(member)
-            return join(member, quiet=True)
-        return op("wireOffsets")
+    def _rejoined(self, member: str) -> list[Step]:
+        """A member that closed its session comes back first."""
+        if member not in self.gone:
+            return []
+        self.gone.discard(member)
+        return [join(member, quiet=True)]
 
     def _back(self, member: str) -> list[list[Any]]:
         """Some of what a member was given, whether or not it still has it, in order."""
@@ -177,7 +177,7 @@ class Drawing:
         member = self._member()
         short, long = (config(share_record_lock_duration_ms=ms) for ms in (1000, LONG_LOCK_MS))
         taken = poll(self.random.choice((1, 5, 500)), member, partitions=[self._partition()], waitMs=20)
-        return [self._rejoined(member), short, taken, EXPIRE, long]
+        return [*self._rejoined(member), short, taken, EXPIRE, long]
 
     def _leave(self) -> list[Step]:
         member = self._member()

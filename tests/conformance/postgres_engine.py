@@ -23,6 +23,12 @@ from sharequeue.testing import Description, OffsetState, RecordState, ShareParti
 from tests.conformance.engines import LogEnds
 from tests.conformance.postgres_fetches import PostgresFetches
 
+EMPTIED = (
+    *("share_groups", "group_configs", "in_flight_batches", "leases", "requests", "topics", "grown_topics"),
+    *("gone_topics", "kafka_cluster", "service_beat", "service_replicas", "service_leases"),
+)
+"""Tables of what a scenario makes; what belongs to a group goes with it."""
+
 
 class PostgresEngine(PostgresFetches):
     """One database, emptied when an engine is made, with the clock back at real time."""
@@ -41,12 +47,8 @@ class PostgresEngine(PostgresFetches):
         self.known: set[str] = set()
         self.joined: dict[str, set[str]] = {}
         self.clock = 0.0
-        self._run("truncate sharequeue.share_groups, sharequeue.group_configs cascade")
-        self._run("truncate sharequeue.in_flight_batches, sharequeue.leases, sharequeue.requests")
-        self._run(
-            "truncate sharequeue.topics, sharequeue.grown_topics, sharequeue.gone_topics, sharequeue.kafka_cluster,"
-            " sharequeue.service_beat, sharequeue.service_replicas, sharequeue.service_leases"
-        )
+        # Of tables this small DELETE takes a tenth of the time of TRUNCATE.
+        self._run("; ".join(f"delete from sharequeue.{table}" for table in EMPTIED))  # noqa: S608
         self._run("select sharequeue.set_clock_offset(interval '0')")
 
     def advance(self, seconds: float) -> None:

@@ -44,10 +44,16 @@ class Replay(Stage):
         done: list[tuple[Step, Result | None]] = []
         for index, step in enumerate(self.scenario.steps):
             self.index = index
-            for at in self._initialized():
-                self.engine.observe(at, self._ends(at))
+            self._observe()
             done.append((step, self.carry_out(step)))
         return done
+
+    def _observe(self) -> None:
+        """Have the engine see where the logs end, where that is not what it saw last."""
+        before, self.observed = self.observed, {at: self._ends(at) for at in self._initialized()}
+        for at, ends in self.observed.items():
+            if before.get(at) != ends:
+                self.engine.observe(at, ends)
 
     def carry_out(self, step: Step) -> Result | None:
         """Carry a step out; return its results if it is one that is compared."""

@@ -22,8 +22,6 @@ from tests.conformance.scenario import CLIENT, COMMAND_LINE, COORDINATOR, ENGINE
 from tests.conformance.service_engine import ServiceEngine
 
 Assignment = dict[str, list[int]]
-STILL = 3
-"""So many rounds of heartbeats without a change, and a group stands still."""
 
 
 class ServiceReplay(Replay):
@@ -96,9 +94,9 @@ class ServiceReplay(Replay):
         self.assigned.pop(member, None)
 
     def _settle(self, members: Sequence[str]) -> None:
-        """Heartbeats of these members until epochs and assignments stand still."""
-        still = 0
-        while still < STILL:
+        """Heartbeats of these members until a round of them changes neither epochs nor assignments."""
+        before = None
+        while before != (self.member_epochs, self.shares):
             before = dict(self.member_epochs), dict(self.shares)
             for member in members:
                 epoch = self.member_epochs[member]
@@ -106,7 +104,6 @@ class ServiceReplay(Replay):
                     member, HeartbeatRequest(self.group_of[member], member, epoch, client_id=member)
                 )
                 assert error == "NONE", (member, error)
-            still = still + 1 if before == (self.member_epochs, self.shares) else 0
 
     def _coordinator_join(self, step: Step) -> Result:
         do, got, member = step.do, step.got, step.do["member"]

@@ -43,6 +43,7 @@ class Stage:
         self.epochs: dict[tuple[str, SharePartition], int] = {}
         self.polled: dict[str, list[tuple[SharePartition, int, int]]] = {}
         self.pending: set[SharePartition] = set()
+        self.observed: dict[SharePartition, LogEnds] = {}
         self.clients: dict[str, client.Client] = {}
         self.resets: dict[str, str] = {}
         for group_id, configs in scenario.groups.items():

@@ -20,8 +20,8 @@ from tests.conformance.live_scenarios import LIVE
 from tests.conformance.scenario import Scenario
 
 SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", "7"))
-DRAWN = [f"seed {SEED + number}" for number in range(3)]
-STEPS = 70
+DRAWN = [f"seed {SEED + number}" for number in range(5)]
+STEPS = 100
 """How many steps a drawn scenario has, looks at the offsets included; `tests/deep` has longer ones."""
 AT_ONCE = 12
 """How many scenarios the broker has at a time: they mostly wait for locks."""
