@@ -35,6 +35,7 @@ class LiveMember:
     connection: wire.Connection
     group: str
     epoch: int = 0
+    topics: Sequence[str] = ()
     share: dict[str, list[int]] = field(default_factory=dict)
     session_epoch: int = 0
     session: set[tuple[str, int]] = field(default_factory=set)
@@ -81,6 +82,7 @@ class LiveMembers(LiveLog):
         )
         if not told["error"]:
             member.epoch = told["epoch"]
+            member.topics = member.topics if topics is None else topics
             if told["assignment"] is not None:
                 shares = told["assignment"]["topics"]
                 member.share = {self.names[t["topic_id"]]: sorted(t["partitions"]) for t in shares}
@@ -97,7 +99,8 @@ class LiveMembers(LiveLog):
         return {"error": error_name(told), "memberEpoch": member.epoch, "assignment": dict(member.share)}
 
     def _stand_still(self) -> None:
-        """Heartbeats of all until epochs and assignments stand still, and nobody waits for a share-partition."""
+        """Heartbeats of all until epochs and assignments stand still, and every partition is somebody's: the group
+        coordinator learns of a new one a while after it was made."""
         still = 0
         deadline = time.monotonic() + WAIT_SECONDS
         while still < 3:
@@ -106,10 +109,14 @@ class LiveMembers(LiveLog):
                 if member.epoch > 0:
                     self._beat(name, member, member.epoch, None)
             after = [(member.epoch, dict(member.share)) for member in self.members.values()]
-            assigned = any(member.share for member in self.members.values())
-            still = still + 1 if before == after and assigned else 0
+            still = still + 1 if before == after and self._all_are_assigned() else 0
             assert time.monotonic() < deadline, after
             time.sleep(0.02)
+
+    def _all_are_assigned(self) -> bool:
+        there = [member for member in self.members.values() if member.epoch > 0]
+        wanted = {(t, p) for member in there for t in member.topics for p in range(self.partitions.get(t, 0))}
+        return wanted <= {(t, p) for member in there for t, share in member.share.items() for p in share}
 
     def _hb(self, do: Step) -> dict[str, Any]:
         member = self._member(do)

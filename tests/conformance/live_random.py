@@ -31,6 +31,8 @@ from tests.conformance.live_steps import (
 from tests.conformance.scenario import Scenario
 from tests.conformance.scenario import Step as Done
 
+FIRST_SEED, SEEDS = 7, 5
+"""The ordinary run's: from where, and how many."""
 LONG_LOCK_MS = 600_000
 TYPES = ("accept", "accept", "release", "release", "reject", "gap", "renew")
 MEMBERS = ("m1", "m2")

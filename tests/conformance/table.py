@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.conformance import counts
+from tests.conformance.live_java_scenarios import JAVA
 from tests.conformance.live_scenarios import LIVE
 
 TESTS = Path(__file__).parents[1]
@@ -72,7 +73,7 @@ def written() -> str:
     for rule in rules():
         tests = [f"`{test}`" for test in pinned.get(rule.id, [])]
         scenarios = [scenario.partition("_")[0] for scenario in rule.scenarios]
-        live = [name for name, scenario in LIVE.items() if rule.id in scenario.rules]
+        live = [name for name, scenario in (LIVE | JAVA).items() if rule.id in scenario.rules]
         told = {"scenarios ": scenarios, "beside a broker ": [f"`{name}`" for name in live]}
         by = ", ".join([*tests, *(says + ", ".join(names) for says, names in told.items() if names)])
         lines.append(f"| {rule.id} | {rule.says} | {rule.ours} | {by or '–'} |")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 
+from tests.conformance.counts import DRAWN
+from tests.conformance.live_counts import live_counts
+from tests.conformance.live_java_scenarios import JAVA
+from tests.conformance.live_scenarios import LIVE
 from tests.conformance.scenario import SCENARIOS
 from tests.conformance.table import DOCUMENT, document, marks, rules
 
@@ -52,3 +56,12 @@ def test_every_rule_is_pinned_or_says_why_not() -> None:
     assert bare == []
     assert [s for rule in rules() for s in rule.scenarios if s not in SCENARIOS] == []
     assert all(re.fullmatch(r"(same|differs|later)\b.*|[^|]+", rule.ours) for rule in rules())
+
+
+def test_every_scenario_beside_a_broker_is_counted() -> None:
+    """Under its name, on every engine that it is compared on; a run that counts otherwise fails."""
+    engines = {name: ["in memory", "postgres"] for name in (*LIVE, *DRAWN)}
+    engines |= {name: ["in memory", "postgres", "the consumer"] for name in JAVA}
+    assert {name: sorted(counted) for name, counted in live_counts().items()} == {
+        name: sorted(names) for name, names in engines.items()
+    }

@@ -14,13 +14,14 @@ import pytest
 
 from sharequeue.local.stack import StackInfo
 from sharequeue.settings import Settings
+from tests.conformance.conftest import HISTORIES
 from tests.conformance.live import on_the_broker, problems, warm_up
-from tests.conformance.live_random import random_scenario
+from tests.conformance.live_random import FIRST_SEED, SEEDS, random_scenario
 from tests.conformance.live_scenarios import LIVE
 from tests.conformance.scenario import Scenario
 
-SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", "7"))
-DRAWN = [f"seed {SEED + number}" for number in range(5)]
+SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", FIRST_SEED))
+DRAWN = [f"seed {SEED + number}" for number in range(SEEDS)]
 STEPS = 100
 """How many steps a drawn scenario has, looks at the offsets included; `tests/deep` has longer ones."""
 AT_ONCE = 12
@@ -44,5 +45,8 @@ def test_a_broker_and_ours_do_the_same(
     name: str, broker_runs: dict[str, Future[Scenario]], live_counts: dict[str, Counter[str]]
 ) -> None:
     """Acquired ranges, gaps, delivery counts, errors, assignments, epochs, start offsets and lag, step by step."""
-    found = problems(broker_runs[name].result(60), live_counts)
+    scenario = broker_runs[name].result(60)
+    found = problems(scenario, live_counts)
+    if name in DRAWN:
+        HISTORIES.append(f"{name}, beside a broker: {len(scenario.steps)} steps")
     assert not found, "\n".join(found)
