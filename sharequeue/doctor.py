@@ -155,7 +155,7 @@ def _broker(settings: Settings) -> Finding:
     except SettingMissing as error:
         return Finding("broker", FAILURE, str(error))
     except ShareError as error:
-        return Finding("broker", FAILURE, error.message, remedy)
+        return Finding("broker", FAILURE, error.message.rstrip("."), remedy)
     return Finding("broker", OK, f"{brokers} at {settings.bootstrap_servers}, cluster {cluster_id}")
 
 

@@ -36,7 +36,6 @@ _UNREACHABLE = frozenset(
         KafkaError.NETWORK_EXCEPTION,
     }
 )
-_REFUSALS = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
 _ABSENT = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 )
@@ -145,7 +144,9 @@ class Asking:
             self._listen()
             waited = time.monotonic() - began
             refusal = self._heard.refusal
-            refused = refusal is not None and refusal.code() in _REFUSALS
+            refused = refusal is not None and (
+                refusal.code() == KafkaError._AUTHENTICATION or _is_of_tls(refusal)
+            )
             # librdkafka keeps the request's own limit; the longer one here is for a client that is stuck.
             if waited > self._timeout + 5 or (refused and waited > _REFUSED_SECONDS):
                 raise TimeoutError
@@ -163,7 +164,7 @@ class Asking:
                 f"{where} does not let this client in ({refusal.str()}). Check SHAREQUEUE_KAFKA_SASL_MECHANISM, "
                 "and the user and password, or where tokens come from."
             )
-        if refusal is not None and refusal.code() == KafkaError._SSL:
+        if refusal is not None and _is_of_tls(refusal):
             return BrokerNotAvailable(
                 f"{where} and this client do not agree on TLS ({refusal.str()}). Check "
                 "SHAREQUEUE_KAFKA_SECURITY_PROTOCOL and the certificates of SHAREQUEUE_KAFKA_SSL_…"
@@ -172,3 +173,8 @@ class Asking:
         return BrokerNotAvailable(
             f"{where} does not answer ({said}). Check that it runs and that SHAREQUEUE_BOOTSTRAP_SERVERS is right."
         )
+
+
+def _is_of_tls(error: KafkaError) -> bool:
+    """Whether the two do not agree on TLS. What the broker says of our certificate comes as a lost connection."""
+    return bool(error.code() == KafkaError._SSL or "SSL routines" in error.str())

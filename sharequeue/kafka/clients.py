@@ -8,6 +8,7 @@ with which guarantees, is decided by the callers.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,12 @@ def client_config(settings: Settings, **overrides: Any) -> dict[str, Any]:
     address, and for a file of a password that cannot be read.
     """
     security = {name: value for name, value in _security(settings).items() if name not in _JAVA_ALONE}
+    for name in _FILES:
+        # librdkafka does not name the file that it cannot read.
+        if name in security and security[name] != "probe" and not os.access(security[name], os.R_OK):
+            raise SettingMissing(
+                f"{KAFKA_PREFIX}{_variable(name)}={security[name]} cannot be read: is the file there?"
+            )
     config: dict[str, Any] = {"bootstrap.servers": settings.bootstrap_servers, **security}
     for name, value in overrides.items():
         config[name if name in _WITH_UNDERSCORE else name.replace("_", ".")] = value
@@ -110,7 +117,7 @@ def spark_options(settings: Settings) -> dict[str, str]:
     if (algorithm := given.pop("ssl.endpoint.identification.algorithm", None)) is not None:
         options["ssl.endpoint.identification.algorithm"] = "" if algorithm == "none" else algorithm
     if given:
-        names = ", ".join(KAFKA_PREFIX + name.upper().replace(".", "_") for name in sorted(given))
+        names = ", ".join(KAFKA_PREFIX + _variable(name) for name in sorted(given))
         raise SettingMissing(
             f"Spark's Kafka client has no counterpart for {names}: unset it, or use one of "
             "SECURITY_PROTOCOL, SASL_MECHANISM, SASL_USERNAME, SASL_PASSWORD, SASL_PASSWORD_FILE, "
@@ -189,8 +196,12 @@ def _text(given: dict[str, str], name: str) -> str | None:
     """A certificate or key, whether the setting has it itself or says where it is."""
     text, path = given.pop(f"{name}.pem", None), given.pop(f"{name}.location", None)
     if text is None and path is not None:
-        return _read(path, f"{name}.location".upper().replace(".", "_"))
+        return _read(path, _variable(f"{name}.location"))
     return text
+
+
+def _variable(name: str) -> str:
+    return name.upper().replace(".", "_")
 
 
 def _read(path: str, variable: str) -> str:
