@@ -2,8 +2,8 @@
 
 ``ShareConsumer`` has the interface of ``confluent_kafka.ShareConsumer``. Membership, leases and acknowledgements
 are this project's. The records are read from Kafka with confluent-kafka's ordinary Consumer. Read
-``share_consumer`` first, then ``desk`` and ``fetcher`` (what goes on behind the calls), ``holdings``, ``shelf``,
-``sending``, ``reader``, ``log_ends``, ``member``, ``configs``.
+``share_consumer`` first, then ``desk``, ``fetcher`` and ``sender`` (what goes on behind the calls), ``holdings``,
+``shelf``, ``sending``, ``reader``, ``log_ends``, ``member``, ``configs``.
 """
 
 from sharequeue.consumer.aio import AIOShareConsumer

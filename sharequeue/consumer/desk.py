@@ -9,13 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from confluent_kafka import Message
 
 from sharequeue.consumer.configs import ConsumerConfig
 from sharequeue.consumer.errors import WakeupException
 from sharequeue.consumer.holdings import Holding
-from sharequeue.consumer.sending import Sending
+from sharequeue.consumer.sending import Result, Sending
 from sharequeue.consumer.shelf import Shelf
 
 FIGURES = (
@@ -37,11 +38,9 @@ class Desk:
 
     def __init__(self, config: ConsumerConfig) -> None:
         self._config = config
-        self._changed = threading.Condition()
-        self._outbox: deque[Sending] = deque()
+        self.changed = threading.Condition()
+        self.outbox: deque[Sending] = deque()
         self._finished: deque[Sending] = deque()
-        self._under_way: tuple[list[Sending], Sending] | None = None
-        """The first of the outbox, together, until they have their results."""
         self._shelf = Shelf()
         self._polling = False
         self._wanted_until = 0.0
@@ -49,6 +48,10 @@ class Desk:
         """Whether a poll went without, also one that did not wait, and no round of fetching has begun since."""
         self._ceased = False
         self._ahead_records = 0
+        self._sent = 0
+        """How often acknowledgements had their results."""
+        self._idle_ahead = False
+        """Whether nothing could be leased ahead: the next poll looks again."""
         self._wake = threading.Event()
         self._woken = False
         self._failure: Exception | None = None
@@ -56,20 +59,37 @@ class Desk:
 
     def send(self, sending: Sending) -> None:
         """Have acknowledgements sent. Returns at once."""
-        with self._changed:
-            self._outbox.append(sending)
-            self._changed.notify_all()
+        with self.changed:
+            self.outbox.append(sending)
+            self.changed.notify_all()
+
+    def sent(
+        self, parts: Sequence[Sending], results: Sequence[list[Result]], renewed: Sequence[Holding]
+    ) -> None:
+        """The first of the outbox have their results; what was renewed is polled again."""
+        with self.changed:
+            self._idle_ahead = False  # what is acknowledged makes room
+            self._sent += 1
+            for part, of_part in zip(parts, results, strict=True):
+                part.results = of_part
+                self.outbox.popleft()
+                self._finished.append(part)
+                self._figures["acknowledgements-send-total"] += len(of_part)
+                self._figures["acknowledgements-error-total"] += sum(each is not None for each in of_part)
+            for holding in renewed:
+                self._shelf.put_first(holding)
+            self.changed.notify_all()
 
     def finished(self) -> list[Sending]:
         """Acknowledgements that have their results since the last call."""
-        with self._changed:
+        with self.changed:
             finished = list(self._finished)
             self._finished.clear()
         return finished
 
     def outcomes_of(self, holdings: list[Holding], *, implicit: bool) -> Sending | None:
         """What is to be acknowledged of these leases now, taken out of them; None when there is nothing."""
-        with self._changed:
+        with self.changed:
             taken = [(each, some) for each in holdings if (some := each.take(implicit=implicit)) is not None]
         return Sending(taken) if taken else None
 
@@ -79,12 +99,12 @@ class Desk:
         Raises what made fetching impossible, where waiting will not help.
         """
         deadline = time.monotonic() + wait
-        with self._changed:
+        with self.changed:
             self._check_woken()
             messages: list[Message] = []
             holdings: list[Holding] = []
             self._polling = True
-            self._changed.notify_all()
+            self.changed.notify_all()
             try:
                 while self._failure is None and not self._woken:
                     if self._ceased:
@@ -100,7 +120,7 @@ class Desk:
                         )
                         if messages or left <= 0:
                             break
-                    self._changed.wait(left)
+                    self.changed.wait(left)
             finally:
                 self._polling = False
             self._asked = not messages
@@ -127,32 +147,32 @@ class Desk:
 
     def wait_for(self, sending: Sending, wait: float) -> None:
         """Wait for the results of acknowledgements, so long at most."""
-        with self._changed:
-            self._changed.wait_for(lambda: sending.results is not None or self._woken, wait)
+        with self.changed:
+            self.changed.wait_for(lambda: sending.results is not None or self._woken, wait)
             self._check_woken()
 
     def interrupt(self) -> None:
         """End the wait of the program's thread, or its next, with WakeupException."""
-        with self._changed:
+        with self.changed:
             self._woken = True
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def forget_interrupt(self) -> None:
         """Nothing waited: the next wait is not to end."""
-        with self._changed:
+        with self.changed:
             self._woken = False
 
     def fail(self, error: Exception) -> None:
         """End the wait of a poll, or the next one, with an error for which waiting does not help."""
-        with self._changed:
+        with self.changed:
             self._failure = error
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def cease(self) -> None:
         """Lease no more, and have what waits here given back: polls return from now on what was renewed."""
         self._ceased = True
-        with self._changed:
-            self._changed.notify_all()
+        with self.changed:
+            self.changed.notify_all()
 
     def _check_woken(self) -> None:
         if self._woken:
@@ -166,14 +186,14 @@ class Desk:
     def wake(self) -> None:
         """There may be something to lease, or the assignment has changed."""
         self._wake.set()
-        with self._changed:
-            self._changed.notify_all()
+        with self.changed:
+            self.changed.notify_all()
 
     def metrics(self) -> dict[str, float]:
         """What was done, by the names of Kafka's client."""
-        with self._changed:
+        with self.changed:
             return {
                 **self._figures,
                 "records-waiting": self._shelf.records,
-                "acknowledgements-waiting": len(self._outbox),
+                "acknowledgements-waiting": len(self.outbox),
             }

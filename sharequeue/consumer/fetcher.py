@@ -1,10 +1,9 @@
-"""What goes on behind a share consumer's polls: acknowledgements are sent, records are leased and read.
+"""What goes on behind a share consumer's polls: records are leased and read.
 
-One thread does all of it, as the network thread of Kafka's client: the program's thread leaves acknowledgements
-here and takes records. Acknowledgements go first. Records are leased when a poll waits for them, and ahead of it
-when the polls come fast: what waits here is locked, and its lock must not lapse. What may have lapsed is not handed
-out. A lease that nobody has seen is given back with its delivery: a broker that cannot be read makes no dead
-letters.
+In a thread of its own, from which the program's takes them; acknowledgements are sent in another (``sender``).
+Records are leased when a poll waits for them, and ahead of it when the polls come fast: what waits here is locked,
+and its lock must not lapse. What may have lapsed is not handed out. A lease that nobody has seen is given back with
+its delivery: a broker that cannot be read makes no dead letters.
 """
 
 from __future__ import annotations
@@ -21,23 +20,22 @@ from sharequeue.consumer.configs import ConsumerConfig
 from sharequeue.consumer.desk import Desk
 from sharequeue.consumer.errors import first_line
 from sharequeue.consumer.failures import Failures
-from sharequeue.consumer.holdings import Holding, Question, lock_clock
+from sharequeue.consumer.holdings import Holding, Question, lock_clock, with_delivery_counts
 from sharequeue.consumer.log_ends import BROKER_TIMEOUT_S, LONGEST_WAIT_S, LOOK_AGAIN_S, LogEnds, key_of
 from sharequeue.consumer.member import Member
 from sharequeue.consumer.reader import Reader
+from sharequeue.consumer.sender import Sender
 from sharequeue.consumer.sending import Sending, give_back
 from sharequeue.consumer.shelf import Shelf
 from sharequeue.database import Database
 from sharequeue.errors import (
     BrokerNotAvailable,
-    CoordinatorNotAvailable,
     FencedMemberEpoch,
     GroupAuthorizationFailed,
     InconsistentClusterId,
     SaslAuthenticationFailed,
     ShareError,
     UnknownMemberId,
-    UnknownServerError,
 )
 from sharequeue.kafka.clients import logged_in
 from sharequeue.offsets import EMPTY, OffsetSet
@@ -69,16 +67,14 @@ class Fetcher(Desk):
         # Made now: it refuses configs that do not exist.
         self.reader = self._new_reader()
         self._ends = LogEnds(config.settings, self._state, config.reading.get("oauth_cb"))
-        self._failures = Failures(config.settings)
+        self._sender = Sender(self, self._state, member, Failures(config.settings))
         self._stop = self._started = False
-        self._give_up_at = float("inf")
         self._rotation = self._drops = 0
         self._dropped: list[Holding] = []
         """Leases that were handed out in part, and of which the rest is given back at the end."""
         self._unanswered: Question | None = None
         """Leases that were asked for, and no answer came: they are asked for once more, as the same request."""
         self._rests: list[Holding] = []
-        self._idle_ahead = False  # nothing could be leased ahead: the next poll looks again
         self._thread = threading.Thread(target=self._run, name=f"share-fetch-{member.member_id}", daemon=True)
 
     def _new_reader(self) -> Reader:
@@ -92,10 +88,11 @@ class Fetcher(Desk):
         if not self._started:
             self._started = True
             self._thread.start()
+            self._sender.start()
 
     def drop(self, topics: frozenset[str]) -> None:
         """Give back what waits here and is not of these topics; also what is being leased now."""
-        with self._changed:
+        with self.changed:
             self._drops += 1
             gone = [each for each in self._shelf.leases() if each.key[0] not in topics]
             if self._ceased:
@@ -119,19 +116,21 @@ class Fetcher(Desk):
 
     def stop(self, timeout: float) -> None:
         """Send what is to be sent, for so long at most, lease no more and end the thread."""
-        with self._changed:
-            self._give_up_at = time.monotonic() + timeout
+        with self.changed:
             self._stop = True
-            self._changed.notify_all()
+            self.changed.notify_all()
         self._wake.set()
+        self._sender.stop(timeout)
         if self._started:
-            self._thread.join(timeout)
+            deadline = time.monotonic() + timeout
+            self._sender.join(timeout)
+            self._thread.join(max(0.0, deadline - time.monotonic()))
         if not self._started or not self._thread.is_alive():
             self.reader.close()
 
     def release_all(self, in_hand: list[Holding]) -> None:
         """Give back what the member holds. Raises what the database raises."""
-        with self._changed:
+        with self.changed:
             waiting = self._shelf.leases() + self._dropped
             self._shelf = Shelf()
         give_back(self._state, waiting, in_hand)
@@ -141,20 +140,13 @@ class Fetcher(Desk):
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(self._something_to_do)
-                if self._stop and not self._outbox:
+            with self.changed:
+                self.changed.wait_for(self._something_to_do)
+                if self._stop:
                     return
-                if self._outbox and self._under_way is None:
-                    first = list(self._outbox)
-                    self._under_way = first, Sending.of_all(first)
-                under_way = self._under_way
-                if under_way is None:
-                    self._asked = False
+                self._asked = False
             try:
-                if under_way is not None:
-                    self._send(*under_way)
-                elif self._ceased:
+                if self._ceased:
                     self.drop(frozenset())
                 else:
                     self._fetch()
@@ -169,7 +161,7 @@ class Fetcher(Desk):
                 self._pause(_RETRY_S)
 
     def _something_to_do(self) -> bool:
-        return self._stop or bool(self._outbox) or self._wants_records() or self._to_give_back()
+        return self._stop or self._wants_records() or self._to_give_back()
 
     def _to_give_back(self) -> bool:
         return self._ceased and not all(each.renewed for each in self._shelf.leases())
@@ -185,45 +177,15 @@ class Fetcher(Desk):
         return not self._shelf.at_least(self._config.fetch_max_bytes)
 
     def _interrupted(self) -> bool:
-        return self._stop or self._ceased or bool(self._outbox)
+        return self._stop or self._ceased
 
     def _pause(self, seconds: float) -> None:
-        with self._changed:
-            self._changed.wait(seconds)
-
-    def _send(self, parts: list[Sending], sending: Sending) -> None:
-        """Send acknowledgements; while the database is away again and again, until their locks have lapsed."""
-        renewed: list[Holding] = []
-        try:
-            results, renewed = sending.carry_out(self._state, self._failures, self._member.lock_duration_ms)
-        except SQLAlchemyError as error:
-            if lock_clock() < sending.deadline and time.monotonic() < self._give_up_at:
-                raise
-            results = [CoordinatorNotAvailable(first_line(error))] * len(sending.taken)
-        except ShareError as error:
-            results = [error] * len(sending.taken)
-        except Exception as error:
-            # What nobody thought of is reported and not repeated: nothing behind it would ever be sent.
-            _log.exception("acknowledgements of %s failed", self._member.member_id)
-            results = [UnknownServerError(first_line(error))] * len(sending.taken)
-        if sending.releases:
-            self._wake.set()
-        with self._changed:
-            self._under_way = None
-            self._idle_ahead = False  # what is acknowledged makes room
-            for part in parts:
-                part.results = sending.results_of(part, results)
-                self._outbox.popleft()
-                self._finished.append(part)
-            self._figures["acknowledgements-send-total"] += len(results)
-            self._figures["acknowledgements-error-total"] += sum(each is not None for each in results)
-            for holding in renewed:
-                self._shelf.put_first(holding)
-            self._changed.notify_all()
+        with self.changed:
+            self.changed.wait(seconds)
 
     def _fetch(self) -> None:
         """One round: read what is leased, else lease; where there is nothing, wait for something to come."""
-        assignment = self._member.assignment
+        assignment, sent = self._member.assignment, self._sent
         self._give_back_rests()
         if self._member.isolation_level != self._isolation_level or self.reader.outdated:
             self._isolation_level = self._member.isolation_level
@@ -233,6 +195,8 @@ class Fetcher(Desk):
         if self._shelf.to_read:
             self._read()
         elif not assignment or not self._lease(assignment):
+            if self._sent != sent:
+                return  # what was acknowledged meanwhile has made room
             if self._demand:
                 self._wait(assignment)
             else:
@@ -283,7 +247,7 @@ class Fetcher(Desk):
             for at, error in acquired.refusals.items():
                 self._refused(at, error)
             holdings = [Holding.of(lease, question.asked_at) for lease in acquired.leases]
-            with self._changed:
+            with self.changed:
                 dropped = question.drops != self._drops or any(each.lapsed for each in holdings)
                 if not dropped:
                     self._shelf.to_read.extend(holdings)
@@ -309,7 +273,7 @@ class Fetcher(Desk):
         while self._shelf.to_read and not self._interrupted():
             holding = self._shelf.to_read[0]
             if holding.lapsed:
-                with self._changed:
+                with self.changed:
                     self._shelf.forget([holding])
                 continue
             room = self._config.fetch_max_bytes - self._shelf.bytes
@@ -323,17 +287,18 @@ class Fetcher(Desk):
                 min(BROKER_PATIENCE_S, lock_s / 3),
                 self._interrupted,
             )
-            with self._changed:
+            counted = with_delivery_counts(part.messages, holding.lease)
+            with self.changed:
                 if holding not in self._shelf.to_read:
                     continue  # given back meanwhile
-                self._shelf.add(holding, part.messages, part.passed)
+                self._shelf.add(holding, counted, part.passed)
                 self._figures["records-consumed-total"] += len(part.messages)
                 self._figures["bytes-consumed-total"] += sum(map(len, part.messages))
-                self._changed.notify_all()
+                self.changed.notify_all()
             stalled = bool(holding.unread) and not self._interrupted()
             if stalled and not (part.messages and part.error is None):
                 self._not_readable(holding, part.error)
-            with self._changed:
+            with self.changed:
                 # What is gaps only: nobody will acknowledge it. A poll may hand out the rest at this moment.
                 gaps = None if holding.handed or holding.waiting else holding.take(implicit=False)
             if gaps is not None:
@@ -351,7 +316,7 @@ class Fetcher(Desk):
             if start is not None and start > holding.unread.first:
                 # Deleted records. The state has counted them as lost; there is nothing left to wait for.
                 gone = holding.unread & OffsetSet.of((0, start))
-                with self._changed:
+                with self.changed:
                     holding.gaps |= gone
                     holding.unread -= gone
                     if not holding.unread and holding in self._shelf.to_read:
@@ -361,7 +326,7 @@ class Fetcher(Desk):
             "the leased records of %s cannot be read now and are given back: %s", at, error or "nothing came"
         )
         self._ends.cannot_be_read(holding.key)
-        with self._changed:
+        with self.changed:
             holding.unread = EMPTY
             if holding in self._shelf.to_read:
                 self._shelf.to_read.remove(holding)
@@ -371,13 +336,13 @@ class Fetcher(Desk):
     def _give_back_rests(self) -> None:
         """Give back, with its delivery, what could not be read of leases, once what was read is acknowledged."""
         for holding in list(self._rests):
-            with self._changed:
-                busy = (holding.handed or holding.waiting) and not holding.lapsed
+            with self.changed:
+                busy = (holding.handed or holding.waiting or self.outbox) and not holding.lapsed
             if not busy:
                 if not holding.lapsed:
                     self._state.many.release([holding.lease], refund=True)
                 self._rests.remove(holding)  # only now: what fails is tried again
-                with self._changed:
+                with self.changed:
                     holding.gaps = EMPTY  # given back too
 
     def _wait(self, assignment: Mapping[SharePartition, str]) -> None:
@@ -387,6 +352,14 @@ class Fetcher(Desk):
             if not self._ends.observe(new, self.reader):
                 self._pause(LOOK_AGAIN_S)
             return
+        with self.changed:
+            # What is on its way may be what fills the window.
+            sent = self._sent
+            self.changed.wait_for(
+                lambda: self._sent != sent or not self.outbox or self._interrupted(), LOOK_AGAIN_S
+            )
+            if self._sent != sent:
+                return
         until = time.monotonic() + (NOTIFIED_S if self._notified() else LOOK_AGAIN_S)
         while self._demand and not self._interrupted() and time.monotonic() < until:
             if self._wake.is_set():

@@ -126,7 +126,7 @@ class Holding:
 
     def add(self, messages: Sequence[Message], passed: OffsetSet) -> None:
         """Add what was read; of what the reading has passed, offsets without a message are gaps."""
-        self.ready += with_delivery_counts(messages, self.lease)
+        self.ready += messages
         self.waiting_bytes += sum(map(len, messages))
         passed &= self.unread
         if len(messages) < passed.count:

@@ -31,6 +31,9 @@ Key = tuple[str, int]
 _BAD_RECORD = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION})
 """Errors that are a record's, and not the partition's."""
 AT_ONCE = 1000
+PARTITION_BYTES = 1 << 18
+"""Of one partition in one fetch. What comes of the others is kept until it is leased, and keeping much is slow:
+Python looks through it for garbage."""
 NEAR_BYTES = 4 << 20
 """So much is read over to come to the next lease: a seek throws away what the client has fetched."""
 AHEAD_RECORDS = 50_000
@@ -81,6 +84,7 @@ class Reader:
         config = {
             **client_config(settings),
             "client.id": "sharequeue",
+            "max.partition.fetch.bytes": PARTITION_BYTES,
             **given,
             "group.id": "sharequeue.share-consumer",
             "enable.auto.commit": False,
@@ -139,9 +143,7 @@ class Reader:
             time.sleep(seconds)
             return
         self._pump(1, seconds)
-        for (topic, _), log in self._logs.items():
-            # Nobody leases these now. A later lease of them reads them again.
-            log.drop_first(len(log.ahead) - self._ahead_bound(topic))
+        self._pump(AT_ONCE, 0)
 
     def read(
         self, key: Key, wanted: OffsetSet, max_bytes: int, patience: float, stop: Callable[[], bool]
@@ -233,8 +235,6 @@ class Reader:
                 log = self._logs.get((topic, partition))  # type: ignore[arg-type]
                 if log is not None:
                     self._take_in(str(topic), log, list(messages))
-        if wanted is None:
-            return
         for key, log in self._logs.items():
             if key != wanted and not log.paused and len(log.ahead) >= self._ahead_bound(key[0]):
                 self._consumer.pause([TopicPartition(*key)])

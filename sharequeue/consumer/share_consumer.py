@@ -17,13 +17,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from confluent_kafka import (
-    IllegalStateException,
-    KafkaException,
-    Message,
-    Messages,
-    TopicPartition,
-)
+from confluent_kafka import IllegalStateException, KafkaException, Message, Messages, TopicPartition
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.consumer.beats import beats
@@ -72,7 +66,7 @@ class ShareConsumer(Stopping, OneCaller):
             raise TypeError("expected configuration dict")
         super().__init__()
         self._config = config = consumer_config(args[0] if args else {}, kwargs)
-        self._database = Database.open(config.settings, pool_size=2)
+        self._database = Database.open(config.settings, pool_size=3)
         self._member = Member(
             self._database,
             config.group_id,

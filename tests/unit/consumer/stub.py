@@ -76,7 +76,7 @@ def put(consumer: Any, first: int, end: int, topic: str = "t") -> Holding:
 def settle(consumer: Any) -> None:
     """Have everything that waits to be sent done, without an error."""
     fetcher = consumer._fetcher
-    while fetcher._outbox:
-        sending = fetcher._outbox.popleft()
+    while fetcher.outbox:
+        sending = fetcher.outbox.popleft()
         sending.results = [None] * len(sending.taken)
         fetcher._finished.append(sending)

@@ -69,7 +69,7 @@ def test_what_nobody_has_seen_is_not_committed(late: Late) -> None:
         late.let_go.set()
         assert await consumer.commit_sync(0) == {}
         await consumer.commit_async()
-        assert not late.inner._fetcher._outbox
+        assert not late.inner._fetcher.outbox
         messages = await consumer.poll(0)
         assert [message.offset() for message in messages] == [0, 1]
         if late.inner._config.explicit:
@@ -89,7 +89,7 @@ def test_cancelled_again_while_the_first_has_not_ended(late: Late) -> None:
         await cancel(consumer)
         late.let_go.set()
         assert [message.offset() for message in await consumer.poll(0)] == [0, 1]
-        assert not late.inner._fetcher._outbox
+        assert not late.inner._fetcher.outbox
 
     asyncio.run(program())
 

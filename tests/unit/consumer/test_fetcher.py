@@ -115,10 +115,9 @@ def test_acknowledgements_are_sent_however_short_the_close() -> None:
         def send(*_: object) -> None:
             carry_out.wait(10)
             order.append("sent")
-            fetcher._outbox.clear()
-            fetcher._under_way = None
+            fetcher.outbox.clear()
 
-        fetcher._send = send
+        fetcher._sender.send = send
         put(consumer, 0, 1)
         consumer.poll(0)
         fetcher.start()
@@ -164,17 +163,21 @@ def test_nothing_is_leased_ahead_of_a_full_shelf() -> None:
 
 
 def test_what_is_read_ahead_and_not_leased_is_bounded_in_bytes() -> None:
-    """Of large records few are kept; a later lease reads the others again."""
+    """Of large records few are kept: the partition is paused until they are leased."""
     with consumer_of(fetch_max_bytes=100) as consumer:
         reader = consumer._fetcher.reader
         reader.watch(("t", 0), 0)
         reader.mean_bytes["t"] = 20.0
         log = reader._logs["t", 0]
-        log.ahead.extend(messages_of(0, 9))
-        reader._pump = lambda *_: None
+        log.ahead.extend(messages_of(0, 4))
         reader.wait(0)
-        assert [message.offset() for message in log.ahead] == [4, 5, 6, 7, 8]
-        assert log.position == 4
+        assert not log.paused
+        log.ahead.extend(messages_of(4, 5))
+        reader.wait(0)
+        assert log.paused
+        part = reader.read(("t", 0), OffsetSet.of((1, 4)), 100, 1.0, lambda: False)
+        assert [message.offset() for message in part.messages] == [1, 2, 3]
+        assert [message.offset() for message in log.ahead] == [4]
 
 
 def test_a_broker_that_does_not_answer_is_not_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def test_a_callback_that_raises_costs_no_record() -> None:
             consumer.poll(0)
         assert [message.offset() for message in consumer.poll(0)] == [2, 3]
         assert len(told) == len(set(told)) == 2
-        assert not consumer._fetcher._outbox
+        assert not consumer._fetcher.outbox
 
 
 def test_no_result_is_told_once_records_are_taken() -> None:
@@ -59,7 +59,7 @@ def test_no_result_is_told_once_records_are_taken() -> None:
         assert [message.offset() for message in consumer.poll(0)] == [1]
         with pytest.raises(ValueError, match="boom"):
             consumer.commit_async()
-        [sending] = consumer._fetcher._outbox
+        [sending] = consumer._fetcher.outbox
         assert sending.taken[0][1].outcomes == {ACCEPT: OffsetSet.of((1, 2))}
 
 
