@@ -193,7 +193,9 @@ class InvalidRequest(ShareError):
 
 
 class SaslAuthenticationFailed(BrokerNotAvailable):
-    """The broker refused the user, the password or the token. Correct the settings `SHAREQUEUE_KAFKA_SASL_…`."""
+    """The broker refused the user, the password or the token, or the service the bearer token. Correct the settings
+    `SHAREQUEUE_KAFKA_SASL_…`; or have another token made by `sharequeue tokens create`, and give it in
+    SHAREQUEUE_SERVICE_TOKEN or --service-token-file."""
 
     code = 58
     name = "SASL_AUTHENTICATION_FAILED"

@@ -84,6 +84,7 @@ class _Environment(BaseSettings):
     dagster_url: str | None = None
     bootstrap_servers: str | None = None
     service_url: str | None = None
+    service_token: str | None = None
     service_allowed_hosts: str | None = None
     service_drain_dead_letters: bool | None = None
     spark_master: str | None = None
@@ -228,6 +229,13 @@ class Settings:
     def service_url(self) -> str:
         """URL of the coordinator service (`SHAREQUEUE_SERVICE_URL`), without a slash at the end."""
         return self._address("service_url", "SHAREQUEUE_SERVICE_URL", "the coordinator service")
+
+    @property
+    def service_token(self) -> str | None:
+        """Bearer token for the coordinator service (`SHAREQUEUE_SERVICE_TOKEN`), made by `sharequeue tokens create`;
+        without one, requests are `User:ANONYMOUS`'s. It is not looked for in `stack.json`.
+        """
+        return str(self._values.get("service_token") or "").strip() or None
 
     @property
     def local_output(self) -> Path:

@@ -88,6 +88,7 @@ _OF_TYPE: Mapping[str, Mapping[str, Any]] = {
         "tiny": 1e-300,
     },
     "uuid": {"nobody": NOBODY},
+    "bytea": {"empty": b"", "too long": b"x" * 6000},
     "boolean": {"true": True, "false": False},
     "jsonb": _JSON,
     "int8multirange": _SETS,

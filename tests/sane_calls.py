@@ -222,6 +222,14 @@ def prepare(database: Database) -> Calls:
         "add_acl": acl,
         "remove_acls": acl,
         "allow_everyone_if_no_acl_found": {"p_allow": True},
+        "create_token": {
+            "p_principal": "User:somebody",
+            "p_secret_hash": bytes(32),
+            "p_lifetime": "90 days",
+            "p_note": "a test",
+        },
+        "principal_of_token": {"p_secret_hash": bytes(32)},
+        "revoke_tokens": {"p_token_id": str(UUID(int=12)), "p_principal": "User:somebody"},
         "beat": {"p_longer_than": "10 seconds"},
         "take_service_lease": {
             "p_task": "watch",

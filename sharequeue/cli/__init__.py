@@ -32,6 +32,7 @@ from sharequeue.cli import (
     service,
     stack,
     state,
+    tokens,
 )
 from sharequeue.cli.failures import Refused, code_of, database_failure, print_failure, setting_failure
 from sharequeue.cli.kafka import configs as kafka_configs
@@ -71,6 +72,7 @@ for module in (
     journal,
     deadletters,
     acls,
+    tokens,
     inspecting,
     kafka_groups,
     kafka_configs,

@@ -178,6 +178,8 @@ def _consumed(
     }
     if settings.knows("service_url"):
         config["sharequeue.service.url"] = settings.service_url
+    if settings.service_token is not None:
+        config["sharequeue.service.token"] = settings.service_token
     with ShareConsumer(config) as consumer:
         consumer.subscribe(list(dict.fromkeys(topics)))
         heard, taken = time.monotonic(), 0

@@ -1,7 +1,8 @@
 """What commands ask the coordinator service where Postgres cannot be reached.
 
 A command does so by itself where the settings have the service's address and none of a database. It then sees and
-does what the service's own rules allow it, as Kafka's `User:ANONYMOUS`. What only the database knows is `-`.
+does what the service's own rules allow the principal of its token, or Kafka's `User:ANONYMOUS` without one. What only
+the database knows is `-`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from urllib.parse import quote
 from sharequeue.errors import CoordinatorNotAvailable, error_for
 from sharequeue.groups.assignments import assigned_topics
 from sharequeue.groups.descriptions import MemberDescription
+from sharequeue.groups.tokens import authorization
 from sharequeue.settings import Settings
 
 __all__ = ["OVER_HTTP", "Service", "service_of"]
@@ -27,18 +29,20 @@ def service_of(settings: Settings) -> Service | None:
     """Return the service that is to be asked instead of the database; None where the database's address is known."""
     if settings.knows("database_url") or not settings.knows("service_url"):
         return None
-    return Service(settings.service_url)
+    return Service(settings.service_url, settings.service_token)
 
 
 class Service:
     """The coordinator service, over HTTP. A refusal is raised as the error of its number."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str | None = None) -> None:
         # Imported here: a fifth of the time that any command needs to begin.
         import httpx
 
         self._url = url
-        self._client = httpx.Client(base_url=url, timeout=_TIMEOUT_S, trust_env=False)
+        self._client = httpx.Client(
+            base_url=url, headers=authorization(token), timeout=_TIMEOUT_S, trust_env=False
+        )
 
     def __enter__(self) -> Self:
         return self

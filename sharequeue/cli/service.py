@@ -20,7 +20,7 @@ from sharequeue.settings import Settings
 @click.option(
     "--allow-unauthenticated",
     is_flag=True,
-    help="Listen where others can reach it, though it asks nobody who they are.",
+    help="Listen where others can reach it, though nobody needs a token to call it.",
 )
 def serve(settings: Settings, output: Output, host: str, port: int, allow_unauthenticated: bool) -> None:
     """Run the coordinator service: members, assignment, expiry, sweeps, metrics. Ends on Ctrl-C.
@@ -33,7 +33,7 @@ def serve(settings: Settings, output: Output, host: str, port: int, allow_unauth
 
     if not is_loopback(host) and not allow_unauthenticated:
         raise Refused(
-            f"The service has no authentication: whoever reaches {host}:{port} could join and see every group. "
+            f"The service asks for no token: whoever reaches {host}:{port} could join and see every group. "
             "Listen on 127.0.0.1; or make sure that only your own programs reach it, and add "
             "--allow-unauthenticated.",
             "NO_AUTHENTICATION",

@@ -24,7 +24,8 @@ _FORBIDDEN = "42501"
 def beats(database: Database, settings: Settings, service_url: str | None) -> Beat:
     """Return how to send a heartbeat: to the service where a URL is given, else to the database while that is
     allowed, and then to the service that the settings name."""
-    through: list[Beat] = [] if service_url is None else [ServiceHeartbeats(service_url)]
+    token = settings.service_token
+    through: list[Beat] = [] if service_url is None else [ServiceHeartbeats(service_url, token=token)]
 
     def beat(request: HeartbeatRequest) -> HeartbeatResponse:
         if through:
@@ -38,7 +39,7 @@ def beats(database: Database, settings: Settings, service_url: str | None) -> Be
             if response.error_code != ClusterAuthorizationFailed.code:
                 return response
         # Raises what is missing, where no service is named.
-        through.append(ServiceHeartbeats(settings.service_url))
+        through.append(ServiceHeartbeats(settings.service_url, token=token))
         return through[0](request)
 
     return beat

@@ -131,6 +131,8 @@ def _settings(given: dict[str, Any]) -> Settings:
     home = given.pop("sharequeue.home", None)
     if url := given.pop("sharequeue.database.url", None):
         overrides["database_url"] = url
+    if token := given.pop("sharequeue.service.token", None):
+        overrides["service_token"] = token
     if servers := given.pop("bootstrap.servers", None) or given.pop("metadata.broker.list", None):
         overrides["bootstrap_servers"] = servers
     loaded = Settings.load(home, **overrides)

@@ -17,7 +17,14 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
-from sharequeue.errors import NONE, FencedMemberEpoch, ShareError, UnknownMemberId, error_for
+from sharequeue.errors import (
+    NONE,
+    FencedMemberEpoch,
+    SaslAuthenticationFailed,
+    ShareError,
+    UnknownMemberId,
+    error_for,
+)
 from sharequeue.groups.heartbeats import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
 from sharequeue.groups.service_heartbeats import TIMEOUT_S, ServiceHeartbeats
 from sharequeue.values import SharePartition
@@ -34,7 +41,8 @@ _LEAVE_TIMEOUT_S = 3.0
 class Membership:
     """One membership in one group, for `topics`, through the service at `service_url`.
 
-    Use it as a context manager: leaving the block leaves the group. Attributes may be read from any thread.
+    `token` is a bearer token for the service (`Settings.service_token`). Use it as a context manager: leaving the
+    block leaves the group. Attributes may be read from any thread.
     After `lost` is set, `join` starts over with the same member id.
     """
 
@@ -48,17 +56,18 @@ class Membership:
         rack_id: str | None = None,
         *,
         request_timeout: float = TIMEOUT_S,
+        token: str | None = None,
     ) -> None:
         self.group_id = group_id
         self.topics = tuple(topics)
         self.member_id = member_id or str(uuid4())
         self.lost = threading.Event()
-        """Set when the member is out of the group: fenced, expired, or the service not heard of for a
-        session."""
+        """Set when the member is out of the group: fenced, expired, its token not taken any more, or the service not
+        heard of for a session."""
         self.lost_reason: str | None = None
         self._client_id = client_id
         self._rack_id = rack_id
-        self._service = ServiceHeartbeats(service_url, request_timeout)
+        self._service = ServiceHeartbeats(service_url, request_timeout, token=token)
         self._lock = threading.Lock()
         self._member_epoch = JOIN_EPOCH
         self._assignment: tuple[SharePartition, ...] = ()
@@ -165,7 +174,7 @@ class Membership:
             asked = time.monotonic()
             try:
                 self._beat(full=full)
-            except (UnknownMemberId, FencedMemberEpoch) as error:
+            except (UnknownMemberId, FencedMemberEpoch, SaslAuthenticationFailed) as error:
                 self._lose(error.message)
                 return
             except Exception as error:

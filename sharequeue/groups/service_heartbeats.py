@@ -12,15 +12,19 @@ import httpx
 from sharequeue.errors import NONE, CoordinatorNotAvailable, UnknownServerError
 from sharequeue.groups.assignments import assigned_topics
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
+from sharequeue.groups.tokens import TokenRefused, authorization
 
 PATH = "/v1/share-group-heartbeat"
 TIMEOUT_S = 10.0
+_UNAUTHORIZED = 401
 
 
 class ServiceHeartbeats:
-    """Heartbeats to the service at a URL. May be called from several threads, for any number of members."""
+    """Heartbeats to the service at a URL, with a token where one is given. May be called from several threads, for
+    any number of members."""
 
-    def __init__(self, service_url: str, timeout: float = TIMEOUT_S) -> None:
+    def __init__(self, service_url: str, timeout: float = TIMEOUT_S, *, token: str | None = None) -> None:
+        self._token = token
         # The service's address is a direct one: a proxy of the environment is for the outside world.
         self._http = httpx.Client(base_url=service_url, timeout=timeout, trust_env=False)
 
@@ -36,7 +40,8 @@ class ServiceHeartbeats:
     def __call__(self, request: HeartbeatRequest, timeout: float | None = None) -> HeartbeatResponse:
         """Return the service's response, which may be a refusal; `timeout` in seconds.
 
-        Raises `CoordinatorNotAvailable` when nobody answers, or somebody else does, or the service failed.
+        A token that is not taken is SASL_AUTHENTICATION_FAILED: no such request will succeed. Raises
+        `CoordinatorNotAvailable` when nobody answers, or somebody else does, or the service failed.
         """
         topics = request.subscribed_topic_names
         body = {
@@ -48,8 +53,12 @@ class ServiceHeartbeats:
             "subscribed_topic_names": None if topics is None else list(topics),
         }
         try:
-            reply = self._http.post(PATH, json=body, timeout=timeout or self._http.timeout)
-            found = reply.json() if reply.is_success else None
+            who = authorization(self._token)
+        except TokenRefused as error:
+            return HeartbeatResponse(error.code, error.message)
+        try:
+            reply = self._http.post(PATH, json=body, headers=who, timeout=timeout or self._http.timeout)
+            found = reply.json() if reply.is_success or reply.status_code == _UNAUTHORIZED else None
         except (httpx.HTTPError, ValueError) as failure:
             raise CoordinatorNotAvailable(
                 f"the service at {self._http.base_url} does not answer ({failure or type(failure).__name__}). "

@@ -1,10 +1,10 @@
 """Which of Kafka's admin operations on share groups does the service serve?
 
 ShareGroupDescribe, DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets, DeleteGroups,
-DescribeConfigs and IncrementalAlterConfigs of groups, for callers that cannot reach Postgres. The service does not
-know who calls, so each is done as Kafka's `User:ANONYMOUS`: a group without an ACL is open to it (unless
-`allow.everyone.if.no.acl.found` is false), and a group with one is closed unless the ACL names it. A group or a
-partition that is refused has its error in the response and does not stop the others. The bodies are `admin_bodies`'.
+DescribeConfigs and IncrementalAlterConfigs of groups, for callers that cannot reach Postgres. Each is done
+as the caller's principal (`callers`): a group without an ACL is open to it (unless `allow.everyone.if.no.acl.found`
+is false), and a group with one is closed unless the ACL names it. A group or a partition that is refused has its
+error in the response and does not stop the others. The bodies are `admin_bodies`'.
 """
 
 from __future__ import annotations
@@ -33,21 +33,20 @@ from sharequeue.service.admin_bodies import (
     DescribeOffsetsBody,
 )
 from sharequeue.service.bodies import member_descriptions
+from sharequeue.service.callers import ANONYMOUS
 from sharequeue.state import State
 from sharequeue.values import SharePartitionStatus
 
-ANONYMOUS = "User:ANONYMOUS"
-"""Kafka's principal of a caller that has not said who it is."""
 _NO_OFFSET = -1
 
 Answer = dict[str, Any]
 
 
 class Admin:
-    """The admin operations. Each takes a checked body and returns the response."""
+    """The admin operations, done as one principal. Each takes a checked body and returns the response."""
 
-    def __init__(self, database: Database, topics: Topics) -> None:
-        self._database, self._topics = database, topics
+    def __init__(self, database: Database, topics: Topics, principal: str = ANONYMOUS) -> None:
+        self._database, self._topics, self._principal = database, topics, principal
 
     def describe(self, body: DescribeBody) -> Answer:
         """ShareGroupDescribe: state, epochs and members of groups; what the caller may do with them."""
@@ -166,22 +165,22 @@ class Admin:
         if not body.group_id:
             raise InvalidGroupId()
         self._require(body.group_id, "ALTER_CONFIGS")
-        with on_behalf_of(self._database, ANONYMOUS) as connection:
+        with on_behalf_of(self._database, self._principal) as connection:
             _, warning = alter_and_tell(Joined(connection), body.group_id, body.configs)
         return {"throttle_time_ms": 0, **_said(None), "warnings": [] if warning is None else [warning]}
 
     def _require(self, group_id: str, operation: str) -> list[str]:
         """Return what the caller may do with a group. Raises GroupAuthorizationFailed where this is not among it."""
-        with on_behalf_of(self._database, ANONYMOUS) as connection:
+        with on_behalf_of(self._database, self._principal) as connection:
             allowed = authorized_operations(Joined(connection), group_id)
         if operation not in allowed:
-            raise GroupAuthorizationFailed(f"{ANONYMOUS} may not {operation} group {shown(group_id)}")
+            raise GroupAuthorizationFailed(f"{self._principal} may not {operation} group {shown(group_id)}")
         return allowed
 
     @contextmanager
     def _acting(self) -> Iterator[State]:
         """The state in one transaction in which the database's own rules are those for the caller."""
-        with on_behalf_of(self._database, ANONYMOUS) as connection:
+        with on_behalf_of(self._database, self._principal) as connection:
             yield State(Joined(connection))
 
 

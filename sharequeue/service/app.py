@@ -42,6 +42,7 @@ from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.descriptions import describe_group, list_groups
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, heartbeat
 from sharequeue.groups.known import require_group
+from sharequeue.groups.tokens import TokenRefused
 from sharequeue.kafka.topics import Topics
 from sharequeue.names import listed
 from sharequeue.reporting.page import page
@@ -57,6 +58,7 @@ from sharequeue.service.admin_bodies import (
     parsed,
 )
 from sharequeue.service.bodies import group_description, heartbeat_request, heartbeat_response
+from sharequeue.service.callers import ANONYMOUS, principal, unauthenticated
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.hosts import AllowedHosts
 from sharequeue.service.metrics import Metrics
@@ -109,7 +111,6 @@ class Service:
             self.configs,
             dead_letters=settings if settings.drain_dead_letters else None,
         )
-        self.admin = Admin(self.database, self.topics)
         self.metrics = Metrics(self.database)
         self._limiter: anyio.CapacityLimiter | None = None
         self._turns: WeakValueDictionary[str, anyio.Semaphore] = WeakValueDictionary()
@@ -126,6 +127,11 @@ class Service:
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(POOL_SIZE)
         return await run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
+
+    async def principal(self, request: Request) -> str:
+        """As whom a request is done, by the database as it is now. Raises TokenRefused."""
+        named = request.headers.getlist("authorization")
+        return await self.in_thread(lambda: principal(self.database, named)) if named else ANONYMOUS
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
         """Process a heartbeat. Topics that are new are looked up, so that they are initialised at once."""
@@ -218,7 +224,11 @@ def _route(
 ) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
+            if request.url.path.startswith("/v1/"):
+                await service.principal(request)
             return await handler(service, request)
+        except TokenRefused as error:
+            return unauthenticated(error)
         except ShareError as error:
             return _error(error, 404 if error.name in ("GROUP_ID_NOT_FOUND", "INVALID_GROUP_ID") else 400)
         except SQLAlchemyError as error:
@@ -239,8 +249,10 @@ def _admin(
         if not _is_json(request):
             return _error(InvalidRequest(_SEND_JSON), 415)
         asked = parsed(model, await _body(request))
+        # Again: a body may come slowly, and its token be revoked meanwhile.
+        admin = Admin(service.database, service.topics, await service.principal(request))
         try:
-            response = await service.in_thread(lambda: operation(service.admin, asked))
+            response = await service.in_thread(lambda: operation(admin, asked))
         except ShareError as error:
             response = {"throttle_time_ms": 0, "error_code": error.code, "error_message": error.message}
         return JSONResponse(response)

@@ -2,7 +2,7 @@
 
 A page of another site can have a name of its own resolve to this machine, and a browser then lets it read what is
 answered. So a request must name a host that is known to be ours (`SHAREQUEUE_SERVICE_ALLOWED_HOSTS`). Who calls is
-not asked: the service has no authentication.
+`callers`' question.
 """
 
 from __future__ import annotations

@@ -138,7 +138,8 @@ class LeasedRecords(Shown):
             ending = stack.enter_context(DrainAtEnd(settings, source.state, configs))
             joined: Membership | None = None
             if wanted.membership is None:
-                joined = stack.enter_context(Membership(settings.service_url, wanted.group, wanted.topics))
+                url, token = settings.service_url, settings.service_token
+                joined = stack.enter_context(Membership(url, wanted.group, wanted.topics, token=token))
                 joined.join()
             member = wanted.membership or joined
             assert member is not None  # noqa: S101 - one of the two

@@ -79,7 +79,8 @@ class Pipeline(ShareGroupJob):
             _, session, queue = stack.enter_context(self._opened(loaded, spark, state))
             member = membership
             if member is None:
-                joined = stack.enter_context(Membership(loaded.service_url, self.group, self.topics))
+                url, token = loaded.service_url, loaded.service_token
+                joined = stack.enter_context(Membership(url, self.group, self.topics, token=token))
                 joined.join()
                 member = joined
             shown = stack.enter_context(shown_progress(progress))

@@ -32,9 +32,10 @@ declare
         'begin_compaction', 'commit_compaction', 'commit_replacement', 'forget_compaction', 'removable_outputs',
         'journal_partitions', 'roll_up_journal'];
     v_service constant text[] := array[
-        'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive',
+        'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive', 'create_token',
         'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'make_journal_partitions',
-        'note_topics', 'open_redrive', 'raise_state_epochs', 'record_purge', 'remove_acls', 'remove_deleted_topics', 'roll_up_due_days',
+        'note_topics', 'open_redrive', 'principal_of_token', 'raise_state_epochs', 'record_purge', 'remove_acls', 'remove_deleted_topics',
+        'revoke_tokens', 'roll_up_due_days',
         'set_service_configs', 'take_snapshot', 'take_snapshots', 'trim_redrive',
         'end_service_lease', 'hear_replica', 'hold_service_lease', 'take_service_lease',
         'assign_share_partitions', 'expire_members', 'heartbeat', 'leave_group', 'refresh_group'];

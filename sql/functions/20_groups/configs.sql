@@ -27,11 +27,13 @@ language sql stable set search_path = pg_catalog as $$
     )
 $$;
 
--- What a group has set itself: a worker, who reads no table, must know how it is to work.
+-- What a group has set itself: a worker, who reads no table, must know how it is to work. So must who may only see or
+-- alter configs.
 create or replace function sharequeue.stored_configs(p_group_id text) returns table (name text, value text)
 language plpgsql stable set search_path = pg_catalog as $$
 begin
-    perform sharequeue_internal.authorise(p_group_id, 'DESCRIBE');
+    perform sharequeue_internal.authorise(p_group_id, case
+        when sharequeue_internal.authorised(p_group_id, 'DESCRIBE_CONFIGS') then 'DESCRIBE_CONFIGS' else 'DESCRIBE' end);
     perform sharequeue_internal.check_present('the group id', p_group_id);
     return query select c.name, c.value from sharequeue.group_configs c where c.group_id = p_group_id order by c.name;
 end

@@ -41,7 +41,7 @@ def test_a_worker_s_login_goes_through_the_service(
         worker = Database(url.render_as_string(hide_password=False))
         asked: list[str] = []
 
-        def to_service(service_url: str) -> ways.Beat:
+        def to_service(service_url: str, token: str | None) -> ways.Beat:
             asked.append(service_url)
             return lambda request: heartbeat(private_database, request)
 

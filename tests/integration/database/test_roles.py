@@ -19,7 +19,7 @@ from sharequeue.database.migrations import migrate
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.kafka.topics import Topics
-from sharequeue.service.admin import ANONYMOUS, Admin
+from sharequeue.service.admin import Admin
 from sharequeue.service.admin_bodies import (
     AlterConfigsBody,
     AlterOffsetsBody,
@@ -31,6 +31,7 @@ from sharequeue.service.admin_bodies import (
     GroupTopics,
     TopicName,
 )
+from sharequeue.service.callers import ANONYMOUS
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.settings import RoleNames, Settings
 from sharequeue.state import State
@@ -208,7 +209,7 @@ def test_a_reader_sees_the_views_and_nothing_else(logins: Logins, group: str, to
         logins,
         "select relname as name from pg_class where relnamespace = to_regnamespace('sharequeue') and relkind = 'v'",
     )
-    assert {"share_partition_status", "held_leases", "audit_trail", "group_acls"} <= set(views)
+    assert {"share_partition_status", "held_leases", "audit_trail", "group_acls", "token_list"} <= set(views)
     for view in views:
         logins.reader.rows(sa.text(f"select * from sharequeue.{view}"))  # noqa: S608 - a name from the catalog
     state = State(logins.reader)

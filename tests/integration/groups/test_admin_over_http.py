@@ -29,7 +29,7 @@ from sharequeue.groups.acls import OPERATIONS, Acl, Acls, authorized_operations,
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.service import create_app
-from sharequeue.service.admin import ANONYMOUS
+from sharequeue.service.callers import ANONYMOUS
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import SharePartition

@@ -43,6 +43,7 @@ READING: Sequence[tuple[str, ...]] = (
     ("journal", "keep"),
     ("offsets", "delete", *GROUP, "--topic", "flights"),
     ("acls", "list"),
+    ("tokens", "list"),
     ("verify",),
     ("migrate", "--dry-run"),
     ("dlq", "drain", *GROUP),

@@ -90,6 +90,10 @@ MEANT: Mapping[str, Meant] = {
     "remove_acls.p_permission": (("null", *NAMES), "null is any; else none is like it"),
     "remove_acls.p_pattern_type": (("null", *NAMES), "null is any; else none is like it"),
     "remove_acls.p_resource_name": (("null", *NAMES), "null is any; else none is like it"),
+    "create_token.p_lifetime": (("null",), "for ever"),
+    "create_token.p_note": (("null", "quotes"), f"none; {AS_GIVEN}"),
+    "revoke_tokens.p_token_id": (("null", "nobody"), f"null: all of the principal's; {NOBODY}"),
+    "revoke_tokens.p_principal": (("null", *NAMES), f"null: whoever's the token is; {NOBODY}"),
     # Members.
     "*.p_assign": (EITHER, "either"),
     "heartbeat.p_rack_id": (("null", "newline", "escape", "quotes"), f"null: as before; else {AS_GIVEN}"),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from sharequeue.errors import SaslAuthenticationFailed
 from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
 from sharequeue.groups.membership import Membership
@@ -49,3 +50,36 @@ def test_no_error_ends_the_heartbeats_and_a_lost_session_is_told(monkeypatch: py
         assert member.assignment == []
         before = sent
         wait_until(lambda: sent > before + 2)
+
+
+def test_a_token_that_is_not_taken_any_more_ends_the_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`lost` is set, with the reason, and nothing is sent again: no such request would succeed."""
+    replies = [ANSWER]
+    sent = 0
+
+    def send(self: ServiceHeartbeats, request: HeartbeatRequest, timeout: float | None) -> HeartbeatResponse:
+        nonlocal sent
+        sent += 1
+        return replies[0]
+
+    monkeypatch.setattr(ServiceHeartbeats, "__call__", send)
+    with Membership("http://127.0.0.1:1", "g", ["t"], token="sq_") as member:
+        member.join()
+        replies[0] = HeartbeatResponse(SaslAuthenticationFailed.code, "the token was revoked")
+        assert member.lost.wait(10)
+        assert member.lost_reason == "the token was revoked"
+        thread = member._thread
+        assert thread is not None
+        thread.join(10)
+        assert not thread.is_alive()
+        before = sent
+    assert sent == before
+
+
+def test_a_malformed_token_is_not_sent() -> None:
+    """A line break in it would be another header; what is malformed is not in the error."""
+    send = ServiceHeartbeats("http://127.0.0.1:1", token=f"sq_{'x' * 43}\r\nX-Other: 1")
+    refused = send(HeartbeatRequest("g", "m", 0))
+    send.close()
+    assert refused.error_code == SaslAuthenticationFailed.code
+    assert "xxx" not in str(refused.error_message)

@@ -231,3 +231,16 @@ def test_keys_that_java_cannot_read_are_refused(home: Path, no_environment: pyte
         "PKCS12",
         "/me.p12",
     )
+
+
+def test_the_service_token_is_of_the_environment_and_not_shown(
+    home: Path, no_environment: pytest.MonkeyPatch
+) -> None:
+    """The stack file, which `up` writes, has none; a copy of the settings still has it."""
+    secret = f"sq_{'x' * 43}"
+    (home / "stack.json").write_text(json.dumps({**STACK, "service_token": secret}))
+    assert Settings.load(home).service_token is None
+    no_environment.setenv("SHAREQUEUE_SERVICE_TOKEN", f"{secret}\n")
+    settings = Settings.load(home).replace(spark_master="local[1]")
+    assert settings.service_token == secret
+    assert "xxx" not in f"{settings!r} {settings}"

@@ -1,0 +1,117 @@
+"""`sharequeue tokens`: bearer tokens for the service's HTTP API, by which a caller is somebody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from uuid import UUID
+
+import click
+
+from sharequeue.cli.failures import Refused
+from sharequeue.cli.options import duration, execute_option, settings_options
+from sharequeue.cli.output import Column, Output, answers, moment, text
+from sharequeue.database import Database
+from sharequeue.groups.tokens import Token, Tokens
+from sharequeue.settings import Settings
+
+_NEVER = "never"
+
+
+def _columns(last: str) -> tuple[Column, ...]:
+    return (
+        text("ID"),
+        text("PRINCIPAL", cut=True),
+        text(last),
+        moment("CREATED"),
+        moment("EXPIRES"),
+        moment("REVOKED", wide=True),
+        text("NOTE", cut=True),
+    )
+
+
+@click.group()
+def tokens() -> None:
+    """Bearer tokens for the service's HTTP API. What the principal of a token may do is said by ACLs."""
+
+
+def _lifetime(context: click.Context, parameter: click.Parameter, given: str) -> timedelta | None:
+    return None if given == _NEVER else duration(context, parameter, given)
+
+
+@tokens.command()
+@settings_options
+@answers(text("TOKEN"), text("ID"), text("PRINCIPAL"), moment("EXPIRES"), text("NOTE"), one=True)
+@click.option("--principal", required=True, help="As whom its bearer acts: User:<name>.")
+@click.option(
+    "--expires",
+    "lifetime",
+    default="P90D",
+    show_default=True,
+    callback=_lifetime,
+    help="After which time it is refused, such as P90D; or never.",
+)
+@click.option("--note", help="What it is for, for people to read.")
+def create(
+    settings: Settings, output: Output, principal: str, lifetime: timedelta | None, note: str | None
+) -> None:
+    """Make a token, and print it: this once, and alone on stdout. The database keeps its SHA-256 only."""
+    with Database.open(settings) as database:
+        token, secret = Tokens(database).create(principal, lifetime, note)
+    until = (
+        "for ever" if token.expires_at is None else f"until {token.expires_at.isoformat(timespec='seconds')}"
+    )
+    click.echo(f"token {token.token_id} of {principal}, {until}; it is shown this once", err=True)
+    row = {"token": secret, "id": token.token_id, "principal": principal, "expires": token.expires_at}
+    output.one_row({**row, "note": note}, secret)
+
+
+@tokens.command("list")
+@settings_options
+@answers(*_columns("STATE"))
+@click.option("--principal", help="Of whom; of all by default.")
+def list_tokens(settings: Settings, output: Output, principal: str | None) -> None:
+    """List tokens, also expired and revoked ones. Their secrets are nowhere."""
+    with Database.open(settings) as database:
+        found = Tokens(database).find(principal)
+    output.rows({**_row(each), "state": each.state} for each in found)
+
+
+@tokens.command()
+@settings_options
+@answers(*_columns("STATUS"))
+@click.option("--id", "token_id", type=click.UUID, help="One token.")
+@click.option("--principal", help="All tokens of User:<name>.")
+@execute_option
+def revoke(
+    settings: Settings, output: Output, execute: bool, token_id: UUID | None, principal: str | None
+) -> None:
+    """Revoke tokens: the service refuses them from its next request on."""
+    if token_id is None and principal is None:
+        raise click.UsageError("Name what is to go: --id or --principal.")
+    with Database.open(settings) as database:
+        held = Tokens(database)
+        gone = held.revoke(token_id, principal, dry_run=not execute)
+        if not gone and not _known(held.find(principal), token_id):
+            # In an emergency a misspelt name must not look like success.
+            raise Refused("There is no such token: `sharequeue tokens list` shows all.", "TOKEN_NOT_FOUND")
+    output.note(f"{'revoked' if execute else 'would revoke'} {len(gone)}")
+    output.rows({**_row(each), "status": "revoked" if execute else "dry run"} for each in gone)
+
+
+def _known(found: Iterable[Token], token_id: UUID | None) -> bool:
+    return any(token_id in (None, each.token_id) for each in found)
+
+
+def _row(token: Token) -> dict[str, object]:
+    return {
+        "id": token.token_id,
+        "principal": token.principal,
+        "created": token.created_at,
+        "expires": token.expires_at,
+        "revoked": token.revoked_at,
+        "note": token.note,
+    }
+
+
+COMMANDS = (tokens,)

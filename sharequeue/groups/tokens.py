@@ -1,0 +1,136 @@
+"""As whom does a caller of the service act?
+
+Bearer tokens for its HTTP API (`Authorization: Bearer sq_…`). A secret is printed once, when it is made, and is
+kept by who calls; the database has its SHA-256, by which it is looked up. What a principal may do is `acls`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.errors import SaslAuthenticationFailed
+
+__all__ = ["Token", "TokenRefused", "Tokens", "authorization", "hash_of", "principal_of"]
+
+_PREFIX = "sq_"
+"""What a secret begins with, so that scanners find one that was published."""
+_BYTES = 32
+_SECRET = re.compile(r"sq_[A-Za-z0-9_-]{43}")
+_COLUMNS = "token_id, principal, note, created_at, expires_at, revoked_at"
+
+
+class TokenRefused(SaslAuthenticationFailed):
+    """A token names nobody. The same error for a client; for the service another than that its broker refuses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What the database knows of a token; its secret is not among it."""
+
+    token_id: UUID
+    principal: str
+    note: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    """Null is for ever."""
+    revoked_at: datetime | None = None
+    state: Literal["in force", "expired", "revoked"] = "in force"
+
+
+class Tokens:
+    """The tokens in one database. Changing them needs the owner's or the service's role (ClusterAuthorizationFailed
+    otherwise); every change is in the audit trail."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(
+        self, principal: str, lifetime: timedelta | None = None, note: str | None = None
+    ) -> tuple[Token, str]:
+        """Make a token for a principal (`User:<name>`); return it and its secret, which nobody can find out again.
+
+        A lifetime of None is for ever. Raises InvalidRequest for a principal, lifetime or note that cannot be.
+        """
+        secret = _PREFIX + secrets.token_urlsafe(_BYTES)
+        [row] = self._database.call(
+            sa.text(
+                "select * from sharequeue.create_token(:principal, cast(:hash as bytea),"
+                " cast(:lifetime as interval), :note)"
+            ),
+            principal=principal,
+            hash=hash_of(secret),
+            lifetime=lifetime,
+            note=note,
+        )
+        return Token(principal=principal, note=note, **row), secret
+
+    def find(self, principal: str | None = None) -> list[Token]:
+        """Return all tokens, or those of a principal: also what is expired or revoked, the oldest first."""
+        rows = self._database.rows(
+            sa.text(
+                f"select {_COLUMNS}, state from sharequeue.token_list"  # noqa: S608 - columns of ours
+                " where principal = coalesce(:principal, principal) order by created_at, token_id"
+            ),
+            principal=principal,
+        )
+        return [Token(**row) for row in rows]
+
+    def revoke(
+        self, token_id: UUID | None = None, principal: str | None = None, *, dry_run: bool = False
+    ) -> list[Token]:
+        """Revoke the tokens that match everything given; return them. They are refused from the next request on.
+
+        With `dry_run` nothing changes. Raises InvalidRequest where nothing is given.
+        """
+        rows = self._database.call(
+            sa.text(
+                f"select {_COLUMNS} from sharequeue.revoke_tokens("  # noqa: S608 - columns of ours
+                "cast(:token_id as uuid), :principal, :dry_run)"
+            ),
+            token_id=None if token_id is None else str(token_id),
+            principal=principal,
+            dry_run=dry_run,
+        )
+        return [Token(**row, state="in force" if dry_run else "revoked") for row in rows]
+
+
+def hash_of(secret: str) -> bytes:
+    """Return what the database has of a secret. Raises TokenRefused for what is none; what was given is
+    not in the message."""
+    if not _SECRET.fullmatch(secret):
+        raise TokenRefused(
+            "The token is malformed: one begins with sq_ and has 43 more letters, digits, - and _. "
+            "`sharequeue tokens create` makes one."
+        )
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def principal_of(database: Database, secret: str) -> str:
+    """Return as whom the bearer of a secret acts. Raises TokenRefused where no token in force has it."""
+    [row] = database.rows(
+        sa.text("select sharequeue.principal_of_token(cast(:hash as bytea)) as found"), hash=hash_of(secret)
+    )
+    if row["found"] is None:
+        raise TokenRefused(
+            "The token is unknown here, has expired, or was revoked. `sharequeue tokens list` shows which there are, "
+            "`sharequeue tokens create` makes another."
+        )
+    return str(row["found"])
+
+
+def authorization(secret: str | None) -> dict[str, Any]:
+    """Return the header by which a client says who it is; none without a secret. Raises TokenRefused for
+    what cannot be one, which is not sent."""
+    if secret is None:
+        return {}
+    hash_of(secret)
+    return {"Authorization": f"Bearer {secret}"}

@@ -1,0 +1,85 @@
+-- Bearer tokens of the service's HTTP API. They are made and revoked by super users, and both is written down, without
+-- the hash. The secret never comes here.
+
+-- Makes a token for a principal. The caller has the secret and gives its SHA-256. A lifetime of null is for ever.
+create or replace function sharequeue.create_token(
+    p_principal text, p_secret_hash bytea, p_lifetime interval, p_note text,
+    out token_id uuid, out created_at timestamptz, out expires_at timestamptz
+)
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    perform sharequeue_internal.authorise_cluster();
+    if sharequeue_internal.check_name('the principal', p_principal) not like 'User:_%'
+            or p_principal in ('User:*', 'User:ANONYMOUS') then
+        raise exception 'a token is of one principal, User:<name>, not of everybody (User:*) or nobody (User:ANONYMOUS)'
+            using errcode = 'SQ042';
+    end if;
+    if octet_length(p_secret_hash) is distinct from 32 then
+        raise exception 'the hash of the secret is no SHA-256: give its 32 bytes' using errcode = 'SQ042';
+    end if;
+    if p_lifetime is not null and sharequeue_internal.check_span('the lifetime', p_lifetime) = interval '0' then
+        raise exception 'the lifetime is 0: give a longer one, or null for ever' using errcode = 'SQ042';
+    end if;
+    if p_note is not null then
+        perform sharequeue_internal.check_name('the note', p_note);
+    end if;
+    token_id := gen_random_uuid();
+    created_at := sharequeue.clock();
+    expires_at := created_at + p_lifetime;
+    insert into sharequeue.service_tokens (token_id, principal, secret_hash, note, created_at, expires_at)
+    values (create_token.token_id, p_principal, p_secret_hash, p_note, create_token.created_at, create_token.expires_at)
+    on conflict on constraint service_tokens_secret_hash_key do nothing;
+    if not found then
+        raise exception 'there is a token with this hash already: make another secret' using errcode = 'SQ042';
+    end if;
+    perform sharequeue_internal.audit('create_token', null, null, jsonb_build_object('token_id', token_id,
+        'principal', p_principal, 'note', p_note, 'expires_at', expires_at));
+end
+$$;
+
+-- Revokes the tokens that match everything given, one of which must be: an id, a principal. Returns those that it
+-- revokes, or under p_dry_run would revoke; what was revoked before is not among them.
+create or replace function sharequeue.revoke_tokens(p_token_id uuid, p_principal text, p_dry_run boolean default false)
+returns table (
+    token_id uuid, principal text, note text, created_at timestamptz, expires_at timestamptz, revoked_at timestamptz
+)
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_ids uuid[];
+    v_now timestamptz;
+begin
+    perform sharequeue_internal.authorise_cluster();
+    perform sharequeue_internal.check_present('whether it is a dry run', p_dry_run);
+    if p_token_id is null and p_principal is null then
+        raise exception 'say which tokens: by an id, or a principal' using errcode = 'SQ042';
+    end if;
+    v_ids := array(
+        select t.token_id from sharequeue.service_tokens t
+        where t.token_id = coalesce(p_token_id, t.token_id) and t.principal = coalesce(p_principal, t.principal)
+            and t.revoked_at is null
+        order by t.token_id);
+    if not p_dry_run then
+        -- Locked in one order; of two that revoke the same token, the first does.
+        v_ids := array(
+            select t.token_id from sharequeue.service_tokens t
+            where t.token_id = any (v_ids) and t.revoked_at is null
+            order by t.token_id for update);
+        v_now := sharequeue.clock();
+        update sharequeue.service_tokens t set revoked_at = v_now where t.token_id = any (v_ids);
+        perform sharequeue_internal.audit('revoke_token', null,
+            to_jsonb(t) - 'secret_hash' - 'revoked_at', jsonb_build_object('revoked_at', t.revoked_at))
+        from sharequeue.service_tokens t where t.token_id = any (v_ids);
+    end if;
+    return query select t.token_id, t.principal, t.note, t.created_at, t.expires_at, t.revoked_at
+        from sharequeue.service_tokens t where t.token_id = any (v_ids) order by t.created_at, t.token_id;
+end
+$$;
+
+-- As whom the bearer of a secret acts; null where no token in force has this hash. Asked at every request that has a
+-- token: one look into an index, so revoking counts for the next request.
+create or replace function sharequeue.principal_of_token(p_secret_hash bytea) returns text
+language sql stable as $$
+    select principal from sharequeue.service_tokens
+    where secret_hash = p_secret_hash and revoked_at is null
+        and (expires_at is null or expires_at > sharequeue.clock())
+$$;
