@@ -239,6 +239,9 @@ CREATE FUNCTION sharequeue.commit_compaction(p_compaction_id uuid, p_replaced te
 CREATE FUNCTION sharequeue.commit_replacement(p_compaction_id uuid, p_replaced text[], p_counted bigint, p_lease_ids bigint[], p_records bigint[]) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION sharequeue.create_token(p_principal text, p_secret_hash bytea, p_lifetime interval, p_note text, OUT token_id uuid, OUT created_at timestamp with time zone, OUT expires_at timestamp with time zone) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION sharequeue.dead_letter_attempts(p_group_id text, p_topic text, p_partition integer, p_sequence bigint) RETURNS TABLE(lease_id bigint, member_id text, client_id text, acquired_at timestamp with time zone, offsets int8multirange, exceptions text)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -320,6 +323,9 @@ CREATE FUNCTION sharequeue.pause(p_group_id text, p_reason text, p_topic text DE
 CREATE FUNCTION sharequeue.principal() RETURNS text
     LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION sharequeue.principal_of_token(p_secret_hash bytea) RETURNS text
+    LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION sharequeue.raise_group_epoch(p_group_id text, p_subscription_changed boolean) RETURNS integer
     LANGUAGE plpgsql SET search_path TO 'pg_catalog';
 
@@ -394,6 +400,9 @@ CREATE FUNCTION sharequeue.require_read_committed() RETURNS void
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION sharequeue.reset_offsets(p_group_id text, p_topics text[], p_partitions integer[], p_topic_ids text[], p_start_offsets bigint[], p_execute boolean) RETURNS SETOF sharequeue.reset
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION sharequeue.revoke_tokens(p_token_id uuid, p_principal text, p_dry_run boolean DEFAULT false) RETURNS TABLE(token_id uuid, principal text, note text, created_at timestamp with time zone, expires_at timestamp with time zone, revoked_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.roll_up_due_days() RETURNS date[]
@@ -1727,6 +1736,18 @@ CREATE UNLOGGED TABLE sharequeue.service_run (
     CONSTRAINT service_run_singleton CHECK (singleton)
 );
 
+CREATE TABLE sharequeue.service_tokens (
+    token_id uuid NOT NULL,
+    principal text NOT NULL,
+    secret_hash bytea NOT NULL,
+    note text,
+    created_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone,
+    revoked_at timestamp with time zone,
+    CONSTRAINT service_tokens_principal_is_user CHECK ((principal ~~ 'User:_%'::text)),
+    CONSTRAINT service_tokens_secret_hash_is_sha256 CHECK ((octet_length(secret_hash) = 32))
+);
+
 CREATE VIEW sharequeue.share_partition_reports (
     reported_at timestamp with time zone,
     group_id text,
@@ -1776,6 +1797,16 @@ CREATE VIEW sharequeue.throughput (
     seconds double precision,
     finished_records bigint,
     records_per_second double precision
+);
+
+CREATE VIEW sharequeue.token_list (
+    token_id uuid,
+    principal text,
+    note text,
+    created_at timestamp with time zone,
+    expires_at timestamp with time zone,
+    revoked_at timestamp with time zone,
+    state text
 );
 
 CREATE VIEW sharequeue.waiting_work (
@@ -1917,6 +1948,12 @@ ALTER TABLE ONLY sharequeue.service_replicas
 
 ALTER TABLE ONLY sharequeue.service_run
     ADD CONSTRAINT service_run_pkey PRIMARY KEY (singleton);
+
+ALTER TABLE ONLY sharequeue.service_tokens
+    ADD CONSTRAINT service_tokens_pkey PRIMARY KEY (token_id);
+
+ALTER TABLE ONLY sharequeue.service_tokens
+    ADD CONSTRAINT service_tokens_secret_hash_key UNIQUE (secret_hash);
 
 ALTER TABLE ONLY sharequeue.share_groups
     ADD CONSTRAINT share_groups_pkey PRIMARY KEY (group_id);
