@@ -71,6 +71,8 @@ class Member:
         """Records of one share-partition that the group may have in flight."""
         self.lock_duration_ms = inf
         """How long the group locks records now, as far as is known."""
+        self.has_dead_letters = True
+        """Whether the group has dead letters now, as far as is known: else nobody reads why a record failed."""
         self.error: ShareError | None = None
         """Why the member cannot join, where waiting will not help."""
         self.polled_at = time.monotonic()
@@ -249,6 +251,7 @@ class Member:
         before, configs = self.isolation_level, GroupConfigs.load(self._database, self.group_id)
         self.max_locks, level = configs.partition_max_record_locks, configs.isolation_level
         self.lock_duration_ms = configs.record_lock_duration_ms
+        self.has_dead_letters = bool(configs.dead_letter_topic)
         # Before the assignment is known: what is leased from it is read at the group's level.
         self.isolation_level = level
         with self._lock:

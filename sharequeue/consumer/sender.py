@@ -78,7 +78,8 @@ class Sender:
     def _answer(self, sending: Sending) -> tuple[list[Result], list[Holding]] | None:
         """The results, and the leases of what was renewed; None where it is to be sent again."""
         try:
-            return sending.carry_out(self._state, self._failures, self._member.lock_duration_ms)
+            failures = self._failures if self._member.has_dead_letters else None
+            return sending.carry_out(self._state, failures, self._member.lock_duration_ms)
         except SQLAlchemyError as error:
             if lock_clock() < sending.deadline and time.monotonic() < self._give_up_at:
                 _log.warning(

@@ -57,16 +57,19 @@ class Sending:
         return any(AcknowledgeType.RELEASE in each.outcomes for _, each in self.taken)
 
     def carry_out(
-        self, state: State, failures: Failures, lock_duration_ms: float = inf
+        self, state: State, failures: Failures | None, lock_duration_ms: float = inf
     ) -> tuple[list[Result], list[Holding]]:
         """Send all of it; return the result of each lease, and the leases of records whose locks were renewed.
 
-        A renewed lock is relied on for ``lock_duration_ms`` at most, what the group's locks last now.
+        Errors go to ``failures``, where there is one. A renewed lock is relied on for ``lock_duration_ms`` at most,
+        what the group's locks last now.
 
         Raises what the database raises: then carry it out again, or give it up.
         """
         if self._outputs is None:
-            self._outputs = [failures.output(holding, each.errors) for holding, each in self.taken]
+            self._outputs = [
+                failures.output(holding, each.errors) if failures else None for holding, each in self.taken
+            ]
         now = state.now() if any(each.delayed for _, each in self.taken) else None
         acknowledgements: list[tuple[int, LeaseAcknowledgement]] = []
         for number, ((holding, each), output) in enumerate(zip(self.taken, self._outputs, strict=True)):

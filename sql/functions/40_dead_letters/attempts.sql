@@ -1,5 +1,17 @@
 -- Which deliveries of a record failed, for its dead letter.
 
+-- Forgets the attempts at records below p_spso: their letters are written. With the last attempt of a lease goes the output
+-- in which a consumer kept the errors for them; what a run wrote is for others to read, and stays.
+create or replace function sharequeue_internal.forget_attempts(p_id bigint, p_spso bigint) returns void
+language sql volatile set enable_seqscan = off as $$
+    with gone as (
+        delete from sharequeue.failed_attempts where share_partition_id = p_id and past <= p_spso returning lease_id)
+    delete from sharequeue.lease_outputs o using gone
+    where o.lease_id = gone.lease_id and o.sink = 'share-consumer-exceptions' and not exists (
+        select from sharequeue.failed_attempts f
+        where f.share_partition_id = p_id and f.lease_id = gone.lease_id and f.past > p_spso)
+$$;
+
 -- Writes down that a delivery of what these leases hold of p_offsets is about to fail; of all that they hold if p_offsets is
 -- null. Called before the records leave their leases, and only where there is a dead-letter topic. Nothing is written of
 -- accepted records.
@@ -12,13 +24,7 @@ declare
     v_spso bigint;
 begin
     select group_id, spso into v_group_id, v_spso from sharequeue.share_partitions where share_partition_id = p_id;
-    -- With an attempt goes what a consumer kept of it for the letter only. What a run wrote is an output of its own.
-    with gone as (
-        delete from sharequeue.failed_attempts where share_partition_id = p_id and past <= v_spso returning lease_id)
-    delete from sharequeue.lease_outputs o using gone
-    where o.lease_id = gone.lease_id and o.sink = 'share-consumer-exceptions' and not exists (
-        select from sharequeue.failed_attempts f
-        where f.share_partition_id = p_id and f.lease_id = gone.lease_id and f.past > v_spso);
+    perform sharequeue_internal.forget_attempts(p_id, v_spso);
     insert into sharequeue.failed_attempts (share_partition_id, lease_id, member_id, client_id, acquired_at, past, offsets)
     select p_id, l.lease_id, l.member_id, coalesce((select m.client_id from sharequeue.members m
             where m.group_id = v_group_id and m.member_id = l.member_id), ''), l.acquired_at, upper(x.offsets), x.offsets

@@ -111,9 +111,8 @@ begin
         total_dropped = v_before.dropped + case when p_dropped then v_closed else 0 end
     where share_partition_id = v_sp.share_partition_id and sequence = p_sequence;
     perform sharequeue_internal.advance_spso(v_sp.share_partition_id, v_completed);
-    delete from sharequeue.failed_attempts f using sharequeue.share_partitions sp
-    where f.share_partition_id = v_sp.share_partition_id and sp.share_partition_id = f.share_partition_id
-        and f.past <= sp.spso;
+    perform sharequeue_internal.forget_attempts(share_partition_id, spso) from sharequeue.share_partitions
+    where share_partition_id = v_sp.share_partition_id;
     return v_closed;
 end
 $$;

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
+from sharequeue.consumer.failures import SINK
 from sharequeue.database import Database
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.heartbeats import HeartbeatRequest, ensure_group, heartbeat
@@ -123,6 +124,9 @@ def test_a_lapsed_lease_is_an_attempt_without_a_reason(case: GivenUp, tmp_path: 
 def test_attempts_are_kept_no_longer_than_their_records_are_in_flight(case: GivenUp) -> None:
     """Behind SPSO nothing is known of attempts any more, and of groups without a dead-letter topic nothing ever."""
 
+    def kept() -> int:
+        return len(case.database.rows(sa.text("select from sharequeue.lease_outputs")))
+
     def known() -> list[tuple[int, str]]:
         rows = case.database.rows(
             sa.text("select past, offsets::text as offsets from sharequeue.failed_attempts order by past")
@@ -130,10 +134,15 @@ def test_attempts_are_kept_no_longer_than_their_records_are_in_flight(case: Give
         return [(row["past"], row["offsets"]) for row in rows]
 
     lease = acquire(case, "a", 10)
+    # What a consumer wrote goes with them; what a run wrote stays.
+    outputs = [LeaseOutput(sink, "/x", 1) for sink in (SINK, "flights-exceptions")]
     case.state.acknowledge(
-        lease, {AcknowledgeType.REJECT: OffsetSet.of((2, 4)), AcknowledgeType.RELEASE: OffsetSet.of((8, 10))}
+        lease,
+        {AcknowledgeType.REJECT: OffsetSet.of((2, 4)), AcknowledgeType.RELEASE: OffsetSet.of((8, 10))},
+        outputs=outputs,
     )
     assert known() == [(10, "{[2,4),[8,10)}")]
+    assert kept() == 2
     case.state.acknowledge(lease, {AcknowledgeType.ACCEPT: OffsetSet.of((0, 2), (4, 8))})
     assert len(known()) == 1
     case.writer().drain()
@@ -143,6 +152,7 @@ def test_attempts_are_kept_no_longer_than_their_records_are_in_flight(case: Give
     case.state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets - OffsetSet.of((8, 9))})
     case.writer().drain()
     assert known() == []
+    assert kept() == 1
     case.configure(errors_deadletterqueue_topic_name="")
     rest = acquire(case, "c")
     case.state.acknowledge(rest, {AcknowledgeType.REJECT: rest.offsets})

@@ -40,7 +40,10 @@ class Group:
 
     def configs(self, *_: Any) -> Any:
         return SimpleNamespace(
-            isolation_level=self.level, partition_max_record_locks=2000, record_lock_duration_ms=15_000
+            isolation_level=self.level,
+            partition_max_record_locks=2000,
+            record_lock_duration_ms=15_000,
+            dead_letter_topic="",
         )
 
     def release(self, *_: str) -> None:
