@@ -695,6 +695,9 @@ CREATE FUNCTION sharequeue_internal.force_part(p_id bigint, p_first bigint, p_la
 CREATE FUNCTION sharequeue_internal.forced_plan(p_act text, p_state smallint, p_delivery_count smallint, p_member_id text, p_offsets int8multirange, p_held_back boolean, p_settings sharequeue.group_settings) RETURNS sharequeue.forced
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION sharequeue_internal.forget_attempts(p_id bigint, p_spso bigint) RETURNS void
+    LANGUAGE sql SET enable_seqscan TO 'off';
+
 CREATE FUNCTION sharequeue_internal.gone_topic_silence() RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
