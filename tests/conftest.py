@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 # What may be given from outside: a shared set of jars, how to fetch them, how many random histories to run, and from
-# which seed, which PgBouncer to try beside our own pooler, how many writers to kill, and
+# which seed, which PgBouncer to try beside our own pooler, which Postgres to run on, how many writers to kill, and
 # how long to attack.
 KEPT = (
     *("SHAREQUEUE_JARS", "SHAREQUEUE_IVY_SETTINGS", "SHAREQUEUE_TEST_HISTORIES", "SHAREQUEUE_TEST_SEED"),
     *("SHAREQUEUE_TEST_PGBOUNCER", "SHAREQUEUE_TEST_KILLS", "SHAREQUEUE_TEST_SECONDS"),
+    "SHAREQUEUE_TEST_POSTGRES",
 )
 
 LONGEST_FIRST = ("e2e", "integration/spark", "integration/dagster", "chaos", "docs", "integration/local")

@@ -30,7 +30,7 @@ from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.published_configs import publish_service_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
-from sharequeue.local import ports, processes, s3a_jars
+from sharequeue.local import ports, postgres, processes, s3a_jars
 from sharequeue.local.home import Home, read_json, write_json
 from sharequeue.local.stack import StackInfo, down, up
 from sharequeue.settings import Settings
@@ -118,7 +118,10 @@ def stack() -> Iterator[StackInfo]:
     try:
         # In the home, for every later start: some tests kill the broker and have it started again.
         Home.at(home).broker_settings.write_text(SHARE_BOUNDS)
-        info = up(home, _quiet, service=False)
+        with pytest.MonkeyPatch.context() as patch:
+            if other := os.environ.get("SHAREQUEUE_TEST_POSTGRES"):
+                patch.setattr(postgres, "_binaries", lambda: Path(other))
+            info = up(home, _quiet, service=False)
         _without_flushes(info)
         yield info
     finally:

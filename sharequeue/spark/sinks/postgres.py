@@ -38,6 +38,7 @@ from sharequeue.spark.sinks.postgres_tables import (
     same_database,
     staging_prefix,
     staging_tables,
+    with_password,
 )
 from sharequeue.state import State
 from sharequeue.values import Acknowledged, LeaseOutput
@@ -201,7 +202,7 @@ class OpenTable:
                     cursor
                 )
         self.sink.on_step("staged")
-        return Copier(self.route, statements)
+        return Copier(with_password(self.route), statements)
 
     def take(self, receipts: Iterable[tuple[str, int, int]]) -> None:
         """Note which attempts have copied how much of which lease: only their rows are moved."""

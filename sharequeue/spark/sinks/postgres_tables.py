@@ -63,6 +63,20 @@ def connection_of(url: str) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def with_password(route: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with the password that libpq finds now in this machine's password file, where they have
+    none: executors have no such file.
+    """
+    if "password" in route:
+        return dict(route)
+    connection = psycopg2.connect(**route)
+    try:
+        found = connection.info.password
+    finally:
+        connection.close()
+    return {**route, "password": found} if found else dict(route)
+
+
 def cursor_of(connection: sa.Connection) -> Any:
     """Return the driver's own cursor, in the same transaction: the driver quotes identifiers."""
     # SQLAlchemy begins the transaction, with its settings, at its first statement.

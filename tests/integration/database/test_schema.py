@@ -15,9 +15,11 @@ import sqlalchemy as sa
 from psycopg2.errors import SyntaxError as PostgresSyntaxError
 
 from sharequeue.database import Database, schema_files
+from sharequeue.database import migrations as migrating
 from sharequeue.database.migrations import migrate, pending
 from sharequeue.database.schema_dump import print_schema
 from sharequeue.database.schema_files import Migration, SchemaOutdated, migrations, sql_root
+from sharequeue.errors import UnsupportedVersion
 from sharequeue.local import postgres
 from sharequeue.local.home import Home
 from sharequeue.state import State
@@ -129,6 +131,18 @@ def test_a_new_program_is_refused_by_an_older_schema(
     _without_schema(private_database)
     with pytest.raises(SchemaOutdated, match="no schema `sharequeue`: run `sharequeue migrate`"):
         State(private_database).acquire(AT, "member", None, 1)
+
+
+def test_a_postgres_that_is_too_old_is_refused(
+    private_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the name of the error, with both versions, before anything is changed."""
+    _without_schema(private_database)
+    monkeypatch.setattr(migrating, "OLDEST_POSTGRES", 99)
+    with pytest.raises(UnsupportedVersion, match=r"This is PostgreSQL \d+.*; the schema needs 99 or later"):
+        migrate(private_database)
+    monkeypatch.undo()
+    assert len(migrate(private_database)) == len(migrations())
 
 
 def _older() -> dict[int, Path]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from sharequeue.kafka.clients import client_config, credentials, logged_in, spark_options
 from sharequeue.settings import SettingMissing, Settings, normalise_database_url
+from tests.certificates import Authority
 
 STACK = {
     "database_url": "postgresql+psycopg2://u:p@127.0.0.1:1/sharequeue",
@@ -244,3 +247,28 @@ def test_the_service_token_is_of_the_environment_and_not_shown(
     settings = Settings.load(home).replace(spark_master="local[1]")
     assert settings.service_token == secret
     assert "xxx" not in f"{settings!r} {settings}"
+
+
+def test_the_blocks_of_the_page_on_security_are_taken_by_both_clients(
+    home: Path, no_environment: pytest.MonkeyPatch
+) -> None:
+    """Their variables have names and values that librdkafka and Java know, with real files in place of the page's."""
+    pair = Authority(home).signed("client")
+    (home / "password").write_text("secret")
+    files = {
+        "/run/secrets/kafka-password": home / "password",
+        "/etc/kafka/ca.pem": home / "authority.pem",
+        "/etc/kafka/client.pem": pair.certificate,
+        "/etc/kafka/client.key": pair.key,
+    }
+    page = (Path(__file__).parents[3] / "docs/howto/secured-cluster.md").read_text()
+    blocks = [block for block in re.findall(r"```text\n(.*?)```", page, re.S) if "SHAREQUEUE_KAFKA_" in block]
+    assert len(blocks) == 3
+    for block in blocks:
+        with no_environment.context() as environment:
+            for line in block.splitlines():
+                name, _, value = line.partition("=")
+                environment.setenv(name, str(files.get(value, value)))
+            settings = Settings.load(home)
+            AdminClient(client_config(settings, log_level=0))
+            assert spark_options(settings)["kafka.ssl.truststore.type"] == "PEM"
