@@ -38,7 +38,9 @@ def state_of(view: Description | None) -> dict[str, Any]:
     }
 
 
-def explain_state(broker: dict[str, Any], ours: dict[str, Any], aborted: set[int]) -> set[int] | None:
+def explain_state(
+    broker: dict[str, Any], ours: dict[str, Any], aborted: set[int], log_start: int
+) -> set[int] | None:
     """The lines that a difference of persisted states falls under: none when equal, None when unexplained."""
     if ours["startOffset"] < 0:
         same = broker.get("startOffset", -1) < 0 and not broker.get("batches")
@@ -53,31 +55,43 @@ def explain_state(broker: dict[str, Any], ours: dict[str, Any], aborted: set[int
         if ours["stateEpoch"] < broker["stateEpoch"]:
             return None
         lines.add(4)
-    start = ours["startOffset"] if unwritten else broker["startOffset"]
-    if not unwritten:
-        if start > ours["startOffset"]:
-            return None
-        finished = (start + broker["deliveryCompleteCount"], _finished(ours))
-        if finished[0] != finished[1]:
-            return None  # lag would not be the same number
-        if start != ours["startOffset"] or broker["deliveryCompleteCount"] != ours["deliveryCompleteCount"]:
-            lines.add(1)
+    spso = ours["startOffset"]
+    start = spso if unwritten else broker["startOffset"]
     theirs, mine = _entries(broker["batches"]), _entries(ours["batches"])
-    for offset in range(start, max([ours["startOffset"], *(o + 1 for o in theirs), *(o + 1 for o in mine)])):
-        line = _explain_offset(offset, theirs.get(offset), mine.get(offset), ours["startOffset"], aborted)
+    if not unwritten:
+        if start > spso:
+            return None
+        # What lag counts as finished: the same number, but for what the broker has not written.
+        behind = spso + ours["deliveryCompleteCount"] - start - broker["deliveryCompleteCount"]
+        archived = sum(o < spso or mine.get(o, ("",))[0] == "ARCHIVED" for o in aborted)
+        why = _behind(behind, archived, start, spso, log_start) if behind else {1}
+        if why is None:
+            return None
+        if start != spso or broker["deliveryCompleteCount"] != ours["deliveryCompleteCount"]:
+            lines |= why
+    for offset in range(start, max([spso, *(o + 1 for o in theirs), *(o + 1 for o in mine)])):
+        line = _explain_offset(offset, theirs.get(offset), mine.get(offset), spso, aborted, log_start)
         if line is None:
             return None
         lines |= line
     return lines
 
 
+def _behind(records: int, archived: int, start: int, spso: int, log_start: int) -> set[int] | None:
+    """Why a broker has not written that so many records are finished: it has archived those of aborted transactions,
+    or it has not read below a log start that moved."""
+    if 0 < records <= archived:
+        return {12}
+    return {14} if 0 < records <= spso - start and spso >= log_start > 0 else None
+
+
 def _explain_offset(
-    offset: int, theirs: Entry | None, mine: Entry | None, spso: int, aborted: set[int]
+    offset: int, theirs: Entry | None, mine: Entry | None, spso: int, aborted: set[int], log_start: int
 ) -> set[int] | None:
     if offset < spso:
         if theirs is not None and theirs[0] in ("ACKNOWLEDGED", "ARCHIVED"):
             return {1}
-        return {12} if offset in aborted else None
+        return {12} if offset in aborted else {14} if offset < log_start else None
     if theirs == mine:
         return set()
     if mine is not None and mine[0] == "ACQUIRED":
@@ -115,10 +129,7 @@ def explain_unwritten(
         offset < ours.spso or (offset in ours.offsets and ours.offsets[offset].state is RecordState.ARCHIVED)
         for offset in aborted
     )
-    unwritten = broker["lag"] - ours.lag
-    if 0 < unwritten <= archived:
-        return {12}
-    return {14} if 0 < unwritten <= ours.spso - broker["startOffset"] and ours.spso >= log_start > 0 else None
+    return _behind(broker["lag"] - ours.lag, archived, broker["startOffset"], ours.spso, log_start)
 
 
 def fold(log: list[dict[str, Any]]) -> dict[str, Any] | None:

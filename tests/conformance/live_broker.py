@@ -7,16 +7,22 @@ recorded scenarios (`traces/README.md`), so that the same replays judge it.
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.conformance import wire
+from sharequeue.testing import RecordState
+from tests.conformance import wire_apis as apis
 from tests.conformance.live_log import Step, error_name
-from tests.conformance.live_members import LiveMembers
+from tests.conformance.live_members import LiveMembers, TooBusy
 
 UNLOADS = ("close", "drop", "alterOffsets", "deleteOffsets", "deleteGroup")
 """After these a broker may have to load share-partitions anew."""
+
+WAITS = ("expire", "sleep")
+"""In these a lock may lapse."""
 
 
 class LiveBroker(LiveMembers):
@@ -28,6 +34,10 @@ class LiveBroker(LiveMembers):
             self, "_" + re.sub("([A-Z])", r"_\1", do["op"]).lower()
         )
         returned = act(do)
+        if do["op"] in WAITS:
+            self.lapses_at = math.inf
+        elif time.monotonic() > self.lapses_at:
+            raise TooBusy(f"a lock may have lapsed before {do} was done")
         if do["op"] in UNLOADS:
             self.loaded.clear()
         return returned
@@ -38,7 +48,7 @@ class LiveBroker(LiveMembers):
             for topic, count in self.partitions.items()
         ]
         group = {"group": self.prefix + do.get("group", "g"), "topics": topics}
-        (told,) = self.admin.ask(wire.DESCRIBE_OFFSETS, groups=[group])["groups"]
+        (told,) = self.admin.ask(apis.DESCRIBE_OFFSETS, groups=[group])["groups"]
         found = {
             f"{topic['topic'].removeprefix(self.prefix)}-{each['partition']}": {
                 "startOffset": each["start"],
@@ -49,12 +59,48 @@ class LiveBroker(LiveMembers):
         }
         return {"error": error_name(told), "partitions": found}
 
+    def _state(self, do: Step) -> dict[str, Any]:
+        """What the share coordinator has written of each share-partition. On one broker the leader's epoch is 0."""
+        asked = [
+            {
+                "topic_id": self.ids[topic],
+                "partitions": [{"partition": p, "leader_epoch": 0} for p in range(count)],
+            }
+            for topic, count in self.partitions.items()
+        ]
+        group = self.prefix + do.get("group", "g")
+        states, summaries = (
+            self.admin.ask(api, group=group, topics=asked)["topics"]
+            for api in (apis.READ_STATE, apis.READ_SUMMARY)
+        )
+        complete = {
+            (t["topic_id"], each["partition"]): each["complete"]
+            for t in summaries
+            for each in t["partitions"]
+        }
+        return {
+            f"{self.names[topic['topic_id']]}-{each['partition']}": {"error": error_name(each)}
+            if each["error"]
+            else {
+                "error": "NONE",
+                "startOffset": each["start"],
+                "deliveryCompleteCount": complete[topic["topic_id"], each["partition"]],
+                "stateEpoch": each["state_epoch"],
+                "batches": [
+                    [run["first"], run["last"], RecordState(run["state"]).name, run["count"]]
+                    for run in sorted(each["batches"], key=lambda run: int(run["first"]))
+                ],
+            }
+            for topic in states
+            for each in topic["partitions"]
+        }
+
     def _alter_offsets(self, do: Step) -> dict[str, Any]:
         topics = [
             {"topic": self.prefix + topic, "partitions": [{"partition": partition, "start": offset}]}
             for topic, partition, offset in do["offsets"]
         ]
-        told = self.admin.ask(wire.ALTER_OFFSETS, group=self.prefix + do.get("group", "g"), topics=topics)
+        told = self.admin.ask(apis.ALTER_OFFSETS, group=self.prefix + do.get("group", "g"), topics=topics)
         found = {
             f"{topic['topic'].removeprefix(self.prefix)}-{each['partition']}": error_name(each)
             for topic in told["topics"]
@@ -66,7 +112,7 @@ class LiveBroker(LiveMembers):
 
     def _delete_offsets(self, do: Step) -> dict[str, Any]:
         topics = [{"topic": self.prefix + topic} for topic in do["topics"]]
-        told = self.admin.ask(wire.DELETE_OFFSETS, group=self.prefix + do.get("group", "g"), topics=topics)
+        told = self.admin.ask(apis.DELETE_OFFSETS, group=self.prefix + do.get("group", "g"), topics=topics)
         found = {
             topic["topic"].removeprefix(self.prefix): {"error": error_name(topic)} for topic in told["topics"]
         }
@@ -75,12 +121,12 @@ class LiveBroker(LiveMembers):
         return {"error": error_name(told), "topics": found}
 
     def _delete_group(self, do: Step) -> dict[str, Any]:
-        told = self.admin.ask(wire.DELETE_GROUPS, groups=[self.prefix + do.get("group", "g")])
+        told = self.admin.ask(apis.DELETE_GROUPS, groups=[self.prefix + do.get("group", "g")])
         return {"error": error_name(told["groups"][0])}
 
     def _describe_group(self, do: Step) -> dict[str, Any]:
         asked = [self.prefix + do.get("group", "g")]
-        (group,) = self.admin.ask(wire.DESCRIBE_GROUPS, groups=asked, operations=False)["groups"]
+        (group,) = self.admin.ask(apis.DESCRIBE_GROUPS, groups=asked, operations=False)["groups"]
         if group["error"]:
             return {"error": error_name(group)}
         members = {

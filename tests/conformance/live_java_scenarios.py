@@ -23,7 +23,6 @@ from tests.conformance.live_steps import (
     produce,
 )
 
-LOOK = op("wireOffsets")
 OFFSETS = op("describeOffsets")
 JOIN = op("cjoin", member="c", mode="explicit")
 POLL = op("cpoll", member="c")
@@ -43,8 +42,8 @@ JAVA: dict[str, Live] = {
     "renewed_comes_again": Live(
         ("R-RN-1",),
         (
-            *(produce(2), JOIN, POLL, cack([0, 0, "renew"], [0, 1, "accept"]), COMMIT, LOOK),
-            *(NOTHING, cack([0, 0, "renew"]), COMMIT, NOTHING, *ACCEPTED, LOOK, NOTHING, CLOSE, LOOK),
+            *(produce(2), JOIN, POLL, cack([0, 0, "renew"], [0, 1, "accept"]), COMMIT),
+            *(NOTHING, cack([0, 0, "renew"]), COMMIT, NOTHING, *ACCEPTED, NOTHING, CLOSE),
         ),
     ),
     "renewed_outlasts_its_first_lock": Live(
@@ -59,7 +58,7 @@ JAVA: dict[str, Live] = {
                 LONG,
                 poll(member="m", waitMs=5000),
             ),
-            *(cack([0, 1, "accept"]), COMMIT, NOTHING, *ACCEPTED, LOOK, CLOSE),
+            *(cack([0, 1, "accept"]), COMMIT, NOTHING, *ACCEPTED, CLOSE),
         ),
         {"share.record.lock.duration.ms": 5000},
     ),
@@ -67,7 +66,7 @@ JAVA: dict[str, Live] = {
         ("R-RN-1", "R-LT-3"),
         (
             *(produce(2), JOIN, POLL, EXPIRE, LONG, cack([0, 0, "renew"], [0, 1, "renew"]), COMMIT),
-            *(POLL, cack([0, 0, "accept"], [0, 1, "accept"]), COMMIT, LOOK, CLOSE),
+            *(POLL, cack([0, 0, "accept"], [0, 1, "accept"]), COMMIT, CLOSE),
         ),
         SHORT,
     ),
@@ -75,7 +74,7 @@ JAVA: dict[str, Live] = {
         ("R-RN-1",),
         (
             *(produce(2), JOIN, POLL, config(share_renew_acknowledge_enable=False)),
-            *(cack([0, 0, "renew"], [0, 1, "renew"]), COMMIT, NOTHING, LOOK, CLOSE),
+            *(cack([0, 0, "renew"], [0, 1, "renew"]), COMMIT, NOTHING, CLOSE),
             *(join("m", quiet=True), poll(member="m")),
         ),
     ),
@@ -83,8 +82,8 @@ JAVA: dict[str, Live] = {
         ("R-RN-1", "R-AK-4"),
         (
             *(produce(4), JOIN, POLL),
-            *(cack([0, 0, "renew"], [0, 1, "accept"], [0, 2, "release"], [0, 3, "reject"]), COMMIT, LOOK),
-            *(NOTHING, *ACCEPTED, POLL, cack([0, 2, "accept"]), COMMIT, NOTHING, LOOK, CLOSE),
+            *(cack([0, 0, "renew"], [0, 1, "accept"], [0, 2, "release"], [0, 3, "reject"]), COMMIT),
+            *(NOTHING, *ACCEPTED, POLL, cack([0, 2, "accept"]), COMMIT, NOTHING, CLOSE),
         ),
     ),
     "renewed_then_closed": Live(
@@ -97,15 +96,15 @@ JAVA: dict[str, Live] = {
     "implicit_mode": Live(
         ("R-RN-1", "R-RL-6"),
         (
-            *(produce(2), op("cjoin", member="c"), POLL, cack([0, 0, "renew"]), produce(3), POLL, LOOK),
-            *(COMMIT, LOOK, produce(1), POLL, CLOSE, join("m", quiet=True), poll(member="m")),
+            *(produce(2), op("cjoin", member="c"), POLL, cack([0, 0, "renew"]), produce(3), POLL),
+            *(COMMIT, produce(1), POLL, CLOSE, join("m", quiet=True), poll(member="m")),
         ),
     ),
     "unacknowledged_before_a_poll": Live(
         ("R-RL-6",),
         (
             *(produce(2), JOIN, POLL, POLL, cack([0, 0, "accept"]), POLL, cack([0, 1, "release"]), POLL),
-            *(cack([0, 1, "accept"]), COMMIT, LOOK, CLOSE),
+            *(cack([0, 1, "accept"]), COMMIT, CLOSE),
         ),
     ),
     "admin_alters": Live(

@@ -6,6 +6,7 @@ The first part of `live_broker`: log batches, transactions, deleted records, tim
 from __future__ import annotations
 
 import base64
+import math
 import time
 import uuid
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from tests.conformance import wire
+from tests.conformance import wire_apis as apis
 from tests.waiting import wait_until
 
 Step = dict[str, Any]
@@ -56,7 +58,7 @@ class LiveLog:
         self.in_transaction: dict[str, set[tuple[str, int]]] = {}
         self.ends: dict[tuple[str, int], int] = {}
         self.locks: dict[str, int] = {}
-        self.locked_at = 0.0
+        self.locked_at, self.lapses_at = 0.0, math.inf
         for topic, partitions in topics.items():
             info = self.topics.create(self.prefix + topic, partitions, topic_configs.get(topic, {}))
             self.ids[topic] = str(uuid.UUID(bytes=base64.urlsafe_b64decode(info.topic_id + "==")))
@@ -68,10 +70,10 @@ class LiveLog:
     def _is_coordinated(self, group: str) -> bool:
         """Whether the broker serves this group: one that has just started makes its topics first."""
         keys = [self.prefix + group]
-        (found,) = self.admin.ask(wire.FIND_COORDINATOR, type=0, keys=keys)["coordinators"]
+        (found,) = self.admin.ask(apis.FIND_COORDINATOR, type=0, keys=keys)["coordinators"]
         if found["error"]:
             return False
-        (described,) = self.admin.ask(wire.DESCRIBE_GROUPS, groups=keys, operations=False)["groups"]
+        (described,) = self.admin.ask(apis.DESCRIBE_GROUPS, groups=keys, operations=False)["groups"]
         return error_name(described) == "GROUP_ID_NOT_FOUND"
 
     def __enter__(self) -> Self:
@@ -187,7 +189,7 @@ class LiveLog:
             self.locks[group] = int(texts[LOCK_MS])
         changes = [{"name": name, "operation": 0, "value": value} for name, value in texts.items()]
         resource = {"type": GROUP_RESOURCE, "name": self.prefix + group, "configs": changes}
-        told = self.admin.ask(wire.ALTER_CONFIGS, resources=[resource], validate_only=False)
+        told = self.admin.ask(apis.ALTER_CONFIGS, resources=[resource], validate_only=False)
         error = error_name(told["resources"][0])
         if error == "NONE":
             # The controller answers before the broker has heard of it, and that before its groups have.

@@ -13,7 +13,7 @@ import random
 from typing import Any
 
 from sharequeue.settings import Settings
-from tests.conformance.live import did, until_fetched
+from tests.conformance.live import did, until_it_fits
 from tests.conformance.live_broker import LiveBroker
 from tests.conformance.live_steps import (
     EXPIRE,
@@ -200,8 +200,8 @@ class Drawing:
 
 
 def random_scenario(settings: Settings, seed: int, steps: int) -> Scenario:
-    """So many steps, drawn from a seed, on the broker; return them as a recorded scenario."""
-    return until_fetched(lambda: _drawn(settings, Drawing(seed), f"seed {seed}", steps))
+    """So many steps, drawn from a seed, on the broker, and looks after them; return all as a recorded scenario."""
+    return until_it_fits(lambda: _drawn(settings, Drawing(seed), f"seed {seed}", steps))
 
 
 def _drawn(settings: Settings, drawing: Drawing, name: str, steps: int) -> Scenario:
@@ -210,9 +210,10 @@ def _drawn(settings: Settings, drawing: Drawing, name: str, steps: int) -> Scena
     with LiveBroker(settings, topics, groups, {}) as broker:
         for do in drawing.start():
             done += did(broker, do)
-        while len(done) < steps:
+        while steps > 0:
             for do in drawing.next():
                 new = did(broker, do)
                 drawing.saw(new[0])
                 done += new
+                steps -= 1
     return Scenario(name, topics, groups, tuple(done))

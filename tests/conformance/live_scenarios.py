@@ -1,7 +1,7 @@
 """Which scenarios are run on the broker and on ours in every run, and which rule does each pin?
 
-After each step that changes something, start offsets and lag are looked at as well. A step that differs on purpose
-says under which line of `differences.json`.
+After each step that changes something, start offsets, lag and states are looked at as well. A step that differs on
+purpose says under which line of `differences.json`.
 """
 
 from __future__ import annotations

@@ -22,8 +22,11 @@ LOOKED_AT_AFTER = {
     "alterOffsets",
     "deleteRecords",
     "deleteOffsets",
+    "cpoll",
+    "ccommit",
+    "cclose",
 }
-"""Steps after which start offsets and lag are looked at too."""
+"""Steps after which start offsets, lag and states are looked at too."""
 
 
 @dataclass(frozen=True)

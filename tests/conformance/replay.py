@@ -20,6 +20,8 @@ from tests.conformance.log import PartitionLog
 from tests.conformance.scenario import CLIENT, ENGINE, Step
 from tests.conformance.stage import Stage
 
+LOOKS = {"state", "stateLog", "describeOffsets", "wireOffsets"}
+"""Steps that change nothing."""
 TYPES = {"gap": 0, "accept": 1, "release": 2, "reject": 3, "renew": 4}
 
 
@@ -44,6 +46,8 @@ class Replay(Stage):
         done: list[tuple[Step, Result | None]] = []
         for index, step in enumerate(self.scenario.steps):
             self.index = index
+            if step.op not in LOOKS:
+                self.views.clear()
             self._observe()
             done.append((step, self.carry_out(step)))
         return done
@@ -209,29 +213,36 @@ class Replay(Stage):
             found.setdefault(SharePartition(group_id, topic, partition), []).append(run)
         return found
 
+    def _look(self) -> None:
+        """Settle what has lapsed, once for looks that follow each other."""
+        if not self.views:
+            self.engine.sweep()
+
     def _engine_state(self, step: Step) -> Result:
-        self.engine.sweep()
+        self._look()
         broker, ours, lines = {}, {}, set[int]()
         explained = True
         for name, told in step.got.items():
             at = self._named(step, name)
             broker[name] = {k: told[k] for k in _STATE if k in told}
             ours[name] = state_of(self._view(at))
-            why = explain_state(broker[name], ours[name], self.logs[at.topic, at.partition].aborted)
+            log = self.logs[at.topic, at.partition]
+            why = explain_state(broker[name], ours[name], log.aborted, log.start)
             explained &= why is not None
             lines |= why or set()
         return Result(broker, ours, frozenset(lines) if explained else None)
 
     def _engine_state_log(self, step: Step) -> Result:
-        self.engine.sweep()
+        self._look()
         at = SharePartition(step.do.get("group", "g"), step.do.get("topic", "t"), step.do.get("partition", 0))
         broker = fold(step.got["log"]) or {"startOffset": -1, "deliveryCompleteCount": -1, "batches": []}
         ours = state_of(self._view(at))
-        why = explain_state(broker, ours, self.logs[at.topic, at.partition].aborted)
+        log = self.logs[at.topic, at.partition]
+        why = explain_state(broker, ours, log.aborted, log.start)
         return Result(broker, ours, None if why is None else frozenset(why))
 
     def _engine_describe_offsets(self, step: Step) -> Result:
-        self.engine.sweep()
+        self._look()
         decorated = step.op == "describeOffsets"
         told = step.got.get("partitions", {})
         broker, ours, lines = {}, {}, set[int]()

@@ -7,6 +7,7 @@ carried out here, and so is what other parts of the project would do to the stat
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from sharequeue.errors import GroupIdNotFound, OffsetNotAvailable, ShareError, UnknownTopicOrPartition
@@ -44,6 +45,8 @@ class Stage:
         self.polled: dict[str, list[tuple[SharePartition, int, int]]] = {}
         self.pending: set[SharePartition] = set()
         self.observed: dict[SharePartition, LogEnds] = {}
+        self.views: dict[SharePartition, Description | None] = {}
+        """How share-partitions were seen by the looks since the last step that changes something."""
         self.clients: dict[str, client.Client] = {}
         self.resets: dict[str, str] = {}
         for group_id, configs in scenario.groups.items():
@@ -196,10 +199,11 @@ class Stage:
         return SharePartition(step.do.get("group", "g"), topic, int(partition))
 
     def _view(self, at: SharePartition) -> Description | None:
-        try:
-            return self.engine.describe(at)
-        except (UnknownTopicOrPartition, GroupIdNotFound):
-            return None
+        if at not in self.views:
+            self.views[at] = None
+            with suppress(UnknownTopicOrPartition, GroupIdNotFound):
+                self.views[at] = self.engine.describe(at)
+        return self.views[at]
 
     def _epoch(self, at: SharePartition, default: int = 2) -> int:
         """The state epoch the broker gives this share-partition now: what the next look at it shows."""

@@ -23,7 +23,7 @@ from tests.conformance.scenario import Scenario
 SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", FIRST_SEED))
 DRAWN = [f"seed {SEED + number}" for number in range(SEEDS)]
 STEPS = 100
-"""How many steps a drawn scenario has, looks at the offsets included; `tests/deep` has longer ones."""
+"""How many steps a drawn scenario has, without the looks after them; `tests/deep` has longer ones."""
 AT_ONCE = 12
 """How many scenarios the broker has at a time: they mostly wait for locks."""
 
@@ -48,5 +48,5 @@ def test_a_broker_and_ours_do_the_same(
     scenario = broker_runs[name].result(60)
     found = problems(scenario, live_counts)
     if name in DRAWN:
-        HISTORIES.append(f"{name}, beside a broker: {len(scenario.steps)} steps")
+        HISTORIES.append(f"{name}, beside a broker: {len(scenario.steps)} steps, looks included")
     assert not found, "\n".join(found)
