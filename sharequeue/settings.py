@@ -85,6 +85,7 @@ class _Environment(BaseSettings):
     bootstrap_servers: str | None = None
     service_url: str | None = None
     service_token: str | None = None
+    service_token_file: Path | None = None
     service_allowed_hosts: str | None = None
     service_drain_dead_letters: bool | None = None
     spark_master: str | None = None
@@ -187,6 +188,8 @@ class Settings:
             values.pop(
                 "dagster_url", None
             )  # the stack's Dagster database is on the server that was overridden
+        if overrides.get("service_token"):
+            values.pop("service_token_file", None)
         values.update({"home": folder, "kafka": _kafka_environment(), **overrides})
         return cls(values)
 
@@ -233,9 +236,27 @@ class Settings:
     @property
     def service_token(self) -> str | None:
         """Bearer token for the coordinator service (`SHAREQUEUE_SERVICE_TOKEN`), made by `sharequeue tokens create`;
-        without one, requests are `User:ANONYMOUS`'s. It is not looked for in `stack.json`.
+        without one, requests are `User:ANONYMOUS`'s. It is not looked for in `stack.json`. Raises SettingMissing
+        where its file cannot be read or is empty.
         """
-        return str(self._values.get("service_token") or "").strip() or None
+        if (file := self.service_token_file) is None:
+            return str(self._values.get("service_token") or "").strip() or None
+        try:
+            found = file.read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
+            raise SettingMissing(f"No service token can be read from {file} ({reason}).") from None
+        if not found:
+            raise SettingMissing(f"{file} has no service token in it: it is empty.")
+        return found
+
+    @property
+    def service_token_file(self) -> Path | None:
+        """A file with the token (`SHAREQUEUE_SERVICE_TOKEN_FILE`). It wins over `SHAREQUEUE_SERVICE_TOKEN`, and each
+        new client reads it again.
+        """
+        file = self._values.get("service_token_file")
+        return Path(file).expanduser() if file else None
 
     @property
     def local_output(self) -> Path:

@@ -22,7 +22,7 @@ from click.shell_completion import CompletionItem
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from sharequeue.cli.failures import SETTING_INVALID, Refused, setting_failure
+from sharequeue.cli.failures import setting_failure
 from sharequeue.cli.output import Output
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound, InvalidConfig
@@ -76,7 +76,9 @@ _ADDRESSES = (
     click.option(
         "--service-token-file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="A file with a bearer token for the service; else the variable SHAREQUEUE_SERVICE_TOKEN has it.",
+        envvar="SHAREQUEUE_SERVICE_TOKEN_FILE",
+        show_envvar=True,
+        help="A file with a bearer token for the service; else SHAREQUEUE_SERVICE_TOKEN has the token.",
     ),
 )
 
@@ -89,17 +91,6 @@ def _check_database(settings: Settings) -> None:
         _ = settings.database
     except (ArgumentError, ValueError) as error:
         raise setting_failure(error) from error
-
-
-def _token_in(path: Path) -> str:
-    try:
-        found = path.read_text(encoding="ascii").strip()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
-        raise Refused(f"No token can be read from {path} ({reason}).", SETTING_INVALID) from None
-    if not found:
-        raise Refused(f"{path} has no token in it: it is empty.", SETTING_INVALID)
-    return found
 
 
 class Moment(click.DateTime):
@@ -132,11 +123,11 @@ def settings_options(command: Callable[..., None]) -> Callable[..., None]:
         service_token_file: Path | None,
         **given: Any,
     ) -> None:
-        named = {
+        named: dict[str, Any] = {
             "database_url": database_url,
             "bootstrap_servers": bootstrap_servers,
             "service_url": service_url,
-            "service_token": None if service_token_file is None else _token_in(service_token_file),
+            "service_token_file": service_token_file,
         }
         settings = Settings.load(home, **{name: value for name, value in named.items() if value})
         if settings.knows("database_url"):

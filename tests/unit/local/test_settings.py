@@ -236,7 +236,7 @@ def test_keys_that_java_cannot_read_are_refused(home: Path, no_environment: pyte
     )
 
 
-def test_the_service_token_is_of_the_environment_and_not_shown(
+def test_the_service_token_is_of_the_environment_or_a_file_and_not_shown(
     home: Path, no_environment: pytest.MonkeyPatch
 ) -> None:
     """The stack file, which `up` writes, has none; a copy of the settings still has it."""
@@ -247,6 +247,17 @@ def test_the_service_token_is_of_the_environment_and_not_shown(
     settings = Settings.load(home).replace(spark_master="local[1]")
     assert settings.service_token == secret
     assert "xxx" not in f"{settings!r} {settings}"
+    file = home / "token"
+    no_environment.setenv("SHAREQUEUE_SERVICE_TOKEN_FILE", str(file))
+    settings = Settings.load(home)
+    for content, says in ((None, "No such file"), (b" \n", "is empty"), (b"sq_\xff", "not ASCII")):
+        if content is not None:
+            file.write_bytes(content)
+        with pytest.raises(SettingMissing, match=says):
+            _ = settings.service_token
+    file.write_text("sq_of-the-file\n")
+    assert settings.service_token == "sq_of-the-file"
+    assert Settings.load(home, service_token=secret).service_token == secret
 
 
 def test_the_blocks_of_the_page_on_security_are_taken_by_both_clients(
