@@ -57,7 +57,7 @@ _MAKE_SURE: Mapping[str, tuple[str, ...]] = {
     "SASL_AUTHENTICATION_FAILED": (
         "SHAREQUEUE_KAFKA_SASL_USERNAME and SHAREQUEUE_KAFKA_SASL_PASSWORD, or the password's file, are right",
         "SHAREQUEUE_KAFKA_SASL_MECHANISM is one that the broker's listener takes",
-        "where the service refuses a token: `sharequeue tokens list`, on its database, says that it is in force",
+        "if the service refuses a token: `sharequeue tokens list`, on its database, says that it is in force",
     ),
     "COORDINATOR_NOT_AVAILABLE": (
         "the service runs: `sharequeue serve`, and `sharequeue doctor` checks it",
