@@ -154,7 +154,7 @@ class Topics(Asking):
         try:
             found = self._admin().list_topics(timeout=self._timeout).topics
         except KafkaException as error:
-            raise BrokerNotAvailable(f"The broker does not say which topics there are: {error}.") from error
+            raise self._unavailable(error.args[0].str()) from error
         return sorted(name for name in found if not name.startswith("__"))
 
     def info(self, name: str) -> TopicInfo:

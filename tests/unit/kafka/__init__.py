@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.kafka` that need no server."""

@@ -1,0 +1,49 @@
+"""What a broker answers that this project cannot work with, or that is no answer."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import Uuid
+
+from sharequeue.errors import BrokerNotAvailable, UnsupportedVersion
+from sharequeue.kafka.topics import Topics
+from sharequeue.settings import Settings
+
+
+class OldBroker:
+    """A client of a broker before 2.8, which gives its topics no ids."""
+
+    def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Future[Any]]:
+        """Answer as librdkafka does there."""
+        found: Future[Any] = Future()
+        found.set_result(SimpleNamespace(topic_id=Uuid(0, 0), partitions=[0, 1]))
+        return {"orders": found}
+
+
+def test_a_broker_without_topic_ids_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that was deleted and made again could not be told from the old one."""
+    topics = Topics(Settings({"bootstrap_servers": "127.0.0.1:1"}))
+    monkeypatch.setattr(topics, "_admin", OldBroker)
+    with pytest.raises(UnsupportedVersion, match=r"Kafka gives them since 2\.8"):
+        topics.describe(["orders"])
+    assert isinstance(topics.ask(["orders"]).refused["orders"], UnsupportedVersion)
+
+
+def test_a_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the reason that the client gives, within the time limit."""
+    settings = Settings({"bootstrap_servers": "127.0.0.1:1"})
+    for ask in (Topics.cluster_id, Topics.names):
+        began = time.monotonic()
+        with (
+            Topics(settings, timeout=1.0) as topics,
+            pytest.raises(
+                BrokerNotAvailable, match=r"127\.0\.0\.1:1 does not answer \(.*Connect to .*refused"
+            ),
+        ):
+            ask(topics)
+        assert time.monotonic() - began < 5
