@@ -337,9 +337,11 @@ class Fetcher(Desk):
         """Give back, with its delivery, what could not be read of leases, once what was read is acknowledged."""
         for holding in list(self._rests):
             with self.changed:
-                busy = (holding.handed or holding.waiting or self.outbox) and not holding.lapsed
+                on_its_way = any(holding in dict(sending.taken) for sending in self.outbox)
+                busy = (holding.handed or holding.waiting or on_its_way) and not holding.lapsed
             if not busy:
-                if not holding.lapsed:
+                # What was renewed of it is in use still: the rest waits for its lock then.
+                if not holding.lapsed and not holding.split:
                     self._state.many.release([holding.lease], refund=True)
                 self._rests.remove(holding)  # only now: what fails is tried again
                 with self.changed:

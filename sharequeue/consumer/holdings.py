@@ -91,6 +91,8 @@ class Holding:
     """Why a record failed, for its dead letter."""
     renewed: bool = False
     """What waits here was polled before, and its lock was renewed."""
+    split: bool = False
+    """Whether some of it was renewed, and has a ``Holding`` of its own under the same lease."""
     errors_at: list[str] = field(default_factory=list)
     """The folder of errors, once an acknowledgement of the lease has named it. What is renewed shares it."""
     key: tuple[str, int] = field(init=False)

@@ -135,6 +135,7 @@ def _renew(state: State, holding: Holding, taken: Taken, lock_duration_ms: float
         token=lease.token,
         state_epoch=lease.state_epoch,
     )
+    holding.split = True
     return Holding(
         holding.lease,
         asked_at + min(lease.lock_duration_ms, lock_duration_ms) / 1000,

@@ -103,6 +103,22 @@ def test_a_rest_that_could_not_be_given_back_is_tried_again() -> None:
         assert holding.take(implicit=False) is None
 
 
+def test_a_rest_waits_for_what_is_in_use_of_its_lease() -> None:
+    """For acknowledgements on their way; where a lock was renewed for the lock of the rest."""
+    with consumer_of() as consumer:
+        fetcher = consumer._fetcher
+        many = Many(fetcher)
+        on_its_way, split = holding_of(0, 3), holding_of(3, 6)
+        fetcher._rests += [on_its_way, split]
+        fetcher.send(Sending([(on_its_way, Taken({AcknowledgeType.ACCEPT: OffsetSet.of((0, 1))}))]))
+        split.split = True
+        fetcher._give_back_rests()
+        assert (many.released, fetcher._rests) == ([], [on_its_way])
+        fetcher.outbox.clear()
+        fetcher._give_back_rests()
+        assert (many.released, fetcher._rests) == ([(on_its_way.lease.token, True)], [])
+
+
 def test_acknowledgements_are_sent_however_short_the_close() -> None:
     """close(0) does not wait for them; they are sent before the rest is given back."""
     with consumer_of() as consumer:
