@@ -8,6 +8,7 @@ own means, not the project's.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -94,22 +95,29 @@ class Stop:
 
 @dataclass(frozen=True)
 class Handler:
-    """Accepts everything, with the attempt that did it."""
+    """Accepts everything, with the attempt that did it; `packaged` by a function that only `spark.submit.pyFiles`
+    brings to the executors.
+    """
 
     stop: Stop
     shuffled: bool
+    packaged: bool = False
+    tasks: int = 2
 
     def __call__(self, records: DataFrame) -> DataFrame:
         if self.shuffled:
-            records = records.repartition(2, "offset")
+            records = records.repartition(self.tasks, "offset")
         return records.select("topic", "partition", "offset", "lease_id").mapInArrow(self.work, COLUMNS)
 
     def work(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What runs on the executors."""
         context = TaskContext.get()
         assert context is not None
+        outcome = "accept"
+        if self.packaged:
+            outcome = importlib.import_module("only_in_the_archive").OUTCOME
         for batch in self.stop(batches):
-            accepted = pa.array(["accept"] * batch.num_rows, pa.string())
+            accepted = pa.array([outcome] * batch.num_rows, pa.string())
             attempts = pa.array([context.attemptNumber()] * batch.num_rows, pa.int32())
             names = [*batch.schema.names, "outcome", "attempt"]
             yield pa.RecordBatch.from_arrays([*batch.columns, accepted, attempts], names=names)
@@ -188,25 +196,31 @@ def settings_of(settings: Settings, spark: SparkSession, unshared: str | None) -
 
 
 def main() -> None:
-    """Arguments: home of the stack, output folder, address of the cluster's master."""
+    """Arguments: home of the stack, output, address of the cluster's master, more of Spark's settings as JSON."""
     from tests.fix_pipelines import Holder
 
-    home, output, master = sys.argv[1:]
+    home, output, master, conf = sys.argv[1:]
     settings = Settings.load(home, output=output, output_shared=True, spark_master=master)
-    spark = spark_session(settings, "tests on a cluster", CONF)
+    spark = spark_session(settings, "tests on a cluster", {**CONF, **json.loads(conf)})
     since = 0
     for line in sys.stdin:
         given: dict[str, Any] = json.loads(line)
         group, topic = given["group"], given["topic"]
         stop = Stop(given["signals"], tuple(given["held"]), given["fails"])
         table, lock_ms = given["table"], given["lock_ms"]
-        handler = Handler(stop if table is None else replace(stop, held=()), given["shuffled"])
-        sink = ParquetByLease() if table is None else StoppingTable(table, stop=stop)
+        handler = Handler(
+            stop if table is None else replace(stop, held=()),
+            given["shuffled"],
+            given.get("packaged", False),
+            given.get("tasks", 2),
+        )
+        copying = {name: given[name] for name in ("url", "connections") if name in given}
+        sink = ParquetByLease() if table is None else StoppingTable(table, stop=stop, **copying)
         job = ShareGroupJob(
             group, (topic,), handler, f"sink-{group}", destination=sink, lock_duration_ms=lock_ms
         )
         holder = Holder([SharePartition(group, topic, number) for number in range(2)])
-        wait_for_executors(spark, 2)
+        wait_for_executors(spark, given.get("executors", 2))
         place = settings_of(settings, spark, given["unshared"])
         with Database.open(settings) as database, Topics(settings) as topics:
             state = State(database)

@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[1]
 DEADLINE_SECONDS = 120
+HOSTS = ("127.0.0.1", "localhost")
 
 
 @dataclass
@@ -34,7 +36,11 @@ class Cluster:
     """The stack that its jobs use."""
     folder: Path
     master: str
-    output: Path
+    output: Path | str
+    conf: dict[str, str] = field(default_factory=dict)
+    """More of Spark's settings for its drivers."""
+    workers: dict[str, subprocess.Popen[Any]] = field(default_factory=dict)
+    """By the host's name under which each works."""
     _driver: subprocess.Popen[str] | None = None
     _signals: list[Path] = field(default_factory=list)
 
@@ -49,6 +55,7 @@ class Cluster:
         lock_ms: int = 30_000,
         table: str | None = None,
         unshared: str | None = None,
+        **more: object,
     ) -> Path:
         """Have the driver run a job, into files or a table of Postgres; return the folder of its signals (see
         `tests.cluster_driver.Stop`).
@@ -63,6 +70,7 @@ class Cluster:
             "lock_ms": lock_ms,
             "table": table,
             "unshared": unshared,
+            **more,
         }
         driver = self.driver()
         assert driver.stdin is not None
@@ -85,7 +93,7 @@ class Cluster:
             command = [sys.executable, "-m", "tests.cluster_driver"]
             with (self.folder / "driver.log").open("a") as log:
                 self._driver = subprocess.Popen(
-                    [*command, str(self.home), str(self.output), self.master],
+                    [*command, str(self.home), str(self.output), self.master, json.dumps(self.conf)],
                     # Where nobody else works: a path by the working folder is another one for each process.
                     cwd=self.folder,
                     env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
@@ -102,6 +110,18 @@ class Cluster:
         driver = self.driver()
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
+
+    def start_worker(self, host: str) -> None:
+        """Start a worker with a core, unless there is one."""
+        if host not in self.workers or self.workers[host].poll() is not None:
+            size = ("--cores", "1", "--memory", "768M", "--work-dir", str(self.folder / f"work-{host}"))
+            self.workers[host] = _start(
+                self.folder, f"worker-{host}", "worker.Worker", "--host", host, *size, self.master
+            )
+
+    def kill_worker(self, host: str) -> None:
+        """SIGKILL of a worker and of its executors, as when their machine goes down."""
+        _end([self.workers[host]])
 
     def stop_driver(self) -> None:
         """End the driver, if there is one."""
@@ -131,24 +151,32 @@ def executor_of(signals: Path, task: int) -> psutil.Process:
 @pytest.fixture(scope="module")
 def cluster(stack: StackInfo) -> Iterator[Cluster]:
     """Give a standalone Spark cluster of two workers with a core each; everything of it ends with the module."""
+    with cluster_on(stack) as made:
+        yield made
+
+
+@contextmanager
+def cluster_on(
+    stack: StackInfo, output: str | None = None, conf: Mapping[str, str] | None = None
+) -> Iterator[Cluster]:
+    """Give a cluster with an output, a folder of its own where none is named, for the time of a block."""
     folder = Path(tempfile.mkdtemp(prefix="sharequeue-cluster-"))
     daemons: list[subprocess.Popen[Any]] = []
+    made: Cluster | None = None
     try:
         master = _start(folder, "master", "master.Master", "--host", "127.0.0.1")
         daemons.append(master)
         address = _address(folder / "master.log", master)
+        made = Cluster(stack.home, folder, address, output or folder / "output", dict(conf or {}))
         # Under two names: what is done twice at once, is not done on one and the same host.
-        for host in ("127.0.0.1", "localhost"):
-            work = folder / f"work-{host}"
-            size = ("--cores", "1", "--memory", "768M", "--work-dir", str(work))
-            daemons.append(_start(folder, f"worker-{host}", "worker.Worker", "--host", host, *size, address))
-        made = Cluster(stack.home, folder, address, folder / "output")
+        for host in HOSTS:
+            made.start_worker(host)
         try:
             yield made
         finally:
             made.stop_driver()
     finally:
-        _end(daemons)
+        _end([*daemons, *(made.workers.values() if made else ())])
         shutil.rmtree(folder, ignore_errors=True)
 
 

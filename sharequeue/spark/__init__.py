@@ -13,7 +13,8 @@ The names that a program needs, by what they are for:
 - the output: `read_output`, `sweep_outputs`, `compact`, `sweep_compactions`;
 - the Spark session: `spark_session`;
 - errors: `HandlerError`, `MostFailed`, `LockLost`, `SinkTaken`, `SinkRefused`, `NotFiles`, `NoSuchSink`,
-  `OutputNotReachable`, `OutputNotShared`, `SparkNotReady`; and warnings: `Unacknowledged`, `DeadLettersLeft`.
+  `OutputFull`, `OutputNotReachable`, `OutputNotShared`, `SparkNotReady`; and warnings: `Unacknowledged`,
+  `DeadLettersLeft`.
 
 A name is imported when it is first used: importing this package loads neither Spark nor SQLAlchemy.
 
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from sharequeue.spark.output.compaction import compact, sweep_compactions
     from sharequeue.spark.output.folders import SinkTaken
     from sharequeue.spark.output.manifest import NoSuchSink, NotFiles, read_output
-    from sharequeue.spark.output.reachable import OutputNotReachable
+    from sharequeue.spark.output.reachable import OutputFull, OutputNotReachable
     from sharequeue.spark.output.shared_folder import OutputNotShared
     from sharequeue.spark.pipeline import Pipeline, pipeline
     from sharequeue.spark.replays.publishing import PublishReport, publish
@@ -82,6 +83,7 @@ __all__ = [
     "MostFailed",
     "NoSuchSink",
     "NotFiles",
+    "OutputFull",
     "OutputNotReachable",
     "OutputNotShared",
     "ParquetByLease",
@@ -122,7 +124,7 @@ _MODULES = {
     "output.compaction": ("compact", "sweep_compactions"),
     "output.folders": ("SinkTaken",),
     "output.manifest": ("NoSuchSink", "NotFiles", "read_output"),
-    "output.reachable": ("OutputNotReachable",),
+    "output.reachable": ("OutputFull", "OutputNotReachable"),
     "output.shared_folder": ("OutputNotShared",),
     "pipeline": ("Pipeline", "pipeline"),
     "replays.publishing": ("PublishReport", "publish"),

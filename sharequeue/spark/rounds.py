@@ -30,6 +30,7 @@ from sharequeue.spark.outcomes.retries import Backoff, Releases
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import no_files
 from sharequeue.spark.output.lease_files import Written, durable, write_leases, write_summary
+from sharequeue.spark.output.reachable import OutputNotReachable
 from sharequeue.spark.output.shared_folder import all_read_back, read_where_written
 from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
@@ -153,7 +154,7 @@ class Round:
             return self._work(leases, infos)
         except LockLost:
             raise
-        except (HandlerError, MostFailed):
+        except (HandlerError, MostFailed, OutputNotReachable):
             self.keeper.give_back(refund=True)
             raise
         except Exception:

@@ -18,6 +18,7 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.spark import (
+    OutputFull,
     OutputNotReachable,
     ParquetByLease,
     PostgresTable,
@@ -28,6 +29,7 @@ from sharequeue.spark import (
     sweep_outputs,
 )
 from sharequeue.spark import rounds as spark_rounds
+from sharequeue.spark import run as spark_run
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.pipeline import Pipeline
@@ -305,3 +307,31 @@ def test_what_is_wrong_with_the_store_is_said_before_anything_is_leased(
     assert not any(secret in str(raised.value) for secret in LOGIN.values())
     (status,) = state.figures.describe(group)
     assert (status.spso, status.acquired, status.available) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("output", ["hdfs"], indirect=True)
+def test_a_store_that_is_full_is_said_and_no_record_pays(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quota of HDFS: full before the run, and full as soon as tasks write. Both are an error by that name, nothing
+    is acknowledged, and with room again each record comes at its first delivery."""
+    root = case.files._path(case.settings.output)
+    case.files._fs.mkdirs(root)
+    case.files._fs.setQuota(root, 2**62, 1)
+    with pytest.raises(OutputNotReachable, match="it is full: make room"):
+        case.run()
+    monkeypatch.setattr(Files, "reach", lambda self, folder: None)
+    monkeypatch.setattr(spark_run, "claim", lambda *given: None)
+    with pytest.raises(OutputFull, match="make room, and start again"):
+        case.run()
+    assert case.state.figures.leases(case.job.group) == []
+    assert read_manifest(case.state, case.job.group, case.job.sink) == ()
+    monkeypatch.undo()
+    case.files._fs.setQuota(root, 2**62, 2**62)
+
+    def with_note(records: DataFrame) -> DataFrame:
+        kept = records.select("topic", "partition", "offset", "lease_id", "delivery_count")
+        return kept.withColumns(
+            {"note": fn.col("delivery_count").cast("string"), "outcome": fn.lit("accept")}
+        )
+
+    assert case.run(replace(case.job, handler=with_note)) == 2 * RECORDS
+    assert {note for _, _, note in case.output()} == {"1"}

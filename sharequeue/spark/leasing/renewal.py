@@ -25,6 +25,7 @@ from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.spark.interrupts import deferred, forget_interrupted_call
 from sharequeue.spark.leasing.budget import Budget
 from sharequeue.spark.leasing.member import Member
+from sharequeue.spark.output.reachable import OutputNotReachable
 from sharequeue.spark.output.shared_folder import OutputNotShared
 from sharequeue.state import State
 from sharequeue.state.many import in_calls
@@ -101,8 +102,8 @@ class LeaseKeeper:
                 if error is not None:
                     self._cancel_jobs()
             finally:
-                # An output that the driver does not see is no fault of the records either.
-                self.give_back(cancelled=stopped or isinstance(error, OutputNotShared))
+                # An output that is full, or that the driver does not see, is no fault of the records either.
+                self.give_back(cancelled=stopped or isinstance(error, OutputNotShared | OutputNotReachable))
                 self._stop = True
                 self._wake.set()
                 self._thread.join()

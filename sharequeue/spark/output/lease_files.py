@@ -21,6 +21,7 @@ from sharequeue.settings import Settings
 from sharequeue.spark.contract import ACCEPT, HandlerError
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import LEASE, SinkNames, new_folder
+from sharequeue.spark.output.reachable import failed_by_store
 from sharequeue.spark.output.shared_folder import Counted, all_read_back
 from sharequeue.state import State
 from sharequeue.values import Lease
@@ -105,7 +106,8 @@ def _write(records: DataFrame, lease: Column, folder: str) -> int:
     """Write a folder that is not there yet, divided by lease; return how many rows the tasks wrote."""
     counted = Counted(records.withColumn(LEASE, lease.cast("long")))
     # To append spares the look for what is there.
-    counted.records.write.mode("append").partitionBy(LEASE).parquet(folder)
+    with failed_by_store(folder):
+        counted.records.write.mode("append").partitionBy(LEASE).parquet(folder)
     return counted.rows
 
 

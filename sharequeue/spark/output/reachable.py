@@ -1,12 +1,17 @@
 """Can this process write to the store that a URI names, and if not, what is missing?
 
-Asked once, before anything is leased: a small file is written and removed again. The clients of object stores try
-again for many minutes before they say that an address or a login is wrong. So this is asked through a client of its
-own that tries once or twice. Nothing of a login is in what is raised.
+Asked before anything is leased: a small file is written and removed again. The clients of object stores try again for
+many minutes before they say that an address or a login is wrong. So this is asked through a client of its own that
+tries once or twice. Nothing of a login is in what is raised.
+
+A store may also fail or fill up while tasks write. No record is the cause of that: it is told from a handler's errors
+here, so that no record comes nearer to the dead letters.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -26,6 +31,9 @@ FEW_TRIES = {
 """Hadoop's settings of the client that asks. One that Hadoop does not know has no effect."""
 _SECRETS = ("secret", "password", "token", "access.key", "account.key", "private.key", "credential")
 """Parts of the names of settings whose values are shown nowhere."""
+_FULL = ("QuotaExceeded", "No space left on device", "could only be written to 0 of", "StorageFull")
+_OF_A_STORE = ("org.apache.hadoop.fs.s3a.", "org.apache.hadoop.hdfs.", "org.apache.hadoop.ipc.", "awssdk.")
+"""In Java's stacks: where the clients of stores raise."""
 _CAUSES = (
     (
         ("NoSuchMethodError", "NoClassDefFoundError", "ClassNotFoundException", "UnsupportedFileSystem"),
@@ -52,7 +60,7 @@ _CAUSES = (
         ("UnknownHost", "ConnectException", "ConnectTimeout", "Unable to execute HTTP", "Connection refused"),
         "its address does not answer: look at the host in the URI, or at fs.s3a.endpoint",
     ),
-    (("QuotaExceeded", "No space left", "could only be written to 0"), "it is full: make room"),
+    (_FULL, "it is full: make room"),
 )
 
 
@@ -60,6 +68,42 @@ class OutputNotReachable(Exception):
     """The output cannot be written to; the message says why, and what to do. Nothing was leased, or what was leased
     has been given back.
     """
+
+
+class OutputFull(OutputNotReachable):
+    """There is no room for what the tasks write. Nothing of it was acknowledged, and no record pays for it."""
+
+
+@contextmanager
+def failed_by_store(folder: str) -> Iterator[None]:
+    """Raise OutputFull or OutputNotReachable for an error of Spark's whose cause is the output, and no handler."""
+    try:
+        yield
+    except Exception as error:
+        java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+        text = "\n".join([str(error), *_chain(java)])
+        if "Traceback (most recent call last)" in text:  # Python's: a handler's own
+            raise
+        cause = next(
+            (line.strip() for line in text.splitlines() if any(word in line for word in _FULL)), None
+        )
+        if cause is not None:
+            raise OutputFull(
+                f"{folder}, or a disk of Spark's, is full: make room, and start again. Nothing of this round was "
+                f"acknowledged, and its deliveries were given back. The error: {cause[:500]}"
+            ) from error
+        causes = [line for line in text.splitlines() if line.startswith("Caused by: ")]
+        if any(
+            word in line
+            for line in text.splitlines()
+            for word in _OF_A_STORE
+            if line.lstrip().startswith("at ")
+        ):
+            raise OutputNotReachable(
+                f"{folder} failed while it was written: look at the store, and start again. Nothing of this round "
+                f"was acknowledged, and its deliveries were given back. {' '.join(causes[-1:])[:500]}"
+            ) from error
+        raise
 
 
 def reach(jvm: Any, conf: Any, folder: str) -> None:

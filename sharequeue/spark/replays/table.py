@@ -67,6 +67,7 @@ def replace_in_table(
     if report.accepted_rows:
         copier = opened.copier([NOBODYS_LEASE])
         texts = as_texts(rows, opened.columns).withColumn(LEASE, fn.lit(NOBODYS_LEASE).cast("long"))
+        texts = texts.coalesce(sink.connections)
         receipts = texts.mapInArrow(copier, RECEIPT).collect()
         opened.take((row["attempt"], row["lease_id"], row["rows"]) for row in receipts)
     with state.transaction() as (connection, _):

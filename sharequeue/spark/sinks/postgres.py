@@ -80,11 +80,18 @@ class PostgresTable:
     queue.
 
     `url` is how the executors reach that database, if not by the driver's own URL; another database is refused.
+    `connections` is how many tasks copy at once at most, each over a connection of its own, however many the cluster
+    has room for; twice as many where Spark speculates. Raises ValueError for less than one.
     """
 
     table: str
     url: str | None = None
+    connections: int = 16
     on_step: Callable[[Step], None] = field(default=lambda step: None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.connections < 1:
+            raise ValueError(f"connections is {self.connections}: expected 1 or more")
 
     def open(self, context: SinkContext) -> OpenSink:
         """Make ready for a run. Raises SinkRefused when there is no such table, when it may not be written, and when
@@ -177,7 +184,8 @@ class OpenTable:
             return
         copier = self.copier(written.accepted)
         rows = self.context.spark.read.parquet(*map(literal, written.accepted.values()))
-        receipts = as_texts(rows, self.columns).mapInArrow(copier, RECEIPT).collect()
+        texts = as_texts(rows, self.columns).coalesce(self.sink.connections)
+        receipts = texts.mapInArrow(copier, RECEIPT).collect()
         self.take((row["attempt"], row["lease_id"], row["rows"]) for row in receipts)
 
     def copier(self, lease_ids: Iterable[int]) -> Copier:

@@ -1,0 +1,260 @@
+"""A cluster whose executors share no disk with the driver: the output is on S3, or on HDFS. Whatever is killed, the
+output and the ledger are the same; what the executors open towards Postgres is bounded."""
+
+from __future__ import annotations
+
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import SparkSession
+
+from sharequeue.database import Database
+from sharequeue.kafka.topics import Topics
+from sharequeue.local import s3a_jars
+from sharequeue.local.stack import StackInfo
+from sharequeue.settings import Settings
+from sharequeue.spark.output.manifest import read_manifest, read_output
+from sharequeue.spark.run import run_rounds
+from sharequeue.spark.sweeping import sweep_outputs
+from sharequeue.state import State
+from sharequeue.values import SharePartition
+from tests.fix_cluster import HOSTS, Cluster, cluster_on, executor_of
+from tests.fix_object_stores import S3
+from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, all_accepted, job_of
+from tests.fix_stack import MakeTopic
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(900)
+
+RECORDS = 400
+"""By partition: eight batches of Arrow each, and a task stops after the first."""
+SHORT_LOCK_MS = 5000
+DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "0",
+    "spark.dynamicAllocation.initialExecutors": "0",
+    "spark.dynamicAllocation.maxExecutors": "2",
+    "spark.dynamicAllocation.executorIdleTimeout": "1s",
+    "spark.dynamicAllocation.schedulerBacklogTimeout": "100ms",
+    "spark.scheduler.minRegisteredResourcesRatio": "0",
+}
+CONNECTIONS = 3
+TASKS = 200
+
+
+@pytest.fixture(scope="module", params=["s3a", "hdfs"])
+def cluster(
+    stack: StackInfo, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """Give a cluster whose output is in a store, and whose executors get one module by `spark.submit.pyFiles`."""
+    archive = tmp_path_factory.mktemp("archive") / "rules.zip"
+    with zipfile.ZipFile(archive, "w") as written:
+        written.writestr("only_in_the_archive.py", 'OUTCOME = "accept"\n')
+    conf = {"spark.submit.pyFiles": str(archive)}
+    if request.param == "s3a":
+        s3: S3 = request.getfixturevalue("s3")
+        s3a_jars.ensure(Settings.load(stack.home))
+        output = f"s3a://{s3.bucket()}/out"
+        conf |= {f"spark.hadoop.{name}": value for name, value in s3.conf.items()}
+    else:
+        output = f"{request.getfixturevalue('hdfs')}/cluster/out"
+    with cluster_on(stack, output, conf) as made:
+        yield made
+
+
+@pytest.fixture
+def own_settings(settings: Settings, cluster: Cluster, spark: SparkSession) -> Iterator[Settings]:
+    """Give the settings with the cluster's output; the session of the tests reaches it meanwhile."""
+    known = {
+        name.removeprefix("spark.hadoop."): value
+        for name, value in cluster.conf.items()
+        if name.startswith("spark.hadoop.")
+    }
+    for name, value in known.items():
+        spark.conf.set(name, value)
+    yield settings.replace(output=str(cluster.output))
+    for name in known:
+        spark.conf.unset(name)
+
+
+@pytest.fixture
+def filled(make_topic: MakeTopic, produce: Produce, assigned: Assigned) -> str:
+    """Give a topic of two partitions, on which the group starts."""
+    topic = make_topic(2)
+    for partition in range(2):
+        produce(topic, partition, range(RECORDS))
+    assigned(topic)
+    return topic
+
+
+def ledger(state: State, spark: SparkSession, group: str) -> set[tuple[int, int]]:
+    """Nothing is held, nothing lags, every record is in the output once: partitions and attempts are given."""
+    statuses = state.figures.describe(group)
+    assert [(status.spso, status.lag, status.acquired) for status in statuses] == [(RECORDS, 0, 0)] * 2
+    assert state.figures.leases(group) == []
+    assert state.figures.verify(group) == []
+    rows = read_output(spark, state, group, f"sink-{group}").collect()
+    assert Counter((row["partition"], row["offset"]) for row in rows) == {
+        (p, n): 1 for p in range(2) for n in range(RECORDS)
+    }
+    return {(row["partition"], row["attempt"]) for row in rows if "attempt" in row}
+
+
+def test_executors_have_what_the_archive_brings(
+    group: str, filled: str, cluster: Cluster, state: State, spark: SparkSession, own_settings: Settings
+) -> None:
+    """The handler's own module is in `spark.submit.pyFiles` only. No executor has a package of this project."""
+    cluster.begin(group, filled, packaged=True)
+    report = cluster.end()
+    assert (report.get("accepted"), report.get("error")) == (2 * RECORDS, None)
+    ledger(state, spark, group)
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "twice"])
+def test_a_task_that_is_done_twice_counts_once(
+    group: str,
+    filled: str,
+    cluster: Cluster,
+    state: State,
+    spark: SparkSession,
+    own_settings: Settings,
+    fails: bool,
+) -> None:
+    """A task fails half-way, or is overtaken by a second attempt and then goes on: the store shows one attempt."""
+    signals = cluster.begin(group, filled, held=[0], fails=fails)
+    report = cluster.end()
+    assert (report.get("accepted"), report.get("error")) == (2 * RECORDS, None)
+    assert ledger(state, spark, group) == {(0, 1), (1, 0)}
+    # The first attempt, if it is there still, goes on and ends.
+    (signals / "go").touch()
+    assert sweep_outputs(spark, own_settings, state, job_of(group, filled, all_accepted)) == []
+    assert ledger(state, spark, group) == {(0, 1), (1, 0)}
+
+
+def test_a_worker_that_is_killed_takes_nothing_along(
+    group: str, filled: str, cluster: Cluster, state: State, spark: SparkSession, own_settings: Settings
+) -> None:
+    """A worker dies with its executor half-way through a task: the other worker does all."""
+    signals = cluster.begin(group, filled, held=[0, 1])
+    for task in range(2):
+        executor_of(signals, task)
+    cluster.kill_worker(HOSTS[1])
+    (signals / "go").touch()
+    report = cluster.end()
+    cluster.start_worker(HOSTS[1])
+    assert (report.get("accepted"), report.get("error")) == (2 * RECORDS, None)
+    ledger(state, spark, group)
+
+
+@pytest.mark.parametrize("worker", [False, True], ids=["driver", "driver and worker"])
+def test_a_driver_that_is_killed_leaves_all_to_the_next(
+    group: str,
+    filled: str,
+    cluster: Cluster,
+    state: State,
+    topics: Topics,
+    spark: SparkSession,
+    own_settings: Settings,
+    worker: bool,
+) -> None:
+    """Killed while its executors write, alone or with a worker: nobody sees what they wrote, the locks lapse, the
+    next run processes each record, and the sweep removes what is left."""
+    signals = cluster.begin(group, filled, held=[0, 1], lock_ms=SHORT_LOCK_MS)
+    executors = [executor_of(signals, task) for task in range(2)]
+    if worker:
+        cluster.kill_worker(HOSTS[1])
+    cluster.kill_driver()
+    if worker:
+        cluster.start_worker(HOSTS[1])
+    assert read_manifest(state, group, f"sink-{group}") == ()
+
+    def lapsed() -> bool:
+        state.sweep()
+        return not state.figures.leases(group)
+
+    wait_until(lapsed, otherwise="the locks of a dead driver do not lapse")
+    wait_until(
+        lambda: not any(executor.is_running() for executor in executors), otherwise="an executor lives on"
+    )
+    job = job_of(group, filled, all_accepted)
+    holder = Holder([SharePartition(group, filled, partition) for partition in range(2)])
+    report = run_rounds(own_settings, job, membership=holder, state=state, topics=topics, spark=spark)
+    assert report.accepted == 2 * RECORDS
+    sweep_outputs(spark, own_settings, state, job)
+    assert sweep_outputs(spark, own_settings, state, job) == []
+    ledger(state, spark, group)
+
+
+def test_executors_that_come_and_go_lose_nothing(
+    group: str, filled: str, cluster: Cluster, state: State, spark: SparkSession, own_settings: Settings
+) -> None:
+    """Dynamic allocation starts with no executor; one is killed half-way through its task, after a shuffle."""
+    cluster.stop_driver()
+    usual = cluster.conf
+    cluster.conf = {**usual, **DYNAMIC}
+    try:
+        signals = cluster.begin(group, filled, held=[0], shuffled=True, executors=0)
+        executor_of(signals, 0).kill()
+        (signals / "go").touch()
+        report = cluster.end()
+    finally:
+        cluster.stop_driver()
+        cluster.conf = usual
+    assert (report.get("accepted"), report.get("error")) == (2 * RECORDS, None)
+    ledger(state, spark, group)
+
+
+def test_what_the_executors_open_towards_postgres_is_bounded(
+    group: str,
+    filled: str,
+    stack: StackInfo,
+    state: State,
+    database: Database,
+    settings: Settings,
+    make_table: MakeTable,
+    tmp_path: Path,
+) -> None:
+    """A handler has 200 tasks, and there is room for 16 at once: with a login that may have three connections, and
+    three named, all rows are copied; with more named, Postgres refuses them, and nothing is lost."""
+    table = make_table('partition int, "offset" bigint, attempt int')
+    role = f"copies_{group.replace('-', '_')}"
+    with database.transaction() as connection:
+        connection.execute(
+            sa.text(f"create role {role} login password 'copies' connection limit {CONNECTIONS}")
+        )
+        connection.execute(sa.text(f"grant sharequeue_reader, sharequeue_worker to {role}"))
+        connection.execute(sa.text(f"grant usage, create on schema {table.partition('.')[0]} to {role}"))
+        connection.execute(sa.text(f"alter default privileges grant select, insert on tables to {role}"))
+    url = sa.make_url(settings.database_url).set(username=role, password="copies")
+    alone = Cluster(stack.home, tmp_path, "local[16]", tmp_path / "output", {"spark.driver.memory": "1g"})
+    asked = {
+        "tasks": TASKS,
+        "shuffled": True,
+        "table": table,
+        "url": url.render_as_string(hide_password=False),
+        "executors": 0,
+    }
+    try:
+        (alone.begin(group, filled, connections=16, **asked) / "go").touch()  # type: ignore[arg-type]
+        assert "too many connections" in alone.end()["error"]
+        assert state.figures.describe(group)[0].spso == 0
+        (alone.begin(group, filled, connections=CONNECTIONS, **asked) / "go").touch()  # type: ignore[arg-type]
+        report = alone.end()
+    finally:
+        alone.stop_driver()
+        with database.transaction() as connection:
+            connection.execute(sa.text(f"drop owned by {role}"))
+            connection.execute(
+                sa.text(f"alter default privileges revoke select, insert on tables from {role}")
+            )
+            connection.execute(sa.text(f"drop role {role}"))
+    assert (report.get("accepted"), report.get("error")) == (2 * RECORDS, None)
+    rows = database.rows(sa.text(f'select partition, "offset" from {table}'))  # noqa: S608
+    assert Counter((row["partition"], row["offset"]) for row in rows) == {
+        (p, n): 1 for p in range(2) for n in range(RECORDS)
+    }
