@@ -221,7 +221,8 @@ def test_what_the_executors_open_towards_postgres_is_bounded(
     tmp_path: Path,
 ) -> None:
     """A handler has 200 tasks, and there is room for 16 at once: with a login that may have three connections, and
-    three named, all rows are copied. With 16 named Postgres refuses some: an error, and nothing is acknowledged."""
+    three named, all rows are copied. Each task keeps its connection until it is told to go on: with 16 named Postgres
+    refuses some, which is an error, and nothing is acknowledged."""
     table = make_table('partition int, "offset" bigint, attempt int')
     role = f"copies_{group.replace('-', '_')}"
     with database.transaction() as connection:
@@ -234,16 +235,22 @@ def test_what_the_executors_open_towards_postgres_is_bounded(
     alone = Cluster(stack.home, tmp_path, "local[16]", tmp_path / "output", {"spark.driver.memory": "1g"})
     asked = {
         "tasks": TASKS,
+        "held": range(TASKS),
         "shuffled": True,
         "table": table,
         "url": url.render_as_string(hide_password=False),
         "executors": 0,
     }
     try:
-        (alone.begin(group, filled, connections=CONNECTIONS, **asked) / "go").touch()  # type: ignore[arg-type]
+        signals = alone.begin(group, filled, connections=CONNECTIONS, **asked)  # type: ignore[arg-type]
+        wait_until(lambda: (signals / str(CONNECTIONS - 1)).exists(), 240, "the tasks do not copy")
+        opened = database.rows(
+            sa.text("select count(*) as opened from pg_stat_activity where usename = :role"), role=role
+        )
+        (signals / "go").touch()
         report = alone.end()
         produce(filled, 0, range(RECORDS))
-        (alone.begin(group, filled, connections=16, **asked) / "go").touch()  # type: ignore[arg-type]
+        alone.begin(group, filled, connections=16, **asked)  # type: ignore[arg-type]
         refused = alone.end()
     finally:
         alone.stop_driver()
@@ -254,6 +261,7 @@ def test_what_the_executors_open_towards_postgres_is_bounded(
             )
             connection.execute(sa.text(f"drop role {role}"))
     assert (report.get("accepted"), report.get("error")) == (2 * RECORDS, None)
+    assert opened[0]["opened"] <= CONNECTIONS
     assert "too many connections" in refused["error"]
     assert {status.spso for status in state.figures.describe(group)} == {RECORDS}
     rows = database.rows(sa.text(f'select partition, "offset" from {table}'))  # noqa: S608
