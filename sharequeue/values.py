@@ -331,6 +331,12 @@ class SharePartitionStatus:
         """Its name."""
         return SharePartition(self.group_id, self.topic, self.partition)
 
+    @property
+    def remark(self) -> str | None:
+        """What hinders it, for people; None where nothing does."""
+        paused = None if self.paused_reason is None else f"paused: {self.paused_reason}"
+        return "; ".join(filter(None, (self.fault, paused, self.held_reason))) or None
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseRow:

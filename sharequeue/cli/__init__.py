@@ -7,6 +7,7 @@ commands share is in `options`, `output` and `failures`.
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import click
@@ -83,6 +84,8 @@ for module in (
 
 def main() -> None:
     """Run the command; expected errors become one line on stderr and exit code 1."""
+    # What Kafka's client says of each attempt is in the error that ends them; the service has a handler of its own.
+    logging.getLogger("sharequeue.librdkafka").addHandler(logging.NullHandler())
     try:
         # Without click's own handling, an `Exit` comes back as its code.
         sys.exit(command.main(standalone_mode=False) or 0)

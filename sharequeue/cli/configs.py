@@ -18,6 +18,7 @@ from sharequeue.cli.options import (
 from sharequeue.cli.output import Output, answers, flag, text
 from sharequeue.cli.over_http import OVER_HTTP, Service, service_of
 from sharequeue.database import Database
+from sharequeue.deadletters.topic import TOPIC_NAME, DeadLetterRules, name_problem
 from sharequeue.errors import ShareError
 from sharequeue.groups.config_keys import GROUP_CONFIGS, SERVICE_CONFIGS, as_text, unknown_config
 from sharequeue.groups.configs import (
@@ -108,8 +109,11 @@ def alter(
         name, equals, value = each.partition("=")
         if not equals:
             raise click.BadParameter(f"{each!r}: expected NAME=VALUE", param_hint="--set")
+        _once(name.strip(), changes)
         changes[name.strip()] = value.strip()
-    changes |= dict.fromkeys(unset)
+    for name in unset:
+        _once(name, changes)
+        changes[name] = None
     if not changes:
         raise click.UsageError("Name what is to change: --set NAME=VALUE, or --unset NAME.")
     rows: list[dict[str, Any]] = []
@@ -139,6 +143,9 @@ def alter(
                 after, warning = alter_and_tell(database, group, changes, dry_run=dry_run)
                 if warning is not None:
                     output.warn(warning)
+                problem = name_problem(DeadLetterRules.of(after, published))
+                if changes.get(TOPIC_NAME) and problem is not None:
+                    output.warn(f"letters will be held: {problem}")
             except ShareError as error:
                 errors.append(error)
                 status = status_of(error)
@@ -147,6 +154,11 @@ def alter(
                 rows.append({**row, "new": as_text(after.values[name]), "status": status})
     output.rows(rows)
     raise_first(errors)
+
+
+def _once(name: str, changes: Mapping[str, object]) -> None:
+    if name in changes:
+        raise click.UsageError(f"{name} is named twice: it can have one value.")
 
 
 def _loaded(

@@ -27,10 +27,11 @@ from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import settings_options
 from sharequeue.cli.output import Output, answers, moment, nested, number, text
 from sharequeue.database import Database
-from sharequeue.errors import UnknownTopicOrPartition
+from sharequeue.errors import CoordinatorNotAvailable, UnknownTopicOrPartition
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.groups.known import awaited_share_partitions, require_group
 from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
 from sharequeue.names import nearest
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
@@ -180,6 +181,8 @@ def _consumed(
         config["sharequeue.service.url"] = settings.service_url
     if settings.service_token is not None:
         config["sharequeue.service.token"] = settings.service_token
+    with Topics(settings) as broker:
+        broker.require(topics)
     with ShareConsumer(config) as consumer:
         consumer.subscribe(list(dict.fromkeys(topics)))
         heard, taken = time.monotonic(), 0
@@ -199,6 +202,10 @@ def _consumed(
                 if messages:
                     consumer.commit_sync()
                     heard = time.monotonic()
+        if not consumer.metrics()["heartbeat-total"]:
+            raise CoordinatorNotAvailable(
+                f"No heartbeat of group {group} was answered: the queue may have records, but nobody could be asked."
+            )
 
 
 def _browsed(settings: Settings, group: str, topics: Sequence[str]) -> Generator[dict[str, Any], None, None]:

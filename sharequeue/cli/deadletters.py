@@ -122,8 +122,8 @@ def dlq() -> None:
     text("SOURCE-TOPIC"),
     number("SOURCE-PARTITION"),
     number("SOURCE-OFFSET"),
-    number("DELIVERIES"),
-    text("CAUSE", wide=True),
+    number("DELIVERIES", wide=True),
+    text("CAUSE"),
     text("ERROR", cut=True),
 )
 @click.option(

@@ -14,11 +14,13 @@ from click.core import ParameterSource
 
 from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import GroupsNamed, groups_option, parse_topics, settings_options
-from sharequeue.cli.output import Column, Output, age, answers, moment, number, text
+from sharequeue.cli.output import Column, Output, age, answers, moment, number, printable, text
 from sharequeue.cli.over_http import OVER_HTTP, Service, service_of
 from sharequeue.database import Database
+from sharequeue.errors import UnknownTopicOrPartition
 from sharequeue.groups.descriptions import MemberDescription, describe_group
 from sharequeue.groups.known import awaited_share_partitions
+from sharequeue.names import nearest
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.state.group_report import read_figures
@@ -139,9 +141,12 @@ def describe(
     if watch and output.format == "json":
         raise click.UsageError("--watch prints many results: take -o jsonl")
     if (service := service_of(settings)) is not None:
-        if state or watch:
+        if watch:
             raise Refused(OVER_HTTP, "NO_DATABASE")
         with service:
+            if state:
+                output.view("--state").rows(_state_over_http(service, named))
+                return
             if members:
                 output.view("--members").rows(_members_over_http(service, named))
             else:
@@ -165,7 +170,8 @@ def _show(output: Output, rows: Sequence[Mapping[str, Any]], now: datetime) -> N
     output.rows(rows, (*_NAME, *_NOW), (*_NAME, *_ENDED), now=now)
     for row in rows:
         if row.get("remark"):
-            output.note(f"REMARK {row['group']} {row['topic']}-{row['partition']}: {row['remark']}")
+            at = f"{row['group']} {row['topic']}-{row['partition']}"
+            output.note(f"REMARK {at}: {printable(row['remark'])}")
 
 
 def _watch(database: Database, output: Output, named: GroupsNamed, every: float, times: int | None) -> None:
@@ -241,7 +247,7 @@ def _figures(each: SharePartitionStatus) -> dict[str, Any]:
         "gap": each.gap,
         "no_dlq": each.no_dlq,
         "dropped_letters": each.dropped_letters,
-        "remark": "; ".join(filter(None, (each.fault, each.paused_reason, each.held_reason))) or None,
+        "remark": each.remark,
     }
 
 
@@ -297,6 +303,25 @@ def _members(database: Database, named: GroupsNamed) -> list[dict[str, Any]]:
     ]
 
 
+def _state_over_http(service: Service, named: GroupsNamed) -> list[dict[str, Any]]:
+    """Rows of the groups that are named; the rate and what hangs on it only the database knows."""
+    rows = []
+    for group in named.among(service.names):
+        found, figures = service.describe(group), service.figures(group)
+        rows.append(
+            {
+                "group": group,
+                "state": found["group_state"],
+                "members": len(found["members"]),
+                "group_epoch": found["group_epoch"],
+                "assignment_epoch": found["assignment_epoch"],
+                "lag": sum(each["lag"] for each in figures),
+                "acquired": sum(each["acquired"] for each in figures),
+            }
+        )
+    return rows
+
+
 def _members_over_http(service: Service, named: GroupsNamed) -> list[dict[str, Any]]:
     return [row for group in named.among(service.names) for row in member_rows(group, service.members(group))]
 
@@ -332,6 +357,7 @@ def members(settings: Settings, output: Output, named: GroupsNamed) -> None:
 def describe_offsets(settings: Settings, output: Output, named: GroupsNamed, topics: Sequence[str]) -> None:
     """Show where groups start and end: `-` for a partition that is asked for and not initialised."""
     wanted = parse_topics(topics)
+    awaited: set[str] = set()
     if (service := service_of(settings)) is not None:
         with service:
             found = {group: service.figures(group) for group in named.among(service.names)}
@@ -341,7 +367,15 @@ def describe_offsets(settings: Settings, output: Output, named: GroupsNamed, top
             found = {
                 group: [_figures(each) for each in figures.describe(group)] for group in named.of(database)
             }
+            for group in found:
+                awaited |= {topic for topic, _ in awaited_share_partitions(database, group)}
     rows: list[dict[str, Any]] = []
+    known = awaited | {row["topic"] for partitions in found.values() for row in partitions}
+    for topic in wanted:
+        if topic not in known:
+            raise UnknownTopicOrPartition(
+                f"No share-partition of topic {topic} there. {nearest(topic, known, 'topics')}"
+            )
     for group, partitions in found.items():
         there = {(row["topic"], row["partition"]): row for row in partitions}
         asked = {(topic, part) for topic, parts in wanted.items() for part in parts or ()}

@@ -5,7 +5,7 @@ A code is Kafka's name where the error is Kafka's (`NON_EMPTY_GROUP`), else the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import click
 from pydantic import ValidationError
@@ -13,6 +13,7 @@ from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 
 from sharequeue.errors import RequestTimedOut, ShareError
 from sharequeue.output_place import OutputInvalid
+from sharequeue.values import SharePartitionStatus
 
 __all__ = [
     "Refused",
@@ -22,6 +23,7 @@ __all__ = [
     "raise_first",
     "setting_failure",
     "status_of",
+    "warn_of_letters",
 ]
 
 _TIMEOUTS = ("57014", "55P03")
@@ -137,3 +139,14 @@ def print_failure(code: str, message: str) -> None:
         click.echo("Make sure that", err=True)
         for each in _MAKE_SURE[code]:
             click.echo(f"  - {each}", err=True)
+
+
+def warn_of_letters(statuses: Iterable[SharePartitionStatus]) -> None:
+    """Say how many dead letters would be lost where the state of these share-partitions is dropped."""
+    for each in statuses:
+        if each.archiving:
+            click.echo(
+                f"warning: {each.share_partition}: {each.archiving} dead letters are not written yet, "
+                f"and would be lost. Write them first: sharequeue dlq drain --group {each.group_id} --execute",
+                err=True,
+            )

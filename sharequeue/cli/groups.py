@@ -13,7 +13,7 @@ import click
 import sqlalchemy as sa
 
 from sharequeue.cli.describing import describe
-from sharequeue.cli.failures import raise_first, status_of
+from sharequeue.cli.failures import raise_first, status_of, warn_of_letters
 from sharequeue.cli.options import (
     GroupsNamed,
     execute_option,
@@ -25,6 +25,7 @@ from sharequeue.cli.output import Output, answers, moment, number, text
 from sharequeue.cli.over_http import service_of
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound, NonEmptyGroup, ShareError
+from sharequeue.groups.known import group_names
 from sharequeue.settings import Settings
 from sharequeue.state import State
 
@@ -141,7 +142,10 @@ def delete(settings: Settings, output: Output, named: GroupsNamed, execute: bool
             rows = _delete(service.groups(), named, service.delete_group if execute else None)
     else:
         with Database.open(settings) as database:
-            act = State(database).administration.delete_group
+            state = State(database)
+            act = state.administration.delete_group
+            for group in set(named.among(lambda: group_names(database), missing=True)):
+                warn_of_letters(state.figures.describe(group))
             rows = _delete([dict(row) for row in database.rows(_LIST)], named, act if execute else None)
     output.rows(rows)
     if any(row["status"].startswith("Error") for row in rows):

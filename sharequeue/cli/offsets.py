@@ -17,7 +17,7 @@ import click
 import sqlalchemy as sa
 
 from sharequeue.cli.describing import describe_offsets
-from sharequeue.cli.failures import status_of
+from sharequeue.cli.failures import status_of, warn_of_letters
 from sharequeue.cli.options import (
     create_group_option,
     duration,
@@ -112,6 +112,7 @@ def reset(
             wanted = dict.fromkeys(topic for topic, _ in stored)
             if not wanted:
                 raise UnknownTopicOrPartition(f"Group {group} has no offsets yet: name topics with --topic.")
+        warn_of_letters(each for each in state.figures.describe(group) if each.topic in wanted or not wanted)
         start = _start(OffsetResets(broker, wanted), way, ways[way], stored)
         for warning in start.warnings:
             output.warn(warning)
@@ -184,7 +185,9 @@ def delete(settings: Settings, output: Output, group: str, topics: Sequence[str]
             members = {row["group_id"]: row["members"] for row in database.rows(_MEMBERS)}
             require_among(list(members), group)
             state = State(database)
-            known = {each.topic for each in state.figures.describe(group)}
+            statuses = state.figures.describe(group)
+            known = {each.topic for each in statuses}
+            warn_of_letters(each for each in statuses if each.topic in topics)
         for topic in dict.fromkeys(topics):
             status = "Successful" if execute else "dry run"
             try:

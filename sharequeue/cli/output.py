@@ -26,6 +26,7 @@ __all__ = [
     "moment",
     "nested",
     "number",
+    "printable",
     "response_schema",
     "text",
 ]
@@ -207,7 +208,7 @@ class Output:
 
     def _table(self, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], now: datetime) -> None:
         cells = [
-            [_printable(each.shown(row.get(each.key), now, exact=self.verbose)) for each in columns]
+            [printable(each.shown(row.get(each.key), now, exact=self.verbose)) for each in columns]
             for row in rows
         ]
         widths = [
@@ -315,7 +316,7 @@ def _print_schema(
         context.exit()
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Escape what would break the table, or what a terminal would obey: newlines, escape sequences."""
     if text.isprintable():
         return text

@@ -77,6 +77,7 @@ class Service:
                 "archiving": each["archiving"],
                 "state_epoch": each["state_epoch"],
                 "topic_id": each["topic_id"],
+                "remark": each["remark"],
             }
             for each in found
         ]

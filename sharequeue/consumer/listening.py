@@ -43,6 +43,8 @@ class Listener:
         self._due: list[float] = []
         self._stop_reading, self._stop_writing = os.pipe()
         self._stopping = False
+        self._ended = threading.Lock()
+        self._closed = False
         self._thread: threading.Thread | None = None
         self._name = f"listen-{group_id}"
 
@@ -54,11 +56,12 @@ class Listener:
 
     def stop(self) -> None:
         """Listen no more. Returns at once."""
-        if not self._stopping:
+        with self._ended:
+            if not self._stopping and not self._closed:
+                os.write(self._stop_writing, b"x")
             self._stopping = True
-            os.write(self._stop_writing, b"x")
-            if self._thread is None:
-                self._close()
+        if self._thread is None:
+            self._close()
 
     def _run(self) -> None:
         while not self._stopping:
@@ -73,8 +76,12 @@ class Listener:
         self._close()
 
     def _close(self) -> None:
-        os.close(self._stop_reading)
-        os.close(self._stop_writing)
+        # Under the lock: a number that is closed may be another file's at once.
+        with self._ended:
+            if not self._closed:
+                self._closed = True
+                os.close(self._stop_reading)
+                os.close(self._stop_writing)
 
     def _listen(self) -> float:
         """Listen until the connection ends; return after how many seconds to try again."""

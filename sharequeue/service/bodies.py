@@ -128,4 +128,5 @@ def _offsets(status: SharePartitionStatus) -> dict[str, Any]:
         "acquired": status.acquired,
         "available": status.available,
         "archiving": status.archiving,
+        "remark": status.remark,
     }

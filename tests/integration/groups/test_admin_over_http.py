@@ -22,6 +22,7 @@ from sharequeue.errors import (
     InvalidGroupId,
     InvalidRequest,
     NonEmptyGroup,
+    OffsetOutOfRange,
     ShareError,
     UnknownTopicOrPartition,
 )
@@ -110,6 +111,10 @@ def test_offsets_are_described_altered_and_deleted(
     negative = [{"topic_name": topic, "partitions": [{"partition_index": 1, "start_offset": -1}]}]
     (refused,) = ask("alter-share-group-offsets", group_id="g", topics=negative)["responses"]
     assert refused["partitions"][0]["error_code"] == InvalidRequest.code
+
+    beyond = [{"topic_name": topic, "partitions": [{"partition_index": 1, "start_offset": 9999}]}]
+    (refused,) = ask("alter-share-group-offsets", group_id="g", topics=beyond)["responses"]
+    assert refused["partitions"][0]["error_code"] == OffsetOutOfRange.code
 
     wanted = [{"topic_name": topic, "partitions": [0, 1]}]
     groups = [{"group_id": "g", "topics": wanted}, {"group_id": "h", "topics": []}, {"group_id": "i"}]
@@ -266,7 +271,13 @@ def test_the_command_asks_the_service_where_there_is_no_database(
         assert (row["topic"], row["start_offset"], row["rejected"]) == (topic, 3, None)
         held, missing = run("offsets", "describe", "--group", "g", "--topic", f"{topic}:0,1")
         assert (held["start_offset"], missing["start_offset"]) == (3, None)
-        assert "only the database" in run("groups", "describe", "--group", "g", "--state", code=1)
+        (row,) = run("groups", "describe", "--group", "g", "--state")
+        assert (row["state"], row["members"], row["rate"]) == ("Stable", 1, None)
+        assert "only the database" in run("configs", "describe", "--service", code=1)
+        State(private_database).administration.pause("g", "the ledger\nis down")
+        (row,) = run("groups", "describe", "--group", "g")
+        assert row["remark"] == "paused: the ledger\nis down"
+        State(private_database).administration.pause("g", None)
         assert run("members", "--group", "nobody") == "GROUP_ID_NOT_FOUND"
         limit = "share.delivery.count.limit"
         assert (

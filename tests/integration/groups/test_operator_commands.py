@@ -200,7 +200,7 @@ def test_configs_are_described_and_altered(run: Run, lease: Lease, private_datab
     assert (back["old"], back["new"]) == ("8", "5")
     for wrong in (f"{limit}=99", "share.delivery.count.limits=3"):
         with pytest.raises(InvalidConfig):
-            run("configs", "alter", *named, "--set", f"{limit}=7", "--set", wrong)
+            run("configs", "alter", *named, "--set", "share.isolation.level=read_committed", "--set", wrong)
     assert GroupConfigs.load(private_database, "flights").delivery_count_limit == 5
     service = rows(run("configs", "describe", "--service", "--all", "-o", "json"))
     assert f"group.{limit}" in {row["name"] for row in service}
@@ -313,6 +313,41 @@ def test_a_group_is_not_made_by_a_typo(run: Run, lease: Lease, private_database:
     assert kept["value"] == "8"
     with pytest.raises(UnknownTopicOrPartition, match="does not read topic arival"):
         run("consume", "--browse", "--group", "flights", "--topic", "arival")
+
+
+def test_what_would_be_lost_is_said(run: Run, where: tuple[str, ...], private_database: Database) -> None:
+    """Dead letters that are not written yet, before offsets or a group are deleted; and a topic that is none."""
+    state = State(private_database)
+    alter_group_configs(private_database, "g", {"errors.deadletterqueue.topic.name": "dlq.g"})
+    at = SharePartition("g", "t", 0)
+    state.initialize(at, "id", 0, 1)
+    state.observe(at, "id", 0, 9, 9)
+    held = state.acquire(at, "m", None, 5)
+    assert held is not None
+    state.acknowledge(held, {AcknowledgeType.REJECT: OffsetSet.of((0, 5))})
+    for words in (
+        ("groups", "delete", "--group", "g"),
+        ("offsets", "delete", "--group", "g", "--topic", "t"),
+    ):
+        result = CliRunner().invoke(command, [*words, *where])
+        assert result.exit_code == 0, result.output
+        assert "t-0: 5 dead letters are not written yet, and would be lost" in " ".join(result.stderr.split())
+        assert "sharequeue dlq drain --group g" in result.stderr
+    with pytest.raises(UnknownTopicOrPartition, match="Did you mean t"):
+        run("offsets", "describe", "--group", "g", "--topic", "tt")
+
+
+def test_one_config_has_one_value(run: Run, where: tuple[str, ...], private_database: Database) -> None:
+    """Named twice is a mistake; a dead-letter topic that would take nothing is a warning."""
+    alter_group_configs(private_database, "g", {})
+    limit = "share.delivery.count.limit"
+    run("configs", "alter", "--group", "g", "--set", f"{limit}=4", "--set", f"{limit}=5", code=2)
+    run("configs", "alter", "--group", "g", "--set", f"{limit}=4", "--unset", limit, code=2)
+    assert not GroupConfigs.load(private_database, "g").own
+    words = ("configs", "alter", "--group", "g", "--set", "errors.deadletterqueue.topic.name=letters")
+    result = CliRunner().invoke(command, [*words, *where])
+    assert result.exit_code == 0, result.output
+    assert "letters will be held: `letters` does not begin with `dlq.`" in result.stderr
 
 
 def test_chosen_windows_are_found_among_many(private_database: Database) -> None:
