@@ -114,7 +114,7 @@ class Comparison:
         self.tally.met.update(f"{before} to {after}" for before, after in circuit.moves)
         probing = None
         if circuit.state == "probing":
-            runs = OffsetSet.of(*((o, o + 1) for o in circuit.probe)).runs()
+            runs = OffsetSet.from_offsets(circuit.probe).runs()
             probing = (frozenset(runs), circuit.probe_records, circuit.probe_failed)
         acknowledged, failed = round(circuit.acknowledged, 6), round(circuit.failed, 6)
         return circuit.state, acknowledged, failed, circuit.retry_at, circuit.reason, probing

@@ -33,6 +33,7 @@ class LiveBroker(LiveMembers):
         act: Callable[[Step], dict[str, Any]] = getattr(
             self, "_" + re.sub("([A-Z])", r"_\1", do["op"]).lower()
         )
+        self.keep_alive()
         returned = act(do)
         if do["op"] in WAITS:
             self.lapses_at = math.inf

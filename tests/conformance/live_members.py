@@ -20,6 +20,8 @@ from tests.conformance.service_replay import shape_of
 
 RELEASED_S = 0.3
 """How long the broker takes to release what a session held: its answer does not wait for that."""
+BEAT_S = 15.0
+"""A third of a member's session on the broker."""
 LOADING_MS, EMPTY_MS = 3000, 200
 """How long a fetch waits for records: the first ones may come late, of a broker that is busy."""
 
@@ -59,6 +61,7 @@ class LiveMembers(LiveLog):
     ) -> None:
         super().__init__(settings, topics, groups, topic_configs)
         self.members: dict[str, LiveMember] = {}
+        self.alive_until = time.monotonic() + BEAT_S
         self.last_shape: set[tuple[str, str, int]] = set()
         self.loaded: set[tuple[str, int]] = set()
         """Share-partitions that have returned records: the broker has their state."""
@@ -92,6 +95,15 @@ class LiveMembers(LiveLog):
                 shares = told["assignment"]["topics"]
                 member.share = {self.names[t["topic_id"]]: sorted(t["partitions"]) for t in shares}
         return told
+
+    def keep_alive(self) -> None:
+        """A heartbeat of everybody now and then: a long scenario takes longer than a member's session."""
+        if time.monotonic() < self.alive_until:
+            return
+        self.alive_until = time.monotonic() + BEAT_S
+        for name, member in self.members.items():
+            if member.epoch > 0:
+                self._beat(name, member, member.epoch, None)
 
     def _join(self, do: Step) -> dict[str, Any]:
         name, member = do["member"], self._member(do)

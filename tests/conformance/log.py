@@ -74,7 +74,7 @@ class PartitionLog:
 
     def aborted_set(self) -> OffsetSet:
         """The records of aborted transactions."""
-        return OffsetSet.of(*((offset, offset + 1) for offset in self.aborted))
+        return OffsetSet.from_offsets(self.aborted)
 
 
 def seconds_of(duration: str) -> float:

@@ -106,7 +106,7 @@ class OperatorSteps:
                 if r.state is RecordState.ACQUIRED and r.delivery_count >= limit
             ]
         if chosen and self.random.random() < 0.5:
-            offsets = OffsetSet.of(*((offset, offset + 1) for offset in chosen))
+            offsets = OffsetSet.from_offsets(chosen)
         elif self.random.random() < 0.95:
             for _ in range(self.random.randint(1, 2)):
                 first = max(0, spso + self.random.randint(-2, 14))

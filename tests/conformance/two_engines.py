@@ -87,7 +87,7 @@ class MemberSteps:
             if record.state is RecordState.AVAILABLE and self.random.random() < 0.5
         ]
         self.tally.met["something left out"] += bool(available)
-        return OffsetSet.of(*((offset, offset + 1) for offset in available))
+        return OffsetSet.from_offsets(available)
 
     def acknowledge(self) -> None:
         """Kafka's runs of types, bare or under a lease, of what is held or of anything."""
@@ -144,7 +144,7 @@ class MemberSteps:
         for offset, result in zip(offsets, results, strict=True):
             by_kind[(1, 2, 3, 0, 9)[result]].append(offset)
         del by_kind[9]
-        sets = {kind: OffsetSet.of(*((o, o + 1) for o in chosen)) for kind, chosen in by_kind.items()}
+        sets = {kind: OffsetSet.from_offsets(chosen) for kind, chosen in by_kind.items()}
         runs = sorted((f, last, kind) for kind, chosen in sets.items() for f, last in chosen.runs())
         wait = self.history.wait()
 
