@@ -64,7 +64,7 @@ class Work:
     def done(self) -> bool:
         """Whether everything in the log is finished."""
         rows = self.status()
-        return bool(rows) and all(row.lag == 0 for row in rows)
+        return bool(rows) and all(row.observed_at is not None and row.lag == 0 for row in rows)
 
 
 @contextmanager

@@ -227,10 +227,8 @@ def test_a_function_that_cannot_run_is_refused(
 
 
 def test_every_sql_file_is_found() -> None:
-    """Numbers of migrations are unique and without gaps, but for one that is kept; permissions come last."""
-    kept = {25}  # for what Spark writes; a number that is applied somewhere never changes
+    """Numbers of migrations are unique and without gaps; permissions come last."""
     names = [m.name for m in migrations()]
     numbers = [int(name.split("/")[1][:4]) for name in names if name.startswith("migrations/")]
-    assert len(numbers) == len(set(numbers))
-    assert sorted({*numbers, *kept}) == list(range(1, max(numbers) + 1))
+    assert numbers == list(range(1, len(numbers) + 1))
     assert names[-1] == "functions/99_permissions.sql"
