@@ -428,8 +428,8 @@ def test_spark_s_jobs_say_what_they_are_for(
     scala.listenerBus().waitUntilEmpty()
     jvm: Any = spark.sparkContext._jvm
     jobs = scala.statusStore().jobsList(jvm.java.util.ArrayList())
-    said = {str(jobs.apply(at).description().getOrElse(None)) for at in range(jobs.size())}
-    assert f"{group}, round 1: write" in said
+    said = {str(jobs.apply(at).description().toString()) for at in range(jobs.size())}
+    assert f"Some({group}, round 1: write)" in said
 
 
 def test_no_round_begins_when_the_time_is_up(
