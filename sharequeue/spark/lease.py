@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from os import PathLike
+from os import PathLike, fspath
 from types import TracebackType
 from typing import Self
 
@@ -39,7 +39,7 @@ from sharequeue.spark.leasing.renewal import LeaseKeeper, release_held
 from sharequeue.spark.outcomes.acknowledging import ToAcknowledge, acknowledge_all
 from sharequeue.spark.outcomes.missing import acknowledgements
 from sharequeue.spark.outcomes.retries import Backoff
-from sharequeue.spark.outcomes.written_by_program import written_outcomes
+from sharequeue.spark.outcomes.written_by_program import write_outcomes, written_outcomes
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.plan import MAX_SCANS
 from sharequeue.spark.reading.sizes import RecordSizes
@@ -107,6 +107,7 @@ class LeasedRecords(Shown):
         self._opened: _Opened | None = None
         self._ends: ExitStack | None = None
         self._acknowledged = False
+        self._written: str | None = None
 
     def open(self) -> Self:
         """Lease the records, and keep their locks until `close`; harmless when it is open.
@@ -157,7 +158,7 @@ class LeasedRecords(Shown):
             if self.why_nothing is not None:
                 _log.warning("nothing was leased: %s", self.why_nothing)
             self._opened = _Opened(source, keeper, joined, infos, Backoff.of(configs), os.getpid())
-            self.leases, self._acknowledged = tuple(leases), False
+            self.leases, self._acknowledged, self._written = tuple(leases), False, None
             ending.report_to = self._opened
             self._ends = stack.pop_all()
         return self
@@ -269,13 +270,23 @@ class LeasedRecords(Shown):
         """Raise LockLost when these records are somebody else's by now. Before a side effect of one's own."""
         self._at_work()
 
-    def acknowledge(self, outcomes: DataFrame | str | PathLike[str]) -> AcknowledgedRecords:
+    def write(self, outcomes: DataFrame, folder: str | PathLike[str]) -> str:
+        """Write the outcomes as Parquet into a folder of this lease alone, below `folder`; return where.
+
+        `acknowledge()` then reads that and nothing else. A second write takes the place of the first. `folder` is a
+        path, or a URI as the settings' `output`. Raises OutputInvalid, OutputNotReachable, OutputFull, LockLost.
+        """
+        work = self._at_work()
+        self._written = write_outcomes(work.source, self.leases, outcomes, fspath(folder))
+        return self._written
+
+    def acknowledge(self, outcomes: DataFrame | str | PathLike[str] | None = None) -> AcknowledgedRecords:
         """Acknowledge everything that is leased, by what was written: once, and for good.
 
-        `outcomes` is the folder of Parquet files that the block wrote, or a DataFrame that reads what it wrote:
-        `topic, partition, offset` as they were leased, `outcome` (accept, release or reject; anything else is what
-        `unknown` of `lease` says), and `not_before` where a released record shall wait until a time, else it waits
-        for the group's back-off; other columns as it likes. With a column `lease_id` the rows of other leases are
+        `outcomes` is the folder of Parquet files that the block wrote, or a DataFrame that reads what it wrote;
+        without it, what `write` wrote. It has `topic, partition, offset` as they were leased, `outcome` (accept,
+        release or reject; anything else is what `unknown` of `lease` says), and `not_before` where a released record
+        shall wait until a time, else it waits for the group's back-off. With `lease_id` the rows of other leases are
         left alone, so that one folder may be appended to. A record the log has and no row names gets the outcome
         `dropped` of `lease`; an offset the log never had is a gap.
 
@@ -288,7 +299,10 @@ class LeasedRecords(Shown):
         if self._acknowledged:
             raise HandlerError("these records were acknowledged already: they are acknowledged once")
         if not self.leases:
-            return AcknowledgedRecords(0, 0, 0, 0, 0, 0, 0, 0, 0)
+            return AcknowledgedRecords.of(0, (), ())
+        outcomes = self._written if outcomes is None else outcomes
+        if outcomes is None:
+            raise HandlerError("nothing was written yet: call write() first, or say where the outcomes are")
         source = work.source
         seen = written_outcomes(source, self.leases, outcomes, self._wanted.unknown)
         wanted = acknowledgements(source, self.leases, seen, work.infos, self._wanted.dropped)
@@ -302,17 +316,7 @@ class LeasedRecords(Shown):
         )
         # Below the log start nothing can be acknowledged any more; such a lease ends without it.
         release_held(source.state, [lease for lease in self.leases if wanted[lease.lease_id].lost])
-        return AcknowledgedRecords(
-            leased=self.count,
-            accepted=sum(a.accepted for a in acknowledged),
-            released=sum(a.released for a in acknowledged),
-            rejected=sum(a.rejected for a in acknowledged),
-            gaps=sum(a.gaps for a in acknowledged),
-            exhausted=sum(a.exhausted for a in acknowledged),
-            dropped=sum(a.dropped for a in wanted.values()),
-            lost=sum(a.lost.count for a in wanted.values()),
-            lag=sum(a.lag for a in acknowledged),
-        )
+        return AcknowledgedRecords.of(self.count, acknowledged, wanted.values())
 
 
 def lease(

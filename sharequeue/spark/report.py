@@ -6,11 +6,14 @@ what the queue holds to be true; seconds are by stage, in the order in which a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from sharequeue.spark.draining import Drained
+from sharequeue.spark.outcomes.missing import Acknowledgement
 from sharequeue.spark.showing import Shown, Table
+from sharequeue.values import Acknowledged
 
 STAGES = ("observe", "acquire", "plan", "write", "summarise", "read back", "stage", "acknowledge")
 """Spark reads, handles and writes in one pass, so `write` has the time of all three. `stage` is only there for a sink
@@ -178,6 +181,21 @@ class AcknowledgedRecords(Shown):
     dropped: int
     lost: int
     lag: int
+
+    @classmethod
+    def of(cls, leased: int, done: Sequence[Acknowledged], wanted: Collection[Acknowledgement]) -> Self:
+        """Return the sums of what the state replied to these acknowledgements."""
+        return cls(
+            leased=leased,
+            accepted=sum(each.accepted for each in done),
+            released=sum(each.released for each in done),
+            rejected=sum(each.rejected for each in done),
+            gaps=sum(each.gaps for each in done),
+            exhausted=sum(each.exhausted for each in done),
+            dropped=sum(each.dropped for each in wanted),
+            lost=sum(each.lost.count for each in wanted),
+            lag=sum(each.lag for each in done),
+        )
 
     def table(self) -> Table:
         """Return its figures; of the rare ones those that there are."""

@@ -17,17 +17,38 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StringType
 
+from sharequeue.output_place import located
 from sharequeue.spark.contract import OUTCOMES, RELEASE, HandlerError
 from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.outcomes.read_back import Seen, seen_in
 from sharequeue.spark.output.files import Files, literal
+from sharequeue.spark.output.folders import folder_name
 from sharequeue.spark.output.parquet import read_parquet
-from sharequeue.spark.output.shared_folder import refuse_unshared
+from sharequeue.spark.output.reachable import failed_by_store
+from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse_unshared
 from sharequeue.spark.reading.source import Source
 from sharequeue.values import Lease
 
 _NO_LEASE = -1
 _WRITTEN_AS = {"topic": "string", "partition": "int", "offset": "long", "outcome": "string"}
+
+
+def write_outcomes(source: Source, leases: Sequence[Lease], outcomes: DataFrame, root: str) -> str:
+    """Write outcomes into a folder of these leases alone, below `root`; return where: `root` itself without a lease.
+
+    Raises OutputInvalid, OutputNotShared, OutputNotReachable and OutputFull.
+    """
+    root = located(root)
+    if not leases:
+        return root
+    refuse_unshared(source.spark, source.settings, root)
+    folder = f"{root}/{folder_name(source.state, [lease.lease_id for lease in leases])}"
+    counted = Counted(outcomes)
+    # To append spares the look for what is there.
+    with failed_by_store(folder):
+        counted.records.write.mode("append").parquet(folder)
+    all_read_back(root, counted.rows, Files(source.spark, folder).rows(folder))
+    return folder
 
 
 def written_outcomes(

@@ -63,10 +63,14 @@ def sink_root(settings: Settings, sink: str) -> str:
 
 def new_folder(settings: Settings, state: State, sink: str, lease_ids: Sequence[int]) -> str:
     """Return a name for the folder of one write of these leases, which is nobody else's."""
+    return f"{sink_root(settings, sink)}/{folder_name(state, lease_ids)}"
+
+
+def folder_name(state: State, lease_ids: Sequence[int]) -> str:
+    """Return how the folder of one write of these leases is called: otherwise than any other."""
     # The first and the last lease are enough to tell whether a run still works there; a name has 255 bytes.
     ends = sorted({min(lease_ids), max(lease_ids)})
-    name = f"leases={state.outputs.state_id()}-{','.join(map(str, ends))}-{uuid4().hex[:12]}"
-    return f"{sink_root(settings, sink)}/{name}"
+    return f"leases={state.outputs.state_id()}-{','.join(map(str, ends))}-{uuid4().hex[:12]}"
 
 
 def no_files(settings: Settings, state: State, sink: str, lease_id: int) -> str:

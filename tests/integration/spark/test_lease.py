@@ -92,6 +92,16 @@ def test_what_was_written_is_what_is_acknowledged(
             done = leased.acknowledge(folder)
         assert done.leased == done.released == 2
     rows = spark.read.parquet(str(folder)).select("partition", "offset", "delivery_count").collect()
+    own = tmp_path / "own"
+    with leasing([topic], membership=holder, max_records=2, **mean) as leased:
+        with pytest.raises(HandlerError, match="nothing was written"):
+            leased.acknowledge()
+        leased.write(leased.records.withColumn("outcome", fn.lit("reject")), own)
+        # What was written last counts.
+        written = leased.write(by_value(leased.records), own)
+        done = leased.acknowledge()
+    assert (done.leased, done.released, done.dropped) == (2, 2, 0)
+    assert spark.read.parquet(written).count() == 2
     # Twice more, and not what is to wait an hour.
     assert sorted(map(tuple, rows)) == [(0, 4, 2), (0, 4, 3), (1, 1, 2), (1, 1, 3)]
     assert state.figures.leases(group) == []
