@@ -64,7 +64,9 @@ def ports_in(*texts: str) -> set[int]:
 
 
 @pytest.mark.parametrize("role", [*SERVICES, "image", "README"])
-def test_every_variable_is_one_the_code_reads(role: str, no_environment: pytest.MonkeyPatch) -> None:
+def test_every_variable_is_one_the_code_reads(
+    role: str, no_environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A SHAREQUEUE_* name in docker/ that nothing reads is a mistake."""
     texts = {"image": repr(image_environment()), "README": (DOCKER / "README.md").read_text()}
     named = set(re.findall(r"SHAREQUEUE_[A-Z_]*[A-Z]", texts.get(role) or repr(SERVICES[role])))
@@ -72,8 +74,11 @@ def test_every_variable_is_one_the_code_reads(role: str, no_environment: pytest.
     known = {f"SHAREQUEUE_{field.upper()}" for field in _Environment.model_fields}
     known |= {environment_name(config) for config in SERVICE_CONFIGS}
     assert named - kafka_names <= known
+    file = tmp_path / "ca.pem"
+    file.write_text("-----BEGIN CERTIFICATE-----")
     for name in kafka_names:
-        no_environment.setenv(name, "PLAIN" if name.endswith("MECHANISM") else "given")
+        value = "PLAIN" if name.endswith("MECHANISM") else str(file) if name.endswith("LOCATION") else "given"
+        no_environment.setenv(name, value)
     no_environment.setenv("SHAREQUEUE_BOOTSTRAP_SERVERS", "broker:9092")
     found = Settings.load()
     assert len(found.kafka) == len(kafka_names)
