@@ -15,14 +15,7 @@ from typing import Any
 
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
-from sharequeue.errors import (
-    BrokerNotAvailable,
-    GroupAuthorizationFailed,
-    InvalidGroupId,
-    OffsetOutOfRange,
-    ShareError,
-    UnknownTopicOrPartition,
-)
+from sharequeue.errors import GroupAuthorizationFailed, InvalidGroupId, ShareError, UnknownTopicOrPartition
 from sharequeue.groups.acls import authorized_operations, on_behalf_of
 from sharequeue.groups.config_keys import as_text
 from sharequeue.groups.configs import GroupConfigs, alter_and_tell
@@ -102,7 +95,6 @@ class Admin:
     def alter_offsets(self, body: AlterOffsetsBody) -> Answer:
         """AlterShareGroupOffsets: begin a group anew; it is made if there is none. Refused while it has members."""
         ids = dict(self._topics.ask({each.topic_name for each in body.topics}).known)
-        logs = self._topics.offsets_of({name: info.partitions for name, info in ids.items()})
         starts: dict[tuple[str, int], int] = {}
         errors: dict[tuple[str, int], ShareError] = {}
         for topic in body.topics:
@@ -111,14 +103,6 @@ class Admin:
                 known = ids.get(topic.topic_name)
                 if known is None or not 0 <= each.partition_index < known.partitions:
                     errors[at] = UnknownTopicOrPartition()
-                elif (log := logs.get(at)) is None:
-                    errors[at] = BrokerNotAvailable(f"{at[0]}-{at[1]} has no leader: its end is not known.")
-                elif each.start_offset > log.log_end:
-                    # It would pass over what is yet to be written.
-                    errors[at] = OffsetOutOfRange(
-                        f"The log of {at[0]}-{at[1]} is [{log.log_start}, {log.log_end}): nothing begins at "
-                        f"{each.start_offset}. Take an offset up to its end."
-                    )
                 else:
                     starts[at] = each.start_offset
         with self._acting() as state:

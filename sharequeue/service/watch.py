@@ -229,10 +229,11 @@ class Watch:
         for group in groups:
             seen: list[LogSeen] = []
             for topic, partitions in group.initialized.items():
-                # Partitions of an earlier topic of this name are observed as empty, or they would be leased for ever.
+                # Partitions of an earlier topic of this name are observed too, or they would be leased for ever; as
+                # empty, where the one of now has none of that number.
                 another = topic in known and known[topic].topic_id != group.topic_ids[topic]
                 for partition in sorted(partitions):
-                    log = _NO_LOG if another else logs.get((topic, partition))
+                    log = logs.get((topic, partition), _NO_LOG if another else None)
                     if log is not None:
                         at = SharePartition(group.group_id, topic, partition)
                         ends = log.log_start, log.log_end, log.last_stable_offset

@@ -112,6 +112,7 @@ def until_lapsed(state: State, holder: Holder) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.deep
 def test_a_driver_killed_before_its_commit_writes_each_record_exactly_once(
     group: str,
     filled: str,

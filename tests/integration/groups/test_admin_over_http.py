@@ -22,7 +22,6 @@ from sharequeue.errors import (
     InvalidGroupId,
     InvalidRequest,
     NonEmptyGroup,
-    OffsetOutOfRange,
     ShareError,
     UnknownTopicOrPartition,
 )
@@ -60,6 +59,11 @@ def ask(settings: Settings, private_database: Database) -> Iterator[Ask]:
 def join(database: Database, group: str, topic: str) -> None:
     alter_group_configs(database, group, {"share.assignment.interval.ms": 0})
     heartbeat(database, HeartbeatRequest(group, "m1", 0, subscribed_topic_names=(topic,), client_id="ann"))
+
+
+def topic_id(database: Database, group: str, topic: str) -> str:
+    """The id that the state has of a topic."""
+    return next(each.topic_id for each in State(database).figures.describe(group) if each.topic == topic)
 
 
 def test_many_groups_are_described(ask: Ask, private_database: Database) -> None:
@@ -113,8 +117,19 @@ def test_offsets_are_described_altered_and_deleted(
     assert refused["partitions"][0]["error_code"] == InvalidRequest.code
 
     beyond = [{"topic_name": topic, "partitions": [{"partition_index": 1, "start_offset": 9999}]}]
-    (refused,) = ask("alter-share-group-offsets", group_id="g", topics=beyond)["responses"]
-    assert refused["partitions"][0]["error_code"] == OffsetOutOfRange.code
+    (taken,) = ask("alter-share-group-offsets", group_id="g", topics=beyond)["responses"]
+    assert taken["partitions"][0]["error_code"] == 0  # as by a broker
+    State(private_database).observe(
+        SharePartition("g", topic, 1), topic_id(private_database, "g", topic), 0, 9, 9
+    )
+    (status,) = [each for each in State(private_database).figures.describe("g") if each.partition == 1]
+    assert "begins at 9999, behind the log's end 9" in str(status.remark)
+    State(private_database).administration.delete_offsets("g", topic)
+    ask(
+        "alter-share-group-offsets",
+        group_id="g",
+        topics=[{"topic_name": topic, "partitions": starts}],
+    )
 
     wanted = [{"topic_name": topic, "partitions": [0, 1]}]
     groups = [{"group_id": "g", "topics": wanted}, {"group_id": "h", "topics": []}, {"group_id": "i"}]

@@ -20,6 +20,7 @@ from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, he
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.service.coordinator import Coordinator
+from sharequeue.service.watched_topics import watched_groups
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
@@ -215,6 +216,41 @@ def test_a_deleted_and_a_recreated_topic(
     coordinator.step()
     assert [status.status for status in State(private_database).figures.describe("g")] == ["topic_recreated"]
     assert "made again" in coordinator.waiting["g", topic]
+
+
+def test_a_topic_that_is_taken_over_during_a_look_is_not_taken_for_empty(
+    settings: Settings,
+    private_database: Database,
+    coordinator: Coordinator,
+    make_topic: MakeTopic,
+    topics: Topics,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The groups were read before somebody began one anew on the topic of now."""
+    topic = make_topic()
+    join(private_database, topic)
+    coordinator.step()
+    topics.delete(topic)
+    make_topic(1, topic)
+    produce(settings, topic, 3)
+
+    looks: list[object] = []
+
+    def and_then_taken_over(database: Database) -> object:
+        groups = watched_groups(database)
+        looks.append(groups)
+        if len(looks) == 1:
+            return groups  # what is assigned; the ends of the logs are the second question
+        State(private_database).administration.alter_offsets(
+            SharePartition("g", topic, 0), topics.info(topic).topic_id, 2
+        )
+        return groups
+
+    monkeypatch.setattr("sharequeue.service.watch.watched_groups", and_then_taken_over)
+    heartbeat(private_database, HeartbeatRequest("g", "m1", -1))
+    coordinator.step()
+    [status] = State(private_database).figures.describe("g")
+    assert (status.status, status.spso, status.log_end, status.lag) == ("active", 2, 3, 1)
 
 
 def test_a_step_ends_sessions_and_locks(

@@ -67,6 +67,7 @@ def test_a_task_that_fails_half_way_is_done_again(
     assert set(ledger(state, group)["attempt"].to_pylist()) == {1}
 
 
+@pytest.mark.deep
 def test_a_task_that_is_done_twice_at_once_counts_once(
     group: str, filled: str, cluster: Cluster, state: State
 ) -> None:
@@ -178,6 +179,7 @@ def test_a_copy_into_postgres_that_is_done_again_counts_once(
     wait_until(none_left, otherwise="a staging table stays")
 
 
+@pytest.mark.deep
 def test_a_driver_that_is_killed_leaves_all_to_the_next(
     group: str, filled: str, cluster: Cluster, state: State, run_job: RunJob
 ) -> None:

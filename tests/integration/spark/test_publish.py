@@ -162,6 +162,7 @@ def test_published_files_have_each_record_once_with_its_summary(case: Case) -> N
     assert case.output() == expected
 
 
+@pytest.mark.deep
 def test_a_replay_is_published_into_folders_that_were_brought_together(case: Case) -> None:
     """A compacted folder has rows of many leases: those of others stay, and so do their sums."""
     for sink in (case.old.sink, case.old.summary_sink(case.old.summaries[0])):
@@ -208,6 +209,7 @@ def test_what_the_group_has_not_done_yet_is_not_published(
         case.publish("anew", execute=True)
 
 
+@pytest.mark.deep
 def test_a_compaction_that_was_quicker_leaves_everything_as_it_is(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def described(records: DataFrame) -> DataFrame:
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_topics_of_every_kind_in_one_group(
     group: str,
     make_topic: MakeTopic,
