@@ -157,7 +157,13 @@ def _older() -> dict[int, Path]:
     return found
 
 
-@pytest.fixture(params=sorted(_older()))
+def _each_older() -> list[object]:
+    """The oldest in every run, the others in the deep one."""
+    oldest, *others = sorted(_older())
+    return [oldest, *(pytest.param(version, marks=pytest.mark.deep) for version in others)]
+
+
+@pytest.fixture(params=_each_older())
 def older_postgres(request: pytest.FixtureRequest, stack_home: Path) -> Iterator[tuple[int, Database]]:
     """Give a PostgreSQL of an older major version, and which.
 

@@ -176,6 +176,7 @@ def test_a_replay_is_published_into_folders_that_were_brought_together(case: Cas
     assert case.sums() == Counter(note for *_, note in expected.elements())
 
 
+@pytest.mark.deep
 def test_what_the_group_has_not_done_yet_is_not_published(
     case: Case, produce: Produce, topics: Topics, tmp_path: Path
 ) -> None:
