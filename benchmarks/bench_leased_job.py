@@ -26,21 +26,17 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from leased_rig import confluent_seconds, group_on, say, session, stack, versions
+from leased_rig import confluent_seconds, group_on, leased_round, say, session, stack, versions
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from rig import in_turn, median, report, seconds, spread
 
 from pipelines.flights.pipeline import FLIGHT, flight_delays
 from pipelines.flights.records import TOPIC, produce
-from sharequeue.database import Database
 from sharequeue.kafka.clients import spark_options
-from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
-from sharequeue.spark import run_rounds
 from sharequeue.spark.reading.frame import READER_OPTIONS
 from sharequeue.spark.report import STAGES
-from sharequeue.state import State
 
 BY_FILE = 50_000
 
@@ -84,31 +80,8 @@ def leased(
     holder = group_on(settings, TOPIC)
     group = holder.assignment[0].group_id
     job = replace(flight_delays, group=group, sink=group, summaries=())
-    place = settings.replace(output=folder)
-    with Database.open(settings) as database, Topics(settings) as topics:
-        state = State(database)
-        state.figures.describe(group)  # connected: a job's connection is there before its first lease
-        reports: list[Any] = []
-
-        def run() -> None:
-            reports.append(
-                run_rounds(
-                    place,
-                    job,
-                    membership=holder,
-                    state=state,
-                    topics=topics,
-                    spark=spark,
-                    max_rounds=1,
-                    max_records=records,
-                )
-            )
-
-        taken = seconds(run)
-    (done,) = reports
+    taken, done = leased_round(settings.replace(output=folder), spark, job, holder, records, stages)
     assert done.leased == done.accepted + done.released + done.rejected == records, done
-    for stage, spent in done.stage_seconds.items():
-        stages.setdefault(stage, []).append(spent)
     return taken
 
 

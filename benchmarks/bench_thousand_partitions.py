@@ -17,19 +17,16 @@ import uuid
 from functools import partial
 from pathlib import Path
 
-from leased_rig import fill, group_on, say, session, stack, versions
+from leased_rig import fill, group_on, leased_round, say, session, stack, versions
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from rig import in_turn, median, report, seconds, spread
 
-from sharequeue.database import Database
 from sharequeue.kafka.clients import spark_options
-from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
-from sharequeue.spark import pipeline, run_rounds
+from sharequeue.spark import pipeline
 from sharequeue.spark.reading.frame import READER_OPTIONS
-from sharequeue.spark.report import STAGES, RunReport
-from sharequeue.state import State
+from sharequeue.spark.report import STAGES
 
 RECORDS = 100
 TOPIC = "thousand"
@@ -59,30 +56,8 @@ def leased(
     holder = group_on(settings, TOPIC)
     group = holder.assignment[0].group_id
     job = pipeline(group=group, topics=(TOPIC,), sink=group, lock_duration_ms=30_000)(handler)
-    with Database.open(settings) as database, Topics(settings) as topics:
-        state = State(database)
-        state.figures.describe(group)  # connected: a job's connection is there before its first lease
-        reports: list[RunReport] = []
-
-        def run() -> None:
-            reports.append(
-                run_rounds(
-                    settings.replace(output=folder),
-                    job,
-                    membership=holder,
-                    state=state,
-                    topics=topics,
-                    spark=spark,
-                    max_rounds=1,
-                    max_records=records,
-                )
-            )
-
-        taken = seconds(run)
-    (done,) = reports
+    taken, done = leased_round(settings.replace(output=folder), spark, job, holder, records, stages)
     assert done.accepted == records, done
-    for stage, spent in done.stage_seconds.items():
-        stages.setdefault(stage, []).append(spent)
     return taken
 
 

@@ -31,6 +31,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from pyspark.sql import SparkSession
+from rig import seconds
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
@@ -38,6 +39,9 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.local.stack import down, up
 from sharequeue.settings import Settings
+from sharequeue.spark import run_rounds
+from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.report import RunReport
 from sharequeue.spark.session import spark_session
 from sharequeue.state import State
 from sharequeue.values import SharePartition
@@ -124,6 +128,39 @@ def group_on(settings: Settings, topic: str) -> Holder:
         for share_partition in assignment:
             State(database).initialize(share_partition, info.topic_id, 0, 1)
     return Holder(assignment)
+
+
+def leased_round(
+    settings: Settings,
+    spark: SparkSession,
+    job: ShareGroupJob,
+    holder: Holder,
+    records: int,
+    stages: dict[str, list[float]],
+) -> tuple[float, RunReport]:
+    """Seconds of one round of a job, and its report; where they went is put into `stages`."""
+    reports: list[RunReport] = []
+    with Database.open(settings) as database, Topics(settings) as topics:
+        state = State(database)
+        state.figures.describe(job.group)  # connected: a job's connection is there before its first lease
+        taken = seconds(
+            lambda: reports.append(
+                run_rounds(
+                    settings,
+                    job,
+                    membership=holder,
+                    state=state,
+                    topics=topics,
+                    spark=spark,
+                    max_rounds=1,
+                    max_records=records,
+                )
+            )
+        )
+    (done,) = reports
+    for stage, spent in done.stage_seconds.items():
+        stages.setdefault(stage, []).append(spent)
+    return taken, done
 
 
 def broker_group(settings: Settings) -> str:

@@ -143,8 +143,9 @@ def alter(
                 after, warning = alter_and_tell(database, group, changes, dry_run=dry_run)
                 if warning is not None:
                     output.warn(warning)
-                problem = name_problem(DeadLetterRules.of(after, published))
-                if changes.get(TOPIC_NAME) and problem is not None:
+                if changes.get(TOPIC_NAME) and (
+                    problem := name_problem(DeadLetterRules.of(after, published))
+                ):
                     output.warn(f"letters will be held: {problem}")
             except ShareError as error:
                 errors.append(error)

@@ -179,8 +179,8 @@ def _consumed(
     }
     if settings.knows("service_url"):
         config["sharequeue.service.url"] = settings.service_url
-    if settings.service_token is not None:
-        config["sharequeue.service.token"] = settings.service_token
+    if (token := settings.service_token) is not None:
+        config["sharequeue.service.token"] = token
     with Topics(settings) as broker:
         broker.require(topics)
     with ShareConsumer(config) as consumer:

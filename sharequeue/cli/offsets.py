@@ -106,13 +106,14 @@ def reset(
         if not create_group:
             require_group_or_flag(database, group)
         state = State(database)
-        stored = {(each.topic, each.partition): each.spso for each in state.figures.describe(group)}
+        statuses = state.figures.describe(group)
+        stored = {(each.topic, each.partition): each.spso for each in statuses}
         wanted = parse_topics(topics)
         if all_topics:
             wanted = dict.fromkeys(topic for topic, _ in stored)
             if not wanted:
                 raise UnknownTopicOrPartition(f"Group {group} has no offsets yet: name topics with --topic.")
-        warn_of_letters(each for each in state.figures.describe(group) if each.topic in wanted or not wanted)
+        warn_of_letters(each for each in statuses if each.topic in wanted or not wanted)
         start = _start(OffsetResets(broker, wanted), way, ways[way], stored)
         for warning in start.warnings:
             output.warn(warning)
