@@ -31,7 +31,7 @@ from rig import in_turn, median, report, seconds, spread
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.local import s3a_jars
+from sharequeue.local import optional_jars
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.spark.job import ShareGroupJob
@@ -155,7 +155,7 @@ def main() -> None:
     given = parser.parse_args()
     with stack() as plain, store() as conf:
         settings = plain.replace(output="s3a://bench/output", spark_master=f"local[{os.cpu_count()}]")
-        s3a_jars.ensure(settings)
+        optional_jars.ensure(settings, ["s3a"], print)
         with session(settings) as spark:
             for name, value in conf.items():
                 spark.conf.set(name, value)

@@ -1,4 +1,4 @@
-"""What may the output of pipelines be: which paths, and which URIs? And where are the jars for one on S3?
+"""What may the output of pipelines be: which paths, and which URIs?
 
 A path is a folder of this machine. A URI is for Hadoop's file systems: `hdfs:`, `s3a:` and others. What is wrong with
 the text alone is said when the settings are read, before anything starts. Whether the place is there and may be
@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
-__all__ = ["OutputInvalid", "client_jars", "is_uri", "located"]
+__all__ = ["OutputInvalid", "is_uri", "located"]
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _STORES = ("abfs", "abfss", "gs", "hdfs", "s3a")
@@ -52,11 +52,6 @@ def located(output: str) -> str:
     if scheme in _NAMED and not urlsplit(output).netloc:
         raise OutputInvalid(f"the output {output} names no {_NAMED[scheme]}: write {_example(scheme)}")
     return re.sub(r"(?<=[^/:])/+$", "", output)
-
-
-def client_jars(jars: Path) -> Path:
-    """Name the folder of the jars of Spark's client of S3: beside the stack's jars, which are replaced as a whole."""
-    return jars.with_name(f"{jars.name}.s3a") / "s3a"
 
 
 def _example(scheme: str) -> str:

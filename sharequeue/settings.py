@@ -19,6 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from sharequeue import jar_sets
 from sharequeue.output_place import is_uri, located
 
 __all__ = ["DatabaseOptions", "RoleNames", "SettingMissing", "Settings", "normalise_database_url"]
@@ -26,6 +27,8 @@ __all__ = ["DatabaseOptions", "RoleNames", "SettingMissing", "Settings", "normal
 KAFKA_PREFIX = "SHAREQUEUE_KAFKA_"
 STACK_FILE = "stack.json"
 _DRIVER = "postgresql+psycopg2"
+_KEPT = ("home", "spark_master", "spark_jars", "jars", "output", "output_shared", "ivy_settings", "kafka")
+"""Fields that a copy takes as they are."""
 
 
 class SettingMissing(Exception):
@@ -89,6 +92,7 @@ class _Environment(BaseSettings):
     service_allowed_hosts: str | None = None
     service_drain_dead_letters: bool | None = None
     spark_master: str | None = None
+    spark_jars: str | None = None
     jars: Path | None = None
     output: str | None = None
     output_shared: bool | None = None
@@ -120,6 +124,7 @@ class Settings:
         "kafka",
         "output",
         "output_shared",
+        "spark_jars",
         "spark_master",
     )
 
@@ -128,6 +133,9 @@ class Settings:
     """The data folder (`SHAREQUEUE_HOME`, default `.sharequeue` in the working directory), absolute."""
     spark_master: str
     """`SHAREQUEUE_SPARK_MASTER`, default `local[*]`."""
+    spark_jars: tuple[str, ...]
+    """`SHAREQUEUE_SPARK_JARS`, comma-separated: sets of jars that Spark sessions get (`delta`, `iceberg`, `avro`,
+    `s3a`), fetched before by `sharequeue jars fetch`. For an output on `s3a:` that set need not be named."""
     jars: Path
     """`SHAREQUEUE_JARS`, default `<home>/jars`: the folders `broker` and `spark`."""
     output: str
@@ -157,6 +165,7 @@ class Settings:
         put = object.__setattr__
         put(self, "home", home)
         put(self, "spark_master", str(values.get("spark_master") or "local[*]"))
+        put(self, "spark_jars", jar_sets.chosen(values.get("spark_jars") or ()))
         put(self, "jars", Path(values.get("jars") or home / "jars").expanduser().absolute())
         put(self, "output", located(str(values.get("output") or home / "output")))
         put(self, "output_shared", bool(values.get("output_shared")))
@@ -195,8 +204,7 @@ class Settings:
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with these fields changed."""
-        kept = {"home", "spark_master", "jars", "output", "output_shared", "ivy_settings", "kafka"}
-        return type(self)({**self._values, **{name: getattr(self, name) for name in kept}, **changes})
+        return type(self)({**self._values, **{name: getattr(self, name) for name in _KEPT}, **changes})
 
     @property
     def database_url(self) -> str:
@@ -282,8 +290,7 @@ class Settings:
         raise AttributeError(f"Settings are immutable: use replace({name}=…)")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        kept = ("home", "spark_master", "jars", "output", "output_shared", "ivy_settings")
-        values = {**self._values, **{name: getattr(self, name) for name in kept}, "kafka": dict(self.kafka)}
+        values = {**self._values, **{name: getattr(self, name) for name in _KEPT}, "kafka": dict(self.kafka)}
         return type(self), (values,)
 
     def __repr__(self) -> str:

@@ -30,7 +30,7 @@ from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.published_configs import publish_service_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
-from sharequeue.local import ports, postgres, processes, s3a_jars
+from sharequeue.local import optional_jars, ports, postgres, processes
 from sharequeue.local.home import Home, read_json, write_json
 from sharequeue.local.stack import StackInfo, down, up
 from sharequeue.settings import Settings
@@ -279,14 +279,14 @@ def make_topic(settings: Settings) -> Iterator[MakeTopic]:
 @pytest.fixture(scope="session")
 def spark(stack: StackInfo, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """Give the one Spark session of this process, local, with Kafka's connector; in a deep run also as for an output
-    on S3, whose client is fetched once.
+    on S3, and for tables of Delta and Iceberg; their jars are fetched once.
     """
     from sharequeue.spark.session import spark_session
 
     settings = Settings.load(stack.home)
     if request.config.getoption("--deep"):
-        settings = settings.replace(output="s3a://nothing")
-        s3a_jars.ensure(settings)
+        settings = settings.replace(spark_jars=("s3a", "delta", "iceberg"))
+        optional_jars.ensure(settings, settings.spark_jars, _quiet)
     session = spark_session(settings, "tests")
     yield session
     session.stop()

@@ -24,6 +24,7 @@ from sharequeue.cli import (
     groups,
     init,
     inspecting,
+    jars,
     journal,
     offsets,
     replay,
@@ -42,6 +43,7 @@ from sharequeue.database.migrations import SchemaBusy
 from sharequeue.database.schema_files import SchemaOutdated
 from sharequeue.errors import ShareError
 from sharequeue.extras import ExtraMissing
+from sharequeue.jar_sets import JarSetInvalid
 from sharequeue.local.preflight import StackError
 from sharequeue.output_place import OutputInvalid
 from sharequeue.settings import SettingMissing
@@ -58,6 +60,7 @@ def command() -> None:
 for module in (
     init,
     stack,
+    jars,
     doctor,
     service,
     run,
@@ -103,7 +106,7 @@ def main() -> None:
     except SQLAlchemyError as error:
         refused = database_failure(error)
         _fail(refused.code, refused.format_message(), 1)
-    except (ValidationError, OutputInvalid) as error:
+    except (ValidationError, OutputInvalid, JarSetInvalid) as error:
         refused = setting_failure(error)
         _fail(refused.code, refused.format_message(), 1)
     except BrokenPipeError:

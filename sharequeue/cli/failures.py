@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 
 from sharequeue.errors import RequestTimedOut, ShareError
+from sharequeue.jar_sets import JarSetInvalid
 from sharequeue.output_place import OutputInvalid
 from sharequeue.values import SharePartitionStatus
 
@@ -118,6 +119,8 @@ def setting_failure(error: ValueError | ArgumentError) -> Refused:
         return Refused(f"A setting cannot be read ({found}).", SETTING_INVALID)
     if isinstance(error, OutputInvalid):
         return Refused(f"A setting cannot be read (SHAREQUEUE_OUTPUT: {error}).", SETTING_INVALID)
+    if isinstance(error, JarSetInvalid):
+        return Refused(f"A setting cannot be read (SHAREQUEUE_SPARK_JARS: {error}).", SETTING_INVALID)
     return Refused(f"The address of the database cannot be read ({error}).", SETTING_INVALID)
 
 

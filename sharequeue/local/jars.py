@@ -3,7 +3,7 @@
 They are resolved once, by the Ivy that ships inside PySpark, into `<jars>/broker` and `<jars>/spark`.
 `jars.xml` names what is wanted, and `jars.sha256` has the checksum of every file: each file is checked, at
 each start, so a half-done or altered set is noticed and fetched again, and a whole set touches no network.
-Spark's client of S3 is a set of its own (`s3a_jars.py`). PySpark is located, never imported.
+What only some users need are sets of their own (`optional_jars.py`). PySpark is located, never imported.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.class_archive import archive_options, quoted, spark_archive
-from sharequeue.output_place import client_jars
+from sharequeue.jar_sets import fetch_command, folder_of
 from sharequeue.settings import Settings
 from sharequeue.spark.interrupts import interruptible, kept_handlers
 
@@ -36,7 +36,12 @@ ON_S3 = {
     # What a killed write has uploaded goes when its folder is swept.
     "spark.hadoop.fs.s3a.directory.operations.purge.uploads": "true",
 }
-"""What a session has for an output on `s3a:`."""
+"""What a session with the set `s3a` has."""
+_EXTENSIONS = {
+    "delta": "io.delta.sql.DeltaSparkSessionExtension",
+    "iceberg": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+}
+"""What a session has for a set of jars, beside the jars."""
 LOG_TAIL_BYTES = 2000
 _DESCRIPTION = "spark.job.description"
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
@@ -83,11 +88,23 @@ def connector_jars(settings: Settings) -> list[Path]:
     return jars
 
 
-def s3a_jars(settings: Settings) -> list[Path]:
-    """Return the jars of Spark's client of S3, where the output is on it and they were fetched. Otherwise Spark has a
-    client of its own, or the output is refused before anything is leased.
+def optional_jars(settings: Settings) -> dict[str, list[Path]]:
+    """Return the jars that a session gets beside the connector's, by set: of those that SHAREQUEUE_SPARK_JARS names,
+    and of `s3a` where the output is on it and the set was fetched. Otherwise Spark has a client of its own, or the
+    output is refused before anything is leased.
+
+    Raises SparkNotReady for a set that is named and was not fetched.
     """
-    return sorted(client_jars(settings.jars).glob("*.jar")) if settings.output.startswith("s3a:") else []
+    found = {name: sorted(folder_of(settings.jars, name).glob("*.jar")) for name in settings.spark_jars}
+    missing = [name for name, jars in found.items() if not jars]
+    if missing:
+        raise SparkNotReady(
+            f"SHAREQUEUE_SPARK_JARS names {', '.join(missing)}, whose jars are not in "
+            f"{folder_of(settings.jars, missing[0])}: run {fetch_command(*missing)}, which fetches them once."
+        )
+    if settings.output.startswith("s3a:") and "s3a" not in found:
+        found["s3a"] = sorted(folder_of(settings.jars, "s3a").glob("*.jar"))
+    return found
 
 
 def refuse_without_connector(spark: SparkSession) -> None:
@@ -195,11 +212,12 @@ def _configuration(settings: Settings, app_name: str) -> dict[str, str]:
     log4j2 = Path(str(resources.files("sharequeue.spark") / "log4j2.properties")).as_uri()
     quick = quoted(archive_options(spark_archive(settings.jars)))
     cores = os.cpu_count() or 2
-    on_s3 = s3a_jars(settings)
+    optional = optional_jars(settings)
+    jars = [*connector_jars(settings), *(jar for of_set in optional.values() for jar in of_set)]
     conf = {
         "spark.app.name": app_name,
         "spark.master": settings.spark_master,
-        "spark.jars": ",".join(str(jar) for jar in (*connector_jars(settings), *on_s3)),
+        "spark.jars": ",".join(map(str, jars)),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j2}{_collector()} {quick}",
         "spark.driver.memory": _driver_memory(),
         "spark.ui.enabled": "false",
@@ -210,8 +228,13 @@ def _configuration(settings: Settings, app_name: str) -> dict[str, str]:
         # One open file per lease and kind instead of a sort of every record by its lease.
         "spark.sql.maxConcurrentOutputFileWriters": "256",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-        **(ON_S3 if on_s3 else {}),
+        **(ON_S3 if optional.get("s3a") else {}),
     }
+    extensions = [_EXTENSIONS[name] for name in optional if name in _EXTENSIONS]
+    if extensions:
+        conf["spark.sql.extensions"] = ",".join(extensions)
+    if "delta" in optional:
+        conf["spark.sql.catalog.spark_catalog"] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
     if _is_local(settings.spark_master):
         conf.update({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"})
     return conf

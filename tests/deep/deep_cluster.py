@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from sharequeue.database import Database
 from sharequeue.kafka.topics import Topics
-from sharequeue.local import s3a_jars
+from sharequeue.local import optional_jars
 from sharequeue.local.stack import StackInfo
 from sharequeue.settings import Settings
 from sharequeue.spark.output.manifest import read_manifest, read_output
@@ -58,7 +58,7 @@ def cluster(
     conf = {"spark.submit.pyFiles": str(archive)}
     if request.param == "s3a":
         s3: S3 = request.getfixturevalue("s3")
-        s3a_jars.ensure(Settings.load(stack.home))
+        optional_jars.ensure(Settings.load(stack.home), ["s3a"], print)
         output = f"s3a://{s3.bucket()}/out"
         conf |= {f"spark.hadoop.{name}": value for name, value in s3.conf.items()}
     else:

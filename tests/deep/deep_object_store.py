@@ -260,7 +260,7 @@ def test_rows_go_on_into_a_table(case: Case, make_table: MakeTable, database: Da
         ("endpoint", "its address does not answer: .*fs.s3a.endpoint"),
         ("login", "there are no credentials"),
         ("namenode", "its address does not answer"),
-        ("jars", "python -m sharequeue.local.s3a_jars"),
+        ("jars", "sharequeue jars fetch s3a"),
     ],
 )
 def test_what_is_wrong_with_the_store_is_said_before_anything_is_leased(

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sharequeue.local import jars
-from sharequeue.local.s3a_jars import S3A
-from sharequeue.output_place import client_jars, is_uri, located
+from sharequeue.output_place import is_uri, located
 from sharequeue.settings import Settings
 
 
@@ -53,14 +51,3 @@ def test_what_is_no_output_is_said_at_once(given: str, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)) as raised:
         Settings.load("/nowhere", output=given)
     assert "hidden" not in str(raised.value)
-
-
-def test_the_client_of_s3_is_a_set_of_its_own() -> None:
-    """Each module of its list is a file with a checksum, of PySpark's Hadoop; the stack's set has none of it."""
-    listed = (Path(jars.__file__).parent / "s3a.xml").read_text()
-    modules = re.findall(r'name="([^"]+)" rev="([^"]+)" conf="s3a->default" transitive="false"', listed)
-    assert {f"s3a/{name}-{version}.jar" for name, version in modules} == set(jars.expected(S3A))
-    assert not set(jars.expected(S3A)) & set(jars.expected())
-    (hadoop,) = (jars.pyspark_home() / "jars").glob("hadoop-client-api-*.jar")
-    assert dict(modules)["hadoop-aws"] == hadoop.stem.rpartition("-")[2]
-    assert client_jars(Path("/data/jars")) == Path("/data/jars.s3a/s3a")

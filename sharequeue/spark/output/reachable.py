@@ -38,7 +38,7 @@ _CAUSES = (
     (
         ("NoSuchMethodError", "NoClassDefFoundError", "ClassNotFoundException", "UnsupportedFileSystem"),
         "Spark has no client for it, or a part of that is missing: put its jars on Spark's class path. For s3a: run "
-        "`python -m sharequeue.local.s3a_jars`, which fetches them once",
+        "`sharequeue jars fetch s3a`, which fetches them once",
     ),
     (("UnknownStoreException", "NoSuchBucket"), "there is no such bucket: make it, or mend the name"),
     (

@@ -24,14 +24,14 @@ from sharequeue.database.schema_files import sql_root
 AT_ONCE = {
     *("up", "down", "serve", "run", "replay", "consume", "migrate", "init", "report"),
     *("groups pause", "groups resume", "acls add", "acls authorizer", "configs alter"),
-    "tokens create",
+    *("tokens create", "jars fetch"),
 }
 """They change something and act at once. They can be undone, or write beside what is there."""
 READS = {
     *("status", "env", "doctor", "verify", "groups list", "groups describe", "state leases", "acls list"),
     *("members", "audit", "offsets describe", "configs describe", "state show", "dlq export"),
     *("dlq list", "dlq show", "journal changes", "journal days", "journal verify"),
-    "tokens list",
+    *("tokens list", "jars list"),
 }
 KAFKAS = {"share-groups", "share-group-configs"}
 """They take the arguments of Kafka's own tools, and act as those do."""

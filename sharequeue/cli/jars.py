@@ -1,0 +1,53 @@
+"""`sharequeue jars`: sets of jars for Spark that only some users need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sharequeue.cli.options import home_option
+from sharequeue.cli.output import Output, answers, text
+from sharequeue.jar_sets import DESCRIPTIONS, folder_of
+from sharequeue.local import optional_jars
+from sharequeue.settings import Settings
+
+_COLUMNS = (text("NAME"), text("STATE"), text("WHAT"), text("FOLDER", wide=True))
+
+
+@click.group()
+def jars() -> None:
+    """Sets of jars for Spark that only some need. SHAREQUEUE_SPARK_JARS says which ones a session gets."""
+
+
+@jars.command()
+@home_option
+@answers(*_COLUMNS)
+@click.argument("names", nargs=-1, required=True, type=click.Choice(list(DESCRIPTIONS)), metavar="NAME...")
+def fetch(home: Path | None, output: Output, names: tuple[str, ...]) -> None:
+    """Fetch sets, once, with checksums: s3a, delta, iceberg, avro. Harmless when they are there."""
+    settings = Settings.load(home)
+    optional_jars.ensure(settings, names, output.note)
+    output.rows(_row(settings, name) for name in names)
+
+
+@jars.command("list")
+@home_option
+@answers(*_COLUMNS)
+def list_jars(home: Path | None, output: Output) -> None:
+    """List the sets, and whether they are fetched."""
+    settings = Settings.load(home)
+    output.rows(_row(settings, name) for name in DESCRIPTIONS)
+
+
+def _row(settings: Settings, name: str) -> dict[str, str]:
+    state = "fetched" if optional_jars.is_whole(settings, name) else "not fetched"
+    return {
+        "name": name,
+        "state": state,
+        "what": f"{DESCRIPTIONS[name]} ({optional_jars.MEGABYTES[name]} MB)",
+        "folder": str(folder_of(settings.jars, name)),
+    }
+
+
+COMMANDS = (jars,)
