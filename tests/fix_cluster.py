@@ -21,11 +21,15 @@ import psutil
 import pytest
 
 from sharequeue.local.stack import StackInfo
+from tests.fix_pipelines import Assigned, Produce
+from tests.fix_stack import MakeTopic
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[1]
 DEADLINE_SECONDS = 120
 HOSTS = ("127.0.0.1", "localhost")
+RECORDS = 400
+"""In each partition of a `filled` topic: eight batches of Arrow, and a task stops after the first."""
 
 
 @dataclass
@@ -235,3 +239,13 @@ def _end(daemons: Sequence[subprocess.Popen[Any]]) -> None:
             continue
     for daemon in daemons:
         daemon.wait(DEADLINE_SECONDS)
+
+
+@pytest.fixture
+def filled(make_topic: MakeTopic, produce: Produce, assigned: Assigned) -> str:
+    """A topic of two partitions, on which the group starts."""
+    topic = make_topic(2)
+    for partition in range(2):
+        produce(topic, partition, range(RECORDS))
+    assigned(topic)
+    return topic

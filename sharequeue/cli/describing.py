@@ -279,13 +279,9 @@ def member_rows(group: str, members: Iterable[MemberDescription]) -> list[dict[s
             "consumer_id": each.member_id,
             "host": each.client_host or None,
             "client_id": each.client_id or None,
-            "partitions": sum(len(topic.partitions) for topic in each.assignment),
+            "partitions": each.partitions,
             "member_epoch": each.member_epoch,
-            "assignment": ";".join(
-                f"{topic.topic_name}:{','.join(map(str, sorted(topic.partitions)))}"
-                for topic in each.assignment
-            )
-            or None,
+            "assignment": each.assigned or None,
             "subscription": ",".join(each.subscribed_topic_names),
             "joined_at": each.joined_at,
             "session_expires_at": each.session_expires_at,

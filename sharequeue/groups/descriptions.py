@@ -42,6 +42,19 @@ class MemberDescription:
     session_expires_at: datetime
     assignment: tuple[AssignedTopic, ...]
 
+    @property
+    def assigned(self) -> str:
+        """What it is assigned, as Kafka's tools write it: `flights:0,2;orders:1`."""
+        return ";".join(
+            f"{topic.topic_name}:{','.join(map(str, sorted(topic.partitions)))}"
+            for topic in sorted(self.assignment, key=lambda topic: topic.topic_name)
+        )
+
+    @property
+    def partitions(self) -> int:
+        """How many share-partitions it is assigned."""
+        return sum(len(topic.partitions) for topic in self.assignment)
+
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:

@@ -22,16 +22,13 @@ from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
 from sharequeue.values import SharePartition
-from tests.fix_cluster import HOSTS, Cluster, cluster_on, executor_of
+from tests.fix_cluster import HOSTS, RECORDS, Cluster, cluster_on, executor_of
 from tests.fix_object_stores import S3
-from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, all_accepted, job_of
-from tests.fix_stack import MakeTopic
+from tests.fix_pipelines import Holder, MakeTable, Produce, all_accepted, job_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
 
-RECORDS = 400
-"""By partition: eight batches of Arrow each, and a task stops after the first."""
 SHORT_LOCK_MS = 5000
 DYNAMIC = {
     "spark.dynamicAllocation.enabled": "true",
@@ -80,16 +77,6 @@ def own_settings(settings: Settings, cluster: Cluster, spark: SparkSession) -> I
     yield settings.replace(output=str(cluster.output))
     for name in known:
         spark.conf.unset(name)
-
-
-@pytest.fixture
-def filled(make_topic: MakeTopic, produce: Produce, assigned: Assigned) -> str:
-    """Give a topic of two partitions, on which the group starts."""
-    topic = make_topic(2)
-    for partition in range(2):
-        produce(topic, partition, range(RECORDS))
-    assigned(topic)
-    return topic
 
 
 def ledger(state: State, spark: SparkSession, group: str) -> set[tuple[int, int]]:

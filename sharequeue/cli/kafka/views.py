@@ -80,12 +80,9 @@ def members_view(group: GroupDescription, *, verbose: bool) -> View:
             "consumer_id": each.member_id,
             "host": f"/{each.client_host}",
             "client_id": each.client_id,
-            "partitions": sum(len(topic.partitions) for topic in each.assignment),
+            "partitions": each.partitions,
             "member_epoch": each.member_epoch,
-            "assignment": ";".join(
-                f"{topic.topic_name}:{','.join(map(str, sorted(topic.partitions)))}"
-                for topic in sorted(each.assignment, key=lambda topic: topic.topic_name)
-            ),
+            "assignment": each.assigned,
         }
         for each in group.members
     ]

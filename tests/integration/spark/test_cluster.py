@@ -17,27 +17,14 @@ from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.state import State
 from sharequeue.values import SharePartition
-from tests.fix_cluster import Cluster, executor_of
-from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, RunJob, all_accepted, job_of
-from tests.fix_stack import MakeTopic
+from tests.fix_cluster import RECORDS, Cluster, executor_of
+from tests.fix_pipelines import Holder, MakeTable, RunJob, all_accepted, job_of
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 DEEP = pytest.mark.deep
-RECORDS = 400
-"""By partition: eight batches of Arrow each, and a task stops after the first."""
 SHORT_LOCK_MS = 5000
-
-
-@pytest.fixture
-def filled(make_topic: MakeTopic, produce: Produce, assigned: Assigned) -> str:
-    """A topic of two partitions, on which the group starts."""
-    topic = make_topic(2)
-    for partition in range(2):
-        produce(topic, partition, range(RECORDS))
-    assigned(topic)
-    return topic
 
 
 def ledger(state: State, group: str) -> pa.Table:
