@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
+
+from pydantic import BaseModel
 
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
@@ -31,6 +34,15 @@ from sharequeue.service.admin_bodies import (
     DescribeBody,
     DescribeConfigsBody,
     DescribeOffsetsBody,
+)
+from sharequeue.service.answers import (
+    AlterConfigsAnswer,
+    AlterOffsetsAnswer,
+    DeleteGroupsAnswer,
+    DeleteOffsetsAnswer,
+    DescribeAnswer,
+    DescribeConfigsAnswer,
+    DescribeOffsetsAnswer,
 )
 from sharequeue.service.bodies import member_descriptions
 from sharequeue.service.callers import ANONYMOUS
@@ -182,6 +194,29 @@ class Admin:
         """The state in one transaction in which the database's own rules are those for the caller."""
         with on_behalf_of(self._database, self._principal) as connection:
             yield State(Joined(connection))
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An admin operation: where it is served, under the name of Kafka's request, and its types."""
+
+    path: str
+    body: type[BaseModel]
+    do: Callable[[Admin, Any], Answer]
+    answer: type[Any]
+
+
+OPERATIONS = (
+    Operation("/v1/share-group-describe", DescribeBody, Admin.describe, DescribeAnswer),
+    Operation(
+        "/v1/describe-share-group-offsets", DescribeOffsetsBody, Admin.describe_offsets, DescribeOffsetsAnswer
+    ),
+    Operation("/v1/alter-share-group-offsets", AlterOffsetsBody, Admin.alter_offsets, AlterOffsetsAnswer),
+    Operation("/v1/delete-share-group-offsets", DeleteOffsetsBody, Admin.delete_offsets, DeleteOffsetsAnswer),
+    Operation("/v1/delete-groups", DeleteGroupsBody, Admin.delete_groups, DeleteGroupsAnswer),
+    Operation("/v1/describe-configs", DescribeConfigsBody, Admin.describe_configs, DescribeConfigsAnswer),
+    Operation("/v1/incremental-alter-configs", AlterConfigsBody, Admin.alter_configs, AlterConfigsAnswer),
+)
 
 
 def _each(key: str, names: Sequence[str], one: Callable[[str], Answer], nothing: Answer) -> list[Answer]:

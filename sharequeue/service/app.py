@@ -13,15 +13,16 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
 from anyio.to_thread import run_sync
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import BaseModel
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
+from starlette.convertors import PathConvertor, register_url_convertor
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -44,24 +45,17 @@ from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, he
 from sharequeue.groups.known import require_group
 from sharequeue.groups.tokens import TokenRefused
 from sharequeue.kafka.topics import Topics
-from sharequeue.names import listed
+from sharequeue.names import listed, shown
 from sharequeue.reporting.page import page
-from sharequeue.service.admin import Admin
-from sharequeue.service.admin_bodies import (
-    AlterConfigsBody,
-    AlterOffsetsBody,
-    DeleteGroupsBody,
-    DeleteOffsetsBody,
-    DescribeBody,
-    DescribeConfigsBody,
-    DescribeOffsetsBody,
-    parsed,
-)
+from sharequeue.service.admin import OPERATIONS, Admin, Operation
+from sharequeue.service.admin_bodies import parsed
+from sharequeue.service.answers import HeldAnswer, ReadyAnswer
 from sharequeue.service.bodies import group_description, heartbeat_request, heartbeat_response
 from sharequeue.service.callers import ANONYMOUS, principal, unauthenticated
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.hosts import AllowedHosts
 from sharequeue.service.metrics import Metrics
+from sharequeue.service.openapi import document
 from sharequeue.service.watched_topics import record_topics, unknown_names
 from sharequeue.settings import Settings
 from sharequeue.state import State
@@ -83,18 +77,16 @@ _TURNS = 2
 
 _SEND_JSON = "Send the request as `Content-Type: application/json`."
 
-ADMIN: tuple[tuple[str, type[BaseModel], Callable[[Admin, Any], dict[str, Any]]], ...] = (
-    ("/v1/share-group-describe", DescribeBody, Admin.describe),
-    ("/v1/describe-share-group-offsets", DescribeOffsetsBody, Admin.describe_offsets),
-    ("/v1/alter-share-group-offsets", AlterOffsetsBody, Admin.alter_offsets),
-    ("/v1/delete-share-group-offsets", DeleteOffsetsBody, Admin.delete_offsets),
-    ("/v1/delete-groups", DeleteGroupsBody, Admin.delete_groups),
-    ("/v1/describe-configs", DescribeConfigsBody, Admin.describe_configs),
-    ("/v1/incremental-alter-configs", AlterConfigsBody, Admin.alter_configs),
-)
-"""Paths of the admin operations, under the names of Kafka's requests."""
-
 Result = TypeVar("Result")
+
+
+class _GroupId(PathConvertor):
+    """The rest of a path: a group id may have any character, line ends too."""
+
+    regex = "(?s:.+)"
+
+
+register_url_convertor("group", _GroupId())
 
 
 class Service:
@@ -202,19 +194,23 @@ def create_app(
     routes = [
         Route("/v1/share-group-heartbeat", _route(service, _heartbeat), methods=["POST"]),
         *(
-            Route(path, _route(service, _admin(model, operation)), methods=["POST"])
-            for path, model, operation in ADMIN
+            Route(operation.path, _route(service, _admin(operation)), methods=["POST"])
+            for operation in OPERATIONS
         ),
         Route("/v1/groups", _route(service, _groups)),
-        Route("/v1/groups/{group_id:path}", _route(service, _group)),
-        Route("/v1/reports/{group_id:path}", _route(service, _report)),
+        Route("/v1/groups/{group_id:group}", _route(service, _group)),
+        Route("/v1/reports/{group_id:group}", _route(service, _report)),
         # Asked by probes and Prometheus, which may say who they are to somebody before us.
         Route("/health", _route(service, _health, of_anybody=True)),
         Route("/ready", _route(service, _ready, of_anybody=True)),
         Route("/metrics", _route(service, _metrics, of_anybody=True)),
+        Route("/openapi.json", _route(service, _openapi, of_anybody=True)),
     ]
     app = Starlette(
-        routes=routes, lifespan=lifespan, middleware=[Middleware(AllowedHosts, hosts=settings.allowed_hosts)]
+        routes=routes,
+        lifespan=lifespan,
+        middleware=[Middleware(AllowedHosts, hosts=settings.allowed_hosts)],
+        exception_handlers={HTTPException: _not_served},
     )
     app.state.service = service
     return app
@@ -243,17 +239,23 @@ def _error(error: ShareError, status: int) -> JSONResponse:
     return JSONResponse({"error_code": error.code, "error_message": error.message}, status)
 
 
-def _admin(
-    model: type[BaseModel], operation: Callable[[Admin, Any], dict[str, Any]]
-) -> Callable[[Service, Request], Awaitable[Response]]:
+async def _not_served(request: Request, error: Exception) -> Response:
+    """A path or a method that is not ours."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - the handler of that alone
+    what = f"{request.method} {shown(request.url.path)} is not served: /openapi.json has what is."
+    body = {"error_code": InvalidRequest.code, "error_message": what}
+    return JSONResponse(body, error.status_code, error.headers)
+
+
+def _admin(operation: Operation) -> Callable[[Service, Request], Awaitable[Response]]:
     async def answer(service: Service, request: Request) -> Response:
         if not _is_json(request):
             return _error(InvalidRequest(_SEND_JSON), 415)
-        asked = parsed(model, await _body(request))
+        asked = parsed(operation.body, await _body(request))
         # Again: a body may come slowly, and its token be revoked meanwhile.
         admin = Admin(service.database, service.topics, await service.principal(request))
         try:
-            response = await service.in_thread(lambda: operation(admin, asked))
+            response = await service.in_thread(lambda: operation.do(admin, asked))
         except ShareError as error:
             response = {"throttle_time_ms": 0, "error_code": error.code, "error_message": error.message}
         return JSONResponse(response)
@@ -344,7 +346,7 @@ async def _ready(service: Service, request: Request) -> Response:
     )
     database = found.get("database") or f"the database does not answer within {_DATABASE_TIMEOUT_S:.0f} s."
     ready = database == "ok"
-    body: dict[str, object] = {
+    body: ReadyAnswer = {
         "ready": ready,
         "degraded": broker != "ok"
         or bool(coordinator.faults or coordinator.watcher.faults or coordinator.groups.stuck),
@@ -370,7 +372,7 @@ def _database_state(service: Service) -> str:
     return f"the schema is behind by {len(missing)} files: run `sharequeue migrate`" if missing else "ok"
 
 
-def _held(service: Service) -> list[dict[str, object]]:
+def _held(service: Service) -> list[HeldAnswer]:
     return [
         {
             "share_partition": str(each.share_partition),
@@ -389,6 +391,10 @@ def _broker_state(service: Service) -> str:
     except ShareError as error:
         return error.message
     return "ok"
+
+
+async def _openapi(service: Service, request: Request) -> Response:
+    return JSONResponse(document())
 
 
 async def _metrics(service: Service, request: Request) -> Response:

@@ -9,8 +9,7 @@ answer.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,6 +17,13 @@ from sharequeue.errors import InvalidRequest
 from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.groups.descriptions import GroupDescription, MemberDescription
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
+from sharequeue.service.answers import (
+    AssignmentAnswer,
+    GroupAnswer,
+    HeartbeatAnswer,
+    MemberAnswer,
+    SharePartitionAnswer,
+)
 from sharequeue.values import SharePartitionStatus
 
 
@@ -27,7 +33,7 @@ def _without_nul(text: str) -> str:
     return text
 
 
-Text = Annotated[str, AfterValidator(_without_nul)]
+Text = Annotated[str, AfterValidator(_without_nul), Field(json_schema_extra={"pattern": "^[^\\u0000]*$"})]
 
 
 class HeartbeatBody(BaseModel):
@@ -64,7 +70,7 @@ def heartbeat_request(body: bytes, client_host: str) -> HeartbeatRequest:
     )
 
 
-def heartbeat_response(response: HeartbeatResponse) -> dict[str, Any]:
+def heartbeat_response(response: HeartbeatResponse) -> HeartbeatAnswer:
     """The response to a ShareGroupHeartbeat."""
     return {
         "throttle_time_ms": 0,
@@ -80,7 +86,7 @@ def heartbeat_response(response: HeartbeatResponse) -> dict[str, Any]:
 
 def group_description(
     group: GroupDescription, partitions: list[SharePartitionStatus], waiting: dict[str, str]
-) -> dict[str, Any]:
+) -> GroupAnswer:
     """ShareGroupDescribe's group, with DescribeShareGroupOffsets' figures and ours beside them."""
     return {
         "error_code": 0,
@@ -96,11 +102,15 @@ def group_description(
     }
 
 
-def member_descriptions(members: Iterable[MemberDescription]) -> list[dict[str, Any]]:
+def member_descriptions(members: Iterable[MemberDescription]) -> list[MemberAnswer]:
     """ShareGroupDescribe's members."""
     return [
         {
-            **asdict(member),
+            "member_id": member.member_id,
+            "rack_id": member.rack_id,
+            "member_epoch": member.member_epoch,
+            "client_id": member.client_id,
+            "client_host": member.client_host,
             "subscribed_topic_names": list(member.subscribed_topic_names),
             "joined_at": member.joined_at.isoformat(),
             "session_expires_at": member.session_expires_at.isoformat(),
@@ -110,11 +120,16 @@ def member_descriptions(members: Iterable[MemberDescription]) -> list[dict[str, 
     ]
 
 
-def _assignment(topics: tuple[AssignedTopic, ...]) -> dict[str, Any]:
-    return {"topic_partitions": [{**asdict(topic), "partitions": list(topic.partitions)} for topic in topics]}
+def _assignment(topics: tuple[AssignedTopic, ...]) -> AssignmentAnswer:
+    return {
+        "topic_partitions": [
+            {"topic_id": topic.topic_id, "topic_name": topic.topic_name, "partitions": list(topic.partitions)}
+            for topic in topics
+        ]
+    }
 
 
-def _offsets(status: SharePartitionStatus) -> dict[str, Any]:
+def _offsets(status: SharePartitionStatus) -> SharePartitionAnswer:
     return {
         "topic_name": status.topic,
         "topic_id": status.topic_id,

@@ -35,6 +35,7 @@ from sharequeue.state import State
 from sharequeue.values import SharePartition
 from tests.fix_stack import MakeTopic
 from tests.integration.groups.test_service import serving
+from tests.openapi import conforming
 
 Answer = dict[str, Any]
 Ask = Callable[..., Answer]
@@ -50,6 +51,7 @@ def ask(settings: Settings, private_database: Database) -> Iterator[Ask]:
         def send(path: str, **body: Any) -> Answer:
             response = client.post(f"/v1/{path}", json=body)
             assert response.status_code == 200, response.text
+            conforming(response)
             answer: Answer = response.json()
             return answer
 

@@ -31,6 +31,7 @@ from sharequeue.service.server import OneLine
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import SharePartition
+from tests.openapi import conforming
 from tests.waiting import wait_until
 
 MakeTopic = Callable[..., str]
@@ -66,7 +67,11 @@ def serving(settings: Settings, port: int = 0) -> Iterator[str]:
 @pytest.fixture
 def client(here: Settings) -> Iterator[httpx.Client]:
     """Give a client of the service, which runs in a thread of this process, coordinator included."""
-    with serving(here) as url, httpx.Client(base_url=url, trust_env=False, timeout=20) as client:
+    hooks: dict[str, list[Callable[..., Any]]] = {"response": [conforming]}
+    with (
+        serving(here) as url,
+        httpx.Client(base_url=url, trust_env=False, timeout=20, event_hooks=hooks) as client,
+    ):
         yield client
 
 

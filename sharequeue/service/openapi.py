@@ -1,0 +1,167 @@
+"""What does the OpenAPI document of the service say?
+
+It is made of the types that the service itself checks requests by (`bodies`, `admin_bodies`) and answers with
+(`answers`), so that it cannot say something else. The service gives it at `/openapi.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter
+
+from sharequeue import __version__
+from sharequeue.service.admin import OPERATIONS
+from sharequeue.service.answers import (
+    GroupAnswer,
+    GroupsAnswer,
+    HealthAnswer,
+    HeartbeatAnswer,
+    ReadyAnswer,
+    Refusal,
+    Refused,
+)
+from sharequeue.service.bodies import HeartbeatBody
+
+__all__ = ["document"]
+
+_SCHEMA = "#/components/schemas/{model}"
+_TEXT, _HTML = {"text/plain": {"schema": {"type": "string"}}}, {"text/html": {"schema": {"type": "string"}}}
+_GROUP = {
+    "name": "group_id",
+    "in": "path",
+    "required": True,
+    "description": "The share group. Slashes in it stay as they are.",
+    "schema": {"type": "string", "minLength": 1},
+}
+_STATES = {
+    "name": "state",
+    "in": "query",
+    "description": "Some of Empty, Stable and Dead, with commas between them: only groups in these states.",
+    "schema": {"type": "string"},
+}
+_FAILURES = {
+    "400": "The request is malformed, or names a host that is not allowed.",
+    "401": "The token is not in force.",
+    "503": "The database does not answer.",
+}
+
+
+def document() -> dict[str, Any]:
+    """Return the OpenAPI document, version 3.1, of everything that the service serves."""
+    schemas = _Schemas()
+    paths: dict[str, Any] = {
+        "/v1/share-group-heartbeat": {
+            "post": schemas.posted(
+                "ShareGroupHeartbeat",
+                "Join, stay or leave. Refused heartbeats have status 200, too: read `error_code`.",
+                HeartbeatBody,
+                HeartbeatAnswer,
+            )
+        },
+        "/v1/groups": {"get": schemas.got("List groups", GroupsAnswer, parameters=[_STATES])},
+        "/v1/groups/{group_id}": {
+            "get": schemas.got("A group with its members and share-partitions", GroupAnswer, of_group=True)
+        },
+        "/v1/reports/{group_id}": {"get": schemas.got("The report of a group", _HTML, of_group=True)},
+        "/health": {"get": schemas.got("Is the process alive?", HealthAnswer, ours=False)},
+        "/ready": {"get": schemas.got("May members send heartbeats here?", ReadyAnswer, ours=False)},
+        "/metrics": {"get": schemas.got("The metrics, for Prometheus", _TEXT, ours=False)},
+        "/openapi.json": {
+            "get": schemas.got(
+                "This document", {"application/json": {"schema": {"type": "object"}}}, ours=False
+            )
+        },
+    }
+    paths["/ready"]["get"]["responses"]["503"] = {
+        "description": "No: the database does not answer.",
+        "content": schemas.content(ReadyAnswer),
+    }
+    for each in OPERATIONS:
+        what = (each.body.__doc__ or "").rstrip(".")
+        paths[each.path] = {
+            "post": schemas.posted(what, (each.do.__doc__ or "").strip(), each.body, each.answer, Refused)
+        }
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "sharequeue, the coordinator service",
+            "version": __version__,
+            "description": "Kafka's requests of share groups as JSON, fields in snake case.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": schemas.definitions,
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A token of `sharequeue tokens create`.",
+                }
+            },
+        },
+    }
+
+
+class _Schemas:
+    """The schemas that are referred to, and the parts of a document that refer to them."""
+
+    def __init__(self) -> None:
+        self.definitions: dict[str, Any] = {}
+
+    def posted(
+        self, summary: str, description: str, body: type[BaseModel], *answers: type[Any]
+    ) -> dict[str, Any]:
+        """Return what is posted, and what is answered: one of `answers`, or an error."""
+        return {
+            "summary": summary,
+            "description": description,
+            "security": [{}, {"token": []}],
+            "requestBody": {"required": True, "content": self.content(body)},
+            "responses": {
+                "200": {"description": "The response.", "content": self.content(*answers)},
+                **self._failures({**_FAILURES, "415": "The body is not sent as application/json."}),
+            },
+        }
+
+    def got(
+        self,
+        summary: str,
+        answer: type[Any] | Mapping[str, Any],
+        *,
+        parameters: list[dict[str, Any]] | None = None,
+        of_group: bool = False,
+        ours: bool = True,
+    ) -> dict[str, Any]:
+        """Return what is got; `ours` takes a token, and fails without the database."""
+        failures = {**(_FAILURES if ours else {"400": _FAILURES["400"]})}
+        if of_group:
+            failures["404"] = "There is no such group."
+        content = answer if isinstance(answer, Mapping) else self.content(answer)
+        return {
+            "summary": summary,
+            "security": [{}, {"token": []}] if ours else [{}],
+            "parameters": [_GROUP] if of_group else (parameters or []),
+            "responses": {
+                "200": {"description": "The answer.", "content": content},
+                **self._failures(failures),
+            },
+        }
+
+    def content(self, *types: type[Any]) -> dict[str, Any]:
+        """Return JSON of one of these types."""
+        found = [self._reference(each) for each in types]
+        return {"application/json": {"schema": found[0] if len(found) == 1 else {"anyOf": found}}}
+
+    def _failures(self, of: Mapping[str, str]) -> dict[str, Any]:
+        return {
+            status: {"description": why, "content": self.content(Refusal)}
+            for status, why in sorted(of.items())
+        }
+
+    def _reference(self, of: type[Any]) -> dict[str, str]:
+        found = TypeAdapter(of).json_schema(ref_template=_SCHEMA)
+        self.definitions |= found.pop("$defs", {})
+        self.definitions[of.__name__] = found
+        return {"$ref": _SCHEMA.format(model=of.__name__)}
