@@ -17,7 +17,9 @@ from sharequeue.service.openapi import document
 def conforming(response: httpx.Response) -> None:
     """Assert that a response has a status and a body of the document, and no field beyond it."""
     path, method = unquote(response.request.url.path), response.request.method.lower()
-    known = next((methods for of, methods in _strict()["paths"].items() if _is_of(path, of)), {})
+    known: dict[str, Any] = next(
+        (methods for of, methods in _strict()["paths"].items() if _is_of(path, of)), {}
+    )
     if method not in known:
         return  # nothing of ours
     answers = known[method]["responses"]
