@@ -1,7 +1,9 @@
-"""How long do Spark's start, a first job and a first write take, with and without the class-data archive?
+"""How long do Spark's start, a first job and a first write take, and what shortens them?
 
-Each is a Python process of its own; the two sides take turns. The wall clock counts from before the session to the
-written files; the processor's time is the JVM's. The archive is made first if it is not there (half a minute).
+The sides: as it is (the JVM started directly, with the class-data archive); started by Spark's launcher; without the
+archive; and with the JVM's first compiler alone. Each is a Python process of its own, and they take turns. The wall
+clock counts from before the session; a large job follows, because a choice of compiler must also serve that. The
+processor's time is the JVM's, before the large job. The archive is made first if it is not there (half a minute).
 
     .venv/bin/python benchmarks/bench_start.py [--full]
 """
@@ -9,6 +11,7 @@ written files; the processor's time is the JVM's. The archive is made first if i
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -24,7 +27,14 @@ from sharequeue.local import class_archives
 from sharequeue.local.preflight import find_java
 from sharequeue.settings import Settings
 
-PAIRS = 8 if FULL else 4
+TURNS = 8 if FULL else 3
+LARGE = 300_000_000
+SIDES: dict[str, dict[str, str]] = {
+    "as it is": {},
+    "by Spark's launcher": {"SPARK_PRINT_LAUNCH_COMMAND": "1"},  # only the launcher reads it
+    "without the archive": {},
+    "first compiler alone": {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"},
+}
 
 
 def once(jars: Path, folder: Path) -> None:
@@ -41,34 +51,38 @@ def once(jars: Path, folder: Path) -> None:
     spark.range(100_000).write.parquet(str(folder / "out"))
     written = time.perf_counter()
     cpu = psutil.Process(SparkContext._gateway.proc.pid).cpu_times()
-    print(
-        json.dumps(
-            [started - began, counted - started, written - counted, written - began, cpu.user + cpu.system]
-        )
-    )
+    spark.range(LARGE).selectExpr("sum(xxhash64(id, id % 7))").collect()
+    ended = time.perf_counter()
+    stages = [started - began, counted - started, written - counted, written - began, ended - written]
+    print(json.dumps([*stages, cpu.user + cpu.system]))
 
 
-def side(jars: Path) -> list[float]:
+def side(jars: Path, environment: dict[str, str]) -> list[float]:
     """Run once in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="sharequeue-bench-") as folder:
         command = [sys.executable, __file__, "--once", str(jars), folder]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **environment}
+        )
     return [float(figure) for figure in json.loads(done.stdout.splitlines()[-1])]
 
 
 def main() -> None:
-    """Measure both sides in turns and print the medians."""
+    """Measure the sides in turns and print the medians."""
     own, java = Settings.load().jars, find_java().executable
     folder_of(own).mkdir(exist_ok=True)
     class_archives.make_all(folder_of(own), lambda: class_archives.missing(own, java))
     with tempfile.TemporaryDirectory(prefix="sharequeue-bench-") as elsewhere:
         bare = Path(elsewhere) / "jars"  # the same jars, and no archive beside them
         bare.symlink_to(own)
-        pairs = [(side(own), side(bare)) for _ in range(PAIRS)]
-    print(f"medians of {PAIRS} pairs, seconds: start, first job, first write, together, processor")
-    for name, runs in zip(("with the archive", "without"), zip(*pairs, strict=True), strict=True):
+        turns = [
+            [side(bare if name == "without the archive" else own, given) for name, given in SIDES.items()]
+            for _ in range(TURNS)
+        ]
+    print(f"medians of {TURNS}, seconds: start, first job, first write, together; a large job; processor")
+    for name, runs in zip(SIDES, zip(*turns, strict=True), strict=True):
         medians = (statistics.median(figures) for figures in zip(*runs, strict=True))
-        print(f"{name:<18}", *(f"{median:6.1f}" for median in medians))
+        print(f"{name:<22}", *(f"{median:6.1f}" for median in medians))
 
 
 if __name__ == "__main__":

@@ -12,9 +12,10 @@ import hashlib
 import importlib.util
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from sharequeue.java import java_program
 
 __all__ = [
     "QUIET",
@@ -39,14 +40,12 @@ def folder_of(jars: Path) -> Path:
 
 def spark_archive(jars: Path, environment: Mapping[str, str] = os.environ) -> Path | None:
     """Name the archive for the JVM and the Spark that PySpark starts; None when one of them is not found."""
-    # As `spark-class` looks for them.
-    home = environment.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
+    java = java_program(environment)
     spec = importlib.util.find_spec("pyspark")
     # PySpark follows links to itself.
     package = str(Path(spec.origin).resolve().parent) if spec is not None and spec.origin else None
     spark = environment.get("SPARK_HOME") or package
-    return _archive(jars, "spark", Path(java), Path(spark) / "jars") if java and spark else None
+    return _archive(jars, "spark", java, Path(spark) / "jars") if java and spark else None
 
 
 def broker_archive(jars: Path, java: Path) -> Path | None:

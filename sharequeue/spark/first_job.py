@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from sharequeue.class_archive import QUIET
+from sharequeue.spark.gateway import start_gateway
 
 
 def main() -> None:
@@ -26,13 +27,11 @@ def main() -> None:
     os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
     # Less is compiled, and it waits for no other processor: the classes are the same.
     options = f'"-XX:ArchiveClassesAtExit={sys.argv[1]}" {QUIET} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC'
-    builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "512m")
-    spark = (
-        builder.config("spark.driver.extraJavaOptions", options)
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
+    conf = SparkConf(loadDefaults=False).setMaster("local[2]").setAppName("first job")
+    conf.set("spark.driver.memory", "512m").set("spark.driver.extraJavaOptions", options)
+    conf.set("spark.ui.enabled", "false").set("spark.sql.shuffle.partitions", "2")
+    # Started as a run starts it: an archive fits one class path.
+    spark = SparkSession(SparkContext(conf=conf, gateway=start_gateway(conf)))
     with tempfile.TemporaryDirectory(prefix="sharequeue-classes-") as folder:
         _work(spark, Path(folder))
     gateway: Any = SparkContext._gateway

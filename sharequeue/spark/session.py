@@ -15,16 +15,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.class_archive import archive_options, quoted, spark_archive
 from sharequeue.jar_sets import fetch_command, folder_of
 from sharequeue.settings import Settings
+from sharequeue.spark.gateway import start_gateway
 from sharequeue.spark.interrupts import interruptible, kept_handlers
 
 CONNECTOR = "kafka"
@@ -265,15 +265,11 @@ def _gateway(settings: Settings, conf: SparkConf) -> Any:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as log:
         try:
-            return launch_gateway(conf, popen_kwargs=_streams(log))  # type: ignore[no-untyped-call]
+            return start_gateway(conf, log)
         except Exception as error:
             raise SparkNotReady(
                 f"Spark's JVM did not start ({error}). {path} ends with:\n{_tail(path)}"
             ) from error
-
-
-def _streams(log: IO[bytes]) -> dict[str, Any]:
-    return {"stdout": log, "stderr": log}
 
 
 def _tail(path: Path) -> str:

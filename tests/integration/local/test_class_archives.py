@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
+from pyspark import SparkConf
 
 from sharequeue.class_archive import (
     QUIET,
@@ -15,10 +17,10 @@ from sharequeue.class_archive import (
     length_of,
     spark_archive,
 )
-from sharequeue.local import jars
 from sharequeue.local.class_archives import keep_whole
 from sharequeue.local.preflight import find_java
 from sharequeue.settings import Settings
+from sharequeue.spark.gateway import java_command, java_environment
 from sharequeue.spark.session import _configuration
 from tests.fix_stack import jars_folder
 
@@ -75,11 +77,10 @@ def _from_archive(name: str, said: str) -> bool:
 
 
 def _spark(options: str) -> str:
-    command = [
-        str(jars.pyspark_home() / "bin" / "spark-submit"),
-        *("--conf", f"spark.driver.extraJavaOptions={options}", "--version"),
-    ]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    environment = java_environment({**os.environ, "PYSPARK_SUBMIT_ARGS": "--version"})
+    conf = SparkConf(loadDefaults=False).set("spark.driver.extraJavaOptions", options)
+    command = java_command(find_java().executable, conf, environment)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
 
 
 def _broker_tool(folder: Path, options: list[str]) -> subprocess.CompletedProcess[str]:
