@@ -7,7 +7,7 @@ import sys
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -83,6 +83,11 @@ WORK_LEFT = 3
     help="Lease from this partition alone, such as orders-0, if it is assigned to the run; may be repeated.",
 )
 @click.option(
+    "--follow",
+    is_flag=True,
+    help="Go on: wait for records, and run whenever there are any, until stopped or out of bounds.",
+)
+@click.option(
     "--dry-run",
     is_flag=True,
     help="Only try the handler on the next records: nothing is leased, written or acknowledged.",
@@ -102,6 +107,7 @@ def run(
     max_bytes: int | None,
     max_seconds: float | None,
     partitions: tuple[str, ...],
+    follow: bool,
     dry_run: bool,
     records: int | None,
     progress: bool,
@@ -112,8 +118,11 @@ def run(
     The working directory can be imported from, as with `python -m`. Ctrl-C ends the run as cancelled: what it holds
     is given back, and no record pays for it.
 
+    With `--follow` it keeps its Spark session and its membership, and waits for records without asking for them; an
+    outage of a server is waited out. With `-o json`, stdout then has a line for each run that did something.
+
     Exit codes: 0 drained; 3 records are left to a later run; 1 failed; 130 stopped by Ctrl-C, 143 by SIGTERM; 2 the
-    command line is wrong. With `-o json`, stdout has one line of figures and nothing else.
+    command line is wrong. Without `--follow`, `-o json` writes one line of figures and nothing else to stdout.
     """
     # Imported here: Spark is nothing to the other commands.
     from sharequeue.spark import (
@@ -130,20 +139,30 @@ def run(
 
     if records is not None and not dry_run:
         raise click.UsageError("--records says how many records `--dry-run` tries; a run has --max-records")
+    if follow and dry_run:
+        raise click.UsageError("--follow goes on running, and --dry-run only tries: give one of them")
+    bounds: dict[str, Any] = {
+        "max_rounds": max_rounds,
+        "max_records": max_records or MAX_RECORDS,
+        "max_bytes": max_bytes,
+        "max_seconds": max_seconds,
+        "only": partitions or None,
+        "progress": progress,
+    }
+    results = sys.stdout
     try:
         # What the user's code prints is no figure.
         with nullcontext() if output.text else redirect_stdout(sys.stderr):
             found = load_job(job)
-            if not dry_run:
-                report = found.run(
-                    settings,
-                    max_rounds=max_rounds,
-                    max_records=max_records or MAX_RECORDS,
-                    max_bytes=max_bytes,
-                    max_seconds=max_seconds,
-                    only=partitions or None,
-                    progress=progress,
-                )
+            if follow:
+
+                def on_run(report: RunReport) -> None:
+                    with redirect_stdout(results):
+                        _tell(output, report)
+
+                followed = found.follow(settings, **bounds, on_run=on_run)
+            elif not dry_run:
+                report = found.run(settings, **bounds)
             else:
                 trial = found.try_on(records or TRIED, settings)
     except (
@@ -160,10 +179,20 @@ def run(
     if dry_run:
         output.one_row(asdict(trial), str(trial))
         return
+    if follow:
+        output.note(str(followed))
+        return
     left = _left(settings, found, report)
     output.one_row({**_plain(report), "left": left}, str(report))
     if left or not (report.drained or report.rounds):  # who was assigned nothing does not know what is left
         context.exit(WORK_LEFT)
+
+
+def _tell(output: Output, report: RunReport) -> None:
+    """Print what one of many runs did, at once: programs read it as it comes."""
+    if not output.text:
+        output.one_row(_plain(report), "")
+        sys.stdout.flush()
 
 
 def _left(settings: Settings, job: Pipeline, report: RunReport) -> int:

@@ -5,7 +5,7 @@ The names that a program needs, by what they are for:
 - a pipeline, which leases, writes and acknowledges by itself: `pipeline` makes a `Pipeline` of a function from
   DataFrame to DataFrame, `by_row` makes such a function of one that gets a record at a time (`Reject`, `Release`),
   `Summary` keeps figures beside its output; `job.run()` returns a `RunReport` of `RoundReport`s, `job.try_on()` a
-  `Trial`; `run_rounds` is what a run calls;
+  `Trial`; `job.follow()` goes on as records come, and returns a `FollowReport`; `run_rounds` is what a run calls;
 - where accepted rows go: `ParquetByLease` (the default), `PostgresTable`, `AtLeastOnce`;
 - a lease of one's own, in any program: `lease` gives `LeasedRecords`, whose acknowledgement is `AcknowledgedRecords`;
 - records of the past once more, beside the live group: `job.replay()`, or `replay`, gives a
@@ -31,7 +31,8 @@ Who reads the modules reads them in the order in which a record meets them:
   outcome, `acknowledging` sends it.
 - `sinks/`: where accepted rows go.
 - `replays/`: the handler once more on records of the past, apart from the group.
-- `run` goes round by round (`rounds`), and `lease` gives the same to a program that does its own writing.
+- `run` goes round by round (`rounds`), `following` runs whenever there is something, and `lease` gives the same to a
+  program that does its own writing.
 
 Beside these: `session` makes the Spark session, `interrupts` lets a person stop a run, `draining` writes dead letters
 at its end, `sweeping` removes what killed runs left, `trial` tries a handler, `report` has the figures, `showing`
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from sharequeue.spark.by_row import Reject, Release, by_row
     from sharequeue.spark.contract import HandlerError, MostFailed
     from sharequeue.spark.draining import DeadLettersLeft
+    from sharequeue.spark.following import FollowReport
     from sharequeue.spark.job import Summary
     from sharequeue.spark.lease import LeasedRecords, Unacknowledged, lease
     from sharequeue.spark.leasing.renewal import LockLost
@@ -77,6 +79,7 @@ __all__ = [
     "AcknowledgedRecords",
     "AtLeastOnce",
     "DeadLettersLeft",
+    "FollowReport",
     "HandlerError",
     "LeasedRecords",
     "LockLost",
@@ -118,6 +121,7 @@ _MODULES = {
     "by_row": ("Reject", "Release", "by_row"),
     "contract": ("HandlerError", "MostFailed"),
     "draining": ("DeadLettersLeft",),
+    "following": ("FollowReport",),
     "job": ("Summary",),
     "lease": ("LeasedRecords", "Unacknowledged", "lease"),
     "leasing.renewal": ("LockLost",),

@@ -21,6 +21,7 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.spark.contract import Handler
+from sharequeue.spark.following import FollowReport, OnRun, follow_rounds
 from sharequeue.spark.job import ShareGroupJob, Summary
 from sharequeue.spark.leasing.budget import MAX_RECORDS
 from sharequeue.spark.leasing.member import Member
@@ -98,6 +99,55 @@ class Pipeline(ShareGroupJob):
                 isolation_level=isolation_level,
                 only=only,
                 progress=shown,
+            )
+
+    def follow(
+        self,
+        settings: Settings | None = None,
+        *,
+        spark: SparkSession | None = None,
+        max_rounds: int | None = None,
+        max_records: int = MAX_RECORDS,
+        max_bytes: int | None = None,
+        max_seconds: float | None = None,
+        isolation_level: str | None = None,
+        only: Collection[str] | None = None,
+        progress: bool | ProgressCallback = True,
+        on_run: OnRun = lambda report: None,
+    ) -> FollowReport:
+        """Run, wait for records, and run again, with one Spark session and one membership, until a signal ends it.
+
+        A new record is leased some two seconds after it was produced. `max_rounds` and `max_seconds` bound the whole,
+        the other arguments are those of `run`. `on_run` gets the report of each run that did something. Outages of
+        Postgres, the broker, the service and the output are waited out once it has joined.
+
+        Raises what `run` raises for all else, and SparkNotReady where the Spark session has ended.
+        """
+        loaded = settings or Settings.load()
+        with ExitStack() as stack:
+            topics = stack.enter_context(Topics(loaded))
+            topics.require(self.topics)
+            database = stack.enter_context(Database.open(loaded))
+            session = spark or spark_session(loaded, f"pipeline of {self.group}")
+            url, token = loaded.service_url, loaded.service_token
+            member = stack.enter_context(Membership(url, self.group, self.topics, token=token))
+            member.join()
+            shown = stack.enter_context(shown_progress(progress))
+            return follow_rounds(
+                loaded,
+                self,
+                membership=member,
+                database=database,
+                topics=topics,
+                spark=session,
+                max_rounds=max_rounds,
+                max_records=max_records,
+                max_bytes=max_bytes,
+                max_seconds=max_seconds,
+                isolation_level=isolation_level,
+                only=only,
+                progress=shown,
+                on_run=on_run,
             )
 
     def try_on(

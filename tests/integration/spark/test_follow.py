@@ -1,0 +1,97 @@
+"""A followed job works as records come, and costs nothing while none do."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from sharequeue.cli import command
+from sharequeue.database import Database
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.settings import Settings
+from sharequeue.spark import Pipeline, RunReport, pipeline
+from sharequeue.spark.report import Progress
+from sharequeue.state import State
+from tests.fix_pipelines import Produce, all_accepted
+from tests.fix_stack import MakeTopic
+
+
+@pytest.fixture
+def job(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    database: Database,
+    service: str,
+    settings: Settings,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Pipeline:
+    """Give a pipeline over a topic with a record, whose group begins at the first."""
+    topic = make_topic(2)
+    produce(topic, 0, ["before"])
+    alter_group_configs(database, group, {"share.auto.offset.reset": "earliest"})
+    monkeypatch.setenv("SHAREQUEUE_HOME", str(settings.home))
+    monkeypatch.setenv("SHAREQUEUE_OUTPUT", str(tmp_path / "output"))
+    return pipeline(group=group, topics=topic, sink=f"sink-{group}")(all_accepted)
+
+
+def test_a_record_is_worked_on_when_it_comes(
+    job: Pipeline, produce: Produce, spark: SparkSession, state: State
+) -> None:
+    """The first run takes what is there; a record that comes later is acknowledged within seconds, on news from the
+    state. No Spark job runs meanwhile, and the member has left at the end."""
+    (topic,) = job.topics
+    produced_at: list[float] = []
+    took: list[float] = []
+    jobs: list[int] = []
+    context: Any = spark.sparkContext._jsc.sc()
+
+    def jobs_so_far() -> int:
+        return int(context.dagScheduler().nextJobId())
+
+    def on_run(report: RunReport) -> None:
+        if produced_at:
+            took.append(time.monotonic() - produced_at[-1])
+
+    def progress(told: Progress) -> None:
+        if told.stage == "waiting":
+            jobs.append(jobs_so_far())
+            if len(produced_at) < 2:
+                produced_at.append(time.monotonic())
+                produce(topic, len(produced_at) % 2, ["later"])
+        elif jobs:
+            assert jobs_so_far() == jobs.pop() or told.stage != "observe"
+
+    done = job.follow(max_rounds=3, max_seconds=60, progress=progress, on_run=on_run)
+    assert (done.rounds, done.accepted) == (3, 3)
+    assert len(took) == 2
+    assert max(took) < 10  # it would be 30 s without news
+    assert job.output().count() == 3
+    assert state.figures.describe(job.group)[0].lag == 0
+    assert not state.figures.leases(job.group)
+
+
+def test_the_command_follows(job: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of figures for each run that did something; `--dry-run` beside it is refused."""
+    (tmp_path / "followed.py").write_text(
+        "from sharequeue.spark import pipeline\nfrom tests.fix_pipelines import all_accepted\n\n"
+        f"orders = pipeline(group={job.group!r}, topics={list(job.topics)!r}, sink={job.sink!r})(all_accepted)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    refused = CliRunner().invoke(command, ["run", "followed:orders", "--follow", "--dry-run"])
+    assert refused.exit_code == 2
+    done = CliRunner().invoke(
+        command, ["run", "followed:orders", "--follow", "--max-rounds", "1", "-o", "json"]
+    )
+    assert done.exit_code == 0, done.output
+    (line,) = done.stdout.splitlines()
+    assert json.loads(line)["accepted"] == 1
+    assert "round 1: 1 records done" in done.stderr

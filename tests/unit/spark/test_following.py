@@ -1,0 +1,214 @@
+"""When does a followed job run, what does it wait out, and what ends it?"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException
+from sqlalchemy.exc import OperationalError
+
+from sharequeue.errors import BrokerNotAvailable, CoordinatorNotAvailable, GroupAuthorizationFailed
+from sharequeue.spark import MostFailed, SparkNotReady, following
+from sharequeue.spark.following import Follower
+from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.leasing.renewal import LockLost
+from sharequeue.spark.report import Progress, ProgressCallback, RoundReport, RunReport
+from sharequeue.state.waiting_work import GroupWork, WaitingWork
+from sharequeue.values import SharePartition
+from tests.waiting import wait_until
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+NOTHING = WaitingWork("orders", 0, 0, 0, 0, 0, 0, None, 0, None, 5, 5, 5, 0, 0, AT, None)
+READY = replace(NOTHING, ready_records=3, lag=3, log_end=8)
+OURS = SharePartition("g", "orders", 0)
+ROUND = RoundReport(1, (1,), 3, 3, 0, 0, 0, 0, 0, 0, 0, {})
+
+
+@dataclass
+class Member:
+    """A membership that says what it was asked."""
+
+    assignment: list[SharePartition] = field(default_factory=lambda: [OURS])
+    lost: threading.Event = field(default_factory=threading.Event)
+    member_id: str = "m"
+    joins: list[Exception | None] = field(default_factory=list)
+    """What the next joins raise."""
+    joined: int = 0
+
+    def join(self, timeout: float) -> None:
+        self.joined += 1
+        self.lost.clear()
+        error = self.joins.pop(0) if self.joins else None
+        if error is not None:
+            raise error
+
+
+class World:
+    """What waits, by turns; and what each run does: leases, does nothing, or raises."""
+
+    def __init__(self) -> None:
+        self.waits: list[WaitingWork | Exception] = []
+        self.runs: list[RunReport | Exception] = []
+        self.ran: list[ShareGroupJob] = []
+        self.looks = 0
+        self.lives = True
+        self.woken = threading.Event()
+        self.told: list[Progress] = []
+        self.reports: list[RunReport] = []
+        self.member = Member()
+        self.follower = Follower(
+            ShareGroupJob("g", ("orders",), lambda frame: frame, "orders"),
+            self.member,  # type: ignore[arg-type]
+            self.run,
+            self.look,
+            lambda: self.lives,
+            self.woken,
+            lambda: True,
+            progress=self.told.append,
+            on_run=self.reports.append,
+        )
+
+    def look(self) -> GroupWork:
+        self.looks += 1
+        found = self.waits.pop(0) if self.waits else NOTHING
+        if isinstance(found, Exception):
+            raise found
+        return GroupWork(AT, [found], 1, AT)
+
+    def run(
+        self, job: ShareGroupJob, rounds: int | None, seconds: float | None, tell: ProgressCallback
+    ) -> RunReport:
+        self.ran.append(job)
+        done = self.runs.pop(0) if self.runs else report(ROUND)
+        if isinstance(done, Exception):
+            raise done
+        for each in done.rounds:
+            tell(Progress(each.number, "done", each.leased, each.leased, 1, 0, 0))
+        return done
+
+
+def report(*rounds: RoundReport) -> RunReport:
+    return RunReport("g", rounds, 0, True, 1.0)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """Time passes a thousand times as fast."""
+    monkeypatch.setattr(following, "CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(following, "LONGEST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(following, "LOOK_SECONDS", 0.03)
+    return World()
+
+
+def test_it_runs_when_there_is_something_and_waits_when_not(world: World) -> None:
+    """The first run tries the handler, whatever waits; then a look decides, and no run finds nothing."""
+    world.waits = [NOTHING, NOTHING, NOTHING, READY, NOTHING, READY]
+    world.runs = [report()]
+    done = world.follower.go(max_rounds=2, max_seconds=10)
+    assert (done.runs, done.rounds, done.leased, len(world.ran)) == (2, 2, 6, 3)
+    assert [each.try_empty for each in world.ran] == [True, False, False]
+    assert [each.round for each in world.told if each.stage == "done"] == [1, 2]
+    assert {each.stage for each in world.told} == {"done", "waiting"}
+    assert len(world.reports) == 2
+    assert "6" in str(done)
+
+
+def test_a_notification_ends_the_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the next look where the state has sent word; what is assigned anew is looked at, too."""
+    monkeypatch.setattr(following, "LOOK_SECONDS", 60.0)
+    world.runs = [report()]
+    at_work = threading.Thread(target=world.follower.go, args=(2, 20.0), daemon=True)
+    at_work.start()
+    wait_until(lambda: world.looks >= 2)
+    world.waits = [READY]
+    world.woken.set()
+    wait_until(lambda: len(world.ran) == 2)
+    wait_until(lambda: world.told[-1].stage == "waiting")
+    world.waits = [READY]
+    world.member.assignment = [OURS, SharePartition("g", "orders", 1)]
+    at_work.join(5)
+    assert not at_work.is_alive()
+    assert len(world.ran) == 3
+
+
+def test_what_others_were_assigned_is_not_ours(world: World) -> None:
+    """Records of a share-partition that is not assigned to the member, or was not chosen, start no run."""
+    world.runs = [report()]
+    world.waits = [NOTHING, *[replace(READY, partition=1)] * 4]
+    world.follower.go(None, 0.1)
+    assert len(world.ran) == 1
+    chosen = World()
+    chosen.follower.chosen = frozenset({"orders-1"})
+    chosen.runs, chosen.waits = [report()], [READY] * 4
+    chosen.follower.go(None, 0.1)
+    assert len(chosen.ran) == 1
+
+
+def test_what_a_run_can_do_nothing_about_is_left_for_a_while(world: World) -> None:
+    """A run that leased nothing is not repeated on the same figures before the next look in its own time."""
+    world.waits = [READY] * 30
+    world.runs = [report()] * 30
+    world.follower.go(None, 0.1)
+    assert 2 <= len(world.ran) <= 5
+    assert world.looks > 3
+
+
+@pytest.mark.parametrize(
+    "outage",
+    [
+        BrokerNotAvailable("no broker"),
+        OperationalError("select 1", {}, Exception("the database system is starting up")),
+        LockLost("the lock on orders-0"),
+        Py4JError("Job aborted due to stage failure"),
+    ],
+)
+def test_an_outage_is_waited_out_with_one_line(
+    world: World, outage: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says once what is lost, and once that it works again."""
+    world.waits = [READY, READY, OperationalError("select 2", {}, Exception("no")), READY]
+    world.runs = [outage, outage, report(ROUND)]
+    with caplog.at_level(logging.WARNING):
+        assert world.follower.go(1, 10).leased == 3
+    said = [record.getMessage() for record in caplog.records if record.name == following.__name__]
+    assert len([line for line in said if str(outage).splitlines()[0] in line]) == 1, said
+    assert said[-1] == "group g: works again"
+
+
+def test_who_was_forgotten_joins_again(world: World) -> None:
+    """Also when the service is away at first: nothing is leased before it has joined."""
+    world.member.lost.set()
+    world.member.joins = [CoordinatorNotAvailable("no service"), CoordinatorNotAvailable("no service")]
+    world.waits = [READY]
+    assert world.follower.go(1, 10).rounds == 1
+    assert (world.member.joined, world.looks) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MostFailed("half of them"),
+        GroupAuthorizationFailed("no ACL"),
+        AnalysisException("no such column"),
+        ValueError("a mistake"),
+    ],
+)
+def test_what_a_person_has_to_mend_ends_it(world: World, error: Exception) -> None:
+    """As it ends a run."""
+    world.runs = [error]
+    with pytest.raises(type(error)):
+        world.follower.go(1, 10)
+    assert len(world.ran) == 1
+
+
+def test_a_session_that_has_ended_is_said(world: World) -> None:
+    """It cannot be made again in this process."""
+    world.runs = [Py4JError("Answer from Java side is empty")]
+    world.lives = False
+    with pytest.raises(SparkNotReady, match="start it again"):
+        world.follower.go(1, 10)
