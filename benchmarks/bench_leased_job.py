@@ -26,7 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from leased_rig import confluent_seconds, group_on, leased_round, say, session, stack, versions
+from leased_rig import confluent_seconds, group_on, leased_rounds, say, session, stack, versions
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from rig import in_turn, median, report, seconds, spread
@@ -80,7 +80,7 @@ def leased(
     holder = group_on(settings, TOPIC)
     group = holder.assignment[0].group_id
     job = replace(flight_delays, group=group, sink=group, summaries=())
-    taken, done = leased_round(settings.replace(output=folder), spark, job, holder, records, stages)
+    taken, done = leased_rounds(settings.replace(output=folder), spark, job, holder, records, stages)
     assert done.leased == done.accepted + done.released + done.rejected == records, done
     return taken
 

@@ -36,6 +36,7 @@ from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.read_back import read_back
+from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.lease_files import durable, write_leases
 from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.session import ON_S3
@@ -126,12 +127,13 @@ def leased(settings: Settings, spark: SparkSession, made: DataFrame, records: in
         lease_id = fn.when(fn.col("partition") == 0, leases[0].lease_id).otherwise(leases[1].lease_id)
 
         read_back_seconds: list[float] = []
+        files = Files(spark, settings.output)
 
         def run() -> None:
             given = made.withColumn("lease_id", lease_id.cast("long"))
-            written = write_leases(spark, settings, state, job.names, given, leases)
+            written = write_leases(files, settings, state, job.names, given, leases)
             read_from = time.perf_counter()
-            with durable(spark, settings, written):
+            with durable(files, written):
                 seen = read_back(spark, written.folders, delays=False)
             all_read_back(job.sink, written.rows, sum(each.rows for each in seen.values()))
             read_back_seconds.append(time.perf_counter() - read_from)

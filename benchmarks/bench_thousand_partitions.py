@@ -17,7 +17,7 @@ import uuid
 from functools import partial
 from pathlib import Path
 
-from leased_rig import fill, group_on, leased_round, say, session, stack, versions
+from leased_rig import fill, group_on, leased_rounds, say, session, stack, versions
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from rig import in_turn, median, report, seconds, spread
@@ -56,7 +56,7 @@ def leased(
     holder = group_on(settings, TOPIC)
     group = holder.assignment[0].group_id
     job = pipeline(group=group, topics=(TOPIC,), sink=group, lock_duration_ms=30_000)(handler)
-    taken, done = leased_round(settings.replace(output=folder), spark, job, holder, records, stages)
+    taken, done = leased_rounds(settings.replace(output=folder), spark, job, holder, records, stages)
     assert done.accepted == records, done
     return taken
 

@@ -130,15 +130,16 @@ def group_on(settings: Settings, topic: str) -> Holder:
     return Holder(assignment)
 
 
-def leased_round(
+def leased_rounds(
     settings: Settings,
     spark: SparkSession,
     job: ShareGroupJob,
     holder: Holder,
     records: int,
     stages: dict[str, list[float]],
+    rounds: int = 1,
 ) -> tuple[float, RunReport]:
-    """Seconds of one round of a job, and its report; where they went is put into `stages`."""
+    """Seconds of rounds of a job, and their report; where they went is put into `stages`."""
     reports: list[RunReport] = []
     with Database.open(settings) as database, Topics(settings) as topics:
         state = State(database)
@@ -152,7 +153,7 @@ def leased_round(
                     state=state,
                     topics=topics,
                     spark=spark,
-                    max_rounds=1,
+                    max_rounds=rounds,
                     max_records=records,
                 )
             )

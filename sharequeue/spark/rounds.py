@@ -27,7 +27,7 @@ from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.outcomes.missing import Acknowledgement, acknowledgements
 from sharequeue.spark.outcomes.read_back import Seen, read_back
 from sharequeue.spark.outcomes.retries import Backoff, Releases
-from sharequeue.spark.output.files import literal
+from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import no_files
 from sharequeue.spark.output.lease_files import Written, durable, write_leases, write_summary
 from sharequeue.spark.output.reachable import OutputNotReachable
@@ -63,6 +63,8 @@ class Run:
     max_rounds: int | None = None
     only: frozenset[str] | None = None
     """The share-partitions that are leased from, such as `orders-0`; None for all that are assigned."""
+    files: Files = field(init=False)
+    """Of the output: made once, because that takes longer than most of what is asked of it."""
     releases: Releases = field(init=False)
     began_at: float = field(init=False, default_factory=time.monotonic)
     records_done: int = field(init=False, default=0)
@@ -70,6 +72,7 @@ class Run:
     """Records that the run may still lease, as it last looked."""
 
     def __post_init__(self) -> None:
+        self.files = Files(self.source.spark, self.source.settings.output)
         self.releases = Releases(self.job.deliveries_per_run)
 
     def assigned(self) -> list[SharePartition]:
@@ -118,7 +121,7 @@ class Run:
             source.spark,
             keeper,
             lambda handled, leases: write_leases(
-                source.spark, source.settings, source.state, names, handled, leases
+                self.files, source.settings, source.state, names, handled, leases
             ),
             stop_alike=self.job.failed_share is not None,
         )
@@ -180,10 +183,13 @@ class Round:
         with (
             self._stage("read back"),
             read_where_written(),
-            durable(run.source.spark, run.source.settings, written),
+            durable(run.files, written),
         ):
             seen = read_back(
-                run.source.spark, written.folders, delays="not_before" in planned[0].handled.columns
+                run.source.spark,
+                written.folders,
+                delays="not_before" in planned[0].handled.schema.names,
+                files=run.files,
             )
             all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in seen.values()))
             wanted = acknowledgements(run.source, leases, seen, infos, job.dropped)
@@ -231,7 +237,7 @@ class Round:
                 accepted = run.source.spark.read.parquet(*map(literal, written.accepted.values()))
                 lease_ids = [lease.lease_id for lease in leases]
                 summaries[name] = write_summary(
-                    run.source.spark,
+                    run.files,
                     run.source.settings,
                     run.source.state,
                     name,

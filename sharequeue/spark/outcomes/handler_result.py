@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, TimestampType
 
@@ -32,7 +32,9 @@ def with_outcomes(handled: DataFrame, unknown: str | None = None) -> DataFrame:
             f"the handler returned a value of type {type(handled).__name__}: expected the DataFrame that it got, "
             "transformed, with the column `outcome` (a handler neither collects nor writes)"
         )
-    absent = [name for name in (*KEPT_COLUMNS, "outcome") if name not in handled.columns]
+    # Asked for once: `columns` is a call of the JVM for each of them.
+    columns = handled.schema.names
+    absent = [name for name in (*KEPT_COLUMNS, "outcome") if name not in columns]
     if absent:
         raise HandlerError(
             f"the handler's result lacks {', '.join(absent)}: it must pass on {', '.join(KEPT_COLUMNS)} "
@@ -44,24 +46,22 @@ def with_outcomes(handled: DataFrame, unknown: str | None = None) -> DataFrame:
                 f"the handler's `{name}` is of type {kind.simpleString()}: expected {wanted.simpleString()}; pass on "
                 f"{', '.join(KEPT_COLUMNS)} as they were read, and name the outcome: {', '.join(OUTCOMES)}"
             )
-    if "not_before" in handled.columns:
+    if "not_before" in columns:
         kind = handled.schema["not_before"].dataType
         if not isinstance(kind, TimestampType):
             raise HandlerError(
                 f"the handler's `not_before` is of type {kind.simpleString()}: expected timestamp (timestamp_ltz), "
                 "the time before which a released record is not delivered again, or null"
             )
-    known = fn.coalesce(fn.col("outcome").isin(*OUTCOMES), fn.lit(False))
-    as_text = fn.coalesce(fn.col("outcome").cast("string"), fn.lit("null"))
-    remark = fn.concat(fn.lit("unknown outcome: "), as_text)
-    given: Column = (
-        fn.col("error").cast("string") if "error" in handled.columns else fn.lit(None).cast("string")
-    )
+    # In SQL: one call of the JVM for each column instead of a dozen.
+    known = f"coalesce(outcome in ({', '.join(map(repr, OUTCOMES))}), false)"
+    as_text = "coalesce(cast(outcome as string), 'null')"
+    otherwise = as_text if unknown is None else repr(unknown)
+    remark = f"concat('unknown outcome: ', {as_text})"
+    given = "cast(error as string)" if "error" in columns else "cast(null as string)"
     return handled.withColumns(
         {
-            "outcome": fn.when(known, fn.col("outcome")).otherwise(
-                as_text if unknown is None else fn.lit(unknown)
-            ),
-            "error": fn.when(known, given).otherwise(fn.coalesce(given, remark)),
+            "outcome": fn.expr(f"if({known}, outcome, {otherwise})"),
+            "error": fn.expr(f"if({known}, {given}, coalesce({given}, {remark}))"),
         }
     )

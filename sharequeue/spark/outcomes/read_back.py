@@ -52,20 +52,23 @@ class Seen:
         )
 
 
-def read_back(spark: SparkSession, folders: Sequence[str], *, delays: bool = True) -> dict[int, Seen]:
+def read_back(
+    spark: SparkSession, folders: Sequence[str], *, delays: bool = True, files: Files | None = None
+) -> dict[int, Seen]:
     """Return what the Parquet files of these folders have, by lease id. Raises HandlerError when they contradict
     themselves.
 
-    Without `delays` the times not before are not read: for handlers that give none.
+    Without `delays` the times not before are not read: for handlers that give none. `files` is the file system that
+    holds the folders, where the caller has it.
     """
     if not folders:
         return {}
     if delays:
         return seen_in(spark.read.schema(_DELAYED).parquet(*map(literal, folders)))
-    files = Files(spark, folders[0]).here(*folders)
-    if files is None:
+    here = (files or Files(spark, folders[0])).here(*folders)
+    if here is None:
         return seen_in(spark.read.schema(_READ_BACK).parquet(*map(literal, folders)))
-    return _seen(offset_sets_in(files, "lease_id", "outcome"))
+    return _seen(offset_sets_in(here, "lease_id", "outcome"))
 
 
 def seen_in(written: DataFrame) -> dict[int, Seen]:

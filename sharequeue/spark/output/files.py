@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -19,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from sharequeue.spark.output.reachable import class_of, not_reachable, reach
 
+FLUSHED_AT_ONCE = 8
 _GLOB = re.compile(r"([\\{}\[\]*?])")
 
 
@@ -39,6 +41,7 @@ class Files:
         path = jvm.org.apache.hadoop.fs.Path(root)
         session: Any = spark._jsparkSession
         self._conf: Any = session.sessionState().newHadoopConf()
+        self._parents: dict[str, Path | None] = {}
         try:
             self._fs: Any = path.getFileSystem(self._conf)
         except Py4JJavaError as error:
@@ -50,6 +53,9 @@ class Files:
 
     def names(self, folder: str) -> list[str]:
         """Return the names of what is in a folder, sorted; none if there is no folder."""
+        if (local := self._local(folder)) is not None:
+            # Without the JVM, which is two calls for each of them; Hadoop hides its checksums.
+            return sorted(path.name for path in local.iterdir() if not _is_checksum(path.name))
         try:
             found = self._fs.listStatus(self._path(folder))
         except Py4JJavaError as error:
@@ -119,16 +125,17 @@ class Files:
         A distributed file system does this when a file is closed; a local one only after fsync. An acknowledgement
         that survives a power cut must not count files that do not.
         """
+        paths: dict[Path, None] = {}
         for folder in folders:
             local = self._local(folder)
-            if local is None:
-                continue
-            for path in (*local.iterdir(), local, local.parent, local.parent.parent):
-                descriptor = os.open(path, os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+            if local is not None:
+                paths |= dict.fromkeys((*local.iterdir(), local))
+        paths |= dict.fromkeys(
+            above for path in [*paths] for above in [*path.parents][:2] if above not in paths
+        )
+        with ThreadPoolExecutor(FLUSHED_AT_ONCE) as pool:
+            for _ in pool.map(_flush, paths):
+                pass
 
     def rows(self, *folders: str) -> int:
         """Return how many rows the Parquet files of folders have, as this process finds them."""
@@ -167,12 +174,36 @@ class Files:
             reader.close()
 
     def _local(self, folder: str) -> Path | None:
+        parent, _, name = folder.rpartition("/")
+        if not parent or parent.endswith((":", "/")):
+            local = self._on_this_machine(folder)
+        else:
+            # A write has a thousand folders in one: what that is called is asked for once.
+            known = self._parents
+            if parent not in known:
+                known = self._parents = {parent: self._on_this_machine(parent)}
+            above = known[parent]
+            local = above / unquote(name) if above is not None else None
+        return local if local is not None and local.is_dir() else None
+
+    def _on_this_machine(self, folder: str) -> Path | None:
         uri = urlsplit(str(self._fs.makeQualified(self._path(folder)).toString()))
-        local = Path(unquote(uri.path))
-        return local if uri.scheme == "file" and local.is_dir() else None
+        return Path(unquote(uri.path)) if uri.scheme == "file" else None
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
+
+
+def _is_checksum(name: str) -> bool:
+    return name.startswith(".") and name.endswith(".crc")
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _is_absent(error: Py4JJavaError) -> bool:

@@ -14,8 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as fn
+from pyspark.sql import DataFrame
 
 from sharequeue.settings import Settings
 from sharequeue.spark.contract import ACCEPT, HandlerError
@@ -45,7 +44,7 @@ class Written:
 
 
 def write_leases(
-    spark: SparkSession,
+    files: Files,
     settings: Settings,
     state: State,
     names: SinkNames,
@@ -58,11 +57,8 @@ def write_leases(
     """
     lease_ids = [lease.lease_id for lease in leases]
     folder = new_folder(settings, state, names.sink, lease_ids)
-    accepted = fn.col("outcome") == ACCEPT
-    rows = _write(records, fn.when(accepted, fn.col("lease_id")).otherwise(-fn.col("lease_id")), folder)
-    found = _found(
-        Files(spark, settings.output), folder, {*lease_ids, *(-lease_id for lease_id in lease_ids)}
-    )
+    rows = _write(records, f"if(outcome = '{ACCEPT}', lease_id, -lease_id)", folder)
+    found = _found(files, folder, {*lease_ids, *(-lease_id for lease_id in lease_ids)})
     return Written(
         {lease_id: at for lease_id, at in found.items() if lease_id > 0},
         {-lease_id: at for lease_id, at in found.items() if lease_id < 0},
@@ -71,9 +67,8 @@ def write_leases(
 
 
 @contextmanager
-def durable(spark: SparkSession, settings: Settings, written: Written) -> Iterator[None]:
+def durable(files: Files, written: Written) -> Iterator[None]:
     """Flush what was written to disk by the end of the block, which reads it meanwhile."""
-    files = Files(spark, settings.output)
     with ThreadPoolExecutor(1) as pool:
         flushed = pool.submit(files.flush, *written.folders)
         yield
@@ -81,7 +76,7 @@ def durable(spark: SparkSession, settings: Settings, written: Written) -> Iterat
 
 
 def write_summary(
-    spark: SparkSession,
+    files: Files,
     settings: Settings,
     state: State,
     name: str,
@@ -92,19 +87,18 @@ def write_summary(
 
     Raises HandlerError for sums of other leases, OutputNotShared when the driver does not find what the tasks wrote.
     """
-    files = Files(spark, settings.output)
     folder = new_folder(settings, state, name, lease_ids)
     # A few rows by lease: one task, one file each.
-    rows = _write(partial.coalesce(1), fn.col("lease_id"), folder)
+    rows = _write(partial.coalesce(1), "lease_id", folder)
     found = _found(files, folder, set(lease_ids))
     all_read_back(name, rows, files.rows(*found.values()))
     files.flush(*found.values())
     return found
 
 
-def _write(records: DataFrame, lease: Column, folder: str) -> int:
-    """Write a folder that is not there yet, divided by lease; return how many rows the tasks wrote."""
-    counted = Counted(records.withColumn(LEASE, lease.cast("long")))
+def _write(records: DataFrame, lease: str, folder: str) -> int:
+    """Write a folder that is not there yet, divided by lease, an expression; return how many rows the tasks wrote."""
+    counted = Counted(records.selectExpr("*", f"cast({lease} as bigint) as {LEASE}"))
     # To append spares the look for what is there.
     with failed_by_store(folder):
         counted.records.write.mode("append").partitionBy(LEASE).parquet(folder)

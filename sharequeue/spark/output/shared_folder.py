@@ -37,7 +37,7 @@ class Counted:
 
     def __init__(self, records: DataFrame) -> None:
         self._observation = Observation()
-        self.records = records.observe(self._observation, fn.count(fn.lit(1)).alias("rows"))
+        self.records = records.observe(self._observation, fn.expr("count(1) as rows"))
 
     @property
     def rows(self) -> int:
@@ -51,7 +51,8 @@ class Counted:
                     "them were read back: nothing was acknowledged, the records come again."
                 )
             time.sleep(0.005)
-        return int(self._observation.get["rows"])
+        # `Observation.get` asks for every name and value in calls of their own.
+        return int(observed.getAsJava().get("rows"))
 
 
 def refuse_unshared(spark: SparkSession, settings: Settings, folder: str) -> None:

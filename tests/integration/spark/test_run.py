@@ -21,6 +21,7 @@ from sharequeue.settings import Settings
 from sharequeue.spark.contract import HandlerError
 from sharequeue.spark.job import ShareGroupJob, Summary
 from sharequeue.spark.outcomes.handler_result import with_outcomes
+from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import SinkTaken, is_ours
 from sharequeue.spark.output.lease_files import write_leases
 from sharequeue.spark.output.manifest import NoSuchSink, read_manifest, read_output
@@ -178,8 +179,9 @@ def test_each_write_of_a_lease_has_a_folder_of_its_own(
     records = with_outcomes(by_value(leased_records(spark, output_settings, [lease])))
     rejected = records.withColumn("outcome", fn.when(fn.col("offset") < 3, "reject").otherwise("accept"))
 
-    first = write_leases(spark, output_settings, state, job.names, rejected, [lease])
-    written = write_leases(spark, output_settings, state, job.names, records, [lease])
+    files = Files(spark, output_settings.output)
+    first = write_leases(files, output_settings, state, job.names, rejected, [lease])
+    written = write_leases(files, output_settings, state, job.names, records, [lease])
     assert written.exceptions == {}
     assert pq.read_table(written.accepted[lease.lease_id]).num_rows == 10
     assert pq.read_table(first.accepted[lease.lease_id]).num_rows == 7
