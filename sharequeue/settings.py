@@ -25,9 +25,12 @@ from sharequeue.output_place import is_uri, located
 __all__ = ["DatabaseOptions", "RoleNames", "SettingMissing", "Settings", "normalise_database_url"]
 
 KAFKA_PREFIX = "SHAREQUEUE_KAFKA_"
+REGISTRY_PREFIX = "SHAREQUEUE_REGISTRY_"
 STACK_FILE = "stack.json"
 _DRIVER = "postgresql+psycopg2"
-_KEPT = ("home", "spark_master", "spark_jars", "jars", "output", "output_shared", "ivy_settings", "kafka")
+_KEPT = (
+    "home", "spark_master", "spark_jars", "jars", "output", "output_shared", "ivy_settings", "kafka", "registry",
+)  # fmt: skip
 """Fields that a copy takes as they are."""
 
 
@@ -124,6 +127,7 @@ class Settings:
         "kafka",
         "output",
         "output_shared",
+        "registry",
         "spark_jars",
         "spark_master",
     )
@@ -148,6 +152,10 @@ class Settings:
     """`SHAREQUEUE_IVY_SETTINGS`: an Ivy settings file of this site's mirror."""
     kafka: Mapping[str, str]
     """Client security settings in librdkafka's names, from `SHAREQUEUE_KAFKA_<NAME>`."""
+    registry: Mapping[str, str]
+    """The schema registry, in the names of confluent-kafka's client, from `SHAREQUEUE_REGISTRY_<NAME>`: `URL`,
+    `BASIC_AUTH_USER_INFO` (`user:password`), `BEARER_AUTH_TOKEN`, `SSL_CA_LOCATION`.
+    """
 
     allowed_hosts: tuple[str, ...]
     """`SHAREQUEUE_SERVICE_ALLOWED_HOSTS`, comma-separated: names by which the service may be called, beside the
@@ -171,6 +179,7 @@ class Settings:
         put(self, "output_shared", bool(values.get("output_shared")))
         put(self, "ivy_settings", Path(ivy_settings).expanduser().absolute() if ivy_settings else None)
         put(self, "kafka", MappingProxyType(dict(values.get("kafka") or {})))
+        put(self, "registry", MappingProxyType(dict(values.get("registry") or {})))
         hosts = str(values.get("service_allowed_hosts") or "").split(",")
         put(self, "allowed_hosts", tuple(host.strip() for host in hosts if host.strip()))
         put(self, "drain_dead_letters", values.get("service_drain_dead_letters") is not False)
@@ -199,7 +208,8 @@ class Settings:
             )  # the stack's Dagster database is on the server that was overridden
         if overrides.get("service_token"):
             values.pop("service_token_file", None)
-        values.update({"home": folder, "kafka": _kafka_environment(), **overrides})
+        given = {"kafka": _environment(KAFKA_PREFIX), "registry": _environment(REGISTRY_PREFIX)}
+        values.update({"home": folder, **given, **overrides})
         return cls(values)
 
     def replace(self, **changes: Any) -> Self:
@@ -290,8 +300,8 @@ class Settings:
         raise AttributeError(f"Settings are immutable: use replace({name}=…)")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        values = {**self._values, **{name: getattr(self, name) for name in _KEPT}, "kafka": dict(self.kafka)}
-        return type(self), (values,)
+        mappings = {"kafka": dict(self.kafka), "registry": dict(self.registry)}
+        return type(self), ({**self._values, **{name: getattr(self, name) for name in _KEPT}, **mappings},)
 
     def __repr__(self) -> str:
         return f"Settings(home={str(self.home)!r}, bootstrap_servers={self._values['bootstrap_servers']!r})"
@@ -317,9 +327,9 @@ def _read_stack_file(path: Path) -> dict[str, Any]:
     return {name: content[name] for name in names if isinstance(content, dict) and content.get(name)}
 
 
-def _kafka_environment() -> dict[str, str]:
+def _environment(prefix: str) -> dict[str, str]:
     return {
-        name.removeprefix(KAFKA_PREFIX).lower().replace("_", "."): value
+        name.removeprefix(prefix).lower().replace("_", "."): value
         for name, value in os.environ.items()
-        if name.startswith(KAFKA_PREFIX) and value
+        if name.startswith(prefix) and value
     }

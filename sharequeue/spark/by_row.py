@@ -68,8 +68,10 @@ def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: st
     a DDL string or a schema; a name left out is null. A record for which None is returned is left out, as by a
     filter: the job's `dropped` decides. `Reject` and `Release` give the outcome of their name. Any other exception
     gives `on_error`, and so does a value that does not fit its column, a result that is no dict, and a record that
-    Python cannot have (invalid UTF-8 in a text). Raises ValueError when `on_error` is no outcome; the handler does
-    when `columns` names one that every result has.
+    Python cannot have (invalid UTF-8 in a text). A record that has an outcome other than accept already, because its
+    value was not decoded (`formats`), keeps that and its error, and the function does not get it.
+
+    Raises ValueError when `on_error` is no outcome; the handler does when `columns` names one that every result has.
     """
     if on_error not in OUTCOMES:
         raise ValueError(f"on_error={on_error!r} is no outcome: expected one of {', '.join(OUTCOMES)}")
@@ -145,6 +147,9 @@ class _Worker:
         try:
             if isinstance(record, Exception):
                 raise record  # it cannot be given to the function at all
+            before, error = record.pop("outcome", ACCEPT), record.pop("error", None)
+            if before != ACCEPT:
+                return before, error, None, {}  # its value was not decoded
             row = self.function(record)
             if row is None:
                 return ACCEPT, None, None, None

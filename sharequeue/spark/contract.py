@@ -47,3 +47,9 @@ class MostFailed(Exception):
     """Most records of a round failed, or all of its Spark jobs with the same error. Nothing of it was acknowledged,
     and its deliveries were given back; the message has the most frequent error and an example.
     """
+
+
+class RegistryNotAvailable(Exception):
+    """The schema registry does not answer, or refuses the login; the message says which. No record is the cause:
+    nothing was acknowledged, and what was leased has been given back, with its deliveries.
+    """

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.offsets import EMPTY
-from sharequeue.spark.contract import HandlerError, MostFailed
+from sharequeue.spark.contract import HandlerError, MostFailed, RegistryNotAvailable
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.budget import Budget
 from sharequeue.spark.leasing.isolation import Isolation, SparkJob, apart, parts_each
@@ -157,7 +157,7 @@ class Round:
             return self._work(leases, infos)
         except LockLost:
             raise
-        except (HandlerError, MostFailed, OutputNotReachable):
+        except (HandlerError, MostFailed, OutputNotReachable, RegistryNotAvailable):
             self.keeper.give_back(refund=True)
             raise
         except Exception:

@@ -22,6 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.errors import ShareError
 from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.spark.contract import RegistryNotAvailable
 from sharequeue.spark.interrupts import deferred, forget_interrupted_call
 from sharequeue.spark.leasing.budget import Budget
 from sharequeue.spark.leasing.member import Member
@@ -103,7 +104,10 @@ class LeaseKeeper:
                     self._cancel_jobs()
             finally:
                 # An output that is full, or that the driver does not see, is no fault of the records either.
-                self.give_back(cancelled=stopped or isinstance(error, OutputNotShared | OutputNotReachable))
+                self.give_back(
+                    cancelled=stopped or isinstance(error, OutputNotShared | OutputNotReachable),
+                    refund=isinstance(error, RegistryNotAvailable),
+                )
                 self._stop = True
                 self._wake.set()
                 self._thread.join()

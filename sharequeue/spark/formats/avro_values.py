@@ -1,0 +1,155 @@
+"""How does Avro become columns, and a record that is none a reject?
+
+Spark's own `from_avro` decodes. It needs the schema that a record was written with, and a topic has records of
+several. So the ids of a lease are looked for first, in a pass over it that reads five bytes of each record, and the
+driver asks the registry for each that it has not seen. `from_avro` gives a struct of nulls for bytes that do not
+decode, which a record of nulls is, too. Both schemas are therefore wrapped in a record of one field, which changes
+nothing in the bytes. The reader's has another that its default fills: it is null where nothing was decoded.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as fn
+from pyspark.sql.avro.functions import from_avro
+
+from sharequeue.jar_sets import fetch_command
+from sharequeue.spark.contract import HandlerError
+from sharequeue.spark.formats.decided import DECODED, decided, of_registry, shown
+from sharequeue.spark.formats.registry import Registry
+from sharequeue.spark.session import SparkNotReady
+
+MOST_IDS = 1_000
+"""More ids than this in one lease are no ids: the topic has other bytes, and the registry would be asked for each."""
+_ID = "sharequeue_schema_id"
+
+
+def avro(
+    records: DataFrame,
+    registry: Registry | None = None,
+    *,
+    schema: str | None = None,
+    subject: str | None = None,
+    column: str = "value",
+) -> DataFrame:
+    """Decode a column of Avro in its place, as the reader's schema has it.
+
+    With a `registry` the bytes are in its format: a zero byte, four of the schema id, Avro. Each record is read with
+    the schema of its own id, and brought to the reader's by Avro's rules: `schema`, as JSON, or the latest of
+    `subject`. Without a registry the bytes are Avro and nothing else, written with `schema`.
+
+    The rows get `outcome` and `error`: accept, or reject with the reason where the bytes are not in the format, the
+    registry does not have their schema, they do not decode, or there are none.
+
+    Raises RegistryNotAvailable when the registry does not answer, SparkNotReady without Spark's Avro, and
+    HandlerError for a schema that is none, and for more than 1,000 ids.
+    """
+    if (schema is None) == (subject is None) or (registry is None and schema is None):
+        raise HandlerError(
+            "avro() needs the reader's schema: `schema`, or with a registry `subject`; not both"
+        )
+    _refuse_without_avro(records)
+    raw = fn.col(column)
+    if registry is None:
+        assert schema is not None  # noqa: S101 - see above
+        text = _checked(schema, "the schema")
+        read = records.withColumn(DECODED, _from_avro(raw, text, text))
+        return _decided(read, column, fn.lit("the schema"))
+    reader = _checked(schema, "the reader's schema") if schema else _latest(registry, subject or "")
+    schema_id = fn.conv(fn.hex(fn.substring(raw, 2, 4)), 16, 10).cast("long")
+    with_ids = records.withColumn(_ID, fn.when(of_registry(raw), schema_id))
+    decoded: Column | None = None
+    problem: Column = fn.when(
+        fn.col(_ID).isNull(),
+        fn.concat(fn.lit("not in the registry's format (a zero byte, four of a schema id): "), shown(raw)),
+    )
+    for each in _ids(with_ids):
+        here = fn.col(_ID) == each
+        found = registry.schema(each)
+        if found is None:
+            problem = problem.when(here, fn.lit(f"schema {each} is not in the registry"))
+        elif found.kind != "AVRO":
+            problem = problem.when(here, fn.lit(f"schema {each} is {found.kind}: expected AVRO"))
+        else:
+            _refuse_references(found.references, f"schema {each}")
+            made = _from_avro(fn.substring(raw, 6, 2**31 - 1), _checked(found.text, f"schema {each}"), reader)
+            decoded = fn.when(here, made) if decoded is None else decoded.when(here, made)
+    if decoded is None:
+        decoded = fn.when(fn.lit(False), _from_avro(raw, reader, reader))
+    name = fn.concat(fn.lit("schema "), fn.col(_ID).cast("string"))
+    return _decided(with_ids.withColumn(DECODED, decoded), column, name, problem).drop(_ID)
+
+
+def _decided(records: DataFrame, column: str, name: Column, problem: Column | None = None) -> DataFrame:
+    undecoded = fn.concat(
+        fn.lit("no Avro of "), name, fn.lit(", or not of the reader's: "), shown(fn.col(column))
+    )
+    failed = fn.col(DECODED)["decoded"].isNull()
+    error = fn.when(failed, undecoded) if problem is None else problem.when(failed, undecoded)
+    return decided(records, column, fn.col(DECODED)["value"], error)
+
+
+def _ids(records: DataFrame) -> list[int]:
+    """Return the schema ids that the records have: a Spark job over all of them."""
+    rows = records.select(_ID).where(fn.col(_ID).isNotNull()).distinct().limit(MOST_IDS + 1).collect()
+    if len(rows) > MOST_IDS:
+        raise HandlerError(
+            f"these records have more than {MOST_IDS:,} schema ids: their values are not in a registry's format"
+        )
+    return sorted(int(row[0]) for row in rows)
+
+
+def _latest(registry: Registry, subject: str) -> str:
+    found = registry.latest(subject)
+    if found.kind != "AVRO":
+        raise HandlerError(f"the latest schema of {subject} is {found.kind}: expected AVRO")
+    _refuse_references(found.references, f"the latest schema of {subject}")
+    return _checked(found.text, f"the latest schema of {subject}")
+
+
+def _from_avro(raw: Column, writer: str, reader: str) -> Column:
+    options = {
+        "mode": "PERMISSIVE",
+        "avroSchema": _wrapped(reader, {"name": "decoded", "type": "boolean", "default": True}),
+    }
+    return from_avro(raw, _wrapped(writer), options)
+
+
+def _wrapped(schema: str, *more: dict[str, Any]) -> str:
+    # Without a namespace: what it holds would inherit it.
+    fields = [{"name": "value", "type": json.loads(schema)}, *more]
+    return json.dumps({"type": "record", "name": "sharequeue_value", "fields": fields})
+
+
+def _checked(schema: str, what: str) -> str:
+    try:
+        json.loads(schema)
+    except ValueError as error:
+        raise HandlerError(f"{what} is not JSON ({error}): expected a schema of Avro") from error
+    return schema
+
+
+def _refuse_references(references: tuple[str, ...], what: str) -> None:
+    if references:
+        raise HandlerError(
+            f"{what} takes {', '.join(references)} from other subjects, which is not supported: register it with "
+            "these types written out"
+        )
+
+
+def _refuse_without_avro(records: DataFrame) -> None:
+    jvm: Any = records.sparkSession._jvm
+    session: Any = records.sparkSession._jsparkSession
+    try:
+        jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
+            "avro", session.sessionState().conf()
+        )
+    except Exception as error:
+        raise SparkNotReady(
+            f"this Spark session has no Avro: run {fetch_command('avro')} and set SHAREQUEUE_SPARK_JARS=avro before it "
+            "is made by `sharequeue.spark.spark_session`, or make it with "
+            f"spark.jars.packages=org.apache.spark:spark-avro_2.13:{records.sparkSession.version}"
+        ) from error

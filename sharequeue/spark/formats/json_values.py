@@ -1,0 +1,34 @@
+"""How does JSON become columns, and a record that is none a reject?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as fn
+from pyspark.sql.types import StringType, StructField, StructType
+
+from sharequeue.spark.formats.decided import DECODED, decided, of_registry
+
+_MALFORMED = "sharequeue_malformed"
+
+
+def json(records: DataFrame, schema: str | StructType, *, column: str = "value") -> DataFrame:
+    """Decode a column of JSON objects in its place, as a struct of `schema`, a DDL string or a type.
+
+    The rows get `outcome` and `error`: accept, or reject with the reason where the bytes are no JSON, where a field
+    is of another type, or where there are none. A field that is absent is null. The five bytes that the serializer
+    of a schema registry puts before JSON are passed over: no JSON begins with a zero byte.
+    """
+    wanted: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    raw = fn.col(column)
+    text = fn.when(of_registry(raw), fn.substring(raw, 6, 2**31 - 1)).otherwise(raw).cast("string")
+    parsed = fn.from_json(
+        text,
+        StructType([*wanted.fields, StructField(_MALFORMED, StringType())]),
+        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED},
+    )
+    found = fn.col(DECODED)
+    malformed = found.isNull() | found[_MALFORMED].isNotNull()
+    error = fn.when(malformed, fn.lit("not JSON of the schema: malformed, or a field of another type"))
+    return decided(records.withColumn(DECODED, parsed), column, found.dropFields(_MALFORMED), error)
