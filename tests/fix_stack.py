@@ -279,13 +279,13 @@ def make_topic(settings: Settings) -> Iterator[MakeTopic]:
 @pytest.fixture(scope="session")
 def spark(stack: StackInfo, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """Give the one Spark session of this process, local, with Kafka's connector; in a deep run also as for an output
-    on S3, and for tables of Delta and Iceberg; their jars are fetched once.
+    on S3, for tables of Delta and Iceberg, and for values in Avro; their jars are fetched once.
     """
     from sharequeue.spark.session import spark_session
 
     settings = Settings.load(stack.home)
     if request.config.getoption("--deep"):
-        settings = settings.replace(spark_jars=("s3a", "delta", "iceberg"))
+        settings = settings.replace(spark_jars=("s3a", "delta", "iceberg", "avro"))
         optional_jars.ensure(settings, settings.spark_jars, _quiet)
     session = spark_session(settings, "tests")
     yield session

@@ -15,6 +15,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from pipelines.flights.records import TOPIC
 from sharequeue.spark import Summary, pipeline
 from sharequeue.spark.contract import ACCEPT, REJECT, RELEASE
+from sharequeue.spark.formats import json
 
 GROUP = "flight-delays"
 CANCELLED = "cancelled: no departure time"
@@ -32,8 +33,6 @@ _NAMES = (
 FLIGHT = StructType([StructField(name, StringType() if name in _TEXTS else IntegerType()) for name in _NAMES])
 REQUIRED = ("year", "month", "day", "carrier", "flight", "origin", "dest", "sched_dep_time")
 """What a flight cannot be without."""
-
-_MALFORMED = "malformed"
 
 
 def delays_by_carrier_and_day(accepted: DataFrame) -> DataFrame:
@@ -71,25 +70,16 @@ DELAYS = Summary("delays", delays_by_carrier_and_day)
 )
 def flight_delays(records: DataFrame) -> DataFrame:
     """Parse and validate the flights, and give each an outcome."""
-    with_corrupt = StructType([*FLIGHT.fields, StructField(_MALFORMED, StringType())])
-    parsed = fn.from_json(
-        fn.col("value").cast("string"),
-        with_corrupt,
-        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED},
-    )
-    flights = records.select(
-        "topic", "partition", "offset", "lease_id", "delivery_count", "timestamp", parsed.alias("f"), "value"
-    )
-    flights = flights.select(
+    flights = json(records, FLIGHT).select(
         "topic",
         "partition",
         "offset",
         "lease_id",
         "delivery_count",
         "timestamp",
-        "f.*",
-        _reason().alias("reason"),
-    ).drop(_MALFORMED)
+        "value.*",
+        fn.coalesce("error", _absent()).alias("reason"),
+    )
     outcome = (
         fn.when(fn.col("reason").isNotNull() | fn.col("dep_time").isNull(), REJECT)
         .when(fn.col("arr_delay").isNull(), RELEASE)
@@ -103,17 +93,10 @@ def flight_delays(records: DataFrame) -> DataFrame:
     return flights.withColumns({"outcome": outcome, "error": error}).drop("reason")
 
 
-def _reason() -> Column:
-    """Return why a value is no flight; null when it is one."""
-    absent = fn.concat_ws(", ", *(fn.when(fn.col(f"f.{name}").isNull(), name) for name in REQUIRED))
-    any_absent = fn.col(f"f.{REQUIRED[0]}").isNull()
+def _absent() -> Column:
+    """Return what a value lacks to be a flight; null when it is one."""
+    absent = fn.concat_ws(", ", *(fn.when(fn.col(f"value.{name}").isNull(), name) for name in REQUIRED))
+    any_absent = fn.col(f"value.{REQUIRED[0]}").isNull()
     for name in REQUIRED[1:]:
-        any_absent = any_absent | fn.col(f"f.{name}").isNull()
-    return (
-        fn.when(fn.col("value").isNull(), fn.lit("no value"))
-        .when(
-            fn.col(f"f.{_MALFORMED}").isNotNull(),
-            fn.lit("not JSON of a flight: malformed, or a field of another type"),
-        )
-        .when(any_absent, fn.concat(fn.lit("not a flight: without "), absent))
-    )
+        any_absent = any_absent | fn.col(f"value.{name}").isNull()
+    return fn.when(any_absent, fn.concat(fn.lit("not a flight: without "), absent))

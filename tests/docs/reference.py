@@ -116,6 +116,7 @@ def environment() -> str:
         said = re.sub(rf" \({variable}\)|(?<=\(){variable}, |^{variable}[,:] ", "", " ".join(text.split()))
         rows.append((variable, said[0].upper() + said[1:]))
     rows.append((f"`{settings.KAFKA_PREFIX}<NAME>`", documented["kafka"]))
+    rows.append((f"`{settings.REGISTRY_PREFIX}<NAME>`", documented["registry"]))
     return table(("variable", "meaning"), rows)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from tests.docs.pages import PAGES, ROOT, RUN, SHOWN, Reader, blocks
 from tests.fix_dagster import share_group
 from tests.fix_deadletters import GivenUp
 from tests.fix_pipelines import Holder, Produce
+from tests.fix_registry import RegistryServer, framed, text
 from tests.fix_stack import MakeTopic
 from tests.waiting import running
 
@@ -49,6 +51,7 @@ HERE = {
     "docs/howto/consumer.md",
     "docs/howto/dagster.md",
     "docs/howto/dead-letters.md",
+    "docs/howto/formats.md",
     "docs/howto/lease.md",
     "docs/howto/move-offsets.md",
     "docs/howto/operate.md",
@@ -248,6 +251,60 @@ def test_sinks(
     assert reader.reads("docs/howto/compaction.md")
     (rows,) = reader.database.rows(sa.text("select count(*) as n from sales.orders where note = 'done'"))
     assert rows["n"] == 2
+
+
+@pytest.mark.deep
+def test_formats(
+    reader: Reader,
+    settings: Settings,
+    topics: Topics,
+    spark: SparkSession,
+    make_topic: MakeTopic,
+    produce: Produce,
+    registry_server: RegistryServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each pipeline of the page takes what it decodes, and rejects what it does not."""
+    from sharequeue.spark import run_rounds
+
+    monkeypatch.setenv("SHAREQUEUE_REGISTRY_URL", registry_server.url)
+    monkeypatch.syspath_prepend(str(reader.folder))
+    (reader.folder / "orders_pb2.py").write_text(
+        "from google.protobuf import descriptor_pb2, descriptor_pool, message_factory\n"
+        "file = descriptor_pb2.FileDescriptorProto(name='orders.proto', syntax='proto3')\n"
+        "file.message_type.add(name='Order').field.add(name='id', number=1, type=9, label=1)\n"
+        "pool = descriptor_pool.DescriptorPool()\n"
+        "pool.Add(file)\n"
+        "Order = message_factory.GetMessageClass(pool.FindMessageTypeByName('Order'))\n"
+    )
+    schema = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}]}
+    registry_server.register("orders-avro-value", schema, 1)
+    made: dict[str, list[object]] = {
+        "orders-json": ['{"id": "a", "amount": 2}', '{"id": "b", "amount": 0}', '{"id": "c", "amount": -1}'],
+        "orders-avro": [framed(1, text("a"))],
+        "orders-protobuf": [b"\n\1a"],
+    }
+    for topic, values in made.items():
+        produce(make_topic(1, topic), 0, [*values, "no order"])
+    assert reader.reads("docs/howto/formats.md")
+    own = settings.replace(
+        database_url=reader.environment["SHAREQUEUE_DATABASE_URL"], output=reader.folder / "output"
+    )
+    state = State(reader.database)
+    outcomes = {
+        "orders": (3, 0, 1),
+        "paid_orders": (2, 1, 1),
+        "prices": (2, 0, 2),
+        "avro_orders": (1, 0, 1),
+        "protobuf_orders": (1, 0, 1),
+    }
+    for name, expected in outcomes.items():
+        job = replace(reader.names[name], group=name)
+        alter_group_configs(reader.database, name, {"share.auto.offset.reset": "earliest"})
+        at = SharePartition(name, job.topics[0], 0)
+        state.initialize(at, topics.describe(job.topics)[job.topics[0]].topic_id, 0, 1)
+        report = run_rounds(own, job, membership=Holder([at]), state=state, topics=topics, spark=spark)
+        assert (report.accepted, report.released, report.rejected) == expected, name
 
 
 def test_replay(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.avro.functions import from_avro
@@ -55,10 +56,14 @@ def avro(
     raw = fn.col(column)
     if registry is None:
         assert schema is not None  # noqa: S101 - see above
-        text = _checked(schema, "the schema")
+        text = _checked(records, schema, "the schema")
         read = records.withColumn(DECODED, _from_avro(raw, text, text))
         return _decided(read, column, fn.lit("the schema"))
-    reader = _checked(schema, "the reader's schema") if schema else _latest(registry, subject or "")
+    reader = (
+        _checked(records, schema, "the reader's schema")
+        if schema is not None
+        else _latest(records, registry, subject or "")
+    )
     schema_id = fn.conv(fn.hex(fn.substring(raw, 2, 4)), 16, 10).cast("long")
     with_ids = records.withColumn(_ID, fn.when(of_registry(raw), schema_id))
     decoded: Column | None = None
@@ -75,7 +80,9 @@ def avro(
             problem = problem.when(here, fn.lit(f"schema {each} is {found.kind}: expected AVRO"))
         else:
             _refuse_references(found.references, f"schema {each}")
-            made = _from_avro(fn.substring(raw, 6, 2**31 - 1), _checked(found.text, f"schema {each}"), reader)
+            made = _from_avro(
+                fn.substring(raw, 6, 2**31 - 1), _checked(records, found.text, f"schema {each}"), reader
+            )
             decoded = fn.when(here, made) if decoded is None else decoded.when(here, made)
     if decoded is None:
         decoded = fn.when(fn.lit(False), _from_avro(raw, reader, reader))
@@ -102,12 +109,12 @@ def _ids(records: DataFrame) -> list[int]:
     return sorted(int(row[0]) for row in rows)
 
 
-def _latest(registry: Registry, subject: str) -> str:
+def _latest(records: DataFrame, registry: Registry, subject: str) -> str:
     found = registry.latest(subject)
     if found.kind != "AVRO":
         raise HandlerError(f"the latest schema of {subject} is {found.kind}: expected AVRO")
     _refuse_references(found.references, f"the latest schema of {subject}")
-    return _checked(found.text, f"the latest schema of {subject}")
+    return _checked(records, found.text, f"the latest schema of {subject}")
 
 
 def _from_avro(raw: Column, writer: str, reader: str) -> Column:
@@ -124,12 +131,13 @@ def _wrapped(schema: str, *more: dict[str, Any]) -> str:
     return json.dumps({"type": "record", "name": "sharequeue_value", "fields": fields})
 
 
-def _checked(schema: str, what: str) -> str:
+def _checked(records: DataFrame, schema: str, what: str) -> str:
+    """Return the schema as JSON. Raises HandlerError when it is none."""
+    jvm: Any = records.sparkSession._jvm
     try:
-        json.loads(schema)
-    except ValueError as error:
-        raise HandlerError(f"{what} is not JSON ({error}): expected a schema of Avro") from error
-    return schema
+        return str(jvm.org.apache.avro.Schema.Parser().parse(schema).toString())
+    except Py4JJavaError as error:
+        raise HandlerError(f"{what} is no schema of Avro: {error.java_exception.getMessage()}") from None
 
 
 def _refuse_references(references: tuple[str, ...], what: str) -> None:
@@ -149,7 +157,7 @@ def _refuse_without_avro(records: DataFrame) -> None:
         )
     except Exception as error:
         raise SparkNotReady(
-            f"this Spark session has no Avro: run {fetch_command('avro')} and set SHAREQUEUE_SPARK_JARS=avro before it "
-            "is made by `sharequeue.spark.spark_session`, or make it with "
+            f"this Spark session has no Avro: run {fetch_command('avro')} and set SHAREQUEUE_SPARK_JARS=avro before "
+            "it is made by `sharequeue.spark.spark_session`, or make it with "
             f"spark.jars.packages=org.apache.spark:spark-avro_2.13:{records.sparkSession.version}"
         ) from error
