@@ -1,8 +1,9 @@
 """What is a set of offsets? One value for it, from SQL through Spark to the screen.
 
 Postgres calls the same thing ``int8multirange`` and prints it as ``{[1,5),[7,9)}``; this module speaks that
-text, so a set crosses the wire without being taken apart. Ranges are half-open and never touch, so a
-billion consecutive offsets are one pair of numbers. Nothing here knows of topics, leases or states.
+text. Ranges are half-open and never touch, so a billion consecutive offsets are one pair of numbers. A set of a
+million ranges is two columns of numbers: a Python object for each range would cost seconds and hundreds of
+megabytes. Nothing here knows of topics, leases or states.
 """
 
 from __future__ import annotations
@@ -10,28 +11,38 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 MAX_OFFSET = 2**63 - 2
 """The last offset that can be held: a range's exclusive end must still fit in a BIGINT."""
+FEW = 64
+"""Up to so many ranges Python's own tuples are faster than arrays."""
 
 Range = tuple[int, int]
 """Offsets from the first number up to, but not including, the second."""
+Bounds = NDArray[np.int64]
+"""Ranges as an array, a row each: first, end."""
 
 _MULTIRANGE = re.compile(r"^\{(\[\d+,\d+\)(,\[\d+,\d+\))*)?\}$")
 _RANGE = re.compile(r"\[(\d+),(\d+)\)")
 
 
-@dataclass(frozen=True, slots=True)
 class OffsetSet:
-    """A set of offsets of one partition, as sorted, disjoint, non-touching half-open ranges.
+    """A set of offsets of one partition, as sorted, disjoint, non-touching half-open ranges. It never changes.
 
-    Build one with :meth:`of`, :meth:`from_offsets`, :meth:`from_runs` or :meth:`parse`; the constructor trusts its
-    argument.
+    Build one with :meth:`of`, :meth:`from_bounds`, :meth:`from_offsets`, :meth:`from_runs` or :meth:`parse`; the
+    constructor trusts its argument.
     """
 
-    ranges: tuple[Range, ...] = ()
+    __slots__ = ("_bounds", "_ranges")
+    _ranges: tuple[Range, ...] | None
+    _bounds: Bounds | None
+
+    def __init__(self, ranges: tuple[Range, ...] | Bounds = ()) -> None:
+        self._ranges, self._bounds = (ranges, None) if isinstance(ranges, tuple) else (None, ranges)
 
     @classmethod
     def of(cls, *ranges: Range) -> Self:
@@ -47,11 +58,25 @@ class OffsetSet:
         return cls(tuple(_merged(sorted(ranges))))
 
     @classmethod
+    def from_bounds(cls, bounds: Bounds) -> Self:
+        """The union of half-open ranges, a row each: first, end. In any order, overlapping or not.
+
+        Raises ValueError as :meth:`of` does.
+        """
+        firsts, ends = bounds[:, 0], bounds[:, 1]
+        wrong = (firsts < 0) | (firsts >= ends)
+        if wrong.any():
+            cls.of((int(firsts[wrong][0]), int(ends[wrong][0])))
+        return cls(_united(bounds))
+
+    @classmethod
     def union(cls, sets: Iterable[OffsetSet]) -> OffsetSet:
         """All offsets of some sets, in one pass: for many of them faster than one ``|`` after another."""
-        some = [each for each in sets if each.ranges]
+        some = [each for each in sets if each]
         if len(some) == 1:
             return some[0]
+        if sum(each.range_count for each in some) > FEW:
+            return cls(_united(np.concatenate([each.bounds for each in some])))
         return cls(tuple(_merged(sorted(r for each in some for r in each.ranges))))
 
     @classmethod
@@ -77,16 +102,29 @@ class OffsetSet:
         if some[0] < 0 or some[-1] > MAX_OFFSET:
             wrong = some[0] if some[0] < 0 else some[-1]
             raise ValueError(f"{wrong} is no offset: expected 0 <= offset <= {MAX_OFFSET}")
-        ranges: list[Range] = []
-        first = end = some[0]
-        for offset in some:
-            if offset == end:
-                end += 1
-            elif offset > end:
-                ranges.append((first, end))
-                first, end = offset, offset + 1
-        ranges.append((first, end))
-        return cls(tuple(ranges))
+        each = np.array(some, np.int64)
+        return cls(_united(np.stack([each, each + 1], axis=1)))
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        """The ranges as pairs of Python's numbers."""
+        if self._ranges is None:
+            firsts, ends = self.bounds.T.tolist()
+            self._ranges = tuple(zip(firsts, ends, strict=True))
+        return self._ranges
+
+    @property
+    def bounds(self) -> Bounds:
+        """The ranges as an array, a row each: first, end. Not to be changed."""
+        if self._bounds is None:
+            flat = np.fromiter((edge for r in self.ranges for edge in r), np.int64, 2 * len(self.ranges))
+            self._bounds = flat.reshape(-1, 2)
+        return self._bounds
+
+    @property
+    def range_count(self) -> int:
+        """How many ranges the set has."""
+        return len(self._ranges if self._ranges is not None else self.bounds)
 
     def runs(self) -> list[tuple[int, int]]:
         """The ranges as Kafka's pairs of first and last offset, both inclusive."""
@@ -95,22 +133,26 @@ class OffsetSet:
     @property
     def count(self) -> int:
         """How many offsets the set holds."""
-        return sum(end - first for first, end in self.ranges)
+        if self._ranges is None:
+            return int((self.bounds[:, 1] - self.bounds[:, 0]).sum())
+        return sum(end - first for first, end in self._ranges)
 
     @property
     def first(self) -> int:
         """The lowest offset. Raises ValueError when the set is empty."""
-        return self._bounds()[0]
+        return self._hull()[0]
 
     @property
     def end(self) -> int:
         """One past the highest offset. Raises ValueError when the set is empty."""
-        return self._bounds()[1]
+        return self._hull()[1]
 
-    def _bounds(self) -> Range:
-        if not self.ranges:
+    def _hull(self) -> Range:
+        if not self:
             raise ValueError("an empty set of offsets has neither a first offset nor an end")
-        return self.ranges[0][0], self.ranges[-1][1]
+        if self._ranges is None:
+            return int(self.bounds[0, 0]), int(self.bounds[-1, 1])
+        return self._ranges[0][0], self._ranges[-1][1]
 
     def iter_offsets(self) -> Iterator[int]:
         """Every offset, ascending. For small sets: a lease of ten million is one range but ten million of
@@ -122,7 +164,7 @@ class OffsetSet:
         return self.count
 
     def __bool__(self) -> bool:
-        return bool(self.ranges)
+        return self.range_count > 0
 
     def __contains__(self, offset: object) -> bool:
         if not isinstance(offset, int):
@@ -131,17 +173,37 @@ class OffsetSet:
         return at >= 0 and offset < self.ranges[at][1]
 
     def __or__(self, other: OffsetSet) -> OffsetSet:
-        if not self.ranges:
-            return other
-        if not other.ranges:
-            return self
-        return OffsetSet(tuple(_merged(sorted(self.ranges + other.ranges))))
+        return OffsetSet.union((self, other))
 
     def __and__(self, other: OffsetSet) -> OffsetSet:
+        if self._many(other):
+            return OffsetSet(_shared(self.bounds, other.bounds))
         return OffsetSet(tuple(_common(self.ranges, other.ranges)))
 
     def __sub__(self, other: OffsetSet) -> OffsetSet:
+        if self._many(other):
+            edges = np.concatenate([[0], other.bounds.reshape(-1), [MAX_OFFSET + 1]]).reshape(-1, 2)
+            return OffsetSet(_shared(self.bounds, edges[edges[:, 0] < edges[:, 1]]))
         return OffsetSet(tuple(_common(self.ranges, _holes(other.ranges))))
+
+    def _many(self, other: OffsetSet) -> bool:
+        return self.range_count + other.range_count > FEW
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, OffsetSet):
+            return NotImplemented
+        if self.range_count != other.range_count:
+            return False
+        return bool((self.bounds == other.bounds).all()) if self._many(other) else self.ranges == other.ranges
+
+    def __hash__(self) -> int:
+        return hash(self.ranges)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OffsetSet, (self.ranges if self._bounds is None else self._bounds,)
+
+    def __repr__(self) -> str:
+        return f"OffsetSet({self})"
 
     def __str__(self) -> str:
         return "{" + ",".join(f"[{first},{end})" for first, end in self.ranges) + "}"
@@ -165,6 +227,19 @@ def _merged(ranges: Iterable[Range]) -> Iterator[Range]:
         yield current
 
 
+def _united(bounds: Bounds) -> Bounds:
+    """Ranges in any order, as those of their union."""
+    firsts, ends = bounds[:, 0], bounds[:, 1]
+    if (firsts[1:] < firsts[:-1]).any():
+        order = np.argsort(firsts, kind="stable")
+        firsts, ends = firsts[order], ends[order]
+    ends = np.maximum.accumulate(ends)
+    apart = firsts[1:] > ends[:-1]
+    if apart.all():
+        return np.stack([firsts, ends], axis=1)
+    return np.stack([firsts[np.append(True, apart)], ends[np.append(apart, True)]], axis=1)
+
+
 def _common(left: tuple[Range, ...], right: tuple[Range, ...]) -> Iterator[Range]:
     """What two sorted lists of disjoint ranges share, in one pass over both."""
     i = j = 0
@@ -176,6 +251,20 @@ def _common(left: tuple[Range, ...], right: tuple[Range, ...]) -> Iterator[Range
             i += 1
         else:
             j += 1
+
+
+def _shared(left: Bounds, right: Bounds) -> Bounds:
+    """What two sorted arrays of disjoint ranges share. The fewer ranges look for their partners among the others."""
+    if len(left) > len(right):
+        left, right = right, left
+    low = np.searchsorted(right[:, 1], left[:, 0], side="right")
+    high = np.searchsorted(right[:, 0], left[:, 1], side="left")
+    partners = np.maximum(high - low, 0)
+    mine = np.repeat(np.arange(len(left)), partners)
+    before = np.cumsum(partners) - partners
+    theirs = np.arange(len(mine)) - np.repeat(before, partners) + np.repeat(low, partners)
+    firsts = np.maximum(left[mine, 0], right[theirs, 0])
+    return np.stack([firsts, np.minimum(left[mine, 1], right[theirs, 1])], axis=1)
 
 
 def _holes(ranges: tuple[Range, ...]) -> tuple[Range, ...]:

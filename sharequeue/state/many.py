@@ -21,7 +21,10 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.errors import ShareError
 from sharequeue.offsets import EMPTY, OffsetSet
+from sharequeue.state.offset_sets import Parameters
 from sharequeue.state.rows import (
+    ACQUIRED,
+    OUTCOMES,
     AcquireMode,
     Redelivery,
     acknowledged_of,
@@ -123,13 +126,18 @@ class Many:
         """
         if not share_partitions:
             return AcquiredMany((), {})
+        sets = Parameters(leave_outs=None)
+        left_out = "cast(:leave_outs as int8multirange[])"
+        if leave_outs is not None:
+            left_out = sets.offset_sets("leave_outs", leave_outs)
         means = None if max_bytes is None else [(mean_bytes or {})[at.topic] for at in share_partitions]
         rows = self._database.call(
             sa.text(
-                "select * from sharequeue.acquire_many(:group_id, :topics, :partitions, :member_id,"
+                f"select topic, partition, suspects, last_attempt, {ACQUIRED}"  # noqa: S608  (no value is in it)
+                " from sharequeue.acquire_many(:group_id, :topics, :partitions, :member_id,"
                 " cast(:member_epoch as integer), :max_records, cast(:lock_duration_ms as integer),"
                 " cast(:request_id as uuid), :redelivery, :mode, cast(:max_bytes as bigint),"
-                " cast(:means as double precision[]), cast(:leave_outs as int8multirange[]), :parts, :last_attempt)"
+                f" cast(:means as double precision[]), {left_out}, :parts, :last_attempt) as a"
             ),
             **_names(share_partitions),
             member_id=member_id,
@@ -137,7 +145,7 @@ class Many:
             **acquisition(max_records, lock_duration_ms, request_id, redelivery, mode),
             max_bytes=max_bytes,
             means=means,
-            leave_outs=None if leave_outs is None else [str(each) for each in leave_outs],
+            **sets,
             parts=parts,
             last_attempt=last_attempt,
         )
@@ -179,23 +187,22 @@ class Many:
         if any(AcknowledgeType.RENEW in each.outcomes for each in acknowledgements):
             raise ValueError("many.acknowledge() acknowledges records; to keep locks, call many.renew()")
 
-        def sets(kind: AcknowledgeType) -> list[str]:
-            return [str(each.outcomes.get(kind, EMPTY)) for each in acknowledgements]
-
+        sets = Parameters()
+        accepts, releases, rejects, gaps = (
+            sets.offset_sets(kind.name, [each.outcomes.get(kind, EMPTY) for each in acknowledgements])
+            for kind in OUTCOMES
+        )
         rows = self._database.call(
             sa.text(
-                "select * from sharequeue.acknowledge_many(:group_id, :topics, :partitions, :state_epochs,"
+                "select * from sharequeue.acknowledge_many("  # noqa: S608  (no value is in it)
+                ":group_id, :topics, :partitions, :state_epochs,"
                 " :member_id, cast(:member_epoch as integer), cast(:tokens as uuid[]), cast(:request_id as uuid),"
-                " cast(:accepts as int8multirange[]), cast(:releases as int8multirange[]),"
-                " cast(:rejects as int8multirange[]), cast(:gaps as int8multirange[]), cast(:outputs as jsonb),"
+                f" {accepts}, {releases}, {rejects}, {gaps}, cast(:outputs as jsonb),"
                 " cast(:not_befores as timestamptz[]))"
             ),
             **_holders([each.lease for each in acknowledgements]),
+            **sets,
             request_id=str(request_id or uuid4()),
-            accepts=sets(AcknowledgeType.ACCEPT),
-            releases=sets(AcknowledgeType.RELEASE),
-            rejects=sets(AcknowledgeType.REJECT),
-            gaps=sets(AcknowledgeType.GAP),
             outputs=json.dumps([outputs_of(each.outputs) for each in acknowledgements]),
             not_befores=[each.not_before for each in acknowledgements],
         )

@@ -12,14 +12,23 @@ from uuid import UUID, uuid4
 
 from sharequeue.errors import ShareError, error_for
 from sharequeue.names import whole_number
-from sharequeue.offsets import OffsetSet
-from sharequeue.values import Acknowledged, Delivery, Lease, LeaseOutput, SharePartition
+from sharequeue.state.offset_sets import offsets_in, offsets_out
+from sharequeue.values import Acknowledged, AcknowledgeType, Delivery, Lease, LeaseOutput, SharePartition
 
 Redelivery = Literal["kafka", "fan_out"]
 """How records that come again are dealt out: under Kafka's throttle, or suspects divided (poison isolation)."""
 
 AcquireMode = Literal["batch_optimized", "record_limit"]
 """Kafka's ``share.acquire.mode`` (KIP-1206)."""
+
+OUTCOMES = (AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT, AcknowledgeType.GAP)
+"""In the order in which the SQL functions take their sets of offsets."""
+
+ACQUIRED = (
+    "error_code, error_message, lease_id, token, state_epoch, lock_duration_ms, expires_at, delivery_count, "
+    + offsets_out("a.offsets")
+)
+"""The columns of an acquire, called `a`."""
 
 
 def share_partition_name(at: SharePartition) -> dict[str, str | int]:
@@ -92,7 +101,7 @@ def lease_of(
         token=UUID(str(first["token"])),
         expires_at=first["expires_at"],
         lock_duration_ms=first["lock_duration_ms"],
-        deliveries=tuple(Delivery(row["delivery_count"], OffsetSet.parse(row["offsets"])) for row in rows),
+        deliveries=tuple(Delivery(row["delivery_count"], offsets_in(row)) for row in rows),
         suspects=bool(first.get("suspects")),
         last_attempt=bool(first.get("last_attempt")),
     )

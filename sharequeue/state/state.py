@@ -26,8 +26,11 @@ from sharequeue.state.dead_letters import DeadLetters
 from sharequeue.state.fetches import Fetches
 from sharequeue.state.figures import Figures
 from sharequeue.state.many import Many
+from sharequeue.state.offset_sets import Parameters
 from sharequeue.state.outputs import Outputs
 from sharequeue.state.rows import (
+    ACQUIRED,
+    OUTCOMES,
     AcquireMode,
     Redelivery,
     acknowledged_of,
@@ -148,13 +151,16 @@ class State:
         ``aborted`` belong to ``redelivery="kafka"``: first and last offset of the log's batches, and the offsets of
         aborted transactions, shape the lease as a broker would (R-AQ, R-IL).
         """
+        sets = Parameters()
+        left_out = sets.offset_set("leave_out", leave_out)
         rows = self.database.call(
             sa.text(
-                "select * from sharequeue.acquire(:group_id, :topic, :partition, cast(:state_epoch as integer),"
+                f"select {ACQUIRED}"  # noqa: S608  (no value is in it)
+                " from sharequeue.acquire(:group_id, :topic, :partition, cast(:state_epoch as integer),"
                 " :member_id, cast(:member_epoch as integer), :max_records, cast(:lock_duration_ms as integer),"
                 " cast(:request_id as uuid), :redelivery, :mode, cast(:batch_size as bigint),"
                 " cast(:log_firsts as bigint[]), cast(:log_lasts as bigint[]), cast(:aborted as int8multirange),"
-                " cast(:leave_out as int8multirange))"
+                f" {left_out}) as a"
             ),
             **share_partition_name(at),
             state_epoch=state_epoch,
@@ -165,7 +171,7 @@ class State:
             log_firsts=None if log_batches is None else [first for first, _ in log_batches],
             log_lasts=None if log_batches is None else [last for _, last in log_batches],
             aborted=str(aborted),
-            leave_out=str(leave_out),
+            **sets,
         )
         if not rows:
             return None
@@ -190,20 +196,21 @@ class State:
         """
         if AcknowledgeType.RENEW in outcomes:
             raise ValueError("acknowledge() acknowledges records; to keep a lock, call renew()")
+        sets = Parameters()
+        accept, release, reject, gap = (
+            sets.offset_set(kind.name, outcomes.get(kind, EMPTY)) for kind in OUTCOMES
+        )
         rows = self.database.call(
             sa.text(
-                "select * from sharequeue.acknowledge(:group_id, :topic, :partition, :state_epoch, :member_id,"
+                "select * from sharequeue.acknowledge("  # noqa: S608  (no value is in it)
+                ":group_id, :topic, :partition, :state_epoch, :member_id,"
                 " cast(:member_epoch as integer), cast(:token as uuid), cast(:request_id as uuid),"
-                " cast(:accept as int8multirange), cast(:release as int8multirange),"
-                " cast(:reject as int8multirange), cast(:gap as int8multirange), cast(:outputs as jsonb), '{}',"
+                f" {accept}, {release}, {reject}, {gap}, cast(:outputs as jsonb), '{{}}',"
                 " cast(:not_before as timestamptz))"
             ),
             **holder(lease),
+            **sets,
             request_id=str(request_id or uuid4()),
-            accept=str(outcomes.get(AcknowledgeType.ACCEPT, EMPTY)),
-            release=str(outcomes.get(AcknowledgeType.RELEASE, EMPTY)),
-            reject=str(outcomes.get(AcknowledgeType.REJECT, EMPTY)),
-            gap=str(outcomes.get(AcknowledgeType.GAP, EMPTY)),
             outputs=json.dumps(outputs_of(outputs)),
             not_before=not_before,
         )

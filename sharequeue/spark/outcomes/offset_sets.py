@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
-from sharequeue.offsets import MAX_OFFSET, OffsetSet
+from sharequeue.offsets import MAX_OFFSET, Bounds, OffsetSet
 from sharequeue.spark.contract import HandlerError
 
 BITMAP_OFFSETS = 32_768
@@ -36,9 +36,6 @@ READ_AT_ONCE_BYTES = 65_536
 
 OffsetGroup = tuple[tuple[Any, ...], OffsetSet, int]
 """Values of some columns, the offsets of the rows that have these values, and the number of these rows."""
-
-_Ranges = NDArray[np.int64]
-"""Half-open ranges, one a row: first, end."""
 
 
 def offset_sets(records: DataFrame, *by: str) -> list[OffsetGroup]:
@@ -70,8 +67,8 @@ def offset_sets_in(files: Sequence[Path], *by: str) -> list[OffsetGroup]:
         return _together(piece for pieces in found for piece in pieces)
 
 
-def _together(pieces: Iterable[tuple[tuple[Any, ...], _Ranges, int]]) -> list[OffsetGroup]:
-    ranges: dict[tuple[Any, ...], list[_Ranges]] = {}
+def _together(pieces: Iterable[tuple[tuple[Any, ...], Bounds, int]]) -> list[OffsetGroup]:
+    ranges: dict[tuple[Any, ...], list[Bounds]] = {}
     rows: dict[tuple[Any, ...], int] = {}
     for key, some, count in pieces:
         ranges.setdefault(key, []).append(some)
@@ -79,19 +76,12 @@ def _together(pieces: Iterable[tuple[tuple[Any, ...], _Ranges, int]]) -> list[Of
     return [(key, _union(found), rows[key]) for key, found in ranges.items()]
 
 
-def _union(pieces: Sequence[_Ranges]) -> OffsetSet:
+def _union(pieces: Sequence[Bounds]) -> OffsetSet:
     """Return the union of ranges, which may be in any order and overlap."""
     ranges = np.concatenate(pieces)
-    firsts, ends = ranges[:, 0], ranges[:, 1]
-    if (firsts[1:] < firsts[:-1]).any():
-        order = np.argsort(firsts, kind="stable")
-        firsts, ends = firsts[order], ends[order]
-    if firsts[0] < 0:
-        raise _no_offset(f"offset {firsts[0]}")
-    ends = np.maximum.accumulate(ends)
-    apart = firsts[1:] > ends[:-1]
-    firsts, ends = firsts[np.append(True, apart)], ends[np.append(apart, True)]
-    return OffsetSet(tuple(zip(firsts.tolist(), ends.tolist(), strict=True)))
+    if (lowest := int(ranges[:, 0].min())) < 0:
+        raise _no_offset(f"offset {lowest}")
+    return OffsetSet.from_bounds(ranges)
 
 
 def _no_offset(what: str) -> HandlerError:
@@ -100,7 +90,7 @@ def _no_offset(what: str) -> HandlerError:
     )
 
 
-def _in_file(file: Path, by: Sequence[str]) -> list[tuple[tuple[Any, ...], _Ranges, int]]:
+def _in_file(file: Path, by: Sequence[str]) -> list[tuple[tuple[Any, ...], Bounds, int]]:
     pieces = []
     parquet = pq.ParquetFile(file, read_dictionary=list(by), buffer_size=READ_AT_ONCE_BYTES, pre_buffer=False)
     for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=[*by, "offset"]):
@@ -123,7 +113,7 @@ def _parts(batch: pa.RecordBatch, by: Sequence[str]) -> Iterator[tuple[tuple[Any
             yield key, offsets.filter(reduce(pc.and_, same)).to_numpy()
 
 
-def _runs(offsets: NDArray[np.int64]) -> _Ranges:
+def _runs(offsets: NDArray[np.int64]) -> Bounds:
     """Return the ranges of offsets, which may be in any order and occur several times."""
     if (offsets[1:] <= offsets[:-1]).any():
         offsets = np.unique(offsets)
@@ -148,7 +138,7 @@ def _bitmaps(records: DataFrame, by: Sequence[str]) -> DataFrame:
     return made.select(*by, "bucket", some, "rows")
 
 
-def _ones(bits: pa.BinaryScalar, first: int) -> _Ranges:
+def _ones(bits: pa.BinaryScalar, first: int) -> Bounds:
     """Return the ranges of a bitmap whose first bit is that offset."""
     if not bits.is_valid:
         return np.array([[first, first + BITMAP_OFFSETS]])

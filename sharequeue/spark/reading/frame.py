@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from sharequeue.kafka.clients import spark_options
-from sharequeue.offsets import OffsetSet, Range
+from sharequeue.offsets import Bounds, OffsetSet
 from sharequeue.redrive.selection import REDRIVE_GROUP
 from sharequeue.settings import Settings
 from sharequeue.spark.reading.plan import MAX_SCANS, NEAR, Scan, TopicPartition, plan_scans
@@ -235,22 +235,22 @@ def _runs(scan: Scan, pieces: Sequence[Leased]) -> pa.Table:
     """Return the leased ranges inside a scan's segments, a row each."""
     there = _by_partition(pieces)
     owners: list[Leased] = []
-    bounds: list[Range] = []
+    bounds: list[Bounds] = []
     counts: list[int] = []
     for segment in scan.segments:
         whole = OffsetSet.of((segment.first, segment.end))
         for piece in there.get((segment.topic, segment.partition), ()):
             inside = segment.first <= piece.offsets.first and piece.offsets.end <= segment.end
-            ranges = (piece.offsets if inside else piece.offsets & whole).ranges
+            ranges = (piece.offsets if inside else piece.offsets & whole).bounds
             owners.append(piece)
-            bounds.extend(ranges)
+            bounds.append(ranges)
             counts.append(len(ranges))
 
     def of_owners(values: list[int], kind: type[np.signedinteger[Any]]) -> pa.Array:
         return pa.array(np.repeat(np.array(values, kind), counts))
 
     topics = pa.array([each.topic for each in owners], pa.string())
-    ends = np.array(bounds, np.int64).reshape(-1, 2)
+    ends = np.concatenate(bounds)
     return pa.table(
         {
             "r_topic": topics.take(of_owners(list(range(len(owners))), np.int64)),

@@ -15,6 +15,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from sharequeue.offsets import OffsetSet, Range
 
 TopicPartition = tuple[str, int]
@@ -89,12 +91,11 @@ def _pieces(offsets: OffsetSet, most: int, near: int) -> list[Range]:
     """Return the hull of a set of offsets, cut at its largest holes into at most `most` pieces."""
     if not offsets:
         return []
-    holes = [
-        (left_end, right_first)
-        for (_, left_end), (right_first, _) in zip(offsets.ranges, offsets.ranges[1:], strict=False)
-        if right_first - left_end > near
-    ]
-    cut = sorted(sorted(holes, key=lambda hole: hole[0] - hole[1])[: most - 1])
-    firsts = [offsets.first, *(right_first for _, right_first in cut)]
-    ends = [*(left_end for left_end, _ in cut), offsets.end]
+    bounds = offsets.bounds
+    sizes = bounds[1:, 0] - bounds[:-1, 1]
+    far = np.flatnonzero(sizes > near)
+    # The largest; of equal ones the lowest.
+    cut = np.sort(far[np.argsort(-sizes[far], kind="stable")[: most - 1]])
+    firsts = [offsets.first, *bounds[cut + 1, 0].tolist()]
+    ends = [*bounds[cut, 1].tolist(), offsets.end]
     return list(zip(firsts, ends, strict=True))

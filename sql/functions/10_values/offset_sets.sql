@@ -12,15 +12,17 @@ return (select coalesce(sum(upper(r) - lower(r)), 0)::bigint from (select unnest
 -- The lowest p_count offsets of a set; all of it when it holds fewer.
 create or replace function sharequeue_internal.first_records(p_offsets int8multirange, p_count bigint) returns int8multirange
 language sql immutable parallel safe set search_path = pg_catalog as $$
-    select coalesce(range_agg(int8range(first, first + least(past - first, p_count - before))), '{}'::int8multirange)
-    from (
-        select
-            lower(r) as first,
-            upper(r) as past,
-            (sum(upper(r) - lower(r)) over (order by lower(r)))::bigint - (upper(r) - lower(r)) as before
-        from unnest(p_offsets) as r
-    ) as ranges
-    where before < p_count
+    -- Counted first: most often all are wanted, and to number a million ranges takes ten times as long.
+    select case when sharequeue.records(p_offsets) <= p_count then p_offsets else (
+        select coalesce(range_agg(int8range(first, first + least(past - first, p_count - before))), '{}'::int8multirange)
+        from (
+            select
+                lower(r) as first,
+                upper(r) as past,
+                (sum(upper(r) - lower(r)) over (order by lower(r)))::bigint - (upper(r) - lower(r)) as before
+            from unnest(p_offsets) as r
+        ) as ranges
+        where before < p_count) end
 $$;
 
 -- A set without what lies below an offset; the same set, untouched, where nothing does.

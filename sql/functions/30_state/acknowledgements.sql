@@ -171,24 +171,29 @@ language sql immutable parallel safe as $$
     )::sharequeue.acknowledgements
 $$;
 
--- What a call's acknowledgements span, as one range: nothing where they are empty.
+-- What a call's acknowledgements span, as one range: nothing where they are empty. Here and below one expression: that is put
+-- in place of the call, where a query would get its own copies of sets that may be large.
 create or replace function sharequeue_internal.span(p_acknowledgements sharequeue.acknowledgements) returns int8multirange
 language sql immutable parallel safe as $$
-    select case when first is null then '{}' else int8multirange(int8range(first, past)) end
-    from (
-        select least(lower((p_acknowledgements).accept), lower((p_acknowledgements).release), lower((p_acknowledgements).reject),
-                lower((p_acknowledgements).gap), lower((p_acknowledgements).renew)) as first,
-            greatest(upper((p_acknowledgements).accept), upper((p_acknowledgements).release), upper((p_acknowledgements).reject),
-                upper((p_acknowledgements).gap), upper((p_acknowledgements).renew)) as past
-    ) as ends
+    select case when least(lower((p_acknowledgements).accept), lower((p_acknowledgements).release),
+            lower((p_acknowledgements).reject), lower((p_acknowledgements).gap), lower((p_acknowledgements).renew)) is null
+        then '{}'::int8multirange
+        else int8multirange(int8range(
+            least(lower((p_acknowledgements).accept), lower((p_acknowledgements).release), lower((p_acknowledgements).reject),
+                lower((p_acknowledgements).gap), lower((p_acknowledgements).renew)),
+            greatest(upper((p_acknowledgements).accept), upper((p_acknowledgements).release),
+                upper((p_acknowledgements).reject), upper((p_acknowledgements).gap), upper((p_acknowledgements).renew))))
+        end
 $$;
 
--- Whether every acknowledgement lies in a set; the first offset that does not.
+-- The first offset of the acknowledgements that a set does not have; null where it has them all.
 create or replace function sharequeue_internal.first_outside(p_acknowledgements sharequeue.acknowledgements, p_offsets int8multirange)
 returns bigint
 language sql immutable parallel safe as $$
-    select min(lower(a.offsets - p_offsets))
-    from (values ((p_acknowledgements).accept), ((p_acknowledgements).release), ((p_acknowledgements).reject), ((p_acknowledgements).gap),
-        ((p_acknowledgements).renew)) as a (offsets)
-    where not a.offsets <@ p_offsets
+    select least(
+        case when not (p_acknowledgements).accept <@ p_offsets then lower((p_acknowledgements).accept - p_offsets) end,
+        case when not (p_acknowledgements).release <@ p_offsets then lower((p_acknowledgements).release - p_offsets) end,
+        case when not (p_acknowledgements).reject <@ p_offsets then lower((p_acknowledgements).reject - p_offsets) end,
+        case when not (p_acknowledgements).gap <@ p_offsets then lower((p_acknowledgements).gap - p_offsets) end,
+        case when not (p_acknowledgements).renew <@ p_offsets then lower((p_acknowledgements).renew - p_offsets) end)
 $$;

@@ -14,7 +14,10 @@ create or replace function sharequeue.acquire_many(
 ) returns setof sharequeue.acquired_of
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
+    -- The rows without their sets, and the sets: what is copied and kept as JSON stays small.
     v_rows sharequeue.acquired_of[] := '{}';
+    v_sets int8multirange[] := '{}';
+    v_set int8multirange;
     v_key uuid;
     v_result jsonb;
     v_there boolean[];
@@ -46,7 +49,9 @@ begin
         p_group_id, p_topics, p_partitions, 'acquire_many', p_member_id, p_request_id);
     v_result := sharequeue_internal.stored_result(v_key);
     if v_result is not null then
-        return query select * from jsonb_populate_recordset(null::sharequeue.acquired_of, v_result);
+        v_rows := array(select r from jsonb_populate_recordset(null::sharequeue.acquired_of, v_result) as r);
+        v_sets := (select sets from sharequeue.requests where request_key = v_key);
+        return query select * from sharequeue_internal.with_sets(v_rows, v_sets);
         return;
     end if;
     v_order := array(select generate_series(1, cardinality(p_topics)));
@@ -68,6 +73,7 @@ begin
             from sharequeue_internal.absent(p_group_id, p_topics[v_place], p_partitions[v_place], 'READ') as a;
             v_rows := v_rows || row(p_topics[v_place], p_partitions[v_place], false, false, v_row.error_code,
                 v_row.error_message, null, null, null, null, null, null, null)::sharequeue.acquired_of;
+            v_sets := array_append(v_sets, null);
             continue;
         end if;
         v_parts := 0;
@@ -94,9 +100,12 @@ begin
                     p_lock_duration_ms => p_lock_duration_ms, p_redelivery => p_redelivery, p_mode => p_mode,
                     p_leave_out => coalesce(p_leave_outs[v_place], '{}'))
             loop
+                v_set := v_row.offsets;
+                v_row.offsets := null;
                 v_rows := v_rows || row(p_topics[v_place], p_partitions[v_place], v_suspects, v_last_attempt,
                     v_row.*)::sharequeue.acquired_of;
-                v_got := v_got + sharequeue.records(coalesce(v_row.offsets, '{}'));
+                v_sets := array_append(v_sets, v_set);
+                v_got := v_got + sharequeue.records(coalesce(v_set, '{}'));
             end loop;
             exit when v_got = 0;
             v_leases := v_leases + 1;
@@ -108,10 +117,20 @@ begin
         exit when v_alone and v_leases > 0;
     end loop;
     if v_leases > 0 then
-        perform sharequeue_internal.remember(v_key, 'acquire_many', to_jsonb(v_rows));
+        perform sharequeue_internal.remember(v_key, 'acquire_many', to_jsonb(v_rows), v_sets);
     end if;
-    return query select * from unnest(v_rows);
+    return query select * from sharequeue_internal.with_sets(v_rows, v_sets);
 end
+$$;
+
+-- Rows of acquire_many with their sets of offsets, which are apart. What an earlier release has stored has them inside.
+create or replace function sharequeue_internal.with_sets(p_rows sharequeue.acquired_of[], p_sets int8multirange[])
+returns setof sharequeue.acquired_of
+language sql immutable as $$
+    select r.topic, r.partition, r.suspects, r.last_attempt, r.error_code, r.error_message, r.lease_id, r.token,
+        r.state_epoch, r.lock_duration_ms, r.expires_at, r.delivery_count, coalesce(r.set, r.offsets)
+    from unnest(p_rows, p_sets) as r (topic, partition, suspects, last_attempt, error_code, error_message, lease_id, token,
+        state_epoch, lock_duration_ms, expires_at, delivery_count, offsets, set)
 $$;
 
 -- What would be leased next under fan_out: suspects or not, and whether it would be their last attempt. It holds one record,

@@ -9,8 +9,8 @@ create or replace function sharequeue_internal.acknowledge_parts(
     p_acknowledgements sharequeue.acknowledgements, p_not_before timestamptz
 ) returns table (outcome text, state smallint, delivery_count smallint, records bigint)
 -- The memory is for the groups of 10,000 batches, so that they do not go to disk. Rows are written by ctid, and no table is
--- read whole, as in end_leases_at.
-language plpgsql volatile set work_mem = '64MB' set enable_seqscan = off as $$
+-- read whole, as in end_leases_at. One plan for all: a plan of its own would get a copy of every set, which may be large.
+language plpgsql volatile set work_mem = '64MB' set enable_seqscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_dead smallint := case when p_settings.dead_letters then 3 else 4 end;
@@ -88,7 +88,10 @@ begin
                 ('rejected', v_dead, 'rejected', p.reject),
                 ('gap', 4::smallint, 'gap', p.gap)
             ) as a (outcome, state, cause, offsets)
-            cross join lateral (select p.offsets * a.offsets as offsets offset 0) as x
+            -- Most often the part has them all, which is soon seen.
+            cross join lateral (
+                select case when a.offsets <@ p.offsets then a.offsets else p.offsets * a.offsets end as offsets
+                offset 0) as x
             where not isempty(x.offsets)
         ), whole as (
             update sharequeue.in_flight_batches f

@@ -20,13 +20,15 @@ language sql stable as $$
     where p_request_id is not null and sharequeue_internal.authorised(p_group_id, 'READ')
 $$;
 
--- Keeps a call's result under its key, for a repeated call.
-create or replace function sharequeue_internal.remember(p_request_key uuid, p_operation text, p_result jsonb) returns void
+-- Keeps a call's result under its key, for a repeated call; p_sets are sets of offsets that are not in it.
+create or replace function sharequeue_internal.remember(
+    p_request_key uuid, p_operation text, p_result jsonb, p_sets int8multirange[] default null
+) returns void
 language plpgsql volatile as $$
 begin
     if p_request_key is not null then
-        insert into sharequeue.requests (request_key, operation, result, finished_at)
-        values (p_request_key, p_operation, p_result, sharequeue.clock());
+        insert into sharequeue.requests (request_key, operation, result, sets, finished_at)
+        values (p_request_key, p_operation, p_result, p_sets, sharequeue.clock());
     end if;
 end
 $$;

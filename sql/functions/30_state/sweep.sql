@@ -2,7 +2,8 @@
 -- share-partitions whose locks lapsed first. Skips share-partitions that another call is using; that call ends the leases
 -- itself. Also deletes the results of calls that are older than an hour, ten thousand in a call.
 create or replace function sharequeue.sweep(p_limit integer, out leases bigint, out records bigint)
-language plpgsql volatile set search_path = pg_catalog as $$
+-- No table whole, whatever is known of it: as in end_leases_at.
+language plpgsql volatile set search_path = pg_catalog set enable_seqscan = off as $$
 declare
     v_at timestamptz := sharequeue.clock();
     v_id bigint;

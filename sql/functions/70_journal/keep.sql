@@ -88,7 +88,7 @@ begin
     for v_day in select d::date from generate_series(v_today, v_today + p_ahead, interval '1 day') as d loop
         v_name := 'journal_' || to_char(v_day, 'YYYYMMDD');
         continue when to_regclass('sharequeue.' || v_name) is not null;
-        execute format('create table sharequeue.%I (like sharequeue.journal including defaults including indexes)', v_name);
+        execute format('create table sharequeue.%I (like sharequeue.journal including defaults including indexes including storage)', v_name);
         execute format('alter table sharequeue.%I replica identity full', v_name);
         execute format('with moved as (delete from sharequeue.journal_other where at >= %L and at < %L returning *)'
             ' insert into sharequeue.%I select * from moved', v_day::timestamptz, (v_day + 1)::timestamptz, v_name);

@@ -306,3 +306,49 @@ def observed(database: Database) -> datetime:
         "observed_at"
     ]
     return when
+
+
+SINGLES = 5_000
+"""More ranges than go to Postgres as text."""
+
+
+def test_scattered_offsets_come_and_go(private_database: Database) -> None:
+    """Sets of many ranges, by calls of one share-partition and of many: acknowledged, leased again, left out, and the
+    same once more where a call is repeated."""
+    state = State(private_database)
+    first, other = started(state, "scattered", 2)
+    state.many.observe(logs([first, other], 4 * SINGLES))
+    whole, small = state.many.acquire([first, other], "m", None, 4 * SINGLES + 10).leases
+    again = OffsetSet.from_offsets(range(1, 4 * SINGLES, 4))
+    outcomes = {ACCEPT: whole.offsets - again, RELEASE: again}
+    done = state.many.acknowledge(
+        [LeaseAcknowledgement(whole, outcomes), LeaseAcknowledgement(small, {RELEASE: small.offsets})]
+    )
+    assert [(each.accepted, each.released) for each in done if isinstance(each, Acknowledged)] == [
+        (3 * SINGLES, SINGLES),
+        (0, 10),
+    ]
+    request, leave_out = uuid4(), OffsetSet.from_offsets(range(1, 4 * SINGLES, 8))
+    taken = [
+        state.many.acquire(
+            [first, other],
+            "m",
+            None,
+            2 * SINGLES,
+            request_id=request,
+            leave_outs=[leave_out, OffsetSet.of((0, 5))],
+        )
+        for _ in range(2)
+    ]
+    assert taken[0] == taken[1]
+    assert taken[0].leases[0].offsets == again - leave_out
+    assert taken[0].leases[1].deliveries[-1].offsets == OffsetSet.of((5, 10))
+    kept = state.acknowledge(taken[0].leases[0], {ACCEPT: again - leave_out})
+    assert kept.accepted == SINGLES // 2
+    rest = state.acquire(first, "m", None, 4 * SINGLES, request_id=request)
+    assert rest is not None
+    assert rest == state.acquire(first, "m", None, 4 * SINGLES, request_id=request)
+    assert rest.offsets == leave_out
+    with pytest.raises(InvalidRecordState, match="offset 5 "):
+        state.acknowledge(rest, {ACCEPT: again})
+    assert state.acknowledge(rest, {ACCEPT: leave_out}).spso == 4 * SINGLES

@@ -1,10 +1,13 @@
 """The one value for a set of offsets, held against Python's own sets."""
 
+import pickle
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharequeue.offsets import MAX_OFFSET, OffsetSet
+from sharequeue.offsets import FEW, MAX_OFFSET, OffsetSet
 
 ranges = st.lists(
     st.tuples(st.integers(0, 60), st.integers(1, 20)).map(lambda pair: (pair[0], pair[0] + pair[1])),
@@ -78,3 +81,41 @@ def test_an_empty_set_has_no_bounds() -> None:
     """Asking an empty set for its first offset is an error, not a made-up number."""
     with pytest.raises(ValueError, match="empty set"):
         _ = OffsetSet().first
+
+
+wide = st.builds(
+    lambda seed, ranges, step: OffsetSet.from_bounds(
+        np.array(
+            [[first, first + 1 + first % 3] for first in range(seed, ranges * step + seed, step)], np.int64
+        ).reshape(-1, 2)
+    ),
+    st.integers(0, 9),
+    st.integers(0, 2 * FEW),
+    st.integers(2, 5),
+)
+
+
+@given(wide, wide)
+def test_arrays_do_what_tuples_do(left: OffsetSet, right: OffsetSet) -> None:
+    """Sets of many ranges are arrays; what they share, join and leave is the same as of plain sets."""
+    assert members(left | right) == members(left) | members(right)
+    assert members(left & right) == members(left) & members(right)
+    assert members(left - right) == members(left) - members(right)
+    assert left.count == len(members(left))
+    assert OffsetSet.of(*left.ranges) == left
+    assert hash(OffsetSet(left.ranges)) == hash(left)
+    assert pickle.loads(pickle.dumps(left)) == left  # noqa: S301 - our own
+
+
+@pytest.mark.parametrize("bad", [(3, 3), (4, 2), (-1, 5)])
+def test_bounds_that_cannot_be_are_refused(bad: tuple[int, int]) -> None:
+    """As of ranges one by one."""
+    with pytest.raises(ValueError, match="is not a range of offsets"):
+        OffsetSet.from_bounds(np.array([(0, 1), bad], np.int64))
+
+
+def test_bounds_reach_the_last_offset() -> None:
+    """The end of the last range is the largest number there is."""
+    last = OffsetSet.from_bounds(np.array([(MAX_OFFSET, MAX_OFFSET + 1)], np.int64))
+    assert last == OffsetSet.of((MAX_OFFSET, MAX_OFFSET + 1))
+    assert last - OffsetSet.from_offsets(range(0, 4 * FEW, 2)) == last
