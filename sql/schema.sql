@@ -436,7 +436,7 @@ CREATE FUNCTION sharequeue.stored_service_configs() RETURNS TABLE(name text, val
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.sweep(p_limit integer, OUT leases bigint, OUT records bigint) RETURNS record
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp' SET enable_seqscan TO 'off';
 
 CREATE FUNCTION sharequeue.take_service_lease(p_task text, p_holder text, p_token uuid, p_seconds double precision) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
@@ -484,7 +484,7 @@ CREATE TABLE sharequeue.group_settings (
 WITH (fillfactor='70');
 
 CREATE FUNCTION sharequeue_internal.acknowledge_parts(p_id bigint, p_settings sharequeue.group_settings, p_leases bigint[], p_from bigint, p_last bigint, p_acknowledgements sharequeue.acknowledgements, p_not_before timestamp with time zone) RETURNS TABLE(outcome text, state smallint, delivery_count smallint, records bigint)
-    LANGUAGE plpgsql SET work_mem TO '64MB' SET enable_seqscan TO 'off';
+    LANGUAGE plpgsql SET work_mem TO '64MB' SET enable_seqscan TO 'off' SET plan_cache_mode TO 'force_generic_plan';
 
 CREATE TABLE sharequeue.share_partitions (
     share_partition_id bigint NOT NULL,
@@ -860,7 +860,7 @@ CREATE FUNCTION sharequeue_internal.release_held(p_group_id text, p_member_ids t
 CREATE FUNCTION sharequeue_internal.release_of(p_share_partition_id bigint, p_member_id text, p_token uuid, p_cancelled boolean, p_refund boolean, p_suspects boolean) RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION sharequeue_internal.remember(p_request_key uuid, p_operation text, p_result jsonb) RETURNS void
+CREATE FUNCTION sharequeue_internal.remember(p_request_key uuid, p_operation text, p_result jsonb, p_sets int8multirange[] DEFAULT NULL::int8multirange[]) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION sharequeue_internal.renew_next_expiry(p_share_partition_id bigint) RETURNS void
@@ -941,6 +941,9 @@ CREATE FUNCTION sharequeue_internal.was_away(p_beat sharequeue.service_beat) RET
 
 CREATE FUNCTION sharequeue_internal.was_silent(p_beat sharequeue.service_beat) RETURNS boolean
     LANGUAGE sql;
+
+CREATE FUNCTION sharequeue_internal.with_sets(p_rows sharequeue.acquired_of[], p_sets int8multirange[]) RETURNS SETOF sharequeue.acquired_of
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION sharequeue_internal.within_bounds(p_own text, p_service integer[]) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
@@ -1407,6 +1410,7 @@ CREATE TABLE sharequeue.journal (
     offsets int8multirange
 )
 PARTITION BY RANGE (at);
+ALTER TABLE ONLY sharequeue.journal ALTER COLUMN offsets SET STORAGE EXTERNAL;
 
 ALTER TABLE ONLY sharequeue.journal REPLICA IDENTITY FULL;
 
@@ -1641,6 +1645,7 @@ CREATE TABLE sharequeue.journal_other (
     topic text,
     offsets int8multirange
 );
+ALTER TABLE ONLY sharequeue.journal_other ALTER COLUMN offsets SET STORAGE EXTERNAL;
 
 ALTER TABLE ONLY sharequeue.journal_other REPLICA IDENTITY FULL;
 
@@ -1706,8 +1711,10 @@ CREATE TABLE sharequeue.requests (
     operation text NOT NULL,
     result jsonb,
     finished_at timestamp with time zone CONSTRAINT requests_answered_at_not_null NOT NULL,
-    fetched sharequeue.acknowledged_and_acquired
+    fetched sharequeue.acknowledged_and_acquired,
+    sets int8multirange[]
 );
+ALTER TABLE ONLY sharequeue.requests ALTER COLUMN sets SET STORAGE EXTERNAL;
 
 CREATE TABLE sharequeue.roles (
     purpose text NOT NULL,
