@@ -95,6 +95,7 @@ class _Environment(BaseSettings):
     service_allowed_hosts: str | None = None
     service_drain_dead_letters: bool | None = None
     spark_master: str | None = None
+    keep_spark_seconds: int | None = None
     spark_jars: str | None = None
     jars: Path | None = None
     output: str | None = None
@@ -125,6 +126,7 @@ class Settings:
         "ivy_settings",
         "jars",
         "kafka",
+        "keep_spark_seconds",
         "output",
         "output_shared",
         "registry",
@@ -137,6 +139,8 @@ class Settings:
     """The data folder (`SHAREQUEUE_HOME`, default `.sharequeue` in the working directory), absolute."""
     spark_master: str
     """`SHAREQUEUE_SPARK_MASTER`, default `local[*]`."""
+    keep_spark_seconds: int
+    """`SHAREQUEUE_KEEP_SPARK_SECONDS`, default 0: Spark's JVM is kept so long after a run, for the next one."""
     spark_jars: tuple[str, ...]
     """`SHAREQUEUE_SPARK_JARS`, comma-separated: sets of jars that Spark sessions get (`delta`, `iceberg`, `avro`,
     `s3a`), fetched before by `sharequeue jars fetch`. For an output on `s3a:` that set need not be named."""
@@ -174,6 +178,7 @@ class Settings:
         put(self, "home", home)
         put(self, "spark_master", str(values.get("spark_master") or "local[*]"))
         put(self, "spark_jars", jar_sets.chosen(values.get("spark_jars") or ()))
+        put(self, "keep_spark_seconds", int(values.get("keep_spark_seconds") or 0))
         put(self, "jars", Path(values.get("jars") or home / "jars").expanduser().absolute())
         put(self, "output", located(str(values.get("output") or home / "output")))
         put(self, "output_shared", bool(values.get("output_shared")))
@@ -323,7 +328,7 @@ def _read_stack_file(path: Path) -> dict[str, Any]:
         raise SettingMissing(
             f"{path} cannot be read ({error}): run `sharequeue up`, which writes it anew."
         ) from error
-    names = ("database_url", "dagster_url", "bootstrap_servers", "service_url", "jars")
+    names = ("database_url", "dagster_url", "bootstrap_servers", "service_url", "jars", "keep_spark_seconds")
     return {name: content[name] for name in names if isinstance(content, dict) and content.get(name)}
 
 

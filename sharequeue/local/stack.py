@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sharequeue import kept_spark
 from sharequeue.database import Database
 from sharequeue.database.migrations import may_migrate, migrate
 from sharequeue.database.schema_files import schema_mismatch
@@ -40,6 +41,8 @@ class StackInfo:
     service_url: str | None
     jars: Path
     created_at: str
+    keep_spark_seconds: int = 0
+    """How long Spark's JVM is kept after a run; 0: not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,13 @@ def up(
     progress: Progress = print,
     *,
     service: bool = True,
+    keep_spark_seconds: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> StackInfo:
     """Start what does not run of the stack, and return its addresses.
 
     `home` defaults to the settings' data folder. `service=False` leaves the coordinator service out.
+    `keep_spark_seconds` is for this `up` and the later ones (default: as before, at first 0).
     `environment` (default: this process's) may point at servers of your own, which are then used and not
     started. Raises `StackError` with what to do; nothing is changed when Python, Java or the disk do not
     suffice.
@@ -92,11 +97,19 @@ def up(
             service_url=given.get("SHAREQUEUE_SERVICE_URL") or None,
             jars=own_jars,
             created_at=_created_at(data_folder),
+            keep_spark_seconds=settings.keep_spark_seconds
+            if keep_spark_seconds is None
+            else keep_spark_seconds,
         )
         _migrate(info, progress)
         if service and info.service_url is None:
             info = _serve(data_folder, info, progress)
         _write(data_folder, info)
+        if info.keep_spark_seconds:
+            kept_spark.begin(data_folder.path, info.keep_spark_seconds).returncode = 0  # it outlives us
+            progress(
+                f"spark        its JVM is kept for runs, until none has come for {info.keep_spark_seconds} s"
+            )
     return info
 
 
@@ -107,6 +120,7 @@ def down(home: Path | str | None = None, progress: Progress = print) -> list[str
         return []
     with data_folder.lock(progress):
         stopped = [name for name in reversed(dagster_ui.NAMES) if dagster_ui.stop(data_folder, name)]
+        stopped += [kept_spark.NAME] if _stop_keeper(data_folder) else []
         # The service first, so that it does not complain about servers that leave.
         stopped += [service.NAME] if service.stop(data_folder) else []
         with ThreadPoolExecutor(max_workers=2) as pool:
@@ -122,12 +136,20 @@ def down(home: Path | str | None = None, progress: Progress = print) -> list[str
     return stopped
 
 
+def _stop_keeper(home: Home) -> bool:
+    keeper = processes.find(home, kept_spark.NAME) if kept_spark.was_here(home.path) else None
+    if keeper is not None:
+        processes.stop(home, keeper)
+    return keeper is not None
+
+
 def status(home: Path | str | None = None) -> list[ComponentStatus]:
     """Return for each component whether it runs, and where."""
     data_folder = Home.at(Settings.load(home).home)
     chosen = ports.recorded(data_folder)
     found = []
-    for name in COMPONENTS:
+    kept = (kept_spark.NAME,) if kept_spark.was_here(data_folder.path) else ()
+    for name in (*COMPONENTS, *kept):
         recorded = (data_folder.run / f"{name}.json").exists()
         running = processes.find(data_folder, name) if data_folder.exists else None
         port = chosen.get(name)

@@ -45,7 +45,7 @@ from sharequeue.spark.reading.plan import MAX_SCANS
 from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.report import AcknowledgedRecords
-from sharequeue.spark.session import cancellable, spark_session
+from sharequeue.spark.session import cancellable, refuse_connect, spark_session
 from sharequeue.spark.showing import Shown, Table
 from sharequeue.state import State
 from sharequeue.values import Lease, SharePartition
@@ -118,6 +118,8 @@ class LeasedRecords(Shown):
         if self._ends is not None:
             return self
         wanted = self._wanted
+        if wanted.spark is not None:
+            refuse_connect(wanted.spark)
         with ExitStack() as stack:
             settings = wanted.settings or Settings.load()
             session = wanted.spark or spark_session(settings, f"lease of {wanted.group}")

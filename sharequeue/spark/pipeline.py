@@ -33,7 +33,7 @@ from sharequeue.spark.replays.replay import replay
 from sharequeue.spark.replays.report import ReplayReport
 from sharequeue.spark.report import ProgressCallback, RunReport
 from sharequeue.spark.run import run_rounds
-from sharequeue.spark.session import spark_session
+from sharequeue.spark.session import refuse_connect, spark_session
 from sharequeue.spark.showing import Removed
 from sharequeue.spark.sinks.interface import Sink
 from sharequeue.spark.sweeping import sweep_outputs
@@ -272,6 +272,8 @@ class Pipeline(ShareGroupJob):
         self, settings: Settings | None, spark: SparkSession | None, state: State | None
     ) -> Iterator[tuple[Settings, SparkSession, State]]:
         """Give what is needed, made where it is not given; the database is closed at the end."""
+        if spark is not None:
+            refuse_connect(spark)
         loaded = settings or Settings.load()
         with ExitStack() as stack:
             # Before Spark starts, which takes seconds: what is missing here is said at once.

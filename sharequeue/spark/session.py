@@ -26,6 +26,7 @@ from sharequeue.jar_sets import fetch_command, folder_of
 from sharequeue.settings import Settings
 from sharequeue.spark.gateway import start_gateway
 from sharequeue.spark.interrupts import interruptible, kept_handlers
+from sharequeue.spark.kept import kept_session
 
 CONNECTOR = "kafka"
 ON_S3 = {
@@ -61,8 +62,10 @@ def spark_session(settings: Settings, app_name: str, conf: Mapping[str, str] | N
     there = SparkSession.getActiveSession() or SparkSession._instantiatedSession
     if there is not None and there.sparkContext._jsc is not None:
         return there
+    refuse_connect()
+    chosen = {**configuration(settings, app_name), **(conf or {})}
     spark_conf = SparkConf(loadDefaults=False)
-    for name, value in {**_configuration(settings, app_name), **(conf or {})}.items():
+    for name, value in chosen.items():
         spark_conf.set(name, value)
     # Only the environment counts here: `spark.pyspark.python` is spark-submit's, and workers would run `python3`.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -71,6 +74,15 @@ def spark_session(settings: Settings, app_name: str, conf: Mapping[str, str] | N
         # start.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if SparkContext._gateway is None:
+        if (
+            settings.keep_spark_seconds
+            and _is_local(chosen["spark.master"])
+            and "PYSPARK_GATEWAY_PORT" not in os.environ
+        ):
+            with kept_handlers():
+                kept = kept_session(settings, chosen)
+            if kept is not None:
+                return kept
         with kept_handlers():
             SparkContext(conf=spark_conf, gateway=_gateway(settings, spark_conf))
     with kept_handlers():
@@ -107,8 +119,24 @@ def optional_jars(settings: Settings) -> dict[str, list[Path]]:
     return found
 
 
+def refuse_connect(spark: SparkSession | None = None) -> None:
+    """Raise SparkNotReady when a session is Spark Connect's; without one, when the environment asks for Connect."""
+    if spark is not None:
+        asked = "this session is Spark Connect's" if ".connect." in f"{type(spark).__module__}." else None
+    else:
+        names = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+        asked = next((f"{name} asks for Spark Connect" for name in names if os.environ.get(name)), None)
+    if asked is not None:
+        raise SparkNotReady(
+            f"{asked}: a lease needs a classic session, because the driver reaches its jobs and files through the "
+            "JVM. Unset SPARK_REMOTE, or make the session with `SparkSession.builder.master(...)` or "
+            "`sharequeue.spark.spark_session`. Nothing was leased."
+        )
+
+
 def refuse_without_connector(spark: SparkSession) -> None:
     """Raise SparkNotReady when a session, which may be the user's own, cannot read topics."""
+    refuse_connect(spark)
     jvm: Any = spark._jvm
     session: Any = spark._jsparkSession
     try:
@@ -208,7 +236,8 @@ def uncache(frame: DataFrame, of: DataFrame | None = None) -> None:
         plans += [children.apply(at) for at in range(children.size())]
 
 
-def _configuration(settings: Settings, app_name: str) -> dict[str, str]:
+def configuration(settings: Settings, app_name: str) -> dict[str, str]:
+    """Return what Spark is configured with, by its own names. Raises SparkNotReady where jars are missing."""
     log4j2 = Path(str(resources.files("sharequeue.spark") / "log4j2.properties")).as_uri()
     quick = quoted(archive_options(spark_archive(settings.jars)))
     cores = os.cpu_count() or 2

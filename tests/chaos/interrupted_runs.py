@@ -22,7 +22,7 @@ from sharequeue.database import Database
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from sharequeue.spark import run_rounds, spark_session
-from sharequeue.spark.session import _configuration
+from sharequeue.spark.session import configuration
 from sharequeue.state import State
 from sharequeue.state.many import Many
 from sharequeue.values import SharePartition
@@ -77,7 +77,7 @@ def main() -> None:
     spark_session(settings, "interrupted").stop()
     print(f"kept {signal.getsignal(signal.SIGINT) is signal.default_int_handler}", flush=True)
     builder = SparkSession.builder
-    for name, value in _configuration(settings, "interrupted").items():
+    for name, value in configuration(settings, "interrupted").items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     print(f"kept {signal.getsignal(signal.SIGINT) is signal.default_int_handler}", flush=True)

@@ -21,7 +21,7 @@ from sharequeue.local.class_archives import keep_whole
 from sharequeue.local.preflight import find_java
 from sharequeue.settings import Settings
 from sharequeue.spark.gateway import java_command, java_environment
-from sharequeue.spark.session import _configuration
+from sharequeue.spark.session import configuration
 from tests.fix_stack import jars_folder
 
 OTHERS = ["nothing of the kind", "empty", "for another class path"]
@@ -44,7 +44,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 
 def test_sparks_jvm_takes_its_classes_from_the_archive(settings: Settings) -> None:
-    options = _configuration(settings, "archive")["spark.driver.extraJavaOptions"]
+    options = configuration(settings, "archive")["spark.driver.extraJavaOptions"]
     said = _spark(f"{options} -Xlog:class+load")
     assert _from_archive("org.apache.spark.deploy.SparkSubmit", said)
 
