@@ -88,7 +88,7 @@ $(READY): pyproject.toml
 	if [ -z "$$python" ]; then \
 	    echo "Python 3.11, 3.12 or 3.13 is needed and none is on PATH: install one, then run make again." >&2; exit 1; \
 	fi; \
-	"$$python" sharequeue/local/preflight.py; \
+	brings=$$("$$python" sharequeue/local/preflight.py); \
 	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
 	    version=$$("$$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])'); \
 	    echo "$$version cannot make environments: install its venv module (Debian and Ubuntu: apt install $$version-venv), then run make again." >&2; \
@@ -99,7 +99,9 @@ $(READY): pyproject.toml
 	    rm -f $(READY); \
 	    "$$python" -m venv --clear $(VENV); \
 	fi; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 -e '.[dagster,service,embedded,dev]' || { \
+	if [ -n "$$brings" ]; then echo "There is no Java 17 or 21: one of its own comes with the environment (101 MB)"; fi; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 \
+	    -e ".[dagster,service,embedded,dev$${brings:+,$$brings}]" || { \
 	    echo "The packages could not be installed (see above); is the network up? Run make again." >&2; exit 1; \
 	}; \
 	touch $(READY)

@@ -72,7 +72,7 @@ class Sender:
 
     def __init__(self, settings: Settings) -> None:
         self._producer = Producer(
-            client_config(settings, enable_idempotence=True, linger_ms=0) | {"log_level": 3}
+            client_config(settings, enable_idempotence=True, linger_ms=0) | {"log_level": 0}
         )
         self._sent = 0
 

