@@ -94,8 +94,8 @@ def test_what_to_do_depends_on_the_platform(
     """A wheel is offered where there is one."""
     monkeypatch.setattr(java, "_USUAL_FOLDERS", ())
     monkeypatch.setattr(java, "_of_wheel", lambda: None)
-    monkeypatch.setattr(java.sys, "platform", platform)
-    monkeypatch.setattr(java.platform, "machine", lambda: machine)
+    monkeypatch.setattr("sys.platform", platform)
+    monkeypatch.setattr("platform.machine", lambda: machine)
     with pytest.raises(StackError, match="openjdk-17-jre-headless") as refused:
         find_java({"PATH": str(tmp_path)})
     assert said in str(refused.value)
