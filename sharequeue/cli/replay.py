@@ -89,7 +89,13 @@ def replay(
     again. The working directory can be imported from.
     """
     # Imported here: Spark is nothing to the other commands.
-    from sharequeue.spark import HandlerError, OutputNotReachable, OutputNotShared, SparkNotReady
+    from sharequeue.spark import (
+        HandlerError,
+        OutputNotReachable,
+        OutputNotShared,
+        RegistryNotAvailable,
+        SparkNotReady,
+    )
     from sharequeue.spark.output.parquet import ColumnChanged
     from sharequeue.spark.replays.wanted import Window, checked_name, moment, parse_leases, parse_offsets
 
@@ -115,7 +121,14 @@ def replay(
             report = load_job(job).replay(settings, **given, allow_missing=allow_missing, dry_run=dry_run)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    except (ColumnChanged, HandlerError, OutputNotReachable, OutputNotShared, SparkNotReady) as error:
+    except (
+        ColumnChanged,
+        HandlerError,
+        OutputNotReachable,
+        OutputNotShared,
+        RegistryNotAvailable,
+        SparkNotReady,
+    ) as error:
         raise Refused(error) from error
     output.one_row(report.plain(), str(report))
 

@@ -6,6 +6,7 @@ The names that a program needs, by what they are for:
   DataFrame to DataFrame, `by_row` makes such a function of one that gets a record at a time (`Reject`, `Release`),
   `Summary` keeps figures beside its output; `job.run()` returns a `RunReport` of `RoundReport`s, `job.try_on()` a
   `Trial`; `job.follow()` goes on as records come, and returns a `FollowReport`; `run_rounds` is what a run calls;
+- values that become columns: `sharequeue.spark.formats`, with `json`, `avro` and `protobuf`;
 - where accepted rows go: `ParquetByLease` (the default), `PostgresTable`, `AtLeastOnce`;
 - a lease of one's own, in any program: `lease` gives `LeasedRecords`, whose acknowledgement is `AcknowledgedRecords`;
 - records of the past once more, beside the live group: `job.replay()`, or `replay`, gives a
@@ -13,8 +14,8 @@ The names that a program needs, by what they are for:
 - the output: `read_output`, `sweep_outputs`, `compact`, `sweep_compactions`;
 - the Spark session: `spark_session`;
 - errors: `HandlerError`, `MostFailed`, `LockLost`, `SinkTaken`, `SinkRefused`, `NotFiles`, `NoSuchSink`,
-  `OutputFull`, `OutputNotReachable`, `OutputNotShared`, `SparkNotReady`; and warnings: `Unacknowledged`,
-  `DeadLettersLeft`.
+  `OutputFull`, `OutputNotReachable`, `OutputNotShared`, `RegistryNotAvailable`, `SparkNotReady`; and
+  warnings: `Unacknowledged`, `DeadLettersLeft`.
 
 A name is imported when it is first used: importing this package loads neither Spark nor SQLAlchemy.
 
@@ -50,7 +51,7 @@ from sharequeue.extras import require
 
 if TYPE_CHECKING:
     from sharequeue.spark.by_row import Reject, Release, by_row
-    from sharequeue.spark.contract import HandlerError, MostFailed
+    from sharequeue.spark.contract import HandlerError, MostFailed, RegistryNotAvailable
     from sharequeue.spark.draining import DeadLettersLeft
     from sharequeue.spark.following import FollowReport
     from sharequeue.spark.job import Summary
@@ -93,6 +94,7 @@ __all__ = [
     "Pipeline",
     "PostgresTable",
     "PublishReport",
+    "RegistryNotAvailable",
     "Reject",
     "Release",
     "ReplayReport",
@@ -119,7 +121,7 @@ __all__ = [
 
 _MODULES = {
     "by_row": ("Reject", "Release", "by_row"),
-    "contract": ("HandlerError", "MostFailed"),
+    "contract": ("HandlerError", "MostFailed", "RegistryNotAvailable"),
     "draining": ("DeadLettersLeft",),
     "following": ("FollowReport",),
     "job": ("Summary",),

@@ -35,6 +35,7 @@ from sharequeue.errors import (
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
+from sharequeue.spark.contract import RegistryNotAvailable
 from sharequeue.spark.interrupts import interruptible
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.budget import MAX_RECORDS
@@ -305,7 +306,8 @@ class Follower:
         # A handler that cannot be planned is wrong on all records.
         if isinstance(error, AnalysisException):
             return False
-        return isinstance(error, PoolTimeout | LockLost | OutputNotReachable | PySparkException | Py4JError)
+        outages = PoolTimeout | LockLost | OutputNotReachable | RegistryNotAvailable
+        return isinstance(error, outages | PySparkException | Py4JError)
 
     def _wait_out(self, error: Exception, seconds: float | None) -> None:
         reason = (str(error).splitlines() or [type(error).__name__])[0]

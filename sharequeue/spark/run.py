@@ -32,6 +32,7 @@ from sharequeue.spark.leasing.nothing_leased import why_nothing
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.output.folders import claim
+from sharequeue.spark.output.reachable import failed_by_store
 from sharequeue.spark.output.shared_folder import refuse_unusable
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.sizes import RecordSizes
@@ -132,7 +133,8 @@ def _rounds(run: Run, max_seconds: float | None) -> RunReport:
         isolation = run.isolation(keeper)
         if job.try_empty:
             _try_empty(run)
-        claim(run.files, run.source.settings, state, job.names)
+        with failed_by_store(run.source.settings.output):
+            claim(run.files, run.source.settings, state, job.names)
         while not ended and (run.max_rounds is None or len(reports) < run.max_rounds):
             if max_seconds is not None and time.monotonic() - run.began_at >= max_seconds:
                 break

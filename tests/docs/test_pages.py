@@ -25,7 +25,7 @@ from sharequeue.offsets import OffsetSet
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.settings import Settings
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, SharePartition
+from sharequeue.values import AcknowledgeType, SharePartition, SharePartitionStatus
 from tests.docs.pages import PAGES, ROOT, RUN, SHOWN, Reader, blocks
 from tests.fix_dagster import share_group
 from tests.fix_deadletters import GivenUp
@@ -62,6 +62,7 @@ HERE = {
     "docs/howto/reports.md",
     "docs/howto/roles-and-acls.md",
     "docs/howto/sinks.md",
+    "docs/howto/structured-streaming.md",
     "docs/howto/test-your-pipeline.md",
     "docs/howto/upgrade.md",
     "docs/reference/commands.md",
@@ -404,6 +405,38 @@ def test_lease_and_pipeline(
     assert typed.returncode == 0, typed.stderr
     assert typed.stdout == 2 * "2 accepted, 1 rejected, 0 to go\n" + "2 in the output\n"
     assert list((tmp_path / "orders.parquet").glob("*.parquet"))
+
+
+@pytest.mark.deep
+def test_structured_streaming(
+    service: str, settings: Settings, make_topic: MakeTopic, produce: Produce, tmp_path: Path
+) -> None:
+    """The page's lines as one program: a run, a stream that ticks, and one on the topic that ends."""
+    assert service
+    produce(make_topic(2, "orders"), 0, ["one order", "", "another"])
+    with Database.open(settings) as database:
+        for group in ("orders", "orders-by-stream"):
+            alter_group_configs(database, group, {"share.auto.offset.reset": "earliest"})
+    page = "docs/howto/structured-streaming.md"
+    text = "".join(block.text for block in blocks(page) if block.language in RUN)
+    typed = subprocess.run(
+        [sys.executable, "-c", text],
+        cwd=tmp_path,
+        env={**os.environ, "SHAREQUEUE_HOME": str(settings.home), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert typed.returncode == 0, typed.stderr
+    assert typed.stdout == "2 accepted\n2 in the output\n"
+    by_stream = {each.lag for each in _figures(settings, "orders-by-stream")}
+    assert by_stream == {0}
+
+
+def _figures(settings: Settings, group: str) -> list[SharePartitionStatus]:
+    with Database.open(settings) as database:
+        return State(database).figures.describe(group)
 
 
 def test_tutorial(

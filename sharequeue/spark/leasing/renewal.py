@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.errors import ShareError
@@ -95,6 +96,7 @@ class LeaseKeeper:
             return  # a forked child: what is held is its parent's
         # Ctrl-C, SIGTERM and Dagster's own interruption are no Exceptions: somebody stopped the run.
         stopped = error is not None and not isinstance(error, Exception)
+        not_the_records = stopped or isinstance(error, OutputNotShared | OutputNotReachable)
         # A second signal would make suspects of what is not given back yet.
         with deferred():
             try:
@@ -105,7 +107,7 @@ class LeaseKeeper:
             finally:
                 # An output that is full, or that the driver does not see, is no fault of the records either.
                 self.give_back(
-                    cancelled=stopped or isinstance(error, OutputNotShared | OutputNotReachable),
+                    cancelled=not_the_records or stopped_in_spark(error),
                     refund=isinstance(error, RegistryNotAvailable),
                 )
                 self._stop = True
@@ -337,6 +339,27 @@ class LeaseKeeper:
             self._lost = reason
             _log.error("lock lost: %s", reason)
             self._wake.set()
+
+
+def stopped_in_spark(error: BaseException | None) -> bool:
+    """Return whether Spark's error says that somebody has stopped the work: a stream around it, whose thread Spark
+    interrupts, or a job group, as notebooks cancel a cell. Our own cancellations go by a tag.
+    """
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    if java is None:
+        return False
+    try:
+        if str(java.toString()).startswith("java.lang.InterruptedException"):
+            return True
+        for _ in range(10):
+            if java is None:
+                break
+            if "cancelled part of cancelled job group" in str(java.getMessage()):
+                return True
+            java = java.getCause()
+    except Py4JError:
+        pass  # the JVM is no more
+    return False
 
 
 def release_held(

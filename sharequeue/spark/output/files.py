@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
-from sharequeue.spark.output.reachable import class_of, not_reachable, reach
+from sharequeue.spark.output.reachable import class_of, failed_by_disk, not_reachable, reach
 
 FLUSHED_AT_ONCE = 8
 _GLOB = re.compile(r"([\\{}\[\]*?])")
@@ -123,7 +123,7 @@ class Files:
         """Flush the files of folders, and their names, to disk, where the folders are on this machine.
 
         A distributed file system does this when a file is closed; a local one only after fsync. An acknowledgement
-        that survives a power cut must not count files that do not.
+        that survives a power cut must not count files that do not. Raises OutputFull and OutputNotReachable.
         """
         paths: dict[Path, None] = {}
         for folder in folders:
@@ -133,7 +133,7 @@ class Files:
         paths |= dict.fromkeys(
             above for path in [*paths] for above in [*path.parents][:2] if above not in paths
         )
-        with ThreadPoolExecutor(FLUSHED_AT_ONCE) as pool:
+        with failed_by_disk(", ".join(folders)), ThreadPoolExecutor(FLUSHED_AT_ONCE) as pool:
             for _ in pool.map(_flush, paths):
                 pass
 

@@ -10,6 +10,7 @@ here, so that no record comes nearer to the dead letters.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -31,7 +32,13 @@ FEW_TRIES = {
 """Hadoop's settings of the client that asks. One that Hadoop does not know has no effect."""
 _SECRETS = ("secret", "password", "token", "access.key", "account.key", "private.key", "credential")
 """Parts of the names of settings whose values are shown nowhere."""
-_FULL = ("QuotaExceeded", "No space left on device", "could only be written to 0 of", "StorageFull")
+_FULL = (
+    "QuotaExceeded",
+    "No space left on device",
+    "Disk quota exceeded",
+    "could only be written to 0 of",
+    "StorageFull",
+)
 _OF_A_STORE = ("org.apache.hadoop.fs.s3a.", "org.apache.hadoop.hdfs.", "org.apache.hadoop.ipc.", "awssdk.")
 """In Java's stacks: where the clients of stores raise."""
 _CAUSES = (
@@ -104,6 +111,25 @@ def failed_by_store(folder: str) -> Iterator[None]:
                 f"was acknowledged, and its deliveries were given back. {' '.join(causes[-1:])[:500]}"
             ) from error
         raise
+
+
+@contextmanager
+def failed_by_disk(folder: str) -> Iterator[None]:
+    """Raise OutputFull or OutputNotReachable for an error of this machine's file system: what tasks wrote may be
+    refused when it is flushed, and not before.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OutputFull(
+                f"{folder} is full: make room, and start again. Nothing of this round was acknowledged, and its "
+                f"deliveries were given back. The error: {error.strerror}"
+            ) from error
+        raise OutputNotReachable(
+            f"{folder} cannot be flushed to disk: look at the disk, and start again. Nothing of this round was "
+            f"acknowledged, and its deliveries were given back. The error: {error.strerror}"
+        ) from error
 
 
 def reach(jvm: Any, conf: Any, folder: str) -> None:
