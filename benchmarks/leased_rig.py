@@ -95,13 +95,14 @@ def fill(
     records: int,
     record_bytes: int = RECORD_BYTES,
     partitions: int = PARTITIONS,
+    batch_bytes: int = 1_000_000,
 ) -> None:
-    """A topic with so many records, spread evenly over its partitions."""
+    """A topic with so many records, spread evenly over its partitions, in log batches of at most so many bytes."""
     with Topics(settings, timeout=60) as topics:
         topics.create(topic, partitions, {"retention.ms": "-1"})
     producer = Producer(
         client_config(settings, linger_ms=50, queue_buffering_max_messages=200_000, enable_idempotence=True)
-        | {"batch.size": 1_000_000, "delivery.report.only.error": True, "log_level": 3}
+        | {"batch.size": batch_bytes, "delivery.report.only.error": True, "log_level": 3}
     )
     value = os.urandom(record_bytes)
     for number in range(records):

@@ -15,7 +15,7 @@ from typing import Any
 
 from sharequeue.settings import KAFKA_PREFIX, SettingMissing, Settings
 
-__all__ = ["Credentials", "client_config", "credentials", "logged_in", "spark_options"]
+__all__ = ["Credentials", "client_config", "credentials", "logged_in", "portable_config", "spark_options"]
 
 Credentials = tuple[tuple[str, int, int, int], ...]
 
@@ -63,6 +63,17 @@ def client_config(settings: Settings, **overrides: Any) -> dict[str, Any]:
     config: dict[str, Any] = {"bootstrap.servers": settings.bootstrap_servers, **security}
     for name, value in overrides.items():
         config[name if name in _WITH_UNDERSCORE else name.replace("_", ".")] = value
+    return config
+
+
+def portable_config(settings: Settings) -> dict[str, Any]:
+    """Return a confluent-kafka configuration for other machines: certificates and keys go in as text, so that these
+    need no file. A key store in PKCS#12 is a file that each of them has.
+    """
+    config = client_config(settings)
+    for name in ("ssl.ca", "ssl.certificate", "ssl.key"):
+        if config.get(f"{name}.location", "probe") != "probe":
+            config[f"{name}.pem"] = _text(config, name)
     return config
 
 

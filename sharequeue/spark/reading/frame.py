@@ -1,10 +1,11 @@
 """How do the records of some leases become one DataFrame, all of those and no others?
 
-Spark's own connector reads the scans that `plan.py` chose. What a scan reads in vain is filtered out here. Each
-record gets the delivery count and the lease that it was leased with. Where a scan is leased whole, these are
-constants. Otherwise they come from a broadcast join with the leased ranges. The ranges are cut into buckets of
-offsets, so that it is an equi-join: single offsets far apart are found as fast as one range. A retried or speculative
-task reads the same records, because the ranges are fixed in the leases.
+Spark's own connector reads the scans that `plan.py` chose. What a scan reads in vain is filtered out here. Where
+little is wanted of much, `seeking.py` reads it instead. Each record gets the delivery count and the lease that it was
+leased with. Where a scan is leased whole, these are constants. Otherwise they come from a broadcast join with the
+leased ranges. The ranges are cut into buckets of offsets, so that it is an equi-join: single offsets far apart are
+found as fast as one range. A retried or speculative task reads the same records, because the ranges are fixed in the
+leases.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from sharequeue.kafka.clients import spark_options
 from sharequeue.offsets import Bounds, OffsetSet
 from sharequeue.redrive.selection import REDRIVE_GROUP
 from sharequeue.settings import Settings
-from sharequeue.spark.reading.plan import MAX_SCANS, NEAR, Scan, TopicPartition, plan_scans
+from sharequeue.spark.reading.plan import MAX_SCANS, NEAR, Scan, Segment, TopicPartition, plan_scans
+from sharequeue.spark.reading.seeking import SEEK, seek_records, sought
 from sharequeue.values import Lease
 
 READER_OPTIONS: Mapping[str, str] = {
@@ -51,7 +53,7 @@ RECORD_SCHEMA = (
 )
 """The columns of a DataFrame of leased records, in DDL."""
 
-_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType as timestamp_type", "key", "value")
+_BEFORE, _AFTER = ("topic", "partition", "offset", "timestamp"), ("key", "value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,9 @@ def leased_records(
     """Return the records of the leases: `topic, partition, offset, timestamp, timestamp_type, key, value, headers,
     delivery_count, lease_id`.
 
-    Nothing is read before an action. Offsets that the log does not have are absent. `options` are the connector's and
-    win over READER_OPTIONS. With `pass_over` records put back for another share group alone are left out. Raises
-    ValueError without a lease.
+    Nothing is read before an action, but for a sample that says how large log batches are. Offsets that the log does
+    not have are absent. `options` are the connector's, and `sharequeue.seek`; they win over READER_OPTIONS. With
+    `pass_over` records put back for another share group alone are left out. Raises ValueError without a lease.
     """
     pieces = [
         Leased(
@@ -100,7 +102,8 @@ def leased_records(
         for lease in leases
         for delivery in lease.deliveries
     ]
-    scans = plan_scans(covered(pieces), max_scans=max_scans, near=NEAR)
+    wanted = covered(pieces)
+    scans = plan_scans(wanted, max_scans=max_scans, near=NEAR)
     if not scans:
         raise ValueError("there is nothing to read: no lease, or leases without offsets")
     given = {
@@ -109,12 +112,23 @@ def leased_records(
         "kafka.isolation.level": isolation_level,
         **(options or {}),
     }
+    group = leases[0].share_partition.group_id
+    segments = [segment for scan in scans for segment in scan.segments]
+    to_seek = sought(spark, settings, segments, wanted, given, READER_OPTIONS)
+    others = set(segments).difference(to_seek)
     frames = []
-    for scan in scans:
-        records = scan_records(spark, settings, scan, given)
-        if pass_over:
-            records = not_for_others(records, leases[0].share_partition.group_id)
-        frames.append(_labelled(spark, _typed(records, headers), scan, pieces))
+    for scan in (Scan(tuple(each for each in scan.segments if each in others)) for scan in scans):
+        if scan.segments:
+            records = scan_records(spark, settings, scan, given)
+            records = not_for_others(records, group) if pass_over else records
+            frames.append(_labelled(spark, _typed(records, headers), scan, pieces))
+    if to_seek:
+        runs = _runs(to_seek, pieces)
+        records = seek_records(
+            spark, settings, runs, given, headers=headers or pass_over, schema=RECORD_SCHEMA
+        )
+        records = not_for_others(records, group) if pass_over else records
+        frames.append(_typed(records, headers, "timestamp_type", "delivery_count", "lease_id"))
     return reduce(DataFrame.unionByName, frames)
 
 
@@ -127,7 +141,8 @@ def scan_records(
     whole job when retention has taken one record.
     """
     reader = spark.read.format("kafka").option("failOnDataLoss", "false")
-    return reader.options(**{**spark_options(settings), **options, **scan.options()}).load()
+    given = {name: value for name, value in options.items() if name != SEEK}
+    return reader.options(**{**spark_options(settings), **given, **scan.options()}).load()
 
 
 def not_for_others(records: DataFrame, group: str) -> DataFrame:
@@ -152,11 +167,13 @@ def _by_partition(pieces: Iterable[Leased]) -> dict[TopicPartition, list[Leased]
     return found
 
 
-def _typed(records: DataFrame, headers: bool) -> DataFrame:
+def _typed(
+    records: DataFrame, headers: bool, kind: str = "timestampType as timestamp_type", *more: str
+) -> DataFrame:
     # Without headers the column is there all the same, so that a handler's plan does not depend on the
     # switch. In SQL, here and below: one call of the JVM instead of a dozen.
     empty = "cast(null as array<struct<key:string,value:binary>>) as headers"
-    return records.selectExpr(*_COLUMNS, "headers" if headers else empty)
+    return records.selectExpr(*_BEFORE, kind, *_AFTER, "headers" if headers else empty, *more)
 
 
 def _labelled(spark: SparkSession, records: DataFrame, scan: Scan, pieces: Sequence[Leased]) -> DataFrame:
@@ -207,7 +224,7 @@ def _constant(
 
 
 def _joined(spark: SparkSession, records: DataFrame, scan: Scan, pieces: Sequence[Leased]) -> DataFrame:
-    runs = _runs(scan, pieces)
+    runs = _runs(scan.segments, pieces)
     width = _bucket_exponent(runs)
     within = f"explode(sequence(shiftright(r_first, {width}), shiftright(r_last, {width}))) as bucket"
     buckets = (
@@ -231,13 +248,13 @@ def _bucket_key(bucket: str, partition: str) -> str:
     return f"{bucket} ^ shiftleft(cast({partition} as bigint), 48)"
 
 
-def _runs(scan: Scan, pieces: Sequence[Leased]) -> pa.Table:
-    """Return the leased ranges inside a scan's segments, a row each."""
+def _runs(segments: Sequence[Segment], pieces: Sequence[Leased]) -> pa.Table:
+    """Return the leased ranges inside some segments, a row each."""
     there = _by_partition(pieces)
     owners: list[Leased] = []
     bounds: list[Bounds] = []
     counts: list[int] = []
-    for segment in scan.segments:
+    for segment in segments:
         whole = OffsetSet.of((segment.first, segment.end))
         for piece in there.get((segment.topic, segment.partition), ()):
             inside = segment.first <= piece.offsets.first and piece.offsets.end <= segment.end

@@ -18,6 +18,7 @@ from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.spark.reading.frame import READER_OPTIONS, leased_records, not_for_others, scan_records
 from sharequeue.spark.reading.plan import MAX_SCANS, Scan, TopicPartition
+from sharequeue.spark.reading.seeking import check_choice
 from sharequeue.spark.session import refuse_without_connector
 from sharequeue.state import State
 from sharequeue.values import Lease, LogSeen, SharePartition
@@ -37,7 +38,10 @@ class Source:
     max_scans: int = MAX_SCANS
 
     def __post_init__(self) -> None:
-        """Raise SparkNotReady, before anything is leased, when Spark cannot read topics."""
+        """Raise SparkNotReady, before anything is leased, when Spark cannot read topics; ValueError for a choice of
+        `sharequeue.seek` that is none.
+        """
+        check_choice(self.reader_options)
         refuse_without_connector(self.spark)
 
     def observe(self, share_partitions: Sequence[SharePartition]) -> dict[str, TopicInfo]:

@@ -1,0 +1,191 @@
+"""What tasks seek is what a scan reads: the same records, column by column, and the same absences."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
+from sharequeue.local.stack import StackInfo
+from sharequeue.offsets import OffsetSet
+from sharequeue.settings import Settings
+from sharequeue.spark.reading import seeking
+from sharequeue.spark.reading.frame import leased_records
+from sharequeue.spark.reading.plan import Segment
+from sharequeue.spark.reading.seeking import SEEK, check_choice
+from sharequeue.values import Lease
+from tests.fix_pipelines import Produce
+from tests.fix_stack import MakeTopic
+from tests.integration.spark.test_read import lease_of
+
+LOG_START = 37
+HEADERS: tuple[Any, ...] = (
+    None,
+    [],
+    [("one", b"1")],
+    [("b", b"first"), ("a", None), ("b", b""), ("é", bytes(range(256)))],
+)
+
+
+@pytest.fixture(scope="module")
+def hostile(stack: StackInfo) -> Iterator[tuple[str, str]]:
+    """Two topics with all that a log may have: transactions, of which some were aborted, their markers, nulls, empty
+    keys and values, headers in order, large records, two kinds of timestamps, and a start past the first offset.
+    """
+    settings, names = Settings.load(stack.home), ("seek-created", "seek-appended")
+    with Topics(settings) as topics:
+        topics.create(names[0], 1, {"retention.ms": "-1"})
+        topics.create(names[1], 1, {"message.timestamp.type": "LogAppendTime"})
+    for name in names:
+        chance = random.Random(name)  # noqa: S311 - repeatable
+        producer = Producer(client_config(settings, transactional_id=f"seek-{name}") | {"log_level": 0})
+        producer.init_transactions()
+        for _ in range(12):
+            producer.begin_transaction()
+            for _ in range(chance.randrange(1, 60)):
+                producer.produce(
+                    name,
+                    key=chance.choice((None, b"", b"key")),
+                    value=chance.choice((None, b"", b"value", bytes(chance.randrange(20_000)))),
+                    headers=chance.choice(HEADERS),
+                    timestamp=chance.choice((0, 1, 1_700_000_000_123)),
+                    partition=0,
+                )
+            producer.flush(30)
+            chance.choice((producer.commit_transaction, producer.abort_transaction))()
+    admin = AdminClient(client_config(settings))
+    for future in admin.delete_records([TopicPartition(name, 0, LOG_START) for name in names]).values():
+        future.result(30)
+    yield names
+    for deleted in admin.delete_topics(list(names)).values():
+        deleted.result(30)
+
+
+def leases_of(settings: Settings, names: tuple[str, str], chance: random.Random) -> list[Lease]:
+    """Leases of offsets anywhere between the first and the last: singles, runs, some twice delivered."""
+    leases = []
+    with Topics(settings) as topics:
+        ends = topics.offsets_of(dict.fromkeys(names, 1))
+    for number, name in enumerate(names):
+        end = ends[name, 0].log_end
+        singles = OffsetSet.from_offsets(chance.sample(range(end), chance.randrange(1, 25)))
+        first = chance.randrange(end)
+        runs = OffsetSet.of((first, min(end, first + chance.randrange(1, 40))), (end - 1, end)) - singles
+        pieces = ((2, singles), (1, runs)) if runs else ((2, singles),)
+        leases.append(lease_of(number, name, 0, *pieces))
+    return leases
+
+
+def rows(
+    spark: SparkSession, settings: Settings, leases: list[Lease], how: str, **options: object
+) -> list[Any]:
+    """All columns of all records, in order."""
+    frame = leased_records(spark, settings, leases, options={SEEK: how}, **options)  # type: ignore[arg-type]
+    return sorted((tuple(row) for row in frame.collect()), key=lambda row: row[:3])
+
+
+@pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
+def test_a_seek_reads_what_a_scan_reads(
+    spark: SparkSession,
+    settings: Settings,
+    hostile: tuple[str, str],
+    isolation_level: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of any lease, at both isolation levels, with headers and without, whether a task seeks each or reads on."""
+    chance = random.Random(isolation_level)  # noqa: S311 - repeatable
+    for headers, read_over in ((True, 0), (False, 20)):
+        monkeypatch.setattr(seeking, "READ_OVER", read_over)
+        leases = leases_of(settings, hostile, chance)
+        scanned, sought = (
+            rows(spark, settings, leases, how, isolation_level=isolation_level, headers=headers)
+            for how in ("never", "always")
+        )
+        assert scanned == sought, leases
+        assert scanned
+
+
+def test_a_seek_passes_over_records_of_other_groups(
+    spark: SparkSession, settings: Settings, hostile: tuple[str, str]
+) -> None:
+    """The headers say which these are, also where nobody asked for headers."""
+    leases = leases_of(settings, hostile, random.Random(5))  # noqa: S311 - repeatable
+    scanned, sought = (
+        rows(spark, settings, leases, how, headers=False, pass_over=True) for how in ("never", "always")
+    )
+    assert scanned == sought
+
+
+def test_past_the_end_of_the_log_there_is_nothing(
+    spark: SparkSession, settings: Settings, make_topic: MakeTopic, produce: Produce
+) -> None:
+    """As after a topic was made again: what is not there has no row, and silence at the end is an error."""
+    topic = make_topic(1)
+    produce(topic, 0, (str(offset) for offset in range(10)))
+    lease = lease_of(1, topic, 0, (1, OffsetSet.of((3, 4), (1000, 1001))))
+    assert [row[2] for row in rows(spark, settings, [lease], "always")] == [3]
+    at_the_end = replace(lease, deliveries=lease_of(1, topic, 0, (1, OffsetSet.of((10, 11)))).deliveries)
+    options = {SEEK: "always", "kafkaConsumer.pollTimeoutMs": "500"}
+    with pytest.raises(Exception, match="nothing came of"):
+        leased_records(spark, settings, [at_the_end], options=options).collect()
+
+
+def test_seeking_is_chosen_where_little_is_wanted_of_much(
+    spark: SparkSession,
+    settings: Settings,
+    make_topic: MakeTopic,
+    produce: Produce,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two far apart are sought. A run beside them, a choice, or an option for the connector's client keeps a scan."""
+    topic = make_topic(2)
+    for partition in (0, 1):
+        produce(topic, partition, (f"{partition}-{offset}" for offset in range(1000)))
+    monkeypatch.setattr(seeking, "NEAR", 0)
+    monkeypatch.setattr(seeking, "SEEK_RECORDS", 200)
+    batch = [100.0]
+    monkeypatch.setattr(seeking, "batch_records", lambda *_: batch[0])
+    sparse = lease_of(1, topic, 0, (1, OffsetSet.of((3, 4), (999, 1000))))
+    dense = lease_of(2, topic, 1, (1, OffsetSet.of((0, 700), (800, 1000))))
+
+    def reads(*leases: Lease, **options: str) -> tuple[bool, bool]:
+        frame = leased_records(spark, settings, leases, options=options)
+        assert frame.count() == sum(lease.offsets.count for lease in leases)
+        plan = frame._jdf.queryExecution().toString()
+        return "MapInArrow" in plan, "kafka" in plan.lower()
+
+    assert reads(sparse) == (True, False)
+    assert reads(sparse, dense) == (True, True)
+    assert reads(dense) == (False, True)
+    assert reads(sparse, **{SEEK: "never"}) == (False, True)
+    assert reads(dense, **{SEEK: "always"}) == (True, False)
+    assert reads(sparse, **{"kafka.client.id": "mine"}) == (False, True)
+    batch[0] = 300.0
+    assert reads(sparse) == (False, True)
+
+
+def test_log_batches_are_measured(settings: Settings, make_topic: MakeTopic) -> None:
+    """By what comes with a wanted record; a topic that gives nothing is not sought in."""
+    topic = make_topic(1)
+    producer = Producer(client_config(settings, linger_ms=5_000) | {"batch.num.messages": 50})
+    for number in range(2_000):
+        producer.produce(topic, str(number), partition=0)
+    producer.flush(30)
+    segment = Segment(topic, 0, 0, 2_000)
+    wanted = OffsetSet.from_offsets(range(7, 2_000, 210))
+    measured = seeking.batch_records(settings, "read_uncommitted", segment, wanted)
+    assert 10 < measured < 110
+
+
+def test_a_choice_that_is_none_is_refused() -> None:
+    """Before anything is leased."""
+    with pytest.raises(ValueError, match="expected one of auto, always, never"):
+        check_choice({SEEK: "sometimes"})
