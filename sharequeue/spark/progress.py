@@ -25,12 +25,26 @@ def shown_progress(progress: bool | ProgressCallback) -> Iterator[ProgressCallba
     elif not progress:
         yield lambda progress: None
     elif (display := _notebook_display()) is not None:
-        yield _notebook(display)
+        yield _oldest(_notebook(display))
     elif sys.stderr.isatty():
         with _terminal() as show:
-            yield show
+            yield _oldest(show)
     else:
         yield _line
+
+
+def _oldest(show: ProgressCallback) -> ProgressCallback:
+    """Show the first of the rounds at work only: a bar that goes to and fro between two of them is not readable."""
+    done = 0
+
+    def told(progress: Progress) -> None:
+        nonlocal done
+        if progress.stage == "done":
+            done = progress.round
+        if progress.round <= done + 1:
+            show(progress)
+
+    return told
 
 
 def _line(progress: Progress) -> None:

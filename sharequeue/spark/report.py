@@ -207,7 +207,7 @@ class AcknowledgedRecords(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run is, whenever a stage begins and when a round ends (stage `done`).
+    """Where a run is, whenever a stage begins and when a round ends (stage `done`). Two rounds may be at work.
 
     `left` are the records that the run may still lease, as far as it knows: what others hold, what waits for a later
     time, and what lies beyond the run's bounds is not among them. None before the run has looked.

@@ -7,6 +7,7 @@ it, reads back what was written, and acknowledges each lease accordingly. The lo
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,12 +16,11 @@ from dataclasses import dataclass, field, replace
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.offsets import EMPTY
-from sharequeue.spark.contract import HandlerError, MostFailed, RegistryNotAvailable
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.budget import Budget
-from sharequeue.spark.leasing.isolation import Isolation, SparkJob, apart, parts_each
+from sharequeue.spark.leasing.isolation import Ended, Isolation, SparkJob, apart, parts_each
 from sharequeue.spark.leasing.member import Member
-from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost, release_held
+from sharequeue.spark.leasing.renewal import LeaseKeeper, release_held
 from sharequeue.spark.outcomes.acknowledging import ToAcknowledge, acknowledge_all
 from sharequeue.spark.outcomes.failure_limits import Limits
 from sharequeue.spark.outcomes.handler_result import with_outcomes
@@ -30,13 +30,13 @@ from sharequeue.spark.outcomes.retries import Backoff, Releases
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import no_files
 from sharequeue.spark.output.lease_files import Written, durable, write_leases, write_summary
-from sharequeue.spark.output.reachable import OutputNotReachable
 from sharequeue.spark.output.shared_folder import all_read_back, read_where_written
 from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.report import Progress, ProgressCallback, RoundReport
 from sharequeue.spark.session import Jobs, uncache
 from sharequeue.spark.sinks.interface import Accepted, OpenSink
+from sharequeue.spark.sinks.parquet import ParquetByLease
 from sharequeue.values import (
     Acknowledged,
     AcknowledgeType,
@@ -45,6 +45,13 @@ from sharequeue.values import (
     SharePartition,
     SharePartitionStatus,
 )
+
+ALONE_EVERY = 8
+"""Of so many rounds in a row one is leased only when the round before it has ended."""
+
+
+class Stopped(Exception):
+    """Nothing more is written or acknowledged for a round: the one before it has failed, or the run is stopped."""
 
 
 @dataclass(slots=True)
@@ -68,12 +75,20 @@ class Run:
     releases: Releases = field(init=False)
     began_at: float = field(init=False, default_factory=time.monotonic)
     records_done: int = field(init=False, default=0)
+    leasing: threading.Lock = field(init=False, default_factory=threading.Lock)
+    """Held while a round is leased, and while one is acknowledged and its releases are noted."""
+    telling: threading.Lock = field(init=False, default_factory=threading.Lock)
     left: int | None = field(init=False, default=None)
     """Records that the run may still lease, as it last looked."""
 
     def __post_init__(self) -> None:
         self.files = Files(self.source.spark, self.source.settings.output)
         self.releases = Releases(self.job.deliveries_per_run)
+
+    @property
+    def files_alone(self) -> bool:
+        """Whether the files by lease are the output, and no sink has anything else to do."""
+        return self.job.destination is None or isinstance(self.job.destination, ParquetByLease)
 
     def assigned(self) -> list[SharePartition]:
         """Return what the member is assigned of this job's topics, and may lease from."""
@@ -95,14 +110,16 @@ class Run:
         """Return the lag of the group in this job's topics."""
         return sum(status.lag for status in self._statuses())
 
-    def look(self, rounds_done: int) -> int:
-        """Return the lag, and note what is `left` of it for this run after so many rounds."""
+    def look(self, rounds_done: int, held: Sequence[Lease] = ()) -> int:
+        """Return the lag, and note what is `left` of it for this run after so many rounds; what it has `held` of the
+        next one is among it.
+        """
         statuses = self._statuses()
         left = sum(
             max(0, each.lag - each.acquired - each.archiving - each.waiting)
             for each in statuses
             if self.only is None or str(each.share_partition) in self.only
-        )
+        ) + sum(lease.offsets.count for lease in held)
         if self.max_rounds is not None:
             # A budget of bytes is known by what the rounds so far have leased.
             a_round = self.records_done // rounds_done if rounds_done else self.budget.max_records
@@ -136,78 +153,95 @@ class Round:
         self.keeper = keeper
         self.jobs = jobs
         self.number = number
+        self.leases: list[Lease] = []
+        self.planned: list[SparkJob] = []
+        self.infos: Mapping[str, TopicInfo] = {}
         self.leased = 0
+        self.full = False
+        """Whether it leased as much as its budget allows."""
+        self.stopped = False
+        """Set by another thread: it writes and acknowledges nothing more."""
         self.seconds: dict[str, float] = {}
 
-    def go(self) -> RoundReport | None:
-        """Do the round, and return its figures; None when there was nothing to acquire."""
+    def prepare(self, *, ahead: bool = False) -> bool:
+        """Lease and plan; return whether there was anything to lease. A round `ahead` is leased while the one before
+        it is held.
+        """
         run = self.run
         with self._stage("observe"):
             share_partitions = self._assigned()
-            infos = run.source.observe(run.of_topics())
+            self.infos = run.source.observe(run.of_topics())
             if run.left is None:
                 run.look(0)
-        with self._stage("acquire"):
-            leases = self._acquire(share_partitions)
-        if not leases:
-            return None
-        self.leased = sum(lease.offsets.count for lease in leases)
-        self.jobs.mark()
-        try:
-            return self._work(leases, infos)
-        except LockLost:
-            raise
-        except (HandlerError, MostFailed, OutputNotReachable, RegistryNotAvailable):
-            self.keeper.give_back(refund=True)
-            raise
-        except Exception:
-            # No record can have caused an error that came before any task ran.
-            if not self.jobs.tasks_ran():
-                self.keeper.give_back(refund=True)
-            raise
-
-    def _work(self, leases: Sequence[Lease], infos: Mapping[str, TopicInfo]) -> RoundReport:
-        run, job = self.run, self.run.job
+        with self._stage("acquire"), run.leasing:
+            self.leases = self._acquire(share_partitions, ahead)
+        if not self.leases:
+            return False
+        self.leased = sum(lease.offsets.count for lease in self.leases)
         with self._stage("plan"):
-            planned = [
-                SparkJob(some, with_outcomes(job.handler(run.source.records(some)), job.unknown))
-                for some in apart(leases)
+            self.planned = [
+                SparkJob(some, with_outcomes(run.job.handler(run.source.records(some)), run.job.unknown))
+                for some in apart(self.leases)
             ]
-            for each in planned:
+            for each in self.planned:
                 run.sink.fits(each.handled.schema)
+        return True
+
+    def may_be_followed(self) -> bool:
+        """Return whether the next round may be leased and planned, and then written, before this one has ended.
+
+        Not by a round that took all there was: the next one would lease what comes in meanwhile, bit by bit. Not with
+        suspects, which may end the driver, and the next round's records would be suspects too. Not where a sink does
+        more than to leave the files where they are: its writer would be called beside the handler. Each
+        `ALONE_EVERY`th is not, so that a last attempt, which is alone in its round, comes to its turn.
+        """
+        return (
+            self.full
+            and self.run.files_alone
+            and self.number % ALONE_EVERY != 0
+            and not any(lease.suspects or lease.last_attempt for lease in self.leases)
+        )
+
+    def write(self) -> Ended:
+        """Have Spark read, handle and write the records."""
         with self._stage("write"):
-            ended = self.isolation.write(planned)
+            return self.isolation.write(self.planned)
+
+    def finish(self, ended: Ended) -> RoundReport:
+        """Read back what was written, and acknowledge each lease by that; return the round's figures."""
+        run, job = self.run, self.run.job
         leases, written = ended.leases, ended.written
         with self._stage("summarise"), read_where_written():
             summaries = self._summarise(written, leases)
-        with (
-            self._stage("read back"),
-            read_where_written(),
-            durable(run.files, written),
-        ):
+        with self._stage("read back"), read_where_written(), durable(run.files, written):
             seen = read_back(
                 run.source.spark,
                 written.folders,
-                delays="not_before" in planned[0].handled.schema.names,
+                delays="not_before" in self.planned[0].handled.schema.names,
                 files=run.files,
             )
             all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in seen.values()))
-            wanted = acknowledgements(run.source, leases, seen, infos, job.dropped)
+            wanted = acknowledgements(run.source, leases, seen, self.infos, job.dropped)
         Limits(job.failed_share, job.failed_records).check(run.source.spark, written, leases, seen)
         backoff, now = Backoff.of(run.configs), run.source.state.now()
         wanted = {lease.lease_id: backoff.apply(lease, wanted[lease.lease_id], now) for lease in leases}
         if run.sink.stages:
             with self._stage("stage"):
                 run.sink.stage(written)
-        with self._stage("acknowledge"):
+        # What is released must not be leased by the next round before it is noted.
+        with self._stage("acknowledge"), run.leasing:
             acknowledged = self._acknowledge(leases, wanted, written, seen, summaries)
-        for each in planned:
-            uncache(each.handled)
+            for lease in leases:
+                released = wanted[lease.lease_id].outcomes.get(AcknowledgeType.RELEASE, EMPTY)
+                run.releases.add(lease.share_partition, released, acknowledged[lease.lease_id].spso)
+        self.forget()
         run.records_done += self.leased
-        for lease in leases:
-            released = wanted[lease.lease_id].outcomes.get(AcknowledgeType.RELEASE, EMPTY)
-            run.releases.add(lease.share_partition, released, acknowledged[lease.lease_id].spso)
         return self._report(leases, wanted, list(acknowledged.values()), ended.failed)
+
+    def forget(self) -> None:
+        """Remove from Spark's cache what the handler has cached of the round."""
+        for each in self.planned:
+            uncache(each.handled)
 
     def _assigned(self) -> list[SharePartition]:
         """Return what is assigned of this job's topics; each round begins at another one, so that none starves."""
@@ -215,16 +249,23 @@ class Round:
         turn = (self.number - 1) % len(assigned) if assigned else 0
         return assigned[turn:] + assigned[:turn]
 
-    def _acquire(self, share_partitions: Sequence[SharePartition]) -> list[Lease]:
+    def _acquire(self, share_partitions: Sequence[SharePartition], ahead: bool) -> list[Lease]:
         run = self.run
         means: Mapping[str, float] = {}
         if run.budget.max_bytes:
             means = run.sizes.measure(share_partitions, run.source.state.figures.describe(run.job.group))
         budget = replace(run.budget, mean_bytes=means)
         parts = parts_each(len(share_partitions))
-        return self.keeper.acquire_within(
-            budget, share_partitions, run.job.lock_duration_ms, run.releases.spent, parts
+        leases = self.keeper.acquire_within(
+            budget,
+            share_partitions,
+            run.job.lock_duration_ms,
+            run.releases.spent,
+            parts,
+            last_attempts=not ahead,
         )
+        self.full = budget.is_used_up(leases)
+        return leases
 
     def _summarise(self, written: Written, leases: Sequence[Lease]) -> dict[str, dict[int, str]]:
         """Write partial sums of what was accepted, from the files, not from a second pass over the topic."""
@@ -309,7 +350,7 @@ class Round:
         failed: Sequence[Lease],
     ) -> RoundReport:
         run = self.run
-        lag = run.look(self.number)
+        lag = run.look(self.number, held=self.keeper.held)
         self._tell("done", lag)
         return RoundReport(
             number=self.number,
@@ -330,11 +371,12 @@ class Round:
     def _tell(self, stage: str, lag: int | None = None) -> None:
         run = self.run
         seconds = time.monotonic() - run.began_at
-        run.progress(Progress(self.number, stage, self.leased, run.records_done, seconds, lag, run.left))
+        with run.telling:
+            run.progress(Progress(self.number, stage, self.leased, run.records_done, seconds, lag, run.left))
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
-        self.keeper.check()
+        self._check()
         self._tell(name)
         self.jobs.describe(f"{self.run.job.group}, round {self.number}: {name}")
         began = time.monotonic()
@@ -342,4 +384,9 @@ class Round:
             yield
         finally:
             self.seconds[name] = time.monotonic() - began
+        self._check()
+
+    def _check(self) -> None:
         self.keeper.check()
+        if self.stopped:
+            raise Stopped

@@ -2,9 +2,10 @@
 
 Round by round: ask the broker where the logs end, acquire within the budget, read exactly what was leased,
 handle and write it, read back what was written, acknowledge each lease by that, and again, until there is
-nothing to acquire. Locks are renewed meanwhile (`renewal.py`); a lost one stops the run before it writes or
-acknowledges more. Whatever ends a run early, what it still held is given back at once. Joining and leaving
-the group and the sweeps are the caller's; dead letters are written at the end where no service does (`draining.py`).
+nothing to acquire. A round is leased and planned while the one before it is written (`overlap.py`). Locks are
+renewed meanwhile (`renewal.py`); a lost one stops the run before it writes or acknowledges more. Whatever ends a run
+early, what it still held is given back at once. Joining and leaving the group and the sweeps are the caller's; dead
+letters are written at the end where no service does (`draining.py`).
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.output.folders import claim
 from sharequeue.spark.output.reachable import failed_by_store
 from sharequeue.spark.output.shared_folder import refuse_unusable
+from sharequeue.spark.overlap import Rounds
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.report import ProgressCallback, RoundReport, RunReport
-from sharequeue.spark.rounds import Round, Run
+from sharequeue.spark.rounds import Run
 from sharequeue.spark.session import cancellable, uncache
 from sharequeue.spark.sinks.interface import OpenSink, SinkContext
 from sharequeue.spark.sinks.parquet import ParquetByLease
@@ -126,8 +128,6 @@ def _chosen(only: Collection[str], job: ShareGroupJob, infos: Mapping[str, Topic
 
 def _rounds(run: Run, max_seconds: float | None) -> RunReport:
     job, state, spark = run.job, run.source.state, run.source.spark
-    reports: list[RoundReport] = []
-    drained = ended = False
     # The sink is closed last: by then nothing is held any more.
     with _closed(run.sink), cancellable(spark) as jobs, LeaseKeeper(state, run.member, jobs) as keeper:
         isolation = run.isolation(keeper)
@@ -135,15 +135,11 @@ def _rounds(run: Run, max_seconds: float | None) -> RunReport:
             _try_empty(run)
         with failed_by_store(run.source.settings.output):
             claim(run.files, run.source.settings, state, job.names)
-        while not ended and (run.max_rounds is None or len(reports) < run.max_rounds):
-            if max_seconds is not None and time.monotonic() - run.began_at >= max_seconds:
-                break
-            report = Round(run, keeper, isolation, jobs, len(reports) + 1).go()
-            if report is None:
-                # Who has nothing assigned does not know what there is.
-                ended, drained = True, bool(run.assigned())
-            else:
-                reports.append(report)
+        rounds = Rounds(run, keeper, isolation, jobs)
+        ended = rounds.work(max_seconds)
+        # Who has nothing assigned does not know what there is.
+        drained = ended and bool(run.assigned())
+    reports = rounds.reports
     seconds = time.monotonic() - run.began_at
     remark = why_nothing(state, run.configs, job.topics) if ended else None
     if ended and not drained:

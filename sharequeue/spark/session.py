@@ -157,7 +157,6 @@ class Jobs:
     def __init__(self, context: SparkContext) -> None:
         self._context = context
         self.tag = f"sharequeue-{uuid.uuid4().hex[:12]}"
-        self._before: set[int] = set()
 
     def __call__(self) -> None:
         """Cancel them."""
@@ -168,15 +167,24 @@ class Jobs:
         # By the property: `setJobDescription` takes no None.
         self._context.setLocalProperty(_DESCRIPTION, text)  # type: ignore[arg-type]
 
-    def mark(self) -> None:
-        """Begin to look for tasks: `tasks_ran` counts from here."""
-        self._before = set(self._tracker().getJobIdsForTag(self.tag))
+    @contextmanager
+    def of_round(self, number: int) -> Iterator[None]:
+        """Count the jobs of this block as those of a round: of this thread, and of threads that inherit its tags."""
+        tag = self._tag_of(number)
+        self._context.addJobTag(tag)
+        try:
+            yield
+        except Exception:
+            self._context.removeJobTag(tag)
+            raise
+        # After an interrupt the connection to the JVM may be broken, and the thread that had the tag is gone.
+        self._context.removeJobTag(tag)
 
-    def tasks_ran(self) -> bool:
-        """Return whether a task of the block has run since `mark`: only then can a record have done any harm."""
+    def tasks_ran(self, number: int) -> bool:
+        """Return whether a task of a round has run: only then can a record have done any harm."""
         try:
             tracker = self._tracker()
-            jobs = [tracker.getJobInfo(job) for job in set(tracker.getJobIdsForTag(self.tag)) - self._before]
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForTag(self._tag_of(number))]
             stages = [stage for job in jobs if job.isDefined() for stage in job.get().stageIds()]
             infos = [tracker.getStageInfo(stage) for stage in stages]
         except Py4JError:
@@ -186,6 +194,9 @@ class Jobs:
             for info in infos
             if info.isDefined()
         )
+
+    def _tag_of(self, number: int) -> str:
+        return f"{self.tag}-{number}"
 
     def _tracker(self) -> Any:
         context: Any = self._context._jsc.sc()

@@ -103,7 +103,7 @@ class LeaseKeeper:
                 if stopped:
                     forget_interrupted_call()
                 if error is not None:
-                    self._cancel_jobs()
+                    self.cancel_jobs()
             finally:
                 # An output that is full, or that the driver does not see, is no fault of the records either.
                 self.give_back(
@@ -117,7 +117,7 @@ class LeaseKeeper:
         if isinstance(error, Exception) and not isinstance(error, LockLost):
             self.check()
 
-    def _cancel_jobs(self) -> None:
+    def cancel_jobs(self) -> None:
         """Cancel the work; again where an interrupt has broken the connection to the JVM. Raises nothing."""
         for _ in range(2):
             try:
@@ -128,9 +128,14 @@ class LeaseKeeper:
             else:
                 return
 
-    def give_back(self, *, cancelled: bool = False, refund: bool = False) -> None:
-        """Give back all that is held; with a `refund` it does not count as delivered: no record is at fault."""
-        held = self.held
+    def give_back(
+        self, leases: Sequence[Lease] | None = None, *, cancelled: bool = False, refund: bool = False
+    ) -> None:
+        """Give back what is held of these leases, or all; with a `refund` it does not count as delivered: no record
+        is at fault.
+        """
+        of = None if leases is None else {lease.lease_id for lease in leases}
+        held = [lease for lease in self.held if of is None or lease.lease_id in of]
         for lease in held:
             self.drop(lease)
         release_held(self._state, held, cancelled=cancelled, refund=refund)
@@ -142,14 +147,18 @@ class LeaseKeeper:
         lock_duration_ms: int | None,
         leave_out: Callable[[SharePartition], OffsetSet] = lambda sp: EMPTY,
         parts: int = 1,
+        last_attempts: bool = True,
     ) -> list[Lease]:
         """Lease from these share-partitions, in this order, within one budget, and keep the leases: up to `parts`
         leases of one share-partition's suspects, and nothing of `leave_out`.
 
         A suspect's last attempt comes first and alone; in the first round, and after `LAST_ATTEMPTS_IN_A_ROW` of
-        them, the others have a turn.
+        them, the others have a turn. Without `last_attempts` they are left where they are: other records are held,
+        and they must be alone.
         Raises LockLost, and the error of the first share-partition that refused.
         """
+        if not last_attempts:
+            return self._acquire_many(budget, share_partitions, lock_duration_ms, leave_out, parts, False)
         first = self._last_attempts < LAST_ATTEMPTS_IN_A_ROW
         leases = self._acquire_many(budget, share_partitions, lock_duration_ms, leave_out, parts, first)
         if not leases and not first:

@@ -109,11 +109,16 @@ def acknowledge_all(state: State, keeper: LeaseKeeper, given: Sequence[ToAcknowl
         return []
     plain = [each for each in given if len(_calls(each.acknowledgement)) == 1]
     others = [each for each in given if len(_calls(each.acknowledgement)) > 1]
-    size = min(A_CALL, -(-len(plain) // CALLS_AT_ONCE) or 1)
-    with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
-        results: dict[int, Acknowledged | ShareError] = {}
-        for some in pool.map(lambda some: _in_one_call(state, keeper, some), in_calls(plain, size)):
-            results |= some
+    # As many calls for each of those at once, so that they end together.
+    turns = -(-len(plain) // (A_CALL * CALLS_AT_ONCE)) or 1
+    size = -(-len(plain) // (turns * CALLS_AT_ONCE)) or 1
+    results: dict[int, Acknowledged | ShareError] = {}
+    if len(plain) <= size:
+        results |= _in_one_call(state, keeper, plain)
+    else:
+        with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
+            for some in pool.map(lambda some: _in_one_call(state, keeper, some), in_calls(plain, size)):
+                results |= some
     for each in others:
         with keeper.acknowledging(each.lease) as kept:
             results[each.lease.lease_id] = acknowledge(state, kept, each.acknowledgement, each.outputs)
