@@ -188,7 +188,7 @@ CREATE FUNCTION sharequeue.acquire(p_group_id text, p_topic text, p_partition in
 CREATE FUNCTION sharequeue.acquire_many(p_group_id text, p_topics text[], p_partitions integer[], p_member_id text, p_member_epoch integer, p_max_records bigint, p_lock_duration_ms integer DEFAULT NULL::integer, p_request_id uuid DEFAULT NULL::uuid, p_redelivery text DEFAULT 'kafka'::text, p_mode text DEFAULT 'batch_optimized'::text, p_max_bytes bigint DEFAULT NULL::bigint, p_mean_bytes double precision[] DEFAULT NULL::double precision[], p_leave_outs int8multirange[] DEFAULT NULL::int8multirange[], p_parts integer DEFAULT 1, p_last_attempt boolean DEFAULT true) RETURNS SETOF sharequeue.acquired_of
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION sharequeue.add_acl(p_principal text, p_operation text, p_permission text, p_pattern_type text, p_resource_name text) RETURNS boolean
+CREATE FUNCTION sharequeue.add_acl(p_principal text, p_operation text, p_permission text, p_pattern_type text, p_resource_name text, p_resource_type text DEFAULT 'GROUP'::text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.allow_everyone_if_no_acl_found(p_allow boolean) RETURNS boolean
@@ -210,6 +210,9 @@ CREATE FUNCTION sharequeue.assignment_of(p_group_id text, p_member_id text) RETU
     LANGUAGE plpgsql STABLE SET search_path TO 'pg_catalog';
 
 CREATE FUNCTION sharequeue.authorized_operations(p_group_id text) RETURNS text[]
+    LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION sharequeue.authorized_topic_operations(p_topic text) RETURNS text[]
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.beat(p_longer_than interval DEFAULT NULL::interval) RETURNS interval
@@ -278,7 +281,7 @@ CREATE FUNCTION sharequeue.groups_of_topics(p_topics text[]) RETURNS TABLE(group
 CREATE FUNCTION sharequeue.hear_replica(p_replica_id text, p_silence interval DEFAULT NULL::interval, p_drains boolean DEFAULT false) RETURNS interval
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION sharequeue.heartbeat(p_group_id text, p_member_id text, p_member_epoch integer, p_rack_id text, p_subscribed_topic_names text[], p_client_id text, p_client_host text, p_max_size integer, p_session_timeout_ms integer[], p_heartbeat_interval_ms integer[], p_assignment_interval_ms integer[], p_assign boolean, OUT member_epoch integer, OUT session_timeout_ms integer, OUT heartbeat_interval_ms integer, OUT assignment jsonb, OUT to_assign jsonb) RETURNS record
+CREATE FUNCTION sharequeue.heartbeat(p_group_id text, p_member_id text, p_member_epoch integer, p_rack_id text, p_subscribed_topic_names text[], p_client_id text, p_client_host text, p_max_size integer, p_session_timeout_ms integer[], p_heartbeat_interval_ms integer[], p_assignment_interval_ms integer[], p_assign boolean, p_principal text DEFAULT NULL::text, OUT member_epoch integer, OUT session_timeout_ms integer, OUT heartbeat_interval_ms integer, OUT assignment jsonb, OUT to_assign jsonb) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.hold_dead_letters(p_group_id text, p_topic text, p_partition integer, p_reason text) RETURNS void
@@ -293,7 +296,7 @@ CREATE FUNCTION sharequeue.initialize(p_group_id text, p_topic text, p_partition
 CREATE FUNCTION sharequeue.journal_partitions() RETURNS TABLE(day date, name text, bytes bigint)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION sharequeue.leave_group(p_group_id text, p_member_id text) RETURNS void
+CREATE FUNCTION sharequeue.leave_group(p_group_id text, p_member_id text, p_principal text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.make_journal_partitions(p_ahead integer DEFAULT 2) RETURNS date[]
@@ -362,14 +365,17 @@ CREATE TABLE sharequeue.acls (
     permission text NOT NULL,
     pattern_type text NOT NULL,
     resource_name text NOT NULL,
+    resource_type text DEFAULT 'GROUP'::text NOT NULL,
     CONSTRAINT acls_operation_known CHECK ((operation = ANY (ARRAY['ALL'::text, 'READ'::text, 'DESCRIBE'::text, 'ALTER'::text, 'DELETE'::text, 'ALTER_CONFIGS'::text, 'DESCRIBE_CONFIGS'::text]))),
+    CONSTRAINT acls_operation_of_topic CHECK (((resource_type = 'GROUP'::text) OR (operation = ANY (ARRAY['ALL'::text, 'READ'::text, 'DESCRIBE'::text])))),
     CONSTRAINT acls_pattern_type_known CHECK ((pattern_type = ANY (ARRAY['LITERAL'::text, 'PREFIXED'::text]))),
     CONSTRAINT acls_permission_known CHECK ((permission = ANY (ARRAY['ALLOW'::text, 'DENY'::text]))),
     CONSTRAINT acls_principal_is_user CHECK ((principal ~~ 'User:_%'::text)),
-    CONSTRAINT acls_resource_name_not_empty CHECK ((resource_name <> ''::text))
+    CONSTRAINT acls_resource_name_not_empty CHECK ((resource_name <> ''::text)),
+    CONSTRAINT acls_resource_type_known CHECK ((resource_type = ANY (ARRAY['GROUP'::text, 'TOPIC'::text])))
 );
 
-CREATE FUNCTION sharequeue.remove_acls(p_principal text, p_operation text, p_permission text, p_pattern_type text, p_resource_name text, p_dry_run boolean DEFAULT false) RETURNS SETOF sharequeue.acls
+CREATE FUNCTION sharequeue.remove_acls(p_principal text, p_operation text, p_permission text, p_pattern_type text, p_resource_name text, p_dry_run boolean DEFAULT false, p_resource_type text DEFAULT NULL::text) RETURNS SETOF sharequeue.acls
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.remove_deleted_topics(p_gone_for interval, p_execute boolean, p_group_id text DEFAULT NULL::text) RETURNS TABLE(topic text, topic_id text, gone_since timestamp with time zone, group_id text, share_partitions bigint)
@@ -545,6 +551,9 @@ CREATE FUNCTION sharequeue_internal.advance_log_start(p_sp sharequeue.share_part
 CREATE FUNCTION sharequeue_internal.advance_spso(p_share_partition_id bigint, p_completed bigint DEFAULT 0, p_accepted_first bigint DEFAULT 0) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION sharequeue_internal.allowed(p_resource_type text, p_name text, p_operation text, p_principal text) RETURNS boolean
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION sharequeue_internal.apply_acknowledgements(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_member_id text, p_token uuid, p_acknowledgements sharequeue.acknowledgements, p_asked int8multirange, p_not_before timestamp with time zone, p_at timestamp with time zone) RETURNS sharequeue.acknowledged
     LANGUAGE plpgsql;
 
@@ -566,8 +575,14 @@ CREATE FUNCTION sharequeue_internal.authorise(p_group_id text, p_operation text)
 CREATE FUNCTION sharequeue_internal.authorise_cluster() RETURNS void
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION sharequeue_internal.authorised(p_group_id text, p_operation text) RETURNS boolean
+CREATE FUNCTION sharequeue_internal.authorise_heartbeat(p_group_id text, p_principal text, p_topics text[]) RETURNS void
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION sharequeue_internal.authorise_topics(p_group_id text, p_operation text, p_topics text[]) RETURNS void
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION sharequeue_internal.authorised(p_group_id text, p_operation text) RETURNS boolean
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION sharequeue_internal.batch_at(p_id bigint, p_offset bigint) RETURNS bigint
     LANGUAGE plpgsql STABLE;
@@ -581,7 +596,7 @@ CREATE FUNCTION sharequeue_internal.bounded_group_config(p_group_id text, p_name
 CREATE FUNCTION sharequeue_internal.cached(p_id bigint, p_first bigint, p_last bigint) RETURNS int8multirange
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION sharequeue_internal.check_acl(p_principal text, p_operation text, p_permission text, p_pattern_type text) RETURNS void
+CREATE FUNCTION sharequeue_internal.check_acl(p_principal text, p_operation text, p_permission text, p_pattern_type text, p_resource_type text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION sharequeue_internal.check_acquire(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_holder sharequeue_internal.holder, p_max_records bigint, p_options sharequeue_internal.fetch_options, OUT error_code smallint, OUT error_message text) RETURNS record
@@ -650,7 +665,7 @@ CREATE FUNCTION sharequeue_internal.compile_group_settings(p_group_id text) RETU
 CREATE FUNCTION sharequeue_internal.count_outcome(p_share_partition_id bigint, p_outcome text, p_delivery_count smallint, p_records bigint) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION sharequeue_internal.covers(p_pattern_type text, p_resource_name text, p_group_id text) RETURNS boolean
+CREATE FUNCTION sharequeue_internal.covers(p_pattern_type text, p_resource_name text, p_name text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION sharequeue_internal.delete_share_partitions(p_ids bigint[]) RETURNS void
@@ -851,6 +866,9 @@ CREATE FUNCTION sharequeue_internal.redeliver(p_id bigint, p_first bigint, p_las
 CREATE FUNCTION sharequeue_internal.refund(p_id bigint, p_offsets int8multirange) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION sharequeue_internal.refuse_other_principal(p_group_id text, p_member_id text, p_principal text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION sharequeue_internal.refuse_stranger(p_group_id text, p_member_id text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -920,6 +938,9 @@ CREATE FUNCTION sharequeue_internal.take_fresh(p_sp sharequeue.share_partitions,
 CREATE FUNCTION sharequeue_internal.take_kafka(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_max_records bigint, p_read_end bigint, p_lease_id bigint, p_at timestamp with time zone, p_options sharequeue_internal.fetch_options) RETURNS sharequeue.taken
     LANGUAGE plpgsql;
 
+CREATE FUNCTION sharequeue_internal.topic_authorised(p_topic text, p_operation text) RETURNS boolean
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION sharequeue_internal.unfold(p_share_partition_id bigint) RETURNS void
     LANGUAGE plpgsql;
 
@@ -954,6 +975,15 @@ CREATE FUNCTION sharequeue_internal.without_aborted(p_id bigint, p_result shareq
 CREATE AGGREGATE sharequeue_internal.replayed(text, int8multirange) (
     SFUNC = sharequeue_internal.replay_offsets,
     STYPE = int8multirange
+);
+
+CREATE VIEW sharequeue.acl_list (
+    resource_type text,
+    pattern_type text,
+    resource_name text,
+    principal text,
+    permission text,
+    operation text
 );
 
 CREATE TABLE sharequeue.in_flight_batches (
@@ -1072,6 +1102,7 @@ CREATE TABLE sharequeue.members (
     heartbeat_at timestamp with time zone NOT NULL,
     session_expires_at timestamp with time zone NOT NULL,
     told_share_partition_ids bigint[],
+    principal text,
     CONSTRAINT members_member_id_length CHECK (((length(member_id) >= 1) AND (length(member_id) <= 36)))
 );
 
@@ -1329,14 +1360,6 @@ CREATE TABLE sharequeue.gone_topics (
     said_at timestamp with time zone NOT NULL
 );
 
-CREATE VIEW sharequeue.group_acls (
-    pattern_type text,
-    resource_name text,
-    principal text,
-    permission text,
-    operation text
-);
-
 CREATE TABLE sharequeue.group_configs (
     group_id text NOT NULL,
     name text NOT NULL,
@@ -1554,7 +1577,8 @@ CREATE VIEW sharequeue.group_members (
     client_host text,
     subscribed_topic_names text[],
     joined_at timestamp with time zone,
-    session_expires_at timestamp with time zone
+    session_expires_at timestamp with time zone,
+    principal text
 );
 
 CREATE TABLE sharequeue.grown_topics (
@@ -1843,7 +1867,7 @@ CREATE VIEW sharequeue.waiting_work (
 ALTER TABLE ONLY sharequeue.journal ATTACH PARTITION sharequeue.journal_other DEFAULT;
 
 ALTER TABLE ONLY sharequeue.acls
-    ADD CONSTRAINT acls_pkey PRIMARY KEY (principal, operation, permission, pattern_type, resource_name);
+    ADD CONSTRAINT acls_pkey PRIMARY KEY (principal, operation, permission, resource_type, pattern_type, resource_name);
 
 ALTER TABLE ONLY sharequeue.assignments
     ADD CONSTRAINT assignments_pkey PRIMARY KEY (group_id, member_id, share_partition_id);

@@ -11,7 +11,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.groups.acls import authorized_operations
+from sharequeue.groups.acls import authorized_operations, authorized_topic_operations
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.offsets import OffsetSet
@@ -27,7 +27,7 @@ CALLED_BY_WORKERS = {
     *("acknowledge_many", "acquire_many", "observe_many", "release_many", "renew_many"),
     *("record_report", "pause", "force", "alter_offsets", "reset_offsets", "delete_offsets", "delete_group"),
     *("check_cluster", "clock", "principal", "schema_version", "state_id", "topics_redriven_for_others"),
-    "authorized_operations",
+    *("authorized_operations", "authorized_topic_operations"),
     *("stored_configs", "remove_reports", "journal_partitions", "roll_up_journal"),
 }
 
@@ -80,6 +80,7 @@ def call_every_operation(
     assert state.outputs.forget_compaction(compaction_id)
     state.now()
     assert "READ" in authorized_operations(worker, group)
+    assert authorized_topic_operations(worker, topic) == ["READ", "DESCRIBE"]
     assert state.outputs.state_id() == State(reader).outputs.state_id()
     for call in WITHOUT_A_METHOD:
         [row] = worker.rows(

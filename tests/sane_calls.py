@@ -99,6 +99,7 @@ def prepare(database: Database) -> Calls:
         "p_heartbeat_interval_ms": [1, 2, 3],
         "p_assignment_interval_ms": [0, 0, 0],
         "p_assign": True,
+        "p_principal": "User:somebody",
     }
     held = {"p_group_id": "g", "p_topic": "t", "p_partition": 0}
     letters = {**held, "p_partition": 1}
@@ -112,6 +113,7 @@ def prepare(database: Database) -> Calls:
         "p_permission": "ALLOW",
         "p_pattern_type": "LITERAL",
         "p_resource_name": "g",
+        "p_resource_type": "GROUP",
     }
     replay = {"p_share_partition_id": ids["id"], "p_snapshot_id": ids["snapshot"]}
     held_many = {"p_group_id": "g", "p_topics": ["t"], "p_partitions": [0]}
@@ -258,7 +260,7 @@ def prepare(database: Database) -> Calls:
         "roll_up_due_days": {},
         "give_back_room": {},
         "heartbeat": heartbeat,
-        "leave_group": {"p_group_id": "members", "p_member_id": "m"},
+        "leave_group": {"p_group_id": "members", "p_member_id": "m", "p_principal": "User:somebody"},
         "expire_members": {"p_group_id": "g"},
         "refresh_group": {"p_group_id": "g", "p_assignment_interval_ms": [0, 0, 0]},
         "assign_share_partitions": {
@@ -282,6 +284,7 @@ def prepare(database: Database) -> Calls:
         "verify_journal": {"p_group_id": "g"},
         "clock": {},
         "authorized_operations": {"p_group_id": "g"},
+        "authorized_topic_operations": {"p_topic": "t"},
         "principal": {},
         "state_id": {},
         "require_read_committed": {},

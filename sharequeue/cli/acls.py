@@ -1,4 +1,4 @@
-"""`sharequeue acls`: who may do what with which group, in the options of Kafka's `kafka-acls.sh`."""
+"""`sharequeue acls`: who may do what with which group or topic, in the options of Kafka's `kafka-acls.sh`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from sharequeue.groups.acls import OPERATIONS, PATTERN_TYPES, Acl, AclFilter, Ac
 from sharequeue.settings import Settings
 
 _answers = answers(
-    text("GROUP"),
+    text("RESOURCE-TYPE"),
+    text("RESOURCE"),
     text("PATTERN-TYPE"),
     text("PRINCIPAL"),
     text("PERMISSION"),
@@ -26,8 +27,8 @@ _BY_KAFKAS_SPELLING = {spelt: name for name, spelt in OPERATIONS.items()}
 
 @click.group()
 def acls() -> None:
-    """Access control on groups. A denial wins. A group without ACLs is open unless the authorizer is set
-    otherwise."""
+    """Access control on groups and topics. A denial wins. A group or topic without ACLs is open unless the
+    authorizer is set otherwise."""
 
 
 def _resource(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -36,10 +37,13 @@ def _resource(command: Callable[..., Any]) -> Callable[..., Any]:
             "--group", multiple=True, help="The group, or its prefix; * for every group. May be repeated."
         ),
         click.option(
+            "--topic", multiple=True, help="The topic, or its prefix; * for every topic. May be repeated."
+        ),
+        click.option(
             "--resource-pattern-type",
             "pattern_type",
             type=click.Choice([name.lower() for name in PATTERN_TYPES]),
-            help="How --group is meant; literal by default when adding or removing, any when listing.",
+            help="How --group and --topic are meant; literal by default when adding or removing, any when listing.",
         ),
         click.option("--allow-principal", multiple=True, help="User:<role> that is allowed; User:* for all."),
         click.option("--deny-principal", multiple=True, help="User:<role> that is denied."),
@@ -69,10 +73,10 @@ def list_acls(settings: Settings, output: Output, **chosen: Any) -> None:
 @_resource
 @click.option("--dry-run", is_flag=True, help="Only show what would be added.")
 def add(settings: Settings, output: Output, dry_run: bool, **chosen: Any) -> None:
-    """Add ACLs: every principal × operation × group that is named."""
+    """Add ACLs: every principal × operation × group or topic that is named."""
     filters = [each for each in _filters(**chosen) if each.permission is not None and each.resource_name]
     if not filters:
-        raise click.UsageError("Name a --group, and an --allow-principal or a --deny-principal.")
+        raise click.UsageError("Name a --group or a --topic, and an --allow-principal or a --deny-principal.")
     wanted = [
         Acl(
             str(each.principal),
@@ -80,6 +84,7 @@ def add(settings: Settings, output: Output, dry_run: bool, **chosen: Any) -> Non
             each.permission or "ALLOW",
             each.pattern_type or "LITERAL",
             str(each.resource_name),
+            str(each.resource_type),
         )
         for each in filters
     ]
@@ -101,11 +106,11 @@ def add(settings: Settings, output: Output, dry_run: bool, **chosen: Any) -> Non
 @execute_option
 def remove(settings: Settings, output: Output, execute: bool, **chosen: Any) -> None:
     """Remove the ACLs that match everything named; something must be."""
-    if chosen["group"]:
+    if chosen["group"] or chosen["topic"]:
         chosen["pattern_type"] = chosen["pattern_type"] or "literal"
     filters = _filters(**chosen)
     if filters == [AclFilter()]:
-        raise click.UsageError("Name what is to go: a --group, a principal, or an --operation.")
+        raise click.UsageError("Name what is to go: a --group, a --topic, a principal, or an --operation.")
     with Database.open(settings) as database:
         gone = {acl for each in filters for acl in Acls(database).remove(each, dry_run=not execute)}
     output.note(f"{'removed' if execute else 'would remove'} {len(gone)}")
@@ -117,7 +122,7 @@ def remove(settings: Settings, output: Output, execute: bool, **chosen: Any) -> 
 @answers(flag("ALLOW-EVERYONE-IF-NO-ACL-FOUND"), flag("BEFORE"), one=True)
 @click.option("--allow-everyone-if-no-acl-found", "allow", type=bool, required=True)
 def authorizer(settings: Settings, output: Output, allow: bool) -> None:
-    """Open (true) or close (false) the groups that no ACL covers."""
+    """Open (true) or close (false) the groups and topics that no ACL covers."""
     with Database.open(settings) as database:
         before = Acls(database).allow_everyone_if_no_acl_found(allow)
     output.one_row(
@@ -128,6 +133,7 @@ def authorizer(settings: Settings, output: Output, allow: bool) -> None:
 
 def _filters(
     group: Sequence[str],
+    topic: Sequence[str],
     pattern_type: str | None,
     allow_principal: Sequence[str],
     deny_principal: Sequence[str],
@@ -137,6 +143,8 @@ def _filters(
     allow: Literal["ALLOW"] = "ALLOW"
     deny: Literal["DENY"] = "DENY"
     anybody: list[tuple[None, None]] = [(None, None)]
+    anything: list[tuple[None, None]] = [(None, None)]
+    resources = [("GROUP", each) for each in group] + [("TOPIC", each) for each in topic]
     named = [(each, allow) for each in allow_principal] + [(each, deny) for each in deny_principal]
     return [
         AclFilter(
@@ -145,8 +153,9 @@ def _filters(
             permission,
             pattern_type.upper() if pattern_type else None,
             name,
+            kind,
         )
-        for name in group or (None,)
+        for kind, name in resources or anything
         for principal, permission in named or anybody
         for each in operation or (None,)
     ]
@@ -155,7 +164,8 @@ def _filters(
 def _print(found: Mapping[Acl, str], output: Output) -> None:
     output.rows(
         {
-            "group": acl.resource_name,
+            "resource_type": acl.resource_type,
+            "resource": acl.resource_name,
             "pattern_type": acl.pattern_type,
             "principal": acl.principal,
             "permission": acl.permission,

@@ -19,7 +19,17 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.errors import InvalidRequest
 
-__all__ = ["OPERATIONS", "PATTERN_TYPES", "Acl", "AclFilter", "Acls", "authorized_operations", "on_behalf_of"]
+__all__ = [
+    "OPERATIONS",
+    "PATTERN_TYPES",
+    "TOPIC_OPERATIONS",
+    "Acl",
+    "AclFilter",
+    "Acls",
+    "authorized_operations",
+    "authorized_topic_operations",
+    "on_behalf_of",
+]
 
 Permission = Literal["ALLOW", "DENY"]
 
@@ -36,9 +46,13 @@ OPERATIONS = {
 offsets reset (as Kafka's AlterShareGroupOffsets asks); DESCRIBE: look at it; ALTER: pause, resume, force; DELETE:
 the group or its offsets. Kafka itself has no ALTER on groups."""
 
+TOPIC_OPERATIONS = ("ALL", "READ", "DESCRIBE")
+"""Those on a topic. READ: whatever is done with its records, in any group; DESCRIBE: subscribe to it, look at it."""
+
+RESOURCE_TYPES = ("GROUP", "TOPIC")
 PATTERN_TYPES = ("LITERAL", "PREFIXED")
 WILDCARD = "*"
-"""The literal name that stands for every group."""
+"""The literal name that stands for every group, or every topic."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -50,8 +64,12 @@ class Acl:
     permission: Permission
     pattern_type: str
     resource_name: str
+    resource_type: str = "GROUP"
 
     def __post_init__(self) -> None:
+        _check(self.resource_type, RESOURCE_TYPES, "resource type")
+        if self.resource_type == "TOPIC":
+            _check(self.operation, TOPIC_OPERATIONS, "operation on a topic")
         _check(self.operation, OPERATIONS, "operation")
         _check(self.permission, ("ALLOW", "DENY"), "permission")
         _check(self.pattern_type, PATTERN_TYPES, "pattern type")
@@ -60,7 +78,7 @@ class Acl:
                 f"A principal is User:<name>, or User:* for everybody, not {self.principal!r}."
             )
         if not self.resource_name:
-            raise InvalidRequest("An ACL needs a group: its name, a prefix, or * for every group.")
+            raise InvalidRequest("An ACL needs a group or a topic: its name, a prefix, or * for every one.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +90,7 @@ class AclFilter:
     permission: Permission | None = None
     pattern_type: str | None = None
     resource_name: str | None = None
+    resource_type: str | None = None
 
 
 class Acls:
@@ -84,12 +103,14 @@ class Acls:
     def find(self, matching: AclFilter | None = None) -> list[Acl]:
         """The rules that match, by group and principal."""
         return self._rules(
-            "select principal, operation, permission, pattern_type, resource_name from sharequeue.group_acls"
+            "select principal, operation, permission, pattern_type, resource_name, resource_type"
+            " from sharequeue.acl_list"
             " where principal = coalesce(:principal, principal) and operation = coalesce(:operation, operation)"
             " and permission = coalesce(:permission, permission)"
             " and pattern_type = coalesce(:pattern_type, pattern_type)"
             " and resource_name = coalesce(:resource_name, resource_name)"
-            " order by resource_name, pattern_type, principal, permission, operation",
+            " and resource_type = coalesce(:resource_type, resource_type)"
+            " order by resource_type, resource_name, pattern_type, principal, permission, operation",
             **_parameters(matching or AclFilter()),
         )
 
@@ -97,8 +118,8 @@ class Acls:
         """Add a rule; return whether it was new."""
         rows = self._database.call(
             sa.text(
-                "select sharequeue.add_acl(:principal, :operation, :permission, :pattern_type, :resource_name)"
-                " as added"
+                "select sharequeue.add_acl(:principal, :operation, :permission, :pattern_type, :resource_name,"
+                " :resource_type) as added"
             ),
             **_parameters(acl),
         )
@@ -108,13 +129,13 @@ class Acls:
         """Remove the rules that match; return them. With ``dry_run`` nothing changes."""
         return self._rules(
             "select * from sharequeue.remove_acls(:principal, :operation, :permission, :pattern_type,"
-            " :resource_name, :dry_run)",
+            " :resource_name, :dry_run, :resource_type)",
             dry_run=dry_run,
             **_parameters(matching),
         )
 
     def allow_everyone_if_no_acl_found(self, allow: bool) -> bool:
-        """Whether a group that no rule covers is open to all (Kafka's setting of that name; true by
+        """Whether a group or a topic that no rule covers is open to all (Kafka's setting of that name; true by
         default); return what it was."""
         rows = self._database.call(
             sa.text("select sharequeue.allow_everyone_if_no_acl_found(:allow) as before"), allow=allow
@@ -129,6 +150,14 @@ def authorized_operations(database: Database, group_id: str) -> list[str]:
     """Return what the caller may do with a group (Kafka's AuthorizedOperations), by names of :data:`OPERATIONS`."""
     [row] = database.rows(
         sa.text("select sharequeue.authorized_operations(:group_id) as found"), group_id=group_id
+    )
+    return list(row["found"])
+
+
+def authorized_topic_operations(database: Database, topic: str) -> list[str]:
+    """Return what the caller may do with a topic, of READ and DESCRIBE."""
+    [row] = database.rows(
+        sa.text("select sharequeue.authorized_topic_operations(:topic) as found"), topic=topic
     )
     return list(row["found"])
 
@@ -151,6 +180,7 @@ def _parameters(of: Acl | AclFilter) -> dict[str, str | None]:
         "permission": of.permission,
         "pattern_type": of.pattern_type,
         "resource_name": of.resource_name,
+        "resource_type": of.resource_type,
     }
 
 

@@ -73,9 +73,14 @@ def ensure_group(database: Database, group_id: str) -> None:
 
 
 def heartbeat(
-    database: Database, request: HeartbeatRequest, service: ServiceConfigs | None = None
+    database: Database,
+    request: HeartbeatRequest,
+    service: ServiceConfigs | None = None,
+    principal: str | None = None,
 ) -> HeartbeatResponse:
     """Return the response to one ShareGroupHeartbeat: one call of the database, or three when an assignment is due.
+
+    `principal` sends it, and is asked for its ACLs; None is the service itself, which may send it for anybody.
 
     A refused heartbeat has Kafka's error number in its response, and nothing has changed. One exception: after
     `CoordinatorNotAvailable` a join or a new subscription may be stored without its assignment. Repeat the heartbeat.
@@ -85,9 +90,9 @@ def heartbeat(
     try:
         _check_request(request)
         if request.member_epoch == LEAVE_EPOCH:
-            database.rows(_LEAVE, group_id=request.group_id, member_id=request.member_id)
+            database.rows(_LEAVE, group_id=request.group_id, member_id=request.member_id, principal=principal)
             return HeartbeatResponse(member_id=request.member_id, member_epoch=LEAVE_EPOCH)
-        return _stay(database, request, service)
+        return _stay(database, request, service, principal)
     except ShareError as error:
         return HeartbeatResponse(error_code=error.code, error_message=error.message)
     except DBAPIError as error:
@@ -142,9 +147,9 @@ response has the assignment that the group has, and the next heartbeat of the gr
 _HEARTBEAT = with_short_waits(
     "select * from sharequeue.heartbeat(:group_id, :member_id, :member_epoch, :rack_id,"
     " cast(:topics as text[]), :client_id, :client_host, :max_size, cast(:session_timeout_ms as integer[]),"
-    " cast(:heartbeat_interval_ms as integer[]), cast(:assignment_interval_ms as integer[]), :assign)"
+    " cast(:heartbeat_interval_ms as integer[]), cast(:assignment_interval_ms as integer[]), :assign, :principal)"
 )
-_LEAVE = with_short_waits("select sharequeue.leave_group(:group_id, :member_id)")
+_LEAVE = with_short_waits("select sharequeue.leave_group(:group_id, :member_id, :principal)")
 _EXPIRE = with_short_waits("select sharequeue.expire_members(:group_id) as members")
 _REFRESH = with_short_waits(
     "select * from sharequeue.refresh_group(:group_id, cast(:assignment_interval_ms as integer[]))"
@@ -179,7 +184,9 @@ def _check_request(request: HeartbeatRequest) -> None:
             raise InvalidTopic(problem)
 
 
-def _stay(database: Database, request: HeartbeatRequest, service: ServiceConfigs) -> HeartbeatResponse:
+def _stay(
+    database: Database, request: HeartbeatRequest, service: ServiceConfigs, principal: str | None
+) -> HeartbeatResponse:
     """Join or stay. Call the database, and again after each assignment that it asked for, until it asks for none."""
 
     def call(*, assign: bool) -> RowMapping:
@@ -198,6 +205,7 @@ def _stay(database: Database, request: HeartbeatRequest, service: ServiceConfigs
             heartbeat_interval_ms=service.bounded("heartbeat.interval.ms"),
             assignment_interval_ms=service.bounded("assignment.interval.ms"),
             assign=assign,
+            principal=principal,
         )
         return row
 

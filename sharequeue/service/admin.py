@@ -9,7 +9,7 @@ error in the response and does not stop the others. The bodies are `admin_bodies
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +18,17 @@ from pydantic import BaseModel
 
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
-from sharequeue.errors import GroupAuthorizationFailed, InvalidGroupId, ShareError, UnknownTopicOrPartition
-from sharequeue.groups.acls import authorized_operations, on_behalf_of
+from sharequeue.errors import (
+    GroupAuthorizationFailed,
+    InvalidGroupId,
+    ShareError,
+    TopicAuthorizationFailed,
+    UnknownTopicOrPartition,
+)
+from sharequeue.groups.acls import authorized_operations, authorized_topic_operations, on_behalf_of
 from sharequeue.groups.config_keys import as_text
 from sharequeue.groups.configs import GroupConfigs, alter_and_tell
-from sharequeue.groups.descriptions import describe_group
+from sharequeue.groups.descriptions import GroupSummary, describe_group, list_groups
 from sharequeue.groups.known import awaited_share_partitions
 from sharequeue.kafka.topics import Topics
 from sharequeue.names import shown
@@ -60,12 +66,24 @@ class Admin:
     def __init__(self, database: Database, topics: Topics, principal: str = ANONYMOUS) -> None:
         self._database, self._topics, self._principal = database, topics, principal
 
+    def groups(self) -> list[GroupSummary]:
+        """ListGroups: those with which the caller may do anything at all, by name."""
+        with on_behalf_of(self._database, self._principal) as connection:
+            return [
+                each
+                for each in list_groups(Joined(connection))
+                if authorized_operations(Joined(connection), each.group_id)
+            ]
+
     def describe(self, body: DescribeBody) -> Answer:
         """ShareGroupDescribe: state, epochs and members of groups; what the caller may do with them."""
 
         def one(group_id: str) -> Answer:
-            allowed = self._require(group_id, "DESCRIBE")
+            allowed = self.require(group_id, "DESCRIBE")
             found = describe_group(self._database, group_id)
+            self._require_topics(
+                {topic.topic_name for member in found.members for topic in member.assignment}
+            )
             return {
                 "group_state": found.group_state,
                 "group_epoch": found.group_epoch,
@@ -89,7 +107,7 @@ class Admin:
         """DescribeShareGroupOffsets: start offsets and lag; -1 where there is none. A group need not exist."""
 
         def one(group_id: str) -> Answer:
-            self._require(group_id, "DESCRIBE")
+            self.require(group_id, "DESCRIBE")
             found = {
                 (each.topic, each.partition): each
                 for each in State(self._database).figures.describe(group_id)
@@ -99,13 +117,18 @@ class Admin:
             named: list[tuple[str, int]] = sorted({*found, *awaited})
             if wanted is not None:
                 named = [(topic.topic_name, part) for topic in wanted for part in topic.partitions]
-            return {"topics": _by_topic(named, lambda at: _offsets(at[1], found.get(at)))}
+            refused = self._refused({topic for topic, _ in named}, "DESCRIBE")
+            if wanted is None:
+                named = [at for at in named if at[0] not in refused]
+            return {"topics": _by_topic(named, lambda at: _offsets(at[1], found.get(at), refused.get(at[0])))}
 
         ids = [each.group_id for each in body.groups]
         return {"throttle_time_ms": 0, "groups": _each("group_id", ids, one, {"topics": []})}
 
     def alter_offsets(self, body: AlterOffsetsBody) -> Answer:
         """AlterShareGroupOffsets: begin a group anew; it is made if there is none. Refused while it has members."""
+        self.require(body.group_id, "READ")
+        refused = self._refused({each.topic_name for each in body.topics}, "READ")
         ids = dict(self._topics.ask({each.topic_name for each in body.topics}).known)
         starts: dict[tuple[str, int], int] = {}
         errors: dict[tuple[str, int], ShareError] = {}
@@ -113,7 +136,9 @@ class Admin:
             for each in topic.partitions:
                 at = (topic.topic_name, each.partition_index)
                 known = ids.get(topic.topic_name)
-                if known is None or not 0 <= each.partition_index < known.partitions:
+                if each_refused := refused.get(topic.topic_name):
+                    errors[at] = each_refused
+                elif known is None or not 0 <= each.partition_index < known.partitions:
                     errors[at] = UnknownTopicOrPartition()
                 else:
                     starts[at] = each.start_offset
@@ -134,14 +159,18 @@ class Admin:
 
     def delete_offsets(self, body: DeleteOffsetsBody) -> Answer:
         """DeleteShareGroupOffsets: forget what a group has of topics. Refused while it has members."""
+        self.require(body.group_id, "DELETE")
+        names = dict.fromkeys(each.topic_name for each in body.topics)
+        refused = self._refused(names, "READ")
         deleted: dict[str, int] = {}
-        for topic in dict.fromkeys(each.topic_name for each in body.topics):
+        for topic in (name for name in names if name not in refused):
             # Each in a transaction of its own: share-partitions are locked in one order by everybody.
             with self._acting() as state:
                 deleted[topic] = state.administration.delete_offsets(body.group_id, topic)
         absent = UnknownTopicOrPartition("There is no offset information to delete.")
         responses = [
-            {"topic_name": topic, **_said(None if count else absent)} for topic, count in deleted.items()
+            {"topic_name": topic, **_said(refused.get(topic) or (None if deleted[topic] else absent))}
+            for topic in names
         ]
         return {"throttle_time_ms": 0, **_said(None), "responses": responses}
 
@@ -160,7 +189,7 @@ class Admin:
         """DescribeConfigs of groups: each value, and whether the group has set it."""
 
         def one(group_id: str) -> Answer:
-            self._require(group_id, "DESCRIBE_CONFIGS")
+            self.require(group_id, "DESCRIBE_CONFIGS")
             found = GroupConfigs.load(self._database, group_id)
             return {
                 "configs": [
@@ -176,18 +205,32 @@ class Admin:
         """IncrementalAlterConfigs of a group: all of the changes or, on a mistake, none. Null takes a value away."""
         if not body.group_id:
             raise InvalidGroupId()
-        self._require(body.group_id, "ALTER_CONFIGS")
+        self.require(body.group_id, "ALTER_CONFIGS")
         with on_behalf_of(self._database, self._principal) as connection:
             _, warning = alter_and_tell(Joined(connection), body.group_id, body.configs)
         return {"throttle_time_ms": 0, **_said(None), "warnings": [] if warning is None else [warning]}
 
-    def _require(self, group_id: str, operation: str) -> list[str]:
+    def require(self, group_id: str, operation: str) -> list[str]:
         """Return what the caller may do with a group. Raises GroupAuthorizationFailed where this is not among it."""
         with on_behalf_of(self._database, self._principal) as connection:
             allowed = authorized_operations(Joined(connection), group_id)
         if operation not in allowed:
             raise GroupAuthorizationFailed(f"{self._principal} may not {operation} group {shown(group_id)}")
         return allowed
+
+    def _refused(self, topics: Iterable[str], operation: str) -> dict[str, ShareError]:
+        """Return the errors of topics with which the caller may not do this."""
+        with on_behalf_of(self._database, self._principal) as connection:
+            return {
+                topic: TopicAuthorizationFailed(f"{self._principal} may not {operation} topic {shown(topic)}")
+                for topic in topics
+                if operation not in authorized_topic_operations(Joined(connection), topic)
+            }
+
+    def _require_topics(self, topics: Iterable[str]) -> None:
+        """Raises TopicAuthorizationFailed where the caller may not look at one of them."""
+        for error in self._refused(topics, "DESCRIBE").values():
+            raise error
 
     @contextmanager
     def _acting(self) -> Iterator[State]:
@@ -246,11 +289,13 @@ def _by_topic(named: Sequence[tuple[str, int]], one: Callable[[tuple[str, int]],
     return [{"topic_name": topic, "partitions": partitions} for topic, partitions in topics.items()]
 
 
-def _offsets(partition: int, found: SharePartitionStatus | None) -> Answer:
+def _offsets(partition: int, found: SharePartitionStatus | None, refused: ShareError | None = None) -> Answer:
+    if refused is not None:
+        found = None
     return {
         "partition_index": partition,
         "start_offset": found.spso if found else _NO_OFFSET,
         "leader_epoch": 0,
         "lag": found.lag if found else _NO_OFFSET,
-        **_said(None),
+        **_said(refused),
     }

@@ -254,14 +254,14 @@ class HeldAnswer(TypedDict):
 class _Ready(TypedDict):
     ready: bool
     degraded: bool
+
+
+class ReadyAnswer(_Ready, total=False):
+    """Whether members may be sent here; and what is wrong, for who may know it."""
+
     broker: str
     database: str
     faults: dict[str, str]
     topics: dict[str, str]
     stuck_groups: dict[str, str]
-
-
-class ReadyAnswer(_Ready, total=False):
-    """Whether members may be sent here, and what is wrong."""
-
     held_dead_letters: list[HeldAnswer]

@@ -1,27 +1,29 @@
 """Who calls?
 
-Whoever has a token (`Authorization: Bearer sq_…`) is the token's principal; who says nothing is Kafka's
-`User:ANONYMOUS`. A header that names nobody is refused: it is never taken for no header. A token counts in this
-header alone, because a query string is in the logs of proxies.
+Whoever has a token (`Authorization: Bearer sq_…`) is the token's principal; else whoever has shown a certificate is
+its subject; who says nothing is Kafka's `User:ANONYMOUS`, or is refused. A header that names nobody is refused: it is
+never taken for no header. A token counts in this header alone, because a query string is in the logs of proxies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from sharequeue.database import Database
-from sharequeue.groups.tokens import TokenRefused, principal_of
+from sharequeue.groups.tokens import TokenRefused
 
 ANONYMOUS = "User:ANONYMOUS"
 """Kafka's principal of a caller that has not said who it is."""
+CERTIFIED = "sharequeue.certified"
+"""Where `tls` leaves the principal of a client's certificate, in the scope of its requests."""
 
 
-def principal(database: Database, authorization: Sequence[str]) -> str:
-    """Return the principal that a request's `Authorization` headers, of which there are some, name.
+def secret_of(authorization: Sequence[str]) -> str:
+    """Return the token in a request's `Authorization` headers, of which there are some.
 
-    Raises TokenRefused for more than one, another scheme, and a token that is not in force.
+    Raises TokenRefused for more than one, and for another scheme.
     """
     scheme, _, secret = authorization[0].partition(" ")
     if len(authorization) > 1 or scheme.lower() != "bearer":
@@ -29,7 +31,21 @@ def principal(database: Database, authorization: Sequence[str]) -> str:
             "Say who you are by one header, `Authorization: Bearer sq_…`; leave it out to call as "
             f"{ANONYMOUS}. Another scheme, or a second header, is not taken."
         )
-    return principal_of(database, secret.strip(" "))
+    return secret.strip(" ")
+
+
+def certified(request: Request) -> str | None:
+    """Return the principal of the certificate that the client has shown, as Kafka names it; None without one."""
+    found = request.scope.get(CERTIFIED)
+    return None if found is None else str(found)
+
+
+def demanded() -> TokenRefused:
+    """The error for who says nothing where a token is required."""
+    return TokenRefused(
+        "This service has to know who calls: send `Authorization: Bearer sq_…`. `sharequeue tokens create` makes a "
+        "token; SHAREQUEUE_SERVICE_TOKEN_FILE gives it to jobs and to the command."
+    )
 
 
 def unauthenticated(error: TokenRefused) -> JSONResponse:

@@ -43,7 +43,7 @@ _STATES = {
 }
 _FAILURES = {
     "400": "The request is malformed, or names a host that is not allowed.",
-    "401": "The token is not in force.",
+    "401": "The token is not in force, or there is none where one is required.",
     "503": "The database does not answer.",
 }
 
@@ -67,7 +67,7 @@ def document() -> dict[str, Any]:
         "/v1/reports/{group_id}": {"get": schemas.got("The report of a group", _HTML, of_group=True)},
         "/health": {"get": schemas.got("Is the process alive?", HealthAnswer, ours=False)},
         "/ready": {"get": schemas.got("May members send heartbeats here?", ReadyAnswer, ours=False)},
-        "/metrics": {"get": schemas.got("The metrics, for Prometheus", _TEXT, ours=False)},
+        "/metrics": {"get": schemas.got("The metrics, for Prometheus", _TEXT)},
         "/openapi.json": {
             "get": schemas.got(
                 "This document", {"application/json": {"schema": {"type": "object"}}}, ours=False
@@ -137,6 +137,7 @@ class _Schemas:
         """Return what is got; `ours` takes a token, and fails without the database."""
         failures = {**(_FAILURES if ours else {"400": _FAILURES["400"]})}
         if of_group:
+            failures["403"] = "The caller may not look at the group."
             failures["404"] = "There is no such group."
         content = answer if isinstance(answer, Mapping) else self.content(answer)
         return {

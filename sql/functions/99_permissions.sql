@@ -42,7 +42,7 @@ declare
     v_reader constant text[] := array[
         'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'snapshots', 'stored_configs',
         'verify', 'verify_journal'];
-    v_everybody constant text[] := array['authorized_operations', 'clock', 'principal', 'schema_version', 'service_drains', 'state_id', 'stored_service_configs'];
+    v_everybody constant text[] := array['authorized_operations', 'authorized_topic_operations', 'clock', 'principal', 'schema_version', 'service_drains', 'state_id', 'stored_service_configs'];
     -- Asked by the coordinator inside its own transactions, on tables that it may read; they need no other's rights.
     v_coordinator constant text[] := array[
         'assignable_share_partitions', 'assignment_of', 'metadata_hash', 'raise_group_epoch',

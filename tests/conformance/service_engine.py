@@ -25,7 +25,8 @@ from sharequeue.service.admin_bodies import (
     TopicName,
     TopicStarts,
 )
-from sharequeue.service.app import Service
+from sharequeue.service.callers import ANONYMOUS
+from sharequeue.service.context import Service
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.values import SharePartition
 from tests.conformance.engines import LogEnds
@@ -72,7 +73,7 @@ class ServiceEngine(PostgresEngine):
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
         """One ShareGroupHeartbeat."""
-        return self.service.heartbeat(request)
+        return self.service.heartbeat(request, ANONYMOUS)
 
     def group(self, group_id: str) -> GroupDescription:
         """Kafka's ShareGroupDescribe. Raises GroupIdNotFound."""

@@ -3,15 +3,18 @@
 
 -- What an ACL may say, as the table's constraints have it.
 create or replace function sharequeue_internal.check_acl(
-    p_principal text, p_operation text, p_permission text, p_pattern_type text
+    p_principal text, p_operation text, p_permission text, p_pattern_type text, p_resource_type text
 ) returns void
 language plpgsql immutable as $$
 begin
     if not coalesce(p_principal like 'User:_%' and sharequeue_internal.check_name('the principal', p_principal) is not null
-            and p_operation in ('ALL', 'READ', 'DESCRIBE', 'ALTER', 'DELETE', 'ALTER_CONFIGS', 'DESCRIBE_CONFIGS')
+            and (p_resource_type = 'GROUP'
+                    and p_operation in ('ALL', 'READ', 'DESCRIBE', 'ALTER', 'DELETE', 'ALTER_CONFIGS', 'DESCRIBE_CONFIGS')
+                or p_resource_type = 'TOPIC' and p_operation in ('ALL', 'READ', 'DESCRIBE'))
             and p_permission in ('ALLOW', 'DENY') and p_pattern_type in ('LITERAL', 'PREFIXED'), false) then
-        raise exception 'no such ACL: a principal is User:<name>, an operation ALL, READ, DESCRIBE, ALTER, DELETE, '
-            'ALTER_CONFIGS or DESCRIBE_CONFIGS, a permission ALLOW or DENY, a pattern type LITERAL or PREFIXED'
+        raise exception 'no such ACL: a principal is User:<name>, a resource type GROUP or TOPIC, an operation ALL, READ or '
+            'DESCRIBE, of a group also ALTER, DELETE, ALTER_CONFIGS or DESCRIBE_CONFIGS, a permission ALLOW or DENY, '
+            'a pattern type LITERAL or PREFIXED'
             using errcode = 'SQ042';
     end if;
 end
@@ -19,21 +22,22 @@ $$;
 
 -- Returns whether it was new.
 create or replace function sharequeue.add_acl(
-    p_principal text, p_operation text, p_permission text, p_pattern_type text, p_resource_name text
+    p_principal text, p_operation text, p_permission text, p_pattern_type text, p_resource_name text,
+    p_resource_type text default 'GROUP'
 ) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
     perform sharequeue_internal.authorise_cluster();
-    perform sharequeue_internal.check_acl(p_principal, p_operation, p_permission, p_pattern_type),
+    perform sharequeue_internal.check_acl(p_principal, p_operation, p_permission, p_pattern_type, p_resource_type),
         sharequeue_internal.check_name('the resource name', p_resource_name);
     lock table sharequeue.acls in share row exclusive mode;
-    insert into sharequeue.acls (principal, operation, permission, pattern_type, resource_name)
-    values (p_principal, p_operation, p_permission, p_pattern_type, p_resource_name)
+    insert into sharequeue.acls (principal, operation, permission, pattern_type, resource_name, resource_type)
+    values (p_principal, p_operation, p_permission, p_pattern_type, p_resource_name, p_resource_type)
     on conflict on constraint acls_pkey do nothing;
     if found then
         perform sharequeue_internal.audit('add_acl', null, null, jsonb_build_object('principal', p_principal,
             'operation', p_operation, 'permission', p_permission, 'pattern_type', p_pattern_type,
-            'resource_name', p_resource_name));
+            'resource_name', p_resource_name, 'resource_type', p_resource_type));
         return true;
     end if;
     return false;
@@ -44,7 +48,7 @@ $$;
 -- remove.
 create or replace function sharequeue.remove_acls(
     p_principal text, p_operation text, p_permission text, p_pattern_type text, p_resource_name text,
-    p_dry_run boolean default false
+    p_dry_run boolean default false, p_resource_type text default null
 ) returns setof sharequeue.acls
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -60,7 +64,8 @@ begin
         where principal = coalesce(p_principal, principal) and operation = coalesce(p_operation, operation)
             and permission = coalesce(p_permission, permission) and pattern_type = coalesce(p_pattern_type, pattern_type)
             and resource_name = coalesce(p_resource_name, resource_name)
-        order by principal, operation, permission, pattern_type, resource_name);
+            and resource_type = coalesce(p_resource_type, resource_type)
+        order by principal, operation, permission, pattern_type, resource_name, resource_type);
     if not p_dry_run then
         -- All in one statement, so that the groups that they cover are locked together, in order.
         delete from sharequeue.acls a where a = any (v_acls);
@@ -70,7 +75,7 @@ begin
 end
 $$;
 
--- Kafka's allow.everyone.if.no.acl.found: whether a group that no ACL names is open to all. Returns what it was.
+-- Kafka's allow.everyone.if.no.acl.found: whether a group or topic that no ACL names is open to all. Returns what it was.
 create or replace function sharequeue.allow_everyone_if_no_acl_found(p_allow boolean) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$
 declare

@@ -1,4 +1,4 @@
--- Who is asking, and may they? Kafka's ACLs on groups (org.apache.kafka.metadata.authorizer.StandardAuthorizer), asked
+-- Who is asking, and may they? Kafka's ACLs on groups and topics (org.apache.kafka.metadata.authorizer.StandardAuthorizer), asked
 -- by the functions themselves, so that a bare SQL client gets the same results as one of the service.
 
 -- Whether the role that is logged in may speak for others: the service's role, and the owner of the schema.
@@ -38,32 +38,31 @@ begin
 end
 $$;
 
--- Whether an ACL's pattern covers a group.
-create or replace function sharequeue_internal.covers(p_pattern_type text, p_resource_name text, p_group_id text) returns boolean
+-- Whether an ACL's pattern covers a group or a topic.
+create or replace function sharequeue_internal.covers(p_pattern_type text, p_resource_name text, p_name text) returns boolean
 language sql immutable parallel safe as $$
     select case p_pattern_type
-        when 'PREFIXED' then pg_catalog.starts_with(p_group_id, p_resource_name)
-        else p_resource_name = p_group_id or p_resource_name = '*' end
+        when 'PREFIXED' then pg_catalog.starts_with(p_name, p_resource_name)
+        else p_resource_name = p_name or p_resource_name = '*' end
 $$;
 
--- Whether anybody may be refused anything of a group.
+-- Whether anybody may be refused anything of a group, or of a topic that it reads: then every operation asks.
 create or replace function sharequeue_internal.acls_apply(p_group_id text) returns boolean
 language sql stable as $$
     select not coalesce((select allow_everyone_if_no_acl_found from sharequeue.authorizer), true)
-        or exists (select from sharequeue.acls where sharequeue_internal.covers(pattern_type, resource_name, p_group_id))
+        or exists (select from sharequeue.acls
+            where resource_type = 'TOPIC' or sharequeue_internal.covers(pattern_type, resource_name, p_group_id))
 $$;
 
--- Whether the principal may do an operation on a group. A denial wins; without any ACL on the group the setting
+-- Whether a principal may do an operation on a group or a topic. A denial wins; without any ACL on it the setting
 -- decides; to be allowed to read, alter or delete is to be allowed to describe.
-create or replace function sharequeue_internal.authorised(p_group_id text, p_operation text) returns boolean
+create or replace function sharequeue_internal.allowed(
+    p_resource_type text, p_name text, p_operation text, p_principal text
+) returns boolean
 language plpgsql stable as $$
 declare
-    v_principal text := sharequeue.principal();
     v_found record;
 begin
-    if sharequeue_internal.is_super_user() then
-        return true;
-    end if;
     select count(*) as acls,
         coalesce(bool_or(mine and permission = 'DENY' and operation in (p_operation, 'ALL')), false) as denied,
         coalesce(bool_or(mine and permission = 'ALLOW' and (operation in (p_operation, 'ALL')
@@ -71,14 +70,29 @@ begin
             or (p_operation = 'DESCRIBE_CONFIGS' and operation = 'ALTER_CONFIGS'))), false) as allowed
     into v_found
     from (
-        select operation, permission, principal in (v_principal, 'User:*') as mine
-        from sharequeue.acls where sharequeue_internal.covers(pattern_type, resource_name, p_group_id)
+        select operation, permission, principal in (p_principal, 'User:*') as mine
+        from sharequeue.acls
+        where resource_type = p_resource_type and sharequeue_internal.covers(pattern_type, resource_name, p_name)
     ) as a;
     if v_found.acls = 0 then
         return coalesce((select allow_everyone_if_no_acl_found from sharequeue.authorizer), true);
     end if;
     return v_found.allowed and not v_found.denied;
 end
+$$;
+
+-- Whether the caller may do an operation on a group.
+create or replace function sharequeue_internal.authorised(p_group_id text, p_operation text) returns boolean
+language sql stable as $$
+    select sharequeue_internal.is_super_user()
+        or sharequeue_internal.allowed('GROUP', p_group_id, p_operation, sharequeue.principal())
+$$;
+
+-- The same for a topic: READ of whoever works on its records, DESCRIBE of whoever looks.
+create or replace function sharequeue_internal.topic_authorised(p_topic text, p_operation text) returns boolean
+language sql stable as $$
+    select sharequeue_internal.is_super_user()
+        or sharequeue_internal.allowed('TOPIC', p_topic, p_operation, sharequeue.principal())
 $$;
 
 -- What the principal may do with a group (AuthorizedOperations of Kafka's ShareGroupDescribe).
@@ -103,6 +117,33 @@ begin
         raise exception '% may not % group %', sharequeue.principal(), p_operation, p_group_id using errcode = 'SQ030';
     end if;
 end
+$$;
+
+-- The same for an operation on topics of a group, which needs READ on each of them, too: SQLSTATE SQ029.
+create or replace function sharequeue_internal.authorise_topics(p_group_id text, p_operation text, p_topics text[])
+returns void
+language plpgsql stable as $$
+declare
+    v_topic text;
+begin
+    perform sharequeue_internal.authorise(p_group_id, p_operation);
+    if coalesce((select not acls_apply from sharequeue.group_settings where group_id = p_group_id), false) then
+        return;
+    end if;
+    foreach v_topic in array array(select distinct t.name from unnest(p_topics) as t (name) order by 1) loop
+        if not sharequeue_internal.topic_authorised(v_topic, 'READ') then
+            raise exception '% may not READ topic %', sharequeue.principal(), v_topic using errcode = 'SQ029';
+        end if;
+    end loop;
+end
+$$;
+
+-- What the caller may do with a topic, of READ and DESCRIBE.
+create or replace function sharequeue.authorized_topic_operations(p_topic text) returns text[]
+language sql stable as $$
+    select coalesce(array_agg(operation order by at), '{}')
+    from unnest(array['READ', 'DESCRIBE']) with ordinality as known (operation, at)
+    where sharequeue_internal.topic_authorised(p_topic, operation)
 $$;
 
 -- What changes something of the whole cluster (ACLs, all state epochs, all locks): super users only.

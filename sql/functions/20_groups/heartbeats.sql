@@ -89,11 +89,12 @@ $$;
 -- With p_assign, while an assignment is due, only to_assign is returned: compute the assignment, write it with
 -- assign_share_partitions, and repeat the call. Otherwise the member gets the assignment that the group has; assignment
 -- is null when it is the same as the last one returned (rule 8).
+-- p_principal is who sends it; null is the service itself, which may send it for anybody.
 create or replace function sharequeue.heartbeat(
     p_group_id text, p_member_id text, p_member_epoch integer, p_rack_id text, p_subscribed_topic_names text[],
     p_client_id text, p_client_host text, p_max_size integer, p_session_timeout_ms integer[],
     p_heartbeat_interval_ms integer[], p_assignment_interval_ms integer[], p_assign boolean,
-    out member_epoch integer, out session_timeout_ms integer, out heartbeat_interval_ms integer, out assignment jsonb,
+    p_principal text default null, out member_epoch integer, out session_timeout_ms integer, out heartbeat_interval_ms integer, out assignment jsonb,
     out to_assign jsonb
 )
 language plpgsql volatile set search_path = pg_catalog as $$
@@ -108,6 +109,9 @@ begin
     perform sharequeue_internal.authorise_cluster();
     perform sharequeue_internal.check_heartbeat(p_member_id, p_member_epoch, p_rack_id, p_subscribed_topic_names, p_client_id,
         p_client_host, p_max_size, p_assign);
+    if p_principal is not null then
+        perform sharequeue_internal.authorise_heartbeat(p_group_id, p_principal, p_subscribed_topic_names);
+    end if;
     loop
         if p_member_epoch = 0 then
             insert into sharequeue.share_groups (group_id) values (p_group_id) on conflict do nothing;
@@ -123,6 +127,9 @@ begin
 
     -- Rows 9 to 12.
     select * into v_member from sharequeue.members m where m.group_id = p_group_id and m.member_id = p_member_id;
+    if v_member.principal <> p_principal then
+        perform sharequeue_internal.refuse_other_principal(p_group_id, p_member_id, p_principal);
+    end if;
     if v_member.member_id is null then
         if (select count(*) from sharequeue.members m where m.group_id = p_group_id) >= p_max_size then
             raise exception 'Group % has % members, which is all that `group.share.max.size` allows. Stop one, or raise the limit.',
@@ -149,9 +156,9 @@ begin
         else array(select distinct t.name collate "C" from unnest(p_subscribed_topic_names) as t (name) order by 1) end;
     if v_member.member_id is null then
         insert into sharequeue.members (group_id, member_id, member_epoch, rack_id, client_id, client_host,
-            subscribed_topic_names, joined_at, heartbeat_at, session_expires_at)
+            subscribed_topic_names, joined_at, heartbeat_at, session_expires_at, principal)
         values (p_group_id, p_member_id, 0, p_rack_id, p_client_id, p_client_host, v_topics, v_at, v_at,
-            v_at + session_timeout_ms * interval '1 millisecond');
+            v_at + session_timeout_ms * interval '1 millisecond', p_principal);
     else
         update sharequeue.members m
         set rack_id = coalesce(p_rack_id, m.rack_id), client_id = p_client_id, client_host = p_client_host,
@@ -201,14 +208,53 @@ begin
 end
 $$;
 
+-- Rows 2 and 3: whoever sends a heartbeat needs READ on the group, and DESCRIBE on the topics that it names.
+create or replace function sharequeue_internal.authorise_heartbeat(p_group_id text, p_principal text, p_topics text[])
+returns void
+language plpgsql stable as $$
+declare
+    v_topic text;
+begin
+    if sharequeue_internal.check_name('the principal', p_principal) not like 'User:_%' then
+        raise exception 'a principal is User:<name>, not %', p_principal using errcode = 'SQ042';
+    elsif not sharequeue_internal.allowed('GROUP', p_group_id, 'READ', p_principal) then
+        raise exception '% may not READ group %', p_principal, p_group_id using errcode = 'SQ030';
+    end if;
+    select t.name into v_topic from unnest(p_topics) as t (name)
+    where not sharequeue_internal.allowed('TOPIC', t.name, 'DESCRIBE', p_principal) limit 1;
+    if found then
+        raise exception '% may not DESCRIBE topic %', p_principal, v_topic using errcode = 'SQ029';
+    end if;
+end
+$$;
+
+-- Raises GROUP_AUTHORIZATION_FAILED: not as in Kafka, a member belongs to the principal that joined as it.
+create or replace function sharequeue_internal.refuse_other_principal(p_group_id text, p_member_id text, p_principal text)
+returns void
+language plpgsql immutable as $$
+begin
+    raise exception 'member % of group % is another principal''s, not %''s', p_member_id, p_group_id, p_principal
+        using errcode = 'SQ030';
+end
+$$;
+
 -- ShareGroupHeartbeat of a member that leaves (epoch -1), whatever its own epoch. Records that it still holds wait for
--- their lock, as in Kafka.
-create or replace function sharequeue.leave_group(p_group_id text, p_member_id text) returns void
+-- their lock, as in Kafka. p_principal as for heartbeat: the member's own, or one that may ALTER the group.
+create or replace function sharequeue.leave_group(p_group_id text, p_member_id text, p_principal text default null)
+returns void
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
     perform sharequeue_internal.authorise_cluster();
+    if p_principal is not null then
+        perform sharequeue_internal.authorise_heartbeat(p_group_id, p_principal, '{}');
+    end if;
     if not sharequeue_internal.lock_group(p_group_id) then
         raise exception 'There is no share group %: there is nothing to leave.', p_group_id using errcode = 'SQ069';
+    end if;
+    if exists (select from sharequeue.members m
+            where m.group_id = p_group_id and m.member_id = p_member_id and m.principal <> p_principal)
+            and not sharequeue_internal.allowed('GROUP', p_group_id, 'ALTER', p_principal) then
+        perform sharequeue_internal.refuse_other_principal(p_group_id, p_member_id, p_principal);
     end if;
     delete from sharequeue.members m where m.group_id = p_group_id and m.member_id = p_member_id;
     if not found then

@@ -65,7 +65,7 @@ end
 $$;
 
 -- The result of the usual fetch that is kept for a request of this member; null when there is none, or the caller may not
--- read the group. It is kept with the lease while that exists, and then in requests.
+-- read the group and the topic. It is kept with the lease while that exists, and then in requests.
 create or replace function sharequeue_internal.stored_fetch(
     p_group_id text, p_topic text, p_partition integer, p_request_id uuid, p_member_id text, p_token uuid, p_first bigint
 ) returns sharequeue.acknowledged_and_acquired
@@ -77,7 +77,8 @@ begin
     select * into v_sp from sharequeue.share_partitions
     where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
     if coalesce((select acls_apply from sharequeue.group_settings where group_id = p_group_id), true)
-            and not sharequeue_internal.authorised(p_group_id, 'READ') then
+            and not (sharequeue_internal.authorised(p_group_id, 'READ')
+                and sharequeue_internal.topic_authorised(p_topic, 'READ')) then
         return null;
     elsif v_sp.folded_request_id = p_request_id and v_sp.folded_member_id = p_member_id then
         return sharequeue_internal.folded_fetch(v_sp);

@@ -5,7 +5,7 @@ create or replace function sharequeue.initialize(
 ) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
-    perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.authorise_topics(p_group_id, 'READ', array[p_topic]);
     perform sharequeue_internal.check_start(p_topic, p_partition, p_topic_id, p_start_offset);
     perform sharequeue_internal.check_between('the state epoch', p_state_epoch, 0, 1073741824);
     if not sharequeue_internal.lock_group(p_group_id) then

@@ -1,5 +1,5 @@
 -- What every operation checks before it touches anything, in this order. Is the transaction at READ COMMITTED? May the caller
--- do p_operation (READ by default) on the group? Is the share-partition there, and is the state epoch right (null: any)? The
+-- do p_operation (READ by default) on the group, and read the topic? Is the share-partition there, and is the state epoch right (null: any)? The
 -- row is returned locked, with the group's settings; error_code 0 means that all is well. ACLs are checked after the lock,
 -- because where none applies to the group that is one boolean of a row which is read anyway.
 create or replace function sharequeue_internal.lock_share_partition(
@@ -25,6 +25,9 @@ begin
     elsif coalesce(settings.acls_apply, true) and not sharequeue_internal.authorised(p_group_id, p_operation) then
         error_code := 30;
         error_message := format('%s may not %s group %s', sharequeue.principal(), p_operation, p_group_id);
+    elsif coalesce(settings.acls_apply, true) and not sharequeue_internal.topic_authorised(p_topic, 'READ') then
+        error_code := 29;
+        error_message := format('%s may not READ topic %s', sharequeue.principal(), p_topic);
     elsif p_state_epoch is not null and p_state_epoch <> sp.state_epoch then
         error_code := 124;
         error_message := format('state epoch %s is not the present one, %s: the offsets were altered since',
@@ -43,6 +46,9 @@ begin
     if not sharequeue_internal.authorised(p_group_id, p_operation) then
         error_code := 30;
         error_message := format('%s may not %s group %s', sharequeue.principal(), p_operation, p_group_id);
+    elsif not sharequeue_internal.topic_authorised(p_topic, 'READ') then
+        error_code := 29;
+        error_message := format('%s may not READ topic %s', sharequeue.principal(), p_topic);
     elsif exists (select from sharequeue.share_groups where group_id = p_group_id) then
         error_code := 3;
         error_message := format('share-partition %s-%s of group %s is not initialised', p_topic, p_partition, p_group_id);

@@ -11,7 +11,7 @@ language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_sp sharequeue.share_partitions;
 begin
-    perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.authorise_topics(p_group_id, 'READ', array[p_topic]);
     perform sharequeue_internal.check_present('the group id', p_group_id), sharequeue_internal.check_present('the topic', p_topic),
         sharequeue_internal.check_present('the partition', p_partition);
     perform sharequeue_internal.check_name('the topic id', p_topic_id);

@@ -12,7 +12,7 @@ declare
     v_whole text[];
     v_ids bigint[];
 begin
-    perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.authorise_topics(p_group_id, 'READ', p_topics);
     perform sharequeue_internal.check_present('the group id', p_group_id);
     perform sharequeue_internal.check_many(10000, p_topics, p_partitions, coalesce(cardinality(p_topic_ids), 0),
         coalesce(cardinality(p_log_starts), 0), coalesce(cardinality(p_log_ends), 0),

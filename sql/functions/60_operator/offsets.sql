@@ -32,7 +32,7 @@ declare
     v_sp sharequeue.share_partitions;
     v_epoch integer;
 begin
-    perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.authorise_topics(p_group_id, 'READ', array[p_topic]);
     if p_state_epoch is not null then
         perform sharequeue_internal.check_between('the state epoch', p_state_epoch, 0, 1073741824);
     end if;
@@ -102,7 +102,7 @@ declare
     v_named record;
     v_row sharequeue.reset;
 begin
-    perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.authorise_topics(p_group_id, 'READ', p_topics);
     perform sharequeue_internal.check_group_id(p_group_id);
     if p_topics is null or p_execute is null
             or (cardinality(p_partitions), cardinality(p_topic_ids), cardinality(p_start_offsets))
@@ -158,7 +158,7 @@ declare
     v_ids bigint[];
     v_deleted jsonb;
 begin
-    perform sharequeue_internal.authorise(p_group_id, 'DELETE');
+    perform sharequeue_internal.authorise_topics(p_group_id, 'DELETE', array[p_topic]);
     perform sharequeue_internal.check_present('the topic', p_topic);
     if not sharequeue_internal.lock_empty_group(p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';

@@ -209,7 +209,7 @@ def test_a_reader_sees_the_views_and_nothing_else(logins: Logins, group: str, to
         logins,
         "select relname as name from pg_class where relnamespace = to_regnamespace('sharequeue') and relkind = 'v'",
     )
-    assert {"share_partition_status", "held_leases", "audit_trail", "group_acls", "token_list"} <= set(views)
+    assert {"share_partition_status", "held_leases", "audit_trail", "acl_list", "token_list"} <= set(views)
     for view in views:
         logins.reader.rows(sa.text(f"select * from sharequeue.{view}"))  # noqa: S608 - a name from the catalog
     state = State(logins.reader)

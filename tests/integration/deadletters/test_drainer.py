@@ -13,7 +13,7 @@ from sharequeue.deadletters import drainer as deadletter_drainer
 from sharequeue.deadletters.drainer import DeadLetterDrainer
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.kafka.topics import Topics
-from sharequeue.service.app import Service
+from sharequeue.service.context import Service
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.settings import Settings
 from sharequeue.values import SharePartition

@@ -13,12 +13,17 @@ from click.testing import CliRunner
 from sharequeue.cli import command
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
-from sharequeue.errors import ClusterAuthorizationFailed, GroupAuthorizationFailed, InvalidRequest
+from sharequeue.errors import (
+    ClusterAuthorizationFailed,
+    GroupAuthorizationFailed,
+    InvalidRequest,
+    TopicAuthorizationFailed,
+)
 from sharequeue.groups.acls import Acl, AclFilter, Acls, on_behalf_of
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.settings import RoleNames
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.values import AcknowledgeType, SharePartition
 
 PURPOSES = ("owner", "service", "worker", "reader")
 
@@ -106,6 +111,43 @@ def test_a_denial_wins(cluster: Cluster, group: str, topic: str) -> None:
     assert not _may(cluster.bob, at)
     cluster.deny("User:*", "ALL", group)
     assert not _may(cluster.ann, at)
+
+
+def test_topics_have_acls_of_their_own(cluster: Cluster, group: str, topic: str) -> None:
+    """Whoever works on records of a topic needs READ on it, in whatever group; other topics are open as before."""
+    at, other = cluster.group(group, topic), cluster.group(group, f"{topic}.other")
+    state = State(cluster.bob)
+    held = state.acquire(at, "member", None, 1)
+    assert held is not None
+    cluster.acls.add(Acl(f"User:{cluster.ann_name}", "READ", "ALLOW", "LITERAL", topic, "TOPIC"))
+    assert _may(cluster.ann, at)
+    assert _may(cluster.bob, other)
+    for refused in (
+        lambda: state.acquire(at, "member", None, 1),
+        lambda: state.acknowledge(held, {AcknowledgeType.ACCEPT: held.offsets}),
+        lambda: state.renew(held),
+        lambda: state.observe(at, "id", 0, 100, 100),
+        lambda: state.initialize(SharePartition(group, topic, 1), "id", 0, 1),
+        lambda: state.acquire(SharePartition(group, topic, 9), "member", None, 1),
+        lambda: state.administration.delete_offsets(group, topic),
+    ):
+        with pytest.raises(TopicAuthorizationFailed, match=f"may not READ topic {topic}"):
+            refused()
+    # The call for a batch and the next at once, which must not take its short way.
+    [fetched] = cluster.bob.call(
+        sa.text(
+            "select acknowledge_error_code, error_code from sharequeue.acknowledge_and_acquire(:group,"
+            " :topic, 0, null, 'member', null, cast(:token as uuid), null, '{0}', '{0}', '{1}', 1, 'with fresh')"
+        ),
+        group=group,
+        topic=topic,
+        token=str(held.token),
+    )
+    assert set(fetched.values()) == {TopicAuthorizationFailed.code}
+    assert cluster.acls.remove(AclFilter(resource_name=topic, resource_type="GROUP")) == []
+    [gone] = cluster.acls.remove(AclFilter(resource_name=topic, resource_type="TOPIC"))
+    assert gone.resource_type == "TOPIC"
+    assert _may(cluster.bob, at)
 
 
 def test_prefixes_and_the_wildcard(cluster: Cluster, group: str, topic: str) -> None:
@@ -224,6 +266,7 @@ def test_acls_are_changed_by_super_users_and_written_down(cluster: Cluster, grou
         "permission": "ALLOW",
         "pattern_type": "PREFIXED",
         "resource_name": group,
+        "resource_type": "GROUP",
     }
     assert rows == [("add_acl", None, told), ("remove_acl", told, None)]
     for principal, operation, pattern, name in (
@@ -235,6 +278,16 @@ def test_acls_are_changed_by_super_users_and_written_down(cluster: Cluster, grou
     ):
         with pytest.raises(InvalidRequest):
             Acl(principal, operation, "ALLOW", pattern, name)
+    for operation, kind in (("ALTER", "TOPIC"), ("READ", "CLUSTER")):
+        with pytest.raises(InvalidRequest):
+            Acl("User:ann", operation, "ALLOW", "LITERAL", group, kind)
+        with (
+            pytest.raises(InvalidRequest, match="no such ACL"),
+            cluster.service.transaction() as connection,
+        ):
+            connection.exec_driver_sql(
+                "select sharequeue.add_acl('User:ann', %s, 'ALLOW', 'LITERAL', 'x', %s)", (operation, kind)
+            )
 
 
 def test_the_command_takes_kafkas_options(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
+from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from sharequeue.cli import command
@@ -23,11 +24,13 @@ from sharequeue.errors import (
     InvalidRequest,
     NonEmptyGroup,
     ShareError,
+    TopicAuthorizationFailed,
     UnknownTopicOrPartition,
 )
-from sharequeue.groups.acls import OPERATIONS, Acl, Acls, authorized_operations, on_behalf_of
+from sharequeue.groups.acls import OPERATIONS, Acl, AclFilter, Acls, authorized_operations, on_behalf_of
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
+from sharequeue.groups.tokens import Tokens
 from sharequeue.service import create_app
 from sharequeue.service.callers import ANONYMOUS
 from sharequeue.settings import Settings
@@ -186,6 +189,113 @@ def test_configs_are_described_and_altered(ask: Ask, private_database: Database)
         ("alter-share-group-offsets", {"group_id": "g", "topics": []}),
     ):
         assert ask(path, **body)["error_code"] == GroupAuthorizationFailed.code, path
+
+
+def test_topics_have_acls_too(ask: Ask, private_database: Database, make_topic: MakeTopic) -> None:
+    """TOPIC_AUTHORIZATION_FAILED where Kafka says it: by topic, or for the whole group or heartbeat."""
+    closed, topic = make_topic(1), make_topic(1)
+    alter_group_configs(private_database, "g", {})
+    alter_group_configs(private_database, "other", {})
+    for each in (closed, topic):
+        State(private_database).initialize(SharePartition("g", each, 0), "id", 0, 1)
+    Acls(private_database).add(Acl("User:ann", "ALL", "ALLOW", "LITERAL", closed, "TOPIC"))
+    refused = TopicAuthorizationFailed.code
+    (all_of_it,) = ask("describe-share-group-offsets", groups=[{"group_id": "g"}])["groups"]
+    assert [each["topic_name"] for each in all_of_it["topics"]] == [topic]
+    wanted = [{"topic_name": each, "partitions": [0]} for each in (closed, topic)]
+    (found,) = ask("describe-share-group-offsets", groups=[{"group_id": "g", "topics": wanted}])["groups"]
+    errors = [part["error_code"] for each in found["topics"] for part in each["partitions"]]
+    assert errors == [refused, 0]
+    start = [{"partition_index": 0, "start_offset": 0}]
+    starts = [{"topic_name": each, "partitions": start} for each in (closed, topic)]
+    altered = ask("alter-share-group-offsets", group_id="g", topics=starts)["responses"]
+    by_topic = {each["topic_name"]: each["partitions"][0]["error_code"] for each in altered}
+    assert by_topic == {closed: refused, topic: 0}
+    named = [{"topic_name": each} for each in (closed, topic)]
+    deleted = ask("delete-share-group-offsets", group_id="g", topics=named)["responses"]
+    assert [each["error_code"] for each in deleted] == [refused, 0]
+
+    def beat(names: list[str] | None, epoch: int = 0) -> int:
+        body = {"group_id": "g", "member_id": "m", "member_epoch": epoch, "subscribed_topic_names": names}
+        return int(ask("share-group-heartbeat", **body)["error_code"])
+
+    assert beat([topic, closed]) == refused
+    assert beat([topic]) == 0
+    assert beat([closed], 1) == refused
+    State(private_database).initialize(SharePartition("other", closed, 0), "id", 0, 1)
+    join(private_database, "other", closed)
+    with private_database.transaction() as connection:  # as the coordinator would, which does not run
+        connection.exec_driver_sql(
+            "insert into sharequeue.assignments (group_id, member_id, share_partition_id)"
+            " select group_id, 'm1', share_partition_id from sharequeue.share_partitions where group_id = 'other'"
+        )
+    (group,) = ask("share-group-describe", group_ids=["other"])["groups"]
+    assert (group["error_code"], group["members"]) == (refused, [])
+
+
+def test_heartbeats_ask_for_acls(settings: Settings, private_database: Database) -> None:
+    """READ on the group at each; a member is its principal's, and who may ALTER the group may make it leave; what may
+    not be looked at is not shown."""
+    tokens = Tokens(private_database)
+    held = {name: tokens.create(f"User:{name}")[1] for name in ("ann", "bob", "carl", "dora")}
+    acls = Acls(private_database)
+    for name, operation in (("ann", "READ"), ("bob", "READ"), ("carl", "READ"), ("carl", "ALTER")):
+        acls.add(Acl(f"User:{name}", operation, "ALLOW", "LITERAL", "g"))
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    app = create_app(settings.replace(database_url=url), coordinate=False)
+    with TestClient(app, base_url="http://localhost") as client:
+
+        def header(name: str | None) -> dict[str, str]:
+            return {} if name is None else {"Authorization": f"Bearer {held[name]}"}
+
+        def beat(name: str | None, epoch: int, member: str = "m") -> int:
+            body = {"group_id": "g", "member_id": member, "member_epoch": epoch}
+            body |= {"subscribed_topic_names": ["t"]} if epoch >= 0 else {}
+            response = client.post("/v1/share-group-heartbeat", json=body, headers=header(name))
+            conforming(response)
+            return int(response.json()["error_code"])
+
+        refused = GroupAuthorizationFailed.code
+        assert [beat(name, 0) for name in ("dora", None, "ann")] == [refused, refused, 0]
+        assert [beat(name, 0) for name in ("bob", "carl")] == [refused, refused]
+        assert [beat(name, -1) for name in ("dora", None, "bob", "ann")] == [refused, refused, refused, 0]
+        assert beat("ann", 0) == 0
+        assert beat("carl", -1) == 0
+        assert beat("bob", 0) == 0
+        acls.remove(AclFilter(principal="User:bob"))
+        assert beat("bob", 1) == refused
+        for path in ("/v1/groups/g", "/v1/reports/g"):
+            for name, status in (("ann", 200), ("dora", 403), (None, 403)):
+                response = client.get(path, headers=header(name))
+                conforming(response)
+                assert response.status_code == status, (path, name)
+        groups = {
+            name: client.get("/v1/groups", headers=header(name)).json()["groups"] for name in ("ann", "dora")
+        }
+        assert [each["group_id"] for each in groups["ann"]] == ["g"]
+        assert groups["dora"] == []
+
+
+def test_where_a_token_is_required_nobody_is_anonymous(
+    settings: Settings, private_database: Database
+) -> None:
+    """All but the probes, which then say no more than yes or no."""
+    _, secret = Tokens(private_database).create("User:ann")
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    app = create_app(settings.replace(database_url=url), coordinate=False, require_token=True)
+    with TestClient(app, base_url="http://localhost") as client:
+        paths = [route.path for route in app.routes if isinstance(route, Route)]
+        for path in paths:
+            for method in ("GET", "POST"):
+                response = client.request(method, path.replace("{group_id:group}", "g"))
+                conforming(response)
+                opened = path in ("/health", "/ready", "/openapi.json") and method == "GET"
+                assert response.status_code in ((200, 503) if opened else (401, 405)), (method, path)
+        assert set(client.get("/ready").json()) == {"ready", "degraded"}
+        header = {"Authorization": f"Bearer {secret}"}
+        assert "database" in client.get("/ready", headers=header).json()
+        assert client.get("/v1/groups", headers=header).status_code == 200
+        assert client.get("/metrics", headers=header).status_code == 200
 
 
 def test_malformed_requests_and_other_sites_are_refused(

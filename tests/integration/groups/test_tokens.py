@@ -298,7 +298,8 @@ def test_clients_say_who_they_are(
     _, gone = tokens.create("User:bob", timedelta(seconds=1))
     tokens.revoke(principal="User:bob")
     file = tmp_path / "token"
-    Acls(private_database).add(Acl("User:ann", "ALTER_CONFIGS", "ALLOW", "LITERAL", "g"))
+    for operation in ("ALTER_CONFIGS", "READ"):
+        Acls(private_database).add(Acl("User:ann", operation, "ALLOW", "LITERAL", "g"))
     alter_group_configs(private_database, "g", {})
 
     def run(held: str) -> Result:
