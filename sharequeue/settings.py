@@ -14,13 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sharequeue import jar_sets
 from sharequeue.output_place import is_uri, located
+
+if TYPE_CHECKING:
+    from sharequeue.service_address import ServiceAddress
 
 __all__ = ["DatabaseOptions", "RoleNames", "SettingMissing", "Settings", "normalise_database_url"]
 
@@ -92,6 +95,9 @@ class _Environment(BaseSettings):
     service_url: str | None = None
     service_token: str | None = None
     service_token_file: Path | None = None
+    service_ssl_ca_location: Path | None = None
+    service_ssl_certificate_location: Path | None = None
+    service_ssl_key_location: Path | None = None
     service_allowed_hosts: str | None = None
     service_drain_dead_letters: bool | None = None
     spark_master: str | None = None
@@ -278,8 +284,44 @@ class Settings:
         """A file with the token (`SHAREQUEUE_SERVICE_TOKEN_FILE`). It wins over `SHAREQUEUE_SERVICE_TOKEN`, and each
         new client reads it again.
         """
-        file = self._values.get("service_token_file")
-        return Path(file).expanduser() if file else None
+        return self._file("service_token_file")
+
+    @property
+    def service(self) -> ServiceAddress:
+        """The coordinator service as clients reach it: its URL, their token, and the certificates. Raises
+        SettingMissing.
+        """
+        # Imported here: it raises this module's own error.
+        from sharequeue.service_address import ServiceAddress
+
+        return ServiceAddress(
+            self.service_url,
+            self.service_token,
+            self.service_ssl_ca_location,
+            self.service_ssl_certificate_location,
+            self.service_ssl_key_location,
+        )
+
+    @property
+    def service_ssl_ca_location(self) -> Path | None:
+        """PEM file of the authorities that the service's certificate may be from
+        (`SHAREQUEUE_SERVICE_SSL_CA_LOCATION`); without it those of the system.
+        """
+        return self._file("service_ssl_ca_location")
+
+    @property
+    def service_ssl_certificate_location(self) -> Path | None:
+        """PEM file of the certificate that clients show to the service
+        (`SHAREQUEUE_SERVICE_SSL_CERTIFICATE_LOCATION`).
+        """
+        return self._file("service_ssl_certificate_location")
+
+    @property
+    def service_ssl_key_location(self) -> Path | None:
+        """PEM file of that certificate's key (`SHAREQUEUE_SERVICE_SSL_KEY_LOCATION`); without it, it is in the same
+        file.
+        """
+        return self._file("service_ssl_key_location")
 
     @property
     def local_output(self) -> Path:
@@ -289,6 +331,10 @@ class Settings:
     def knows(self, name: str) -> bool:
         """Return whether the address called `name` is set, without raising."""
         return bool(self._values[name])
+
+    def _file(self, name: str) -> Path | None:
+        file = self._values.get(name)
+        return Path(file).expanduser() if file else None
 
     def _address(self, name: str, variable: str, what: str) -> str:
         value: str = self._values[name]

@@ -16,6 +16,7 @@ from sharequeue.errors import CoordinatorNotAvailable, error_for
 from sharequeue.groups.assignments import assigned_topics
 from sharequeue.groups.descriptions import MemberDescription
 from sharequeue.groups.tokens import authorization
+from sharequeue.service_address import ServiceAddress
 from sharequeue.settings import Settings
 
 __all__ = ["OVER_HTTP", "Service", "service_of"]
@@ -29,20 +30,16 @@ def service_of(settings: Settings) -> Service | None:
     """Return the service that is to be asked instead of the database; None where the database's address is known."""
     if settings.knows("database_url") or not settings.knows("service_url"):
         return None
-    return Service(settings.service_url, settings.service_token)
+    return Service(settings.service)
 
 
 class Service:
     """The coordinator service, over HTTP. A refusal is raised as the error of its number."""
 
-    def __init__(self, url: str, token: str | None = None) -> None:
-        # Imported here: a fifth of the time that any command needs to begin.
-        import httpx
-
-        self._url = url
-        self._client = httpx.Client(
-            base_url=url, headers=authorization(token), timeout=_TIMEOUT_S, trust_env=False
-        )
+    def __init__(self, address: ServiceAddress) -> None:
+        self._url = address.url
+        self._client = address.client(_TIMEOUT_S)
+        self._client.headers.update(authorization(address.token))
 
     def __enter__(self) -> Self:
         return self

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import settings_options
 from sharequeue.cli.output import Output, answers, text
 from sharequeue.settings import Settings
+
+_PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
@@ -18,29 +21,46 @@ from sharequeue.settings import Settings
     "--port", default=28080, show_default=True, type=click.IntRange(1, 65535), help="The port to listen on."
 )
 @click.option(
-    "--allow-unauthenticated",
-    is_flag=True,
-    help="Listen where others can reach it, though nobody needs a token to call it.",
+    "--require-token/--allow-unauthenticated",
+    "require_token",
+    default=None,
+    help="Whether who shows no token is refused. By default it is, unless --host is a loopback address.",
 )
-def serve(settings: Settings, output: Output, host: str, port: int, allow_unauthenticated: bool) -> None:
+@click.option("--ssl-certificate", type=_PEM, help="PEM file: the service's certificate, with its chain.")
+@click.option("--ssl-key", type=_PEM, help="PEM file: its key.")
+@click.option(
+    "--ssl-client-ca",
+    type=_PEM,
+    help="PEM file: the authority of clients' certificates. Who shows one is its subject, and needs no token.",
+)
+def serve(
+    settings: Settings,
+    output: Output,
+    host: str,
+    port: int,
+    require_token: bool | None,
+    ssl_certificate: Path | None,
+    ssl_key: Path | None,
+    ssl_client_ca: Path | None,
+) -> None:
     """Run the coordinator service: members, assignment, expiry, sweeps, metrics. Ends on Ctrl-C.
 
     With `-o json` its address is printed before it listens. Its log goes to stderr.
     """
     # Imported here: the web server's modules are nothing to the other commands.
+    from sharequeue.service import Tls
     from sharequeue.service import serve as run
     from sharequeue.service.hosts import is_loopback
 
-    if not is_loopback(host) and not allow_unauthenticated:
-        raise Refused(
-            f"The service asks for no token: whoever reaches {host}:{port} could join and see every group. "
-            "Listen on 127.0.0.1; or make sure that only your own programs reach it, and add "
-            "--allow-unauthenticated.",
-            "NO_AUTHENTICATION",
-        )
+    if (ssl_certificate is None) is not (ssl_key is None) or (ssl_client_ca and ssl_certificate is None):
+        raise click.UsageError("TLS needs --ssl-certificate and --ssl-key, --ssl-client-ca needs both.")
+    tls = Tls(ssl_certificate, ssl_key, ssl_client_ca) if ssl_certificate and ssl_key else None
+    if require_token is None:
+        require_token = not is_loopback(host)
     if not output.text:
-        output.rows([{"url": f"http://{f'[{host}]' if ':' in host else host}:{port}"}])
-    run(settings, host, port)
+        scheme = "http" if tls is None else "https"
+        output.rows([{"url": f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"}])
+    run(settings, host, port, require_token=require_token, tls=tls)
 
 
 COMMANDS = (serve,)

@@ -24,8 +24,9 @@ _FORBIDDEN = "42501"
 def beats(database: Database, settings: Settings, service_url: str | None) -> Beat:
     """Return how to send a heartbeat: to the service where a URL is given, else to the database while that is
     allowed, and then to the service that the settings name."""
-    token = settings.service_token
-    through: list[Beat] = [] if service_url is None else [ServiceHeartbeats(service_url, token=token)]
+    through: list[Beat] = []
+    if service_url is not None:
+        through.append(ServiceHeartbeats(settings.replace(service_url=service_url).service))
 
     def beat(request: HeartbeatRequest) -> HeartbeatResponse:
         if through:
@@ -39,7 +40,7 @@ def beats(database: Database, settings: Settings, service_url: str | None) -> Be
             if response.error_code != ClusterAuthorizationFailed.code:
                 return response
         # Raises what is missing, where no service is named.
-        through.append(ServiceHeartbeats(settings.service_url, token=token))
+        through.append(ServiceHeartbeats(settings.service))
         return through[0](request)
 
     return beat

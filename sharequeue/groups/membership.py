@@ -27,6 +27,7 @@ from sharequeue.errors import (
 )
 from sharequeue.groups.heartbeats import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
 from sharequeue.groups.service_heartbeats import TIMEOUT_S, ServiceHeartbeats
+from sharequeue.service_address import ServiceAddress
 from sharequeue.values import SharePartition
 
 _log = logging.getLogger(__name__)
@@ -39,16 +40,15 @@ _LEAVE_TIMEOUT_S = 3.0
 
 
 class Membership:
-    """One membership in one group, for `topics`, through the service at `service_url`.
-
-    `token` is a bearer token for the service (`Settings.service_token`). Use it as a context manager: leaving the
+    """One membership in one group, for `topics`, through the service at an address (`Settings.service`), or a
+    bare URL. Use it as a context manager: leaving the
     block leaves the group. Attributes may be read from any thread.
     After `lost` is set, `join` starts over with the same member id.
     """
 
     def __init__(
         self,
-        service_url: str,
+        service: ServiceAddress | str,
         group_id: str,
         topics: Sequence[str],
         member_id: str | None = None,
@@ -56,7 +56,6 @@ class Membership:
         rack_id: str | None = None,
         *,
         request_timeout: float = TIMEOUT_S,
-        token: str | None = None,
     ) -> None:
         self.group_id = group_id
         self.topics = tuple(topics)
@@ -67,7 +66,7 @@ class Membership:
         self.lost_reason: str | None = None
         self._client_id = client_id
         self._rack_id = rack_id
-        self._service = ServiceHeartbeats(service_url, request_timeout, token=token)
+        self._service = ServiceHeartbeats(service, request_timeout)
         self._lock = threading.Lock()
         self._member_epoch = JOIN_EPOCH
         self._assignment: tuple[SharePartition, ...] = ()

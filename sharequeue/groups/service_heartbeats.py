@@ -13,6 +13,7 @@ from sharequeue.errors import NONE, CoordinatorNotAvailable, UnknownServerError
 from sharequeue.groups.assignments import assigned_topics
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
 from sharequeue.groups.tokens import TokenRefused, authorization
+from sharequeue.service_address import ServiceAddress
 
 PATH = "/v1/share-group-heartbeat"
 TIMEOUT_S = 10.0
@@ -20,13 +21,13 @@ _UNAUTHORIZED = 401
 
 
 class ServiceHeartbeats:
-    """Heartbeats to the service at a URL, with a token where one is given. May be called from several threads, for
-    any number of members."""
+    """Heartbeats to the service at an address, or a bare URL. May be called from several threads, for any number of
+    members. Raises SettingMissing for certificates that cannot be used."""
 
-    def __init__(self, service_url: str, timeout: float = TIMEOUT_S, *, token: str | None = None) -> None:
-        self._token = token
-        # The service's address is a direct one: a proxy of the environment is for the outside world.
-        self._http = httpx.Client(base_url=service_url, timeout=timeout, trust_env=False)
+    def __init__(self, service: ServiceAddress | str, timeout: float = TIMEOUT_S) -> None:
+        address = ServiceAddress.of(service)
+        self._token = address.token
+        self._http = address.client(timeout)
 
     @property
     def closed(self) -> bool:

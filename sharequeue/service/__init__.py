@@ -10,6 +10,6 @@ from sharequeue.extras import require
 require("service", "starlette", "uvicorn", "prometheus_client")
 
 from sharequeue.service.app import create_app
-from sharequeue.service.server import serve
+from sharequeue.service.server import Tls, serve
 
-__all__ = ["create_app", "serve"]
+__all__ = ["Tls", "create_app", "serve"]

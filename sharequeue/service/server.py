@@ -7,13 +7,17 @@ database and of the broker, and ends within seconds on SIGTERM or Ctrl-C, whatev
 from __future__ import annotations
 
 import logging
+import ssl
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 import uvicorn
 from sqlalchemy import make_url
 
 from sharequeue import __version__
 from sharequeue.service.app import create_app
+from sharequeue.service.tls import CertifiedProtocol
 from sharequeue.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -42,8 +46,19 @@ def _escaped(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
-def serve(settings: Settings, host: str, port: int) -> None:
-    """Serve until SIGTERM or Ctrl-C.
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files of a server with TLS. With `client_ca`, a client may show a certificate of that authority."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+def serve(
+    settings: Settings, host: str, port: int, *, require_token: bool = False, tls: Tls | None = None
+) -> None:
+    """Serve until SIGTERM or Ctrl-C; with `require_token` nobody is anonymous.
 
     Exits the process with 1 when the address cannot be had. Raises what `create_app` raises.
     """
@@ -51,13 +66,16 @@ def serve(settings: Settings, host: str, port: int) -> None:
     handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    app = create_app(settings.replace(service_allowed_hosts=",".join((*settings.allowed_hosts, host))))
+    names = ",".join((*settings.allowed_hosts, host))
+    app = create_app(settings.replace(service_allowed_hosts=names), require_token=require_token)
     database = make_url(settings.database_url)
     _log.info(
-        "sharequeue %s on http://%s:%d, database %s at %s, Kafka at %s",
+        "sharequeue %s on %s://%s:%d, %s, database %s at %s, Kafka at %s",
         __version__,
+        "http" if tls is None else "https",
         host,
         port,
+        "a token is required" if require_token else "no token is required",
         database.database,
         database.host or database.query.get("host", "a local socket"),
         settings.bootstrap_servers,
@@ -71,8 +89,18 @@ def serve(settings: Settings, host: str, port: int) -> None:
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
         server_header=False,
     )
+    if tls is not None:
+        _encrypt(config, tls)
     server = uvicorn.Server(config)
     # Ends by the signal itself, once uvicorn has shut down: no thread that waits for a lost server holds it up.
     server.run()
     if not server.started:
         sys.exit(1)
+
+
+def _encrypt(config: uvicorn.Config, tls: Tls) -> None:
+    config.ssl_certfile, config.ssl_keyfile = tls.certificate, tls.key
+    if tls.client_ca is not None:
+        # Who shows none is asked for a token, or is anonymous.
+        config.ssl_ca_certs, config.ssl_cert_reqs = str(tls.client_ca), ssl.CERT_OPTIONAL
+        config.http = CertifiedProtocol

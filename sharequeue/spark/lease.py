@@ -141,8 +141,7 @@ class LeasedRecords(Shown):
             ending = stack.enter_context(DrainAtEnd(settings, source.state, configs))
             joined: Membership | None = None
             if wanted.membership is None:
-                url, token = settings.service_url, settings.service_token
-                joined = stack.enter_context(Membership(url, wanted.group, wanted.topics, token=token))
+                joined = stack.enter_context(Membership(settings.service, wanted.group, wanted.topics))
                 joined.join()
             member = wanted.membership or joined
             assert member is not None  # noqa: S101 - one of the two

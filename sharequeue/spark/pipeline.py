@@ -80,8 +80,7 @@ class Pipeline(ShareGroupJob):
             _, session, queue = stack.enter_context(self._opened(loaded, spark, state))
             member = membership
             if member is None:
-                url, token = loaded.service_url, loaded.service_token
-                joined = stack.enter_context(Membership(url, self.group, self.topics, token=token))
+                joined = stack.enter_context(Membership(loaded.service, self.group, self.topics))
                 joined.join()
                 member = joined
             shown = stack.enter_context(shown_progress(progress))
@@ -129,8 +128,7 @@ class Pipeline(ShareGroupJob):
             topics.require(self.topics)
             database = stack.enter_context(Database.open(loaded))
             session = spark or spark_session(loaded, f"pipeline of {self.group}")
-            url, token = loaded.service_url, loaded.service_token
-            member = stack.enter_context(Membership(url, self.group, self.topics, token=token))
+            member = stack.enter_context(Membership(loaded.service, self.group, self.topics))
             member.join()
             shown = stack.enter_context(shown_progress(progress))
             return follow_rounds(

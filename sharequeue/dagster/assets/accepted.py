@@ -159,8 +159,7 @@ def _rounds(run: Processing, job: "Pipeline") -> tuple["RunReport", str]:
     if deliveries is not None:
         job = replace(job, deliveries_per_run=deliveries)
     client_id = CLIENT_ID_PREFIX + context.run.run_id
-    url, token = settings.service_url, settings.service_token
-    with Membership(url, group.group, job.topics, client_id=client_id, token=token) as member:
+    with Membership(settings.service, group.group, job.topics, client_id=client_id) as member:
         session = run.spark.session(f"{group.name} {context.run.run_id[:8]}")
         if not member.join(FIRST_LOOK_S, context.log.info):
             _require_topics(settings, job)

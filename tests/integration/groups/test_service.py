@@ -229,12 +229,25 @@ def test_nobody_forges_a_line_of_the_log() -> None:
     assert all(line.startswith(("INFO ", "    ")) for line in log.format(record).splitlines())
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "service.example"])  # noqa: S104
-def test_beyond_this_machine_only_when_allowed(host: str) -> None:
-    """`serve` refuses an address that others can reach, unless it is told that nobody is asked who they are."""
-    refused = CliRunner().invoke(command, ["serve", "--host", host])
-    assert refused.exit_code == 1
-    assert "--allow-unauthenticated" in refused.output
+@pytest.mark.parametrize(
+    ("host", "said", "required"),
+    [
+        ("127.0.0.1", [], False),
+        ("::1", [], False),
+        ("0.0.0.0", [], True),  # noqa: S104
+        ("service.example", [], True),
+        ("0.0.0.0", ["--allow-unauthenticated"], False),  # noqa: S104
+        ("127.0.0.1", ["--require-token"], True),
+    ],
+)
+def test_beyond_this_machine_a_token_is_required(
+    host: str, said: list[str], required: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where others can reach the service nobody is anonymous, unless the command says otherwise."""
+    served: list[dict[str, Any]] = []
+    monkeypatch.setattr("sharequeue.service.serve", lambda *_, **named: served.append(named))
+    assert CliRunner().invoke(command, ["serve", "--host", host, *said]).exit_code == 0
+    assert served == [{"require_token": required, "tls": None}]
 
 
 @pytest.mark.rule("R-AD-4")

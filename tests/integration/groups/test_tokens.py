@@ -41,6 +41,7 @@ from sharequeue.groups.tokens import Tokens
 from sharequeue.service import app as service_app
 from sharequeue.service import create_app
 from sharequeue.service.callers import ANONYMOUS
+from sharequeue.service_address import ServiceAddress
 from sharequeue.settings import RoleNames, Settings
 from tests.integration.groups.test_service import serving
 
@@ -315,11 +316,17 @@ def test_clients_say_who_they_are(
             failed = run(held)
             assert isinstance(failed.exception, SaslAuthenticationFailed)
             assert held not in str(failed.exception)
-        with Membership(url, "g", ["t"], token=gone) as member, pytest.raises(SaslAuthenticationFailed):
+        with (
+            Membership(ServiceAddress(url, gone), "g", ["t"]) as member,
+            pytest.raises(SaslAuthenticationFailed),
+        ):
             member.join(5)
-        beats, asked = ServiceHeartbeats(url, token=secret), HeartbeatRequest("g", "m", 0, None, ("t",))
+        beats, asked = (
+            ServiceHeartbeats(ServiceAddress(url, secret)),
+            HeartbeatRequest("g", "m", 0, None, ("t",)),
+        )
         assert beats(asked).error_code == 0
-        malformed = ServiceHeartbeats(url, token=f"{secret}\r\nHost: evil")
+        malformed = ServiceHeartbeats(ServiceAddress(url, f"{secret}\r\nHost: evil"))
         assert malformed(asked).error_code == SaslAuthenticationFailed.code
         config = {
             "group.id": "g",

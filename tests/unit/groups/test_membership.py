@@ -11,6 +11,7 @@ from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
 from sharequeue.groups.membership import Membership
 from sharequeue.groups.service_heartbeats import ServiceHeartbeats
+from sharequeue.service_address import ServiceAddress
 from tests.waiting import wait_until
 
 ANSWER = HeartbeatResponse(
@@ -63,7 +64,7 @@ def test_a_token_that_is_not_taken_any_more_ends_the_heartbeats(monkeypatch: pyt
         return replies[0]
 
     monkeypatch.setattr(ServiceHeartbeats, "__call__", send)
-    with Membership("http://127.0.0.1:1", "g", ["t"], token="sq_") as member:
+    with Membership(ServiceAddress("http://127.0.0.1:1", "sq_"), "g", ["t"]) as member:
         member.join()
         replies[0] = HeartbeatResponse(SaslAuthenticationFailed.code, "the token was revoked")
         assert member.lost.wait(10)
@@ -78,7 +79,7 @@ def test_a_token_that_is_not_taken_any_more_ends_the_heartbeats(monkeypatch: pyt
 
 def test_a_malformed_token_is_not_sent() -> None:
     """A line break in it would be another header; what is malformed is not in the error."""
-    send = ServiceHeartbeats("http://127.0.0.1:1", token=f"sq_{'x' * 43}\r\nX-Other: 1")
+    send = ServiceHeartbeats(ServiceAddress("http://127.0.0.1:1", f"sq_{'x' * 43}\r\nX-Other: 1"))
     refused = send(HeartbeatRequest("g", "m", 0))
     send.close()
     assert refused.error_code == SaslAuthenticationFailed.code
