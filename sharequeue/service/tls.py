@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sharequeue.service.callers import CERTIFIED
 
@@ -35,10 +35,11 @@ _SHORT = {
 Subject = Sequence[Sequence[tuple[str, str]]]
 
 
-class CertifiedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type] - one of two, chosen at import
+class CertifiedProtocol(H11Protocol):
     """HTTP as uvicorn speaks it; each request's scope has the principal of the client's certificate."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    # uvicorn narrows the argument, too.
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Look at the certificate, once for all requests of a connection."""
         super().connection_made(transport)
         shown = transport.get_extra_info("peercert")

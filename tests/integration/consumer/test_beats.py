@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from sharequeue import Database, Settings, ShareConsumer
 from sharequeue.consumer import beats as ways
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
+from sharequeue.service_address import ServiceAddress
 from tests.fix_stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some
 
@@ -41,8 +42,8 @@ def test_a_worker_s_login_goes_through_the_service(
         worker = Database(url.render_as_string(hide_password=False))
         asked: list[str] = []
 
-        def to_service(service_url: str, token: str | None) -> ways.Beat:
-            asked.append(service_url)
+        def to_service(service: ServiceAddress) -> ways.Beat:
+            asked.append(service.url)
             return lambda request: heartbeat(private_database, request)
 
         monkeypatch.setattr(ways, "ServiceHeartbeats", to_service)

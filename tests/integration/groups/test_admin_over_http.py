@@ -265,10 +265,10 @@ def test_heartbeats_ask_for_acls(settings: Settings, private_database: Database)
         acls.remove(AclFilter(principal="User:bob"))
         assert beat("bob", 1) == refused
         for path in ("/v1/groups/g", "/v1/reports/g"):
-            for name, status in (("ann", 200), ("dora", 403), (None, 403)):
-                response = client.get(path, headers=header(name))
+            for who, status in (("ann", 200), ("dora", 403), (None, 403)):
+                response = client.get(path, headers=header(who))
                 conforming(response)
-                assert response.status_code == status, (path, name)
+                assert response.status_code == status, (path, who)
         groups = {
             name: client.get("/v1/groups", headers=header(name)).json()["groups"] for name in ("ann", "dora")
         }
