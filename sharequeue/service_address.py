@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sharequeue.settings import SettingMissing
-
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["ServiceAddress"]
+__all__ = ["ServiceAddress", "SettingMissing"]
+
+
+class SettingMissing(Exception):
+    """An address is neither in the environment nor in the stack file, or a file that is named cannot be used; the
+    message says which and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sharequeue import jar_sets
 from sharequeue.output_place import is_uri, located
-
-if TYPE_CHECKING:
-    from sharequeue.service_address import ServiceAddress
+from sharequeue.service_address import ServiceAddress, SettingMissing
 
 __all__ = ["DatabaseOptions", "RoleNames", "SettingMissing", "Settings", "normalise_database_url"]
 
@@ -35,12 +33,6 @@ _KEPT = (
     "home", "spark_master", "spark_jars", "jars", "output", "output_shared", "ivy_settings", "kafka", "registry",
 )  # fmt: skip
 """Fields that a copy takes as they are."""
-
-
-class SettingMissing(Exception):
-    """An address is neither in the environment nor written down by a started stack; the message says what to
-    set.
-    """
 
 
 def normalise_database_url(url: str) -> str:
@@ -291,9 +283,6 @@ class Settings:
         """The coordinator service as clients reach it: its URL, their token, and the certificates. Raises
         SettingMissing.
         """
-        # Imported here: it raises this module's own error.
-        from sharequeue.service_address import ServiceAddress
-
         return ServiceAddress(
             self.service_url,
             self.service_token,
