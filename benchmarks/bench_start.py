@@ -28,7 +28,7 @@ from sharequeue.local.preflight import find_java
 from sharequeue.settings import Settings
 
 TURNS = 8 if FULL else 3
-LARGE = 300_000_000
+LARGE = 200_000_000
 SIDES: dict[str, dict[str, str]] = {
     "as it is": {},
     "by Spark's launcher": {"SPARK_PRINT_LAUNCH_COMMAND": "1"},  # only the launcher reads it

@@ -15,10 +15,15 @@ from typing import Any
 import psutil
 import pytest
 
+from sharequeue.database import Database
+from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kept_spark import NAME, Address, NoKeeper, address_file, ask, log_file
 from sharequeue.local import processes
 from sharequeue.local.home import Home
-from tests.fix_stack import jars_folder
+from sharequeue.local.stack import StackInfo
+from sharequeue.state import State
+from tests.fix_pipelines import Produce
+from tests.fix_stack import MakeTopic, jars_folder
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)
@@ -46,6 +51,12 @@ def slow(batches):
         time.sleep(600)
         yield batch
 threading.Thread(target=lambda: spark.range(2).mapInArrow(slow, "id long").collect(), daemon=True).start()
+"""
+AGAIN = """
+deadline = time.monotonic() + 60
+answer = [0, 0, 0]
+while answer[0] == 0 and time.monotonic() < deadline:
+    answer = run()
 """
 WORKERS = """
 import os
@@ -99,9 +110,10 @@ class Run:
         _, said = self.process.communicate(timeout=60)
         return said
 
-    def kill(self) -> None:
+    def kill(self) -> str:
+        """Kill it; return what it has said."""
         self.process.kill()
-        self.process.communicate()
+        return self.said()
 
 
 Begin = Callable[..., Run]
@@ -303,6 +315,61 @@ def test_the_secret_is_in_a_file_of_its_users_alone(home: Path, begin: Begin) ->
         ask(home)
     file.write_text(json.dumps({"port": json.loads(file.read_text())["port"], "secret": secret}))
     run.end()
+
+
+JOB = """
+import threading, time
+from sharequeue.spark import pipeline
+@pipeline(group=GROUP, topics=[TOPIC], sink=GROUP, lock_duration_ms=3000)
+def handled(records):
+    def through(batches):
+        for batch in batches:
+            time.sleep(SLEEP)
+            yield batch
+    return records.mapInArrow(through, records.schema).selectExpr("*", "'accept' as outcome")
+def run():
+    report = handled.run(progress=False)
+    return [report.leased, report.accepted, handled.output().count()]
+"""
+
+
+def test_a_killed_runs_records_are_delivered_again_in_the_same_jvm(
+    stack: StackInfo,
+    service: str,
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    database: Database,
+    state: State,
+    tmp_path: Path,
+) -> None:
+    topic = make_topic(1)
+    produce(topic, 0, range(100))
+    alter_group_configs(database, group, {"share.auto.offset.reset": "earliest"})
+    job = JOB.replace("GROUP", repr(group)).replace("TOPIC", repr(topic))
+    begun: list[Run] = []
+
+    def begin() -> Run:
+        variables = {"SHAREQUEUE_SERVICE_URL": service, "SHAREQUEUE_OUTPUT": str(tmp_path / "output")}
+        begun.append(Run(stack.home, None, **variables))
+        return begun[-1]
+
+    try:
+        killed, other = begin(), begin()
+        jvm = killed(JVM)
+        killed(job.replace("SLEEP", "600") + "threading.Thread(target=run, daemon=True).start()")
+        wait_until(lambda: state.figures.leases(group) != [], 60, lambda: killed.kill())
+        wait_until(lambda: other("answer = len(context.statusTracker().getActiveJobsIds())") > 0)
+        killed.kill()
+        wait_until(lambda: other("answer = len(context.statusTracker().getActiveJobsIds())") == 0)
+        again = other("import time\n" + job.replace("SLEEP", "0") + AGAIN)
+        assert (again, other(JVM)) == ([100, 100, 100], jvm)
+        other.end()
+    finally:
+        for run in begun:
+            if run.process.poll() is None:
+                run.kill()
+        down_keeper(stack.home)
 
 
 def test_after_the_idle_limit_the_jvm_goes(tmp_path: Path) -> None:
