@@ -113,6 +113,18 @@ class OutputRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Transfer:
+    """Outputs that go on together from files into a table with transactions of its own."""
+
+    number: int
+    """Rises with each transfer of a sink; the table takes each number once."""
+    locations: tuple[str, ...]
+    records: int
+    busy: bool
+    """Whether another process has claimed it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Acknowledged:
     """What an acknowledgement did, in records; ``exhausted`` are releases after the last delivery."""
 

@@ -23,7 +23,7 @@ CALLED_BY_WORKERS = {
     *("acknowledge_and_fetch", "renew", "release", "sweep", "open_dead_letters", "close_dead_letters"),
     *("dead_letter_attempts", "hold_dead_letters", "service_drains", "stored_service_configs"),
     *("begin_compaction", "commit_compaction", "removable_outputs", "forget_compaction"),
-    "commit_replacement",
+    *("commit_replacement", "begin_transfer", "end_transfer", "keep_sink_columns"),
     *("acknowledge_many", "acquire_many", "observe_many", "release_many", "renew_many"),
     *("record_report", "pause", "force", "alter_offsets", "reset_offsets", "delete_offsets", "delete_group"),
     *("check_cluster", "clock", "principal", "schema_version", "state_id", "topics_redriven_for_others"),
@@ -78,6 +78,9 @@ def call_every_operation(
     assert state.outputs.commit_replacement(compaction_id, [], 0, {}) == 0
     assert state.outputs.removable(group, "sink", timedelta(0)) == {compaction_id: []}
     assert state.outputs.forget_compaction(compaction_id)
+    assert state.outputs.begin_transfer(group, "sink", timedelta(0)) is None
+    assert state.outputs.end_transfer(group, "sink", 1, "/table") == 0
+    assert state.outputs.keep_columns(group, "sink", None, "{}") == "{}"
     state.now()
     assert "READ" in authorized_operations(worker, group)
     assert authorized_topic_operations(worker, topic) == ["READ", "DESCRIBE"]

@@ -220,6 +220,10 @@ def prepare(database: Database) -> Calls:
         },
         "removable_outputs": {"p_group_id": "g", "p_sink": "sink", "p_grace": "1 hour"},
         "forget_compaction": {"p_compaction_id": str(COMPACTION)},
+        # What goes on into a table.
+        "begin_transfer": {"p_group_id": "g", "p_sink": "sink", "p_claim": "1 minute"},
+        "end_transfer": {"p_group_id": "g", "p_sink": "sink", "p_number": 1, "p_location": "sink:delta:/t"},
+        "keep_sink_columns": {"p_group_id": "g", "p_sink": "sink", "p_known": "{}", "p_columns": "{}"},
         # The service.
         "add_acl": acl,
         "remove_acls": acl,

@@ -7,7 +7,8 @@ The names that a program needs, by what they are for:
   `Summary` keeps figures beside its output; `job.run()` returns a `RunReport` of `RoundReport`s, `job.try_on()` a
   `Trial`; `job.follow()` goes on as records come, and returns a `FollowReport`; `run_rounds` is what a run calls;
 - values that become columns: `sharequeue.spark.formats`, with `json`, `avro` and `protobuf`;
-- where accepted rows go: `ParquetByLease` (the default), `PostgresTable`, `AtLeastOnce`;
+- where accepted rows go: `ParquetByLease` (the default), `PostgresTable`, `DeltaTable`, `IcebergTable`,
+  `AtLeastOnce`;
 - a lease of one's own, in any program: `lease` gives `LeasedRecords`, whose acknowledgement is `AcknowledgedRecords`;
 - records of the past once more, beside the live group: `job.replay()`, or `replay`, gives a
   `ReplayReport`; `job.publish()`, or `publish`, puts it in the place of the live output's rows (`PublishReport`);
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
     from sharequeue.spark.run import run_rounds
     from sharequeue.spark.session import SparkNotReady, spark_session
     from sharequeue.spark.sinks.at_least_once import AtLeastOnce
+    from sharequeue.spark.sinks.delta import DeltaTable
+    from sharequeue.spark.sinks.iceberg import IcebergTable
     from sharequeue.spark.sinks.interface import SinkRefused
     from sharequeue.spark.sinks.parquet import ParquetByLease
     from sharequeue.spark.sinks.postgres import PostgresTable
@@ -80,8 +83,10 @@ __all__ = [
     "AcknowledgedRecords",
     "AtLeastOnce",
     "DeadLettersLeft",
+    "DeltaTable",
     "FollowReport",
     "HandlerError",
+    "IcebergTable",
     "LeasedRecords",
     "LockLost",
     "MostFailed",
@@ -140,6 +145,8 @@ _MODULES = {
     "run": ("run_rounds",),
     "session": ("SparkNotReady", "spark_session"),
     "sinks.at_least_once": ("AtLeastOnce",),
+    "sinks.delta": ("DeltaTable",),
+    "sinks.iceberg": ("IcebergTable",),
     "sinks.interface": ("SinkRefused",),
     "sinks.parquet": ("ParquetByLease",),
     "sinks.postgres": ("PostgresTable",),

@@ -235,6 +235,9 @@ class Round:
                 released = wanted[lease.lease_id].outcomes.get(AcknowledgeType.RELEASE, EMPTY)
                 run.releases.add(lease.share_partition, released, acknowledged[lease.lease_id].spso)
         self.forget()
+        if run.sink.transfers:
+            with self._stage("transfer"):
+                run.sink.transfer()
         run.records_done += self.leased
         return self._report(leases, wanted, list(acknowledged.values()), ended.failed)
 

@@ -38,7 +38,7 @@ ON_S3 = {
     "spark.hadoop.fs.s3a.directory.operations.purge.uploads": "true",
 }
 """What a session with the set `s3a` has."""
-_EXTENSIONS = {
+EXTENSIONS = {
     "delta": "io.delta.sql.DeltaSparkSessionExtension",
     "iceberg": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
 }
@@ -270,11 +270,13 @@ def configuration(settings: Settings, app_name: str) -> dict[str, str]:
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         **(ON_S3 if optional.get("s3a") else {}),
     }
-    extensions = [_EXTENSIONS[name] for name in optional if name in _EXTENSIONS]
+    extensions = [EXTENSIONS[name] for name in optional if name in EXTENSIONS]
     if extensions:
         conf["spark.sql.extensions"] = ",".join(extensions)
     if "delta" in optional:
         conf["spark.sql.catalog.spark_catalog"] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        # Delta reads its log with 50 tasks by default, at each append.
+        conf["spark.databricks.delta.snapshotPartitions"] = "2"
     if _is_local(settings.spark_master):
         conf.update({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"})
     return conf

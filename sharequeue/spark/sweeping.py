@@ -21,7 +21,7 @@ from sharequeue.spark.output.folders import (
     remove_lease,
     sink_root,
 )
-from sharequeue.spark.output.manifest import ELSEWHERE
+from sharequeue.spark.output.manifest import ELSEWHERE, PENDING
 from sharequeue.spark.showing import Removed
 from sharequeue.state import State
 
@@ -55,7 +55,7 @@ def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -
         (sink, row.lease_id)
         for sink in names.all
         for row in state.outputs.counted(names.group, sink)
-        if not row.location.startswith(ELSEWHERE)
+        if row.location.startswith(PENDING) or not row.location.startswith(ELSEWHERE)
     }
     orphans: list[str] = []
     for sink, folders in found.items():

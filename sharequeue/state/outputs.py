@@ -1,4 +1,4 @@
-"""Which outputs of a sink count, and how do the outputs of several leases become one?
+"""Which outputs of a sink count, how do the outputs of several leases become one, and how do they go on into a table?
 
 The manifest: an output counts from the commit of its acknowledgement on. A compaction is announced before anything is
 written, the manifest moves to the new folder in one transaction, and what was replaced is returned to whoever sweeps.
@@ -14,7 +14,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.values import OutputRow
+from sharequeue.values import OutputRow, Transfer
 
 
 class Outputs:
@@ -52,6 +52,51 @@ class Outputs:
             group_id=group_id,
         )
         return [row["sink"] for row in rows]
+
+    def begin_transfer(self, group_id: str, sink: str, claim: timedelta) -> Transfer | None:
+        """Return what to transfer now, claimed for so long unless it is `busy`; None when nothing waits.
+
+        It stays the same, under its number, until `end_transfer`: whoever repeats it repeats exactly that.
+        """
+        rows = self._database.call(
+            sa.text("select * from sharequeue.begin_transfer(:group_id, :sink, cast(:claim as interval))"),
+            group_id=group_id,
+            sink=sink,
+            claim=claim,
+        )
+        if not rows:
+            return None
+        row = rows[0]
+        return Transfer(row["number"], tuple(sorted(row["locations"])), row["records"], row["busy"])
+
+    def end_transfer(self, group_id: str, sink: str, number: int, location: str) -> int:
+        """Count the outputs of a transfer at a location that has taken it; return how many they are, 0 when it has
+        been ended already.
+        """
+        rows = self._database.call(
+            sa.text("select sharequeue.end_transfer(:group_id, :sink, :number, :location) as moved"),
+            group_id=group_id,
+            sink=sink,
+            number=number,
+            location=location,
+        )
+        return int(rows[0]["moved"])
+
+    def keep_columns(
+        self, group_id: str, sink: str, known: str | None = None, columns: str | None = None
+    ) -> str | None:
+        """Keep the columns of a sink's files, unless they are not the `known` ones any more; without `columns`
+        nothing changes. Return those that are kept now.
+        """
+        rows = self._database.call(
+            sa.text("select sharequeue.keep_sink_columns(:group_id, :sink, :known, :columns) as kept"),
+            group_id=group_id,
+            sink=sink,
+            known=known,
+            columns=columns,
+        )
+        kept: str | None = rows[0]["kept"]
+        return kept
 
     def begin_compaction(self, compaction_id: UUID, group_id: str, sink: str, location: str) -> None:
         """Announce that a folder will be written, so that a sweep finds it whatever happens."""

@@ -30,6 +30,7 @@ declare
         'acknowledge_many', 'acquire_many', 'observe_many', 'release_many', 'renew_many',
         'alter_offsets', 'delete_group', 'delete_offsets', 'force', 'pause', 'reset_offsets',
         'begin_compaction', 'commit_compaction', 'commit_replacement', 'forget_compaction', 'removable_outputs',
+        'begin_transfer', 'end_transfer', 'keep_sink_columns',
         'journal_partitions', 'roll_up_journal'];
     v_service constant text[] := array[
         'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive', 'create_token',

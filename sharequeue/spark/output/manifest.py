@@ -18,6 +18,10 @@ from sharequeue.state import State
 
 ELSEWHERE = "sink:"
 """The beginning of a location in the manifest that is no folder."""
+PENDING = f"{ELSEWHERE}pending:"
+"""The beginning of a location whose rows lie in the folder that follows, and go on from there into a table. The
+state's functions know it, too.
+"""
 
 
 class NotFiles(Exception):
@@ -34,9 +38,15 @@ def read_manifest(state: State, group: str, sink: str) -> tuple[str, ...]:
     Raises NotFiles when the sink's rows went elsewhere.
     """
     folders = dict.fromkeys(row.location for row in state.outputs.counted(group, sink) if row.records)
-    if elsewhere := next((folder for folder in folders if folder.startswith(ELSEWHERE)), None):
+    elsewhere = [folder for folder in folders if folder.startswith(ELSEWHERE)]
+    if waiting := [folder for folder in elsewhere if folder.startswith(PENDING)]:
         raise NotFiles(
-            f"the output of {sink} is not in files: it went to {elsewhere.removeprefix(ELSEWHERE)}"
+            f"the output of {sink} goes into a table; the rows of {len(waiting)} folders wait for that, until the "
+            "next round or run"
+        )
+    if elsewhere:
+        raise NotFiles(
+            f"the output of {sink} is not in files: it went to {elsewhere[0].removeprefix(ELSEWHERE)}"
         )
     return tuple(folders)
 

@@ -31,7 +31,7 @@ def read_parquet(
     """Return the rows with all columns that any of these folders has, or those of `schema`. Raises ColumnChanged."""
     if schema is None:
         shapes = _shapes(spark, paths)
-        schema = shapes[0] if len(shapes) == 1 else _together(shapes)
+        schema = shapes[0] if len(shapes) == 1 else together(shapes)
     return spark.read.schema(schema).parquet(*map(literal, paths))
 
 
@@ -46,23 +46,41 @@ def _shapes(spark: SparkSession, paths: Sequence[str]) -> list[sql.StructType]:
     return [*_shapes(spark, paths[:half]), *_shapes(spark, paths[half:])]
 
 
-def _together(shapes: Sequence[sql.StructType]) -> sql.StructType:
+def together(shapes: Sequence[sql.StructType]) -> sql.StructType:
+    """Return the columns that any of these have, each with the type that can hold all. Raises ColumnChanged."""
     kinds: dict[str, sql.DataType] = {}
     for shape in shapes:
         for field in shape.fields:
             one, other = kinds.get(field.name, field.dataType), field.dataType
-            wider = one if one == other else _wider(one, other)
-            if wider is None:
+            held = wider(one, other)
+            if held is None:
                 raise ColumnChanged(
                     f"column {field.name} is {one.simpleString()} in some folders and {other.simpleString()} in "
                     "others: name the columns that you want with their types (`schema`), or read the folders apart"
                 )
-            kinds[field.name] = wider
+            kinds[field.name] = held
     return sql.StructType([sql.StructField(name, kind) for name, kind in kinds.items()])
 
 
-def _wider(one: sql.DataType, other: sql.DataType) -> sql.DataType | None:
+def nullable(kind: sql.StructType) -> sql.StructType:
+    """Return columns with nulls allowed in all their parts, and nothing but names and types: as files keep them."""
+    return sql.StructType([sql.StructField(each.name, _nullable(each.dataType)) for each in kind.fields])
+
+
+def _nullable(kind: sql.DataType) -> sql.DataType:
+    if isinstance(kind, sql.StructType):
+        return nullable(kind)
+    if isinstance(kind, sql.ArrayType):
+        return sql.ArrayType(_nullable(kind.elementType))
+    if isinstance(kind, sql.MapType):
+        return sql.MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+    return kind
+
+
+def wider(one: sql.DataType, other: sql.DataType) -> sql.DataType | None:
     """Return the type that can hold both, as Parquet's readers can produce it; None when there is none."""
+    if one == other:
+        return one
     if isinstance(one, sql.DecimalType) and isinstance(other, sql.DecimalType):
         scale = max(one.scale, other.scale)
         digits = max(one.precision - one.scale, other.precision - other.scale)

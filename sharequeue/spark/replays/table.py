@@ -53,7 +53,7 @@ def replace_in_table(
             "known by topic, partition and offset. Add these columns, or publish by a program of your own."
         )
     rows = spark.read.parquet(literal(str(report.accepted_path)))
-    opened.fits(rows.schema)
+    opened.match(rows.schema)
     runs = [(each.topic, each.partition, *run) for each in report.partitions for run in each.offsets.runs()]
     given = [[run[at] for run in runs] for at in range(4)]
     table = sql.Identifier(opened.target.schema, opened.target.name)

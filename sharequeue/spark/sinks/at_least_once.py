@@ -47,10 +47,14 @@ class _OpenWriter:
     context: SinkContext
     write: WriteLease
     stages = False
+    transfers = False
 
-    def fits(self, columns: StructType) -> None: ...
+    def fits(self, columns: StructType) -> None:
+        self.context.hold(columns)
 
     def stage(self, written: Written) -> None: ...
+
+    def transfer(self) -> None: ...
 
     def output(self, accepted: Accepted) -> None: ...
 

@@ -6,6 +6,8 @@ sink then decides what becomes of the accepted rows:
 - `ParquetByLease` (`parquet.py`) leaves them where they are: the manifest makes each count once, at whatever point a
   process is killed.
 - `PostgresTable` (`postgres.py`) moves them into a table in the acknowledgement's own transaction: exactly once.
+- `DeltaTable` and `IcebergTable` (`delta.py`, `iceberg.py`) acknowledge them in the files, and then take them on into
+  a table, under a number that the table takes once (`transferring.py`): exactly once, a moment later.
 - `AtLeastOnce` (`at_least_once.py`) gives them to a function of the user's before the acknowledgement: again after a
   crash in between.
 
@@ -15,19 +17,27 @@ Released and rejected records stay in `<sink>-exceptions` for all of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from sharequeue.settings import Settings
+from sharequeue.spark.contract import KEPT_COLUMNS
 from sharequeue.spark.outcomes.missing import Acknowledgement
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import SinkNames, remove_lease
 from sharequeue.spark.output.lease_files import Written
+from sharequeue.spark.output.parquet import ColumnChanged
+from sharequeue.spark.output.written_columns import WrittenColumns
 from sharequeue.state import State
 from sharequeue.values import Acknowledged, Lease, LeaseOutput
+
+OPTIONAL = frozenset((*KEPT_COLUMNS, "delivery_count"))
+"""Columns that every handler passes on: a table gets them if it has them."""
+NEVER = frozenset(("outcome", "error", "not_before"))
+"""Columns for the queue, which no table gets."""
 
 
 class SinkRefused(Exception):
@@ -44,6 +54,19 @@ class SinkContext:
     state: State
     spark: SparkSession
     names: SinkNames
+    written: WrittenColumns = field(default_factory=WrittenColumns, compare=False)
+
+    def hold(self, columns: StructType) -> None:
+        """Raise SinkRefused when files with these columns could not be read together with those of earlier leases.
+        Nothing has been written yet.
+        """
+        try:
+            self.written.hold(self.spark, self.state, self.names, columns)
+        except ColumnChanged as error:
+            raise SinkRefused(
+                f"the files of sink {self.names.sink} could not be read as one table any more: {error}. Give the "
+                "column another name, cast it in the handler, or give the pipeline another sink (`sink=`)."
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +104,17 @@ class OpenSink(Protocol):
         self, accepted: Accepted, acknowledgement: Acknowledgement, outputs: Sequence[LeaseOutput]
     ) -> Acknowledged:
         """Acknowledge a lease, and have its accepted rows count with that."""
+        ...
+
+    @property
+    def transfers(self) -> bool:
+        """Whether acknowledged rows go on from the files."""
+        ...
+
+    def transfer(self) -> None:
+        """Move acknowledged rows on from the files. What this leaves undone is done by the next call, or the next
+        run.
+        """
         ...
 
     def close(self) -> None:

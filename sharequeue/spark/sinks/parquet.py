@@ -33,10 +33,14 @@ class ParquetByLease:
 class _OpenFiles:
     context: SinkContext
     stages = False
+    transfers = False
 
-    def fits(self, columns: StructType) -> None: ...
+    def fits(self, columns: StructType) -> None:
+        self.context.hold(columns)
 
     def stage(self, written: Written) -> None: ...
+
+    def transfer(self) -> None: ...
 
     def close(self) -> None: ...
 

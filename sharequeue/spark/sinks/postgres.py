@@ -20,14 +20,21 @@ from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as fn
 from sqlalchemy.exc import SQLAlchemyError
 
-from sharequeue.spark.contract import KEPT_COLUMNS
 from sharequeue.spark.outcomes.acknowledging import acknowledge
 from sharequeue.spark.outcomes.missing import Acknowledgement
 from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.output.lease_files import Written
 from sharequeue.spark.output.manifest import ELSEWHERE
-from sharequeue.spark.sinks.interface import Accepted, OpenSink, SinkContext, SinkRefused, discard
+from sharequeue.spark.sinks.interface import (
+    NEVER,
+    OPTIONAL,
+    Accepted,
+    OpenSink,
+    SinkContext,
+    SinkRefused,
+    discard,
+)
 from sharequeue.spark.sinks.postgres_copy import ATTEMPT, LEASE, RECEIPT, Copier
 from sharequeue.spark.sinks.postgres_tables import (
     Target,
@@ -50,16 +57,20 @@ CLOSE_SECONDS = 10.0
 
 Step = Literal["staged", "copied", "locked", "inserted", "acknowledged", "committed", "dropped"]
 
-OPTIONAL = frozenset((*KEPT_COLUMNS, "delivery_count"))
-"""Columns that every handler passes on: written if the table has them."""
-NEVER = frozenset(("outcome", "error", "not_before"))
-"""Columns for the queue, which are not written to the table."""
 _SIMPLE = (
     *(types.BooleanType, types.ByteType, types.ShortType, types.IntegerType, types.LongType),
     *(types.FloatType, types.DoubleType, types.StringType, types.DateType, types.TimestampType),
     types.TimestampNTZType,
 )
 _TAKE_JSON = ("json", "jsonb", "text", "varchar", "bpchar")
+_WIDTHS: Mapping[type[types.DataType], tuple[str, ...]] = {
+    types.LongType: ("int4", "int2"),
+    types.IntegerType: ("int2",),
+    types.DoubleType: ("float4", "int8", "int4", "int2"),
+    types.FloatType: ("int8", "int4", "int2"),
+    types.DecimalType: ("int8", "int4", "int2"),
+}
+"""Types of Postgres that cannot hold all values of a type of Spark's."""
 _NESTED = (types.ArrayType, types.MapType, types.StructType)
 
 
@@ -134,12 +145,21 @@ class OpenTable:
     staged: set[int] = field(default_factory=set)
     """Leases that have a staging table."""
     stages = True
+    transfers = False
+
+    def transfer(self) -> None:
+        """Do nothing: what was acknowledged is in the table."""
 
     def output(self, accepted: Accepted) -> None:
         """Return None: the rows move in the acknowledgement's own transaction."""
 
     def fits(self, columns: types.StructType) -> None:
         """Raise SinkRefused when the table has no column for one of these, or one of another type."""
+        self.context.hold(columns)
+        self.match(columns)
+
+    def match(self, columns: types.StructType) -> None:
+        """Do the same for rows that come by no file of the sink's."""
         wanted = [name for name in columns.names if name not in NEVER]
         absent = [name for name in wanted if name not in self.target.columns and name not in OPTIONAL]
         if absent:
@@ -171,6 +191,11 @@ class OpenTable:
             raise SinkRefused(
                 f"column {name} is of type {kind.simpleString()}, which is copied as JSON, and in table "
                 f"{self.sink.table} it is {'an array' if there == '[]' else there}: make it json or jsonb there."
+            )
+        if there in _WIDTHS.get(type(kind), ()):
+            raise SinkRefused(
+                f"column {name} is {kind.simpleString()} in the handler's result and {there} in table "
+                f"{self.sink.table}, which cannot hold all of it: alter the column there, or cast it in the handler"
             )
         if isinstance(kind, types.TimestampNTZType) and there in ("timestamptz", "timetz"):
             raise SinkRefused(

@@ -382,9 +382,13 @@ def test_a_column_that_the_table_lacks_is_refused_before_anything_is_written(
             "without a time zone, and .* it has one",
         ),
         ("other int", "'x' as outcome", "no column in common with the handler's result"),
+        ("n int", "1L as n", "column n is bigint in the handler's result and int4 in table"),
+        ("n real", "1d as n", "column n is double in the handler's result and float4 in table"),
+        ("n bigint", "1.5 as n", "which cannot hold all of it"),
     ],
 )
 def test_what_postgres_would_refuse_later_is_refused_before_it_is_copied(
+    group: str,
     make_table: MakeTable,
     state: State,
     spark: SparkSession,
@@ -394,7 +398,7 @@ def test_what_postgres_would_refuse_later_is_refused_before_it_is_copied(
     said: str,
 ) -> None:
     """By the types of both sides, and by name."""
-    job = job_of("any", "any", simple)
+    job = job_of(group, "any", simple)
     table = PostgresTable(make_table(columns)).open(SinkContext(settings, state, spark, job.names))
     with pytest.raises(SinkRefused, match=said):
         table.fits(spark.sql(f"select 't' as topic, 1L as lease_id, {selected}").schema)

@@ -15,9 +15,11 @@ from sharequeue.errors import InvalidRecordState
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.settings import Settings
 from sharequeue.spark.contract import HandlerError
+from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.acknowledging import MOST_DELAYS
 from sharequeue.spark.output.manifest import NotFiles, read_manifest, read_output
 from sharequeue.spark.sinks.at_least_once import AtLeastOnce
+from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
 from sharequeue.values import Lease
@@ -206,3 +208,44 @@ def _times(database: Database, group: str) -> dict[datetime | None, str]:
         group=group,
     )
     return {row["not_before"]: row["offsets"] for row in rows}
+
+
+def test_a_column_of_another_type_is_refused_before_anything_is_leased(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    database: Database,
+) -> None:
+    """A wider type and a new column are read with the older files as one table. A type that fits with none of them,
+    or a name that differs in case, would be found by a reader: the run ends before it leases."""
+    topic = make_topic(1)
+    holder = assigned(topic)
+
+    def job(column: str) -> ShareGroupJob:
+        return job_of(group, topic, lambda records: all_accepted(records).selectExpr("*", column))
+
+    for at, column in enumerate(("cast(1 as int) as n", "2L as n", "'new' as later")):
+        produce(topic, 0, [at])
+        assert run_job(job(column), holder).accepted == 1
+    # As an earlier release leaves it: its columns are not kept, and are those of the newest files.
+    database.call(
+        sa.text("delete from sharequeue.sink_columns where group_id = :group returning 1"), group=group
+    )
+    produce(topic, 0, ["last"])
+    for column, said in (
+        ("array(1) as later", "later is array<int> in the handler's result and string in files"),
+        ("'x' as Later", "Later of the handler's result is called later in files"),
+    ):
+        with pytest.raises(SinkRefused, match=said):
+            run_job(job(column), holder)
+    (status,) = state.figures.describe(group)
+    assert (status.spso, status.acquired) == (3, 0)
+    assert run_job(job("'again' as later"), holder).accepted == 1
+    read = read_output(spark, state, group, f"sink-{group}")
+    assert read.schema["n"].dataType.simpleString() == "bigint"
+    found = [(row["n"], row["later"]) for row in read.orderBy("offset").collect()]
+    assert found == [(1, None), (2, None), (None, "new"), (None, "again")]

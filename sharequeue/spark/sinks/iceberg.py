@@ -1,0 +1,147 @@
+"""How does an Iceberg table take each transfer once?
+
+By write, audit, publish. The rows are committed as a snapshot that no reader sees, under an id that has the
+transfer's number (`spark.wap.id`). One transaction then publishes it, and notes the number in the table's properties.
+Iceberg refuses to publish an id that one of the table's snapshots has published, and looks again when another commit
+was quicker. The property tells also when those snapshots have expired: a snapshot that waits to be published expires
+with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from sharequeue.jar_sets import fetch_command
+from sharequeue.spark.output.folders import SinkNames
+from sharequeue.spark.sinks.interface import OpenSink, SinkContext, SinkRefused
+from sharequeue.spark.sinks.transferring import CLAIM_SECONDS, OpenTransfer, Rows, Step, refuse_not_null
+from sharequeue.state import State
+
+_WAP = "write.wap.enabled"
+_WAP_ID = "wap.id"
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergTable:
+    """An Iceberg table that gets every accepted record exactly once, a moment after its acknowledgement.
+
+    `table` is its name with its catalog, such as `lake.sales.orders`. The table exists, has the property
+    `write.wap.enabled`, and columns go by name: every column of the handler's must be there, and wide enough, but
+    `topic`, `partition`, `offset`, `lease_id` and `delivery_count` are left out where it has none of that name; its
+    other columns get null. It must not refuse rows (NOT NULL). Spark needs Iceberg (`sharequeue jars fetch iceberg`
+    and `SHAREQUEUE_SPARK_JARS=iceberg`) and the settings of the catalog.
+
+    Acknowledged rows lie in files until the transfer has committed. A run that is killed in between leaves them to
+    the next run of the group, which transfers them before it leases anything.
+    """
+
+    table: str
+    on_step: Callable[[Step], None] = field(default=lambda step: None, compare=False, repr=False)
+
+    def open(self, context: SinkContext) -> OpenSink:
+        """Make ready for a run, and transfer what an earlier one has left. Raises SinkRefused when there is no such
+        table, when it may refuse rows or does not keep what waits apart, and when Spark has no Iceberg.
+        """
+        names = context.names
+        # A name of letters: it is a key among the table's properties.
+        application = f"sharequeue.{context.state.outputs.state_id()}.{names.group}.{names.sink}"
+        table = _Table(context.spark, self.table, application)
+        table.loaded()
+        refuse_not_null(table.name, table.columns())
+        opened = OpenTransfer(context, table, self.on_step)
+        opened.transfer(CLAIM_SECONDS)
+        return opened
+
+    def sweep(self, state: State, names: SinkNames, *, dry_run: bool) -> list[str]:
+        """Return nothing: the files are swept for every sink."""
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    spark: SparkSession
+    table: str
+    application: str
+
+    @property
+    def name(self) -> str:
+        return f"iceberg:{self.table}"
+
+    def loaded(self) -> Any:
+        """Return Iceberg's own table, as it is now. Raises SinkRefused."""
+        jvm: Any = self.spark._jvm
+        try:
+            load = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable
+        except (AttributeError, TypeError):
+            load = None
+        if not callable(load) or type(load).__name__ == "JavaPackage":
+            raise SinkRefused(
+                f"this Spark session has no Iceberg: run {fetch_command('iceberg')}, which fetches it once, and set "
+                "SHAREQUEUE_SPARK_JARS=iceberg. A session of your own needs Iceberg's jar."
+            )
+        try:
+            table = load(self.spark._jsparkSession, self.table)
+        except (PySparkException, Py4JJavaError) as error:
+            java = getattr(error, "java_exception", None)
+            reason = str(error if java is None else java.getMessage()).partition("\n")[0]
+            raise SinkRefused(
+                f"there is no Iceberg table {self.table} ({reason}): name it with its catalog, set "
+                f"spark.sql.catalog.<name> for that, and create it first, by `create table {self.table} (…) using "
+                f"iceberg tblproperties ('{_WAP}'='true')`; its columns, partitions and place are yours to say."
+            ) from error
+        table.refresh()
+        if table.properties().get(_WAP) != "true":
+            raise SinkRefused(
+                f"table {self.name} has not the property {_WAP}, without which it cannot take a transfer once: alter "
+                f"table {self.table} set tblproperties ('{_WAP}'='true')."
+            )
+        return table
+
+    def columns(self) -> StructType:
+        self.loaded()
+        return self.spark.table(self.table).schema
+
+    def append(self, rows: Rows, number: int) -> None:
+        table, wap_id = self.loaded(), f"{self.application}-{number}"
+        if int(table.properties().get(self.application) or 0) >= number:
+            return
+        staged = _staged(table, wap_id)
+        if staged is None:
+            self._stage(rows, wap_id)
+            table.refresh()
+            staged = _staged(table, wap_id)
+            # Again, after the rows were staged: if its snapshots have expired since, these rows have expired with
+            # them.
+            if int(table.properties().get(self.application) or 0) >= number:
+                return
+        self._publish(table, staged, number)
+
+    def _stage(self, rows: Rows, wap_id: str) -> None:
+        spark: Any = self.spark
+        # The id is a setting of a session: other writers of this one must not get it.
+        apart = SparkSession(spark._sc, spark._jsparkSession.cloneSession())
+        apart.conf.set("spark.wap.id", wap_id)
+        rows(apart).writeTo(self.table).append()
+
+    def _publish(self, table: Any, staged: Any, number: int) -> None:
+        transaction = table.newTransaction()
+        transaction.manageSnapshots().cherrypick(staged).commit()
+        transaction.updateProperties().set(self.application, str(number)).commit()
+        transaction.commitTransaction()
+        table.refresh()
+
+
+def _staged(table: Any, wap_id: str) -> Any:
+    """Return the id of the newest snapshot that was written under an id, None without one."""
+    found = None
+    for snapshot in table.snapshots():
+        if snapshot.summary().get(_WAP_ID) == wap_id:
+            found = snapshot.snapshotId()
+    return found

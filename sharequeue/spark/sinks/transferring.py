@@ -1,0 +1,213 @@
+"""How does every accepted record get into a table of a lakehouse exactly once?
+
+Such a table has transactions of its own, which cannot be committed together with an acknowledgement. So the
+acknowledgement comes first, and it alone decides: it counts the lease's files, which are durable, and notes that they
+are to go on into the table (`PENDING` in the manifest). Whoever has lost its lock is refused here, before the table
+is touched. Then the files of all such leases go into the table in one commit, a transfer:
+
+1. `begin_transfer` writes down in Postgres which files it is of, and its number. Both stay until it has ended.
+2. The files are appended to the table. The commit carries the number, and the table takes a number once: this is what
+   each table in `delta.py` and `iceberg.py` must see to.
+3. `end_transfer` counts the rows at the table, and the files go.
+
+Whoever is killed or fails on the way leaves a transfer that the next round or run repeats: the same files under the
+same number. Whoever was only slow, or stopped, and commits when another has done it, is refused by the table. The
+other way round, the table's commit before the acknowledgement, rows of a lease whose lock was lost would be in the
+table already.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal, Protocol
+
+from pyspark.sql import DataFrame, SparkSession, types
+
+from sharequeue.spark.outcomes.acknowledging import acknowledge
+from sharequeue.spark.outcomes.missing import Acknowledgement
+from sharequeue.spark.output.files import Files, literal
+from sharequeue.spark.output.folders import remove_lease
+from sharequeue.spark.output.lease_files import Written
+from sharequeue.spark.output.manifest import ELSEWHERE, PENDING
+from sharequeue.spark.output.parquet import nullable, wider
+from sharequeue.spark.sinks.interface import NEVER, OPTIONAL, Accepted, SinkContext, SinkRefused
+from sharequeue.values import Acknowledged, LeaseOutput, Transfer
+
+_log = logging.getLogger(__name__)
+
+CLAIM_SECONDS = 30.0
+"""How long others leave a transfer to whoever began it. Who comes later only spares work."""
+_LOOK_SECONDS = 0.2
+
+Rows = Callable[[SparkSession], DataFrame]
+"""What is transferred, as a session reads it from the files."""
+Step = Literal["acknowledged", "begun", "appended", "ended", "removed"]
+
+
+class LakeTable(Protocol):
+    """A table that takes each transfer once."""
+
+    @property
+    def name(self) -> str:
+        """What messages and the manifest call it, such as `delta:/data/orders`."""
+        ...
+
+    def columns(self) -> types.StructType:
+        """Return its columns as they are now."""
+        ...
+
+    def append(self, rows: Rows, number: int) -> None:
+        """Append rows in one commit with this number; do nothing if the number is in the table. Raise when another
+        commit with the number, or a higher one, came first.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class OpenTransfer:
+    """A table of a lakehouse in one run."""
+
+    context: SinkContext
+    table: LakeTable
+    on_step: Callable[[Step], None]
+    _fitting: types.StructType | None = field(init=False, default=None)
+    stages = False
+    transfers = True
+
+    def fits(self, columns: types.StructType) -> None:
+        """Raise SinkRefused when the table has no column for one of these, or one that cannot hold it."""
+        self.context.hold(columns)
+        if columns == self._fitting:
+            return
+        refuse_unfit(self.table.name, self.table.columns(), columns)
+        self._fitting = columns
+
+    def stage(self, written: Written) -> None:
+        """Do nothing: the files are what is transferred."""
+
+    def output(self, accepted: Accepted) -> LeaseOutput:
+        """Return that the files count, and are to go on."""
+        where = f"{ELSEWHERE}{self.table.name}" if accepted.folder is None else f"{PENDING}{accepted.folder}"
+        return LeaseOutput(self.context.names.sink, where, accepted.rows)
+
+    def acknowledge(
+        self, accepted: Accepted, acknowledgement: Acknowledgement, outputs: Sequence[LeaseOutput]
+    ) -> Acknowledged:
+        """Acknowledge a lease, and have its files count."""
+        outputs = [self.output(accepted), *outputs]
+        return acknowledge(self.context.state, accepted.lease, acknowledgement, outputs)
+
+    def close(self) -> None:
+        """Do nothing: what was acknowledged and not transferred is left to the next run."""
+
+    def transfer(self, wait_seconds: float = 0.0) -> None:
+        """Transfer all that waits, and what another process has left. What another has claimed is left to it, after
+        so many seconds; it looks again for what waits when it is done.
+        """
+        self.on_step("acknowledged")
+        deadline = time.monotonic() + wait_seconds
+        found = self._begin()
+        while found is not None:
+            if found.busy:
+                if time.monotonic() >= deadline:
+                    return
+                time.sleep(_LOOK_SECONDS)
+                found = self._begin()
+                continue
+            try:
+                self._append(found)
+            except Exception:
+                again = self._begin()
+                if again is None or again.number != found.number:
+                    _log.info("transfer %d was done by another process", found.number)
+                    found = again
+                    continue
+                # Another commit came first: this number's, or one of anybody's. The table tells them apart.
+                self._append(found)
+            self._end(found)
+            found = self._begin()
+
+    def _begin(self) -> Transfer | None:
+        names = self.context.names
+        return self.context.state.outputs.begin_transfer(
+            names.group, names.sink, timedelta(seconds=CLAIM_SECONDS)
+        )
+
+    def _append(self, found: Transfer) -> None:
+        self.on_step("begun")
+        # By the table's types: those of the files fit, which was looked at before they were written.
+        schema = nullable(self.table.columns())
+        paths = [literal(folder) for folder in _folders(found)]
+        self.table.append(lambda spark: spark.read.schema(schema).parquet(*paths), found.number)
+        self.on_step("appended")
+
+    def _end(self, found: Transfer) -> None:
+        names, spark = self.context.names, self.context.spark
+        self.context.state.outputs.end_transfer(
+            names.group, names.sink, found.number, f"{ELSEWHERE}{self.table.name}"
+        )
+        self.on_step("ended")
+        for folder in _folders(found):
+            remove_lease(Files(spark, folder), folder)
+        self.on_step("removed")
+
+
+def refuse_unfit(name: str, there: types.StructType, columns: types.StructType) -> None:
+    """Raise SinkRefused unless the table has a column for each that is to be written, which holds all its values."""
+    known = {each.name.lower(): each.dataType for each in nullable(there).fields}
+    wanted = [each for each in nullable(columns).fields if each.name not in NEVER]
+    absent = [each.name for each in wanted if each.name.lower() not in known and each.name not in OPTIONAL]
+    if absent:
+        raise SinkRefused(
+            f"table {name} has no column {', '.join(absent)}, which the handler's result has: add it to the table, "
+            f"or drop it in the handler. The table has {', '.join(there.names)}."
+        )
+    for each in wanted:
+        kind = known.get(each.name.lower())
+        if kind is not None and wider(each.dataType, kind) != kind:
+            raise SinkRefused(
+                f"column {each.name} is {each.dataType.simpleString()} in the handler's result and "
+                f"{kind.simpleString()} in table {name}, which cannot hold all of it: alter the column there, or "
+                "cast it in the handler"
+            )
+    if not any(each.name.lower() in known for each in wanted):
+        raise SinkRefused(
+            f"table {name} has no column in common with the handler's result: it has {', '.join(there.names)}, the "
+            f"result {', '.join(each.name for each in wanted)}."
+        )
+
+
+def refuse_not_null(name: str, there: types.StructType) -> None:
+    """Raise SinkRefused for a table that refuses nulls: it would do so after the acknowledgement."""
+    if strict := sorted(set(_strict(there))):
+        raise SinkRefused(
+            f"table {name} has NOT NULL on {', '.join(strict)}: a row that it refuses has been acknowledged by then, "
+            "and nothing could be transferred any more. Drop it there, and have the handler reject such records."
+        )
+
+
+def _strict(kind: types.DataType, at: str = "") -> Iterator[str]:
+    """Yield the names of what may not be null in a type."""
+    if isinstance(kind, types.StructType):
+        for each in kind.fields:
+            name = f"{at}.{each.name}".lstrip(".")
+            if not each.nullable:
+                yield name
+            yield from _strict(each.dataType, name)
+    elif isinstance(kind, types.ArrayType):
+        if not kind.containsNull:
+            yield f"{at}.element"
+        yield from _strict(kind.elementType, f"{at}.element")
+    elif isinstance(kind, types.MapType):
+        if not kind.valueContainsNull:
+            yield f"{at}.value"
+        yield from _strict(kind.keyType, f"{at}.key")
+        yield from _strict(kind.valueType, f"{at}.value")
+
+
+def _folders(found: Transfer) -> list[str]:
+    return [location.removeprefix(PENDING) for location in found.locations]

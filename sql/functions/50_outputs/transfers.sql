@@ -1,0 +1,92 @@
+-- Rows that were acknowledged, lie in files and go on into a table with transactions of its own. Their location in the
+-- manifest begins with `sink:pending:`. All of a sink's that wait go together, under one number. The table takes a number
+-- once. So a transfer may be repeated, by anybody and at any time, until end_transfer has been called.
+
+-- What to transfer now: the transfer that is under way, or a new one of all that waits, or no row. It is claimed for a while,
+-- so that others do not do the same work; `busy` is one that somebody has claimed. A claim is no lock: who works on after it
+-- has lapsed does no harm.
+create or replace function sharequeue.begin_transfer(p_group_id text, p_sink text, p_claim interval)
+returns table (number bigint, locations text[], records bigint, busy boolean)
+language plpgsql volatile set search_path = pg_catalog as $$
+#variable_conflict use_column
+declare
+    v_open sharequeue.transfers;
+    v_at timestamptz;
+begin
+    perform sharequeue.require_read_committed();
+    perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.check_name('the group id', p_group_id), sharequeue_internal.check_name('the sink', p_sink),
+        sharequeue_internal.check_span('the claim', p_claim);
+    insert into sharequeue.transfers (group_id, sink, number, locations, records, claimed_until)
+    values (p_group_id, p_sink, 0, '{}', 0, sharequeue.clock())
+    on conflict on constraint transfers_pkey do nothing;
+    select * into v_open from sharequeue.transfers d where d.group_id = p_group_id and d.sink = p_sink for update;
+    v_at := sharequeue.clock();
+    if cardinality(v_open.locations) = 0 then
+        select array_agg(distinct o.location), sum(o.records)::bigint into v_open.locations, v_open.records
+        from sharequeue.lease_outputs o
+        where o.group_id = p_group_id and o.sink = p_sink and starts_with(o.location, 'sink:pending:');
+        if v_open.locations is null then
+            return;
+        end if;
+        -- By the clock: a database that was restored from a copy must not use a number again that the table has taken.
+        v_open.number := greatest(v_open.number + 1, floor(extract(epoch from v_at) * 1000)::bigint);
+    elsif v_open.claimed_until > v_at then
+        return query select v_open.number, v_open.locations, v_open.records, true;
+        return;
+    end if;
+    update sharequeue.transfers d
+    set number = v_open.number, locations = v_open.locations, records = v_open.records, claimed_until = v_at + p_claim
+    where d.group_id = p_group_id and d.sink = p_sink;
+    return query select v_open.number, v_open.locations, v_open.records, false;
+end
+$$;
+
+-- The table has taken the transfer of this number: its rows are there, and count there. Returns how many outputs moved; none
+-- when somebody else was quicker.
+create or replace function sharequeue.end_transfer(p_group_id text, p_sink text, p_number bigint, p_location text)
+returns bigint
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_open sharequeue.transfers;
+    v_moved bigint;
+begin
+    perform sharequeue.require_read_committed();
+    perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.check_name('the group id', p_group_id), sharequeue_internal.check_name('the sink', p_sink),
+        sharequeue_internal.check_present('the number', p_number),
+        sharequeue_internal.check_text('the location', p_location, 4096);
+    select * into v_open from sharequeue.transfers d where d.group_id = p_group_id and d.sink = p_sink for update;
+    if not found or v_open.number <> p_number or cardinality(v_open.locations) = 0 then
+        return 0;
+    end if;
+    update sharequeue.lease_outputs o set location = p_location
+    where o.group_id = p_group_id and o.sink = p_sink and starts_with(o.location, 'sink:pending:')
+        and o.location = any (v_open.locations);
+    get diagnostics v_moved = row_count;
+    update sharequeue.transfers d set locations = '{}', records = 0
+    where d.group_id = p_group_id and d.sink = p_sink;
+    return v_moved;
+end
+$$;
+
+-- Keeps the columns of a sink's files, if those known before are p_known; with p_columns null it changes nothing. Returns
+-- the columns that are kept now, null without any.
+create or replace function sharequeue.keep_sink_columns(p_group_id text, p_sink text, p_known text, p_columns text)
+returns text
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_kept text;
+begin
+    perform sharequeue.require_read_committed();
+    perform sharequeue_internal.authorise(p_group_id, 'READ');
+    perform sharequeue_internal.check_name('the group id', p_group_id), sharequeue_internal.check_name('the sink', p_sink);
+    if p_columns is not null then
+        perform sharequeue_internal.check_text('the columns', p_columns, 1048576);
+        insert into sharequeue.sink_columns as c (group_id, sink, columns) values (p_group_id, p_sink, p_columns)
+        on conflict on constraint sink_columns_pkey do update set columns = excluded.columns where c.columns = p_known;
+    end if;
+    select c.columns into v_kept from sharequeue.sink_columns c where c.group_id = p_group_id and c.sink = p_sink;
+    return v_kept;
+end
+$$;
