@@ -221,6 +221,9 @@ CREATE FUNCTION sharequeue.beat(p_longer_than interval DEFAULT NULL::interval) R
 CREATE FUNCTION sharequeue.begin_compaction(p_compaction_id uuid, p_group_id text, p_sink text, p_location text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION sharequeue.begin_transfer(p_group_id text, p_sink text, p_claim interval) RETURNS TABLE(number bigint, locations text[], records bigint, busy boolean)
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION sharequeue.check_cluster(p_cluster_id text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -260,6 +263,9 @@ CREATE FUNCTION sharequeue.drop_journal_partition(p_retention interval, p_limit 
 CREATE FUNCTION sharequeue.end_service_lease(p_task text, p_token uuid) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION sharequeue.end_transfer(p_group_id text, p_sink text, p_number bigint, p_location text) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION sharequeue.expire_members(p_group_id text) RETURNS text[]
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -295,6 +301,9 @@ CREATE FUNCTION sharequeue.initialize(p_group_id text, p_topic text, p_partition
 
 CREATE FUNCTION sharequeue.journal_partitions() RETURNS TABLE(day date, name text, bytes bigint)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION sharequeue.keep_sink_columns(p_group_id text, p_sink text, p_known text, p_columns text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.leave_group(p_group_id text, p_member_id text, p_principal text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1816,6 +1825,12 @@ ALTER TABLE sharequeue.share_partitions ALTER COLUMN share_partition_id ADD GENE
     CACHE 1
 );
 
+CREATE TABLE sharequeue.sink_columns (
+    group_id text NOT NULL,
+    sink text NOT NULL,
+    columns text NOT NULL
+);
+
 CREATE TABLE sharequeue.state_identity (
     only_row boolean DEFAULT true NOT NULL,
     state_id uuid DEFAULT gen_random_uuid() NOT NULL,
@@ -1841,6 +1856,15 @@ CREATE VIEW sharequeue.token_list (
     expires_at timestamp with time zone,
     revoked_at timestamp with time zone,
     state text
+);
+
+CREATE TABLE sharequeue.transfers (
+    group_id text NOT NULL,
+    sink text NOT NULL,
+    number bigint NOT NULL,
+    locations text[] NOT NULL,
+    records bigint NOT NULL,
+    claimed_until timestamp with time zone NOT NULL
 );
 
 CREATE VIEW sharequeue.waiting_work (
@@ -2001,11 +2025,17 @@ ALTER TABLE ONLY sharequeue.share_partitions
 ALTER TABLE ONLY sharequeue.share_partitions
     ADD CONSTRAINT share_partitions_pkey PRIMARY KEY (share_partition_id);
 
+ALTER TABLE ONLY sharequeue.sink_columns
+    ADD CONSTRAINT sink_columns_pkey PRIMARY KEY (group_id, sink);
+
 ALTER TABLE ONLY sharequeue.state_identity
     ADD CONSTRAINT state_identity_pkey PRIMARY KEY (only_row);
 
 ALTER TABLE ONLY sharequeue.topics
     ADD CONSTRAINT topics_pkey PRIMARY KEY (topic);
+
+ALTER TABLE ONLY sharequeue.transfers
+    ADD CONSTRAINT transfers_pkey PRIMARY KEY (group_id, sink);
 
 CREATE INDEX audit_log_by_group ON sharequeue.audit_log USING btree (group_id, audit_id);
 
@@ -2034,6 +2064,8 @@ CREATE INDEX journal_other_share_partition_id_journal_id_idx ON sharequeue.journ
 CREATE INDEX journal_snapshots_by_age ON sharequeue.journal_snapshots USING btree (taken_at);
 
 CREATE INDEX lease_outputs_by_sink ON sharequeue.lease_outputs USING btree (group_id, sink);
+
+CREATE INDEX lease_outputs_pending ON sharequeue.lease_outputs USING btree (group_id, sink) WHERE starts_with(location, 'sink:pending:'::text);
 
 CREATE INDEX leases_by_share_partition ON sharequeue.leases USING btree (share_partition_id, expires_at);
 
