@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from sharequeue.kafka.clients import client_config
@@ -20,11 +24,13 @@ from sharequeue.settings import Settings
 from sharequeue.spark.reading import seeking
 from sharequeue.spark.reading.frame import leased_records
 from sharequeue.spark.reading.plan import Segment
+from sharequeue.spark.reading.seeker import Seeker
 from sharequeue.spark.reading.seeking import SEEK, check_choice
 from sharequeue.values import Lease
 from tests.fix_pipelines import Produce
 from tests.fix_stack import MakeTopic
 from tests.integration.spark.test_read import lease_of
+from tests.waiting import wait_until
 
 LOG_START = 37
 HEADERS: tuple[Any, ...] = (
@@ -189,3 +195,48 @@ def test_a_choice_that_is_none_is_refused() -> None:
     """Before anything is leased."""
     with pytest.raises(ValueError, match="expected one of auto, always, never"):
         check_choice({SEEK: "sometimes"})
+
+
+def test_executors_need_no_package_of_ours() -> None:
+    """What is sent to them is whole: it is made again where `sharequeue` cannot be imported."""
+    wanted = pa.table(
+        {"topic": ["t"], "partition": [0], "first": [1], "last": [2], "count": [1], "lease": [1]}
+    )
+    sent = cloudpickle.dumps(Seeker({"bootstrap.servers": "localhost:1"}, wanted, 1))  # type: ignore[no-untyped-call]
+    program = (
+        "import sys; sys.modules['sharequeue'] = None; from pyspark import cloudpickle;"
+        "seeker = cloudpickle.loads(sys.stdin.buffer.read()); print(seeker.wanted.num_rows, list(seeker([])))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, check=False)
+    assert (done.stdout, done.returncode) == (b"1 []\n", 0), done.stderr.decode()
+
+
+@pytest.mark.deep
+def test_a_seek_passes_what_was_compacted(
+    spark: SparkSession, settings: Settings, make_topic: MakeTopic
+) -> None:
+    """Offsets that compaction took have no record, in batches of which some are left, and in empty ones."""
+    topic = make_topic(
+        1,
+        cleanup_policy="compact",
+        segment_ms="100",
+        min_cleanable_dirty_ratio="0.001",
+        max_compaction_lag_ms="100",
+    )
+    producer = Producer(client_config(settings, linger_ms=0))
+    for number in range(300):
+        producer.produce(topic, str(number), key=str(number % 7 if number < 290 else number), partition=0)
+        if number % 30 == 29:
+            producer.flush(30)
+    lease = lease_of(1, topic, 0, (1, OffsetSet.of((0, 300))))
+
+    def rolled_and_compacted() -> bool:
+        # A segment is rolled by the next record.
+        producer.produce(topic, "more", key="more", partition=0)
+        producer.flush(30)
+        return len(rows(spark, settings, [lease], "never")) < 250
+
+    wait_until(rolled_and_compacted, 120)
+    singles = lease_of(2, topic, 0, (1, OffsetSet.from_offsets(range(0, 300, 3))))
+    for leases in ([lease], [singles]):
+        assert rows(spark, settings, leases, "always") == rows(spark, settings, leases, "never")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from sharequeue.kafka.clients import client_config, credentials, logged_in, spark_options
+from sharequeue.kafka.clients import client_config, credentials, logged_in, portable_config, spark_options
 from sharequeue.settings import SettingMissing, Settings, normalise_database_url
 from tests.certificates import Authority
 
@@ -112,7 +112,7 @@ def test_settings_are_immutable_replaceable_and_picklable(
 
 
 def test_kafka_security_reaches_both_client_families(home: Path, no_environment: pytest.MonkeyPatch) -> None:
-    """librdkafka gets the names as they are; Java gets a JAAS line and the certificate's text."""
+    """librdkafka gets the names as they are, and for other machines a certificate as text, as Java does."""
     authority = home / "ca.pem"
     authority.write_text("an authority")
     for name, value in {
@@ -132,6 +132,14 @@ def test_kafka_security_reaches_both_client_families(home: Path, no_environment:
         "sasl.password": 'se"cret',
         "ssl.ca.location": str(authority),
         "group.id": "g",
+    }
+    assert portable_config(settings) == {
+        "bootstrap.servers": "127.0.0.1:2",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "me",
+        "sasl.password": 'se"cret',
+        "ssl.ca.pem": "an authority",
     }
     assert spark_options(settings) == {
         "kafka.bootstrap.servers": "127.0.0.1:2",
