@@ -42,12 +42,11 @@ ROUNDS = 5 if FULL else 3
 _topics = count()
 
 
-def state_once(cursor: Any, database: Database, *, as_text: bool) -> tuple[float, float]:
+def state_once(cursor: Any, database: Database, released: OffsetSet, *, as_text: bool) -> tuple[float, float]:
     """Seconds of the acknowledgement, and of the acquire after it."""
     state, at = State(database), SharePartition("bench", f"t{next(_topics)}", 0)
     share_partition(cursor, at.topic, OFFSETS)
     (lease,) = state.many.acquire([at], "m", None, OFFSETS, lock_duration_ms=600_000).leases
-    released = OffsetSet.from_offsets(range(0, OFFSETS, 100))
     accepted = lease.offsets - released
 
     def acknowledge() -> None:
@@ -83,10 +82,11 @@ def the_state() -> None:
     """Measure acknowledgement and acquire, as text and as they are sent, and print the table."""
     with server() as url, Database(url) as database:
         cursor = connect(url).cursor()
+        released = OffsetSet.from_offsets(range(0, OFFSETS, 100))
         taken: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-        for round_ in range(3):
+        for round_ in range(2 if FULL else 4):
             for as_text, figures in taken.items():
-                figure = state_once(cursor, database, as_text=as_text)
+                figure = state_once(cursor, database, released, as_text=as_text)
                 if round_ > 0 or FULL:
                     figures.append(figure)
         rows = []
