@@ -4,7 +4,8 @@ The store is a server that speaks S3 (moto's, in Python, on this machine); the c
 are in Spark's memory, so that only the store is measured. The leased side writes them by lease, reads the outcomes
 back and acknowledges; the first line leaves out the seconds of the reading. Spark's own side is `DataFrame.write` of
 the same rows, divided by outcome as a user would, once with Spark's default committer, which copies each file on the
-store, and once with the committer of the leased side.
+store, and once with the committer of the leased side. The requests are counted at the server: they do not depend on
+what else the machine does.
 
     .venv/bin/python benchmarks/bench_object_store.py [--records 500000] [--rounds 5]
 """
@@ -16,18 +17,20 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 
 import boto3  # type: ignore[import-untyped]
 import sqlalchemy as sa
 from leased_rig import ALL_LOCKS, session, stack, versions
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
-from rig import in_turn, median, report, seconds, spread
+from rig import Side, in_turn, median, report, seconds, spread
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
@@ -53,14 +56,16 @@ OURS = {name: ON_S3[name] for name in SPARKS_OWN}
 
 
 @contextmanager
-def store() -> Iterator[dict[str, str]]:
-    """A server that speaks S3, with the bucket `bench`; Hadoop's settings for it are given."""
+def store(log: Path) -> Iterator[dict[str, str]]:
+    """A server that speaks S3, with the bucket `bench`, and writes a line for each request; Hadoop's settings for it
+    are given."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with log.open("w") as lines:
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=lines)
     try:
         while True:
             with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
@@ -147,6 +152,14 @@ def leased(settings: Settings, spark: SparkSession, made: DataFrame, records: in
         return taken if whole else taken - read_back_seconds[0]
 
 
+def counted(side: Side, log: Path, requests: list[int]) -> float:
+    """Seconds of a side; how many requests it made is put into `requests`."""
+    before = log.read_text(errors="replace").count(" HTTP/1.1")
+    taken = side()
+    requests.append(log.read_text(errors="replace").count(" HTTP/1.1") - before)
+    return taken
+
+
 def main() -> None:
     """Measure the sides in turn and print the table."""
     parser = argparse.ArgumentParser(
@@ -155,7 +168,11 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=500_000, help="rows of a round")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds of each side")
     given = parser.parse_args()
-    with stack() as plain, store() as conf:
+    with (
+        tempfile.TemporaryDirectory(prefix="sharequeue-bench-") as folder,
+        stack() as plain,
+        store(log := Path(folder) / "requests") as conf,
+    ):
         settings = plain.replace(output="s3a://bench/output", spark_master=f"local[{os.cpu_count()}]")
         optional_jars.ensure(settings, ["s3a"], print)
         with session(settings) as spark:
@@ -174,15 +191,25 @@ def main() -> None:
                 partial(spark_writes, made, settings.output, SPARKS_OWN),
                 partial(spark_writes, made, settings.output, OURS),
             )
-            measured = in_turn(sides, given.rounds)
+            requests: list[list[int]] = [[] for _ in sides]
+            measured = in_turn(
+                [partial(counted, side, log, some) for side, some in zip(sides, requests, strict=True)],
+                given.rounds,
+            )
         ours = median(measured[0])
         report(
             settings.database_url,
             f"P19: {given.records:,} rows to S3, median of {given.rounds}",
-            ("side", "seconds", "range", "leased is × as fast"),
+            ("side", "seconds", "range", "leased is × as fast", "requests"),
             [
-                (name, f"{median(figures):,.2f}", spread(figures), f"{median(figures) / ours:,.2f}")
-                for name, figures in zip(names, measured, strict=True)
+                (
+                    name,
+                    f"{median(figures):,.2f}",
+                    spread(figures),
+                    f"{median(figures) / ours:,.2f}",
+                    f"{median(some):.0f}",
+                )
+                for name, figures, some in zip(names, measured, requests, strict=True)
             ],
         )
         print(versions())

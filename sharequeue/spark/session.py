@@ -34,6 +34,8 @@ ON_S3 = {
     "spark.sql.sources.commitProtocolClass": "org.apache.spark.internal.io.cloud.PathOutputCommitProtocol",
     "spark.sql.parquet.output.committer.class": "org.apache.spark.internal.io.cloud.BindingParquetOutputCommitter",
     "spark.hadoop.fs.s3a.committer.name": "magic",
+    # A task keeps in memory what its commit needs. As small objects that is five requests more for each file.
+    "spark.hadoop.fs.s3a.committer.magic.track.commits.in.memory.enabled": "true",
     # What a killed write has uploaded goes when its folder is swept.
     "spark.hadoop.fs.s3a.directory.operations.purge.uploads": "true",
 }
