@@ -168,7 +168,8 @@ def _service(settings: Settings) -> Finding:
     remedy = "run `sharequeue up`, or start `sharequeue serve` and set SHAREQUEUE_SERVICE_URL"
     try:
         where = settings.service_url
-        response = httpx.get(f"{where}/health", timeout=5)
+        with settings.service.client(5) as client:
+            response = client.get("/health")
     except SettingMissing as error:
         return Finding("service", FAILURE, str(error))
     except httpx.HTTPError as error:
@@ -187,7 +188,7 @@ def _kept_spark(settings: Settings) -> list[Finding]:
     except kept_spark.NoKeeper as error:
         if not kept_spark.address_file(settings.home).exists():
             return [Finding("kept Spark", OK, "none now: the next run starts one")]
-        what = "run `sharequeue down`, then `sharequeue up`; until then each run starts a JVM of its own"
+        what = "the next run starts another, or a JVM of its own while this one is silent: `sharequeue down` ends it"
         return [Finding("kept Spark", WARNING, f"{error} ({kept_spark.log_file(settings.home)})", what)]
     idle = f"{found['attached']} at work" if found["attached"] else f"idle for {found['idle_seconds']:g} s"
     return [Finding("kept Spark", OK, f"process {found['pid']}, {found['runs']} runs, {idle}")]

@@ -36,6 +36,9 @@ NAME = "kept-spark"
 SECONDS = 10.0
 """How long a keeper may take to say something before it counts as silent."""
 _MARK = "SHAREQUEUE_COMPONENT"
+RUNS_DEFAULTS = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+"""What a local session sets in the environment where nobody else has. Workers would run `python3`, whatever Spark's
+settings say; and a host whose own name does not resolve would not start a JVM, which reads the address from here."""
 
 
 class NoKeeper(Exception):
@@ -84,8 +87,8 @@ def begin(home: Path, idle_seconds: int, conf: Mapping[str, str] | None = None) 
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
-            # `down` finds it by this mark, as every component.
-            env={**os.environ, _MARK: f"{home}#{NAME}"},
+            # With what every run sets by default, so that a run finds it alike; `down` finds it by the mark.
+            env={**RUNS_DEFAULTS, **os.environ, _MARK: f"{home}#{NAME}"},
             start_new_session=True,
         )
     assert process.stdin is not None  # noqa: S101 - a pipe was asked for

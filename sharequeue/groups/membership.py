@@ -168,6 +168,7 @@ class Membership:
         heard = time.monotonic()
         full = False
         wait = self._interval_s
+        failing: type[Exception] | None = None
         while not self._stop.wait(wait):
             # The session lives from when the service heard of the member, at the earliest from now.
             asked = time.monotonic()
@@ -183,15 +184,20 @@ class Membership:
                     self._lose(
                         f"no heartbeat was answered for {silent:.0f} s, the session has expired: {error}"
                     )
-                _log.warning(
-                    "heartbeat of %s failed, trying again: %s: %s",
-                    self.member_id,
-                    type(error).__name__,
-                    error,
-                )
+                if type(error) is not failing:  # one line for an outage, however long
+                    _log.warning(
+                        "heartbeat of %s failed, trying again: %s: %s",
+                        self.member_id,
+                        type(error).__name__,
+                        error,
+                    )
+                failing = type(error)
                 full = True
                 wait = min(_LONGEST_WAIT_S, self._interval_s)
             else:
+                if failing is not None:
+                    _log.warning("heartbeats of %s are answered again", self.member_id)
+                    failing = None
                 heard = asked
                 full = False
                 wait = self._interval_s

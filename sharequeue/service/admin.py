@@ -218,6 +218,15 @@ class Admin:
             raise GroupAuthorizationFailed(f"{self._principal} may not {operation} group {shown(group_id)}")
         return allowed
 
+    def require_whole(self, group_id: str) -> None:
+        """Raises GroupAuthorizationFailed or TopicAuthorizationFailed where the caller may not look at a group, or at
+        one of the topics that it reads or has members for.
+        """
+        self.require(group_id, "DESCRIBE")
+        topics = {each.topic for each in State(self._database).figures.describe(group_id)}
+        topics |= {topic for topic, _ in awaited_share_partitions(self._database, group_id)}
+        self._require_topics(topics)
+
     def _refused(self, topics: Iterable[str], operation: str) -> dict[str, ShareError]:
         """Return the errors of topics with which the caller may not do this."""
         with on_behalf_of(self._database, self._principal) as connection:

@@ -29,6 +29,7 @@ from sharequeue.errors import (
     InvalidGroupId,
     InvalidRequest,
     ShareError,
+    TopicAuthorizationFailed,
     UnknownServerError,
 )
 from sharequeue.groups.configs import ServiceConfigs
@@ -131,7 +132,7 @@ def _route(service: Service, handler: Handler) -> Callable[[Request], Awaitable[
             return await handler(service, request)
         except TokenRefused as error:
             return unauthenticated(error)
-        except GroupAuthorizationFailed as error:
+        except (GroupAuthorizationFailed, TopicAuthorizationFailed) as error:
             return _error(error, 403)
         except ShareError as error:
             return _error(error, 404 if error.name in ("GROUP_ID_NOT_FOUND", "INVALID_GROUP_ID") else 400)
@@ -226,12 +227,14 @@ async def _group(service: Service, request: Request) -> Response:
 
 
 async def _described(service: Service, request: Request) -> str:
-    """Return the group of a path, which the caller may look at. Raises InvalidGroupId, GroupAuthorizationFailed."""
+    """Return the group of a path, which the caller may look at, with all its topics. Raises InvalidGroupId,
+    GroupAuthorizationFailed, TopicAuthorizationFailed.
+    """
     group_id = str(request.path_params["group_id"])
     if "\x00" in group_id:
         raise InvalidGroupId()
     admin = Admin(service.database, service.topics, await service.principal(request))
-    await service.in_thread(lambda: admin.require(group_id, "DESCRIBE"))
+    await service.in_thread(lambda: admin.require_whole(group_id))
     return group_id
 
 

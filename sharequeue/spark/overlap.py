@@ -19,7 +19,9 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.util import InheritableThread
 
 from sharequeue.spark.contract import HandlerError, MostFailed, RegistryNotAvailable
@@ -87,6 +89,8 @@ class Rounds:
         self._jobs = jobs
         self._at_work: list[AtWork] = []
         """Those that have not ended, in order: two at most."""
+        self._begun: list[Round] = []
+        """Those of which Spark may have something in its cache."""
         self._process = os.getpid()
 
     def work(self, max_seconds: float | None) -> bool:
@@ -109,7 +113,17 @@ class Rounds:
                         forget_interrupted_call()
                     self._cancel(self._at_work)
             raise
+        finally:
+            if os.getpid() == self._process:
+                # A JVM that is gone has nothing in its cache.
+                with suppress(Py4JError):
+                    self._forget(*self._begun)
         return False
+
+    def _forget(self, *rounds: Round) -> None:
+        for each in rounds:
+            each.forget()
+        self._begun = [each for each in self._begun if each not in rounds]
 
     def _one_more(self) -> bool:
         return self._run.max_rounds is None or len(self.reports) + len(self._at_work) < self._run.max_rounds
@@ -122,6 +136,7 @@ class Rounds:
         last = self._at_work[0] if self._at_work else None
         number = len(self.reports) + len(self._at_work) + 1
         following = Round(self._run, self._keeper, self._isolation, self._jobs, number)
+        self._begun.append(following)
         with self._jobs.of_round(number):
             try:
                 if not following.prepare(ahead=last is not None):
@@ -139,7 +154,7 @@ class Rounds:
                 if last.error is not None or not self._in_time(max_seconds):
                     ran = self._jobs.tasks_ran(number)
                     self._keeper.give_back(following.leases, cancelled=ran, refund=not ran)
-                    following.forget()
+                    self._forget(following)
                     self._first_ended()
                     return True
             # A signal between the start of its thread and the note of it would leave one that nobody stops.
@@ -158,6 +173,7 @@ class Rounds:
         if first.error is None:
             assert first.report is not None  # noqa: S101 - one of the two
             self.reports.append(first.report)
+            self._forget(first.round)
             del self._at_work[0]
             return
         self._cancel(others)

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from pyspark.sql import DataFrame
+
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.offsets import EMPTY
@@ -34,7 +36,7 @@ from sharequeue.spark.output.shared_folder import all_read_back, read_where_writ
 from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.report import Progress, ProgressCallback, RoundReport
-from sharequeue.spark.session import Jobs, uncache
+from sharequeue.spark.session import Jobs, uncache_all
 from sharequeue.spark.sinks.interface import Accepted, OpenSink
 from sharequeue.spark.sinks.parquet import ParquetByLease
 from sharequeue.values import (
@@ -154,6 +156,7 @@ class Round:
         self.jobs = jobs
         self.number = number
         self.leases: list[Lease] = []
+        self.records: list[DataFrame] = []
         self.planned: list[SparkJob] = []
         self.infos: Mapping[str, TopicInfo] = {}
         self.leased = 0
@@ -179,10 +182,10 @@ class Round:
             return False
         self.leased = sum(lease.offsets.count for lease in self.leases)
         with self._stage("plan"):
-            self.planned = [
-                SparkJob(some, with_outcomes(run.job.handler(run.source.records(some)), run.job.unknown))
-                for some in apart(self.leases)
-            ]
+            for some in apart(self.leases):
+                self.records.append(run.source.records(some))
+                handled = run.job.handler(self.records[-1])
+                self.planned.append(SparkJob(some, with_outcomes(handled, run.job.unknown)))
             for each in self.planned:
                 run.sink.fits(each.handled.schema)
         return True
@@ -234,7 +237,6 @@ class Round:
             for lease in leases:
                 released = wanted[lease.lease_id].outcomes.get(AcknowledgeType.RELEASE, EMPTY)
                 run.releases.add(lease.share_partition, released, acknowledged[lease.lease_id].spso)
-        self.forget()
         if run.sink.transfers:
             with self._stage("transfer"):
                 run.sink.transfer()
@@ -242,9 +244,10 @@ class Round:
         return self._report(leases, wanted, list(acknowledged.values()), ended.failed)
 
     def forget(self) -> None:
-        """Remove from Spark's cache what the handler has cached of the round."""
-        for each in self.planned:
-            uncache(each.handled)
+        """Remove from Spark's cache what the handler has cached of the round, however far it came."""
+        for each in self.records:
+            uncache_all(each)
+        self.records.clear()
 
     def _assigned(self) -> list[SharePartition]:
         """Return what is assigned of this job's topics; each round begins at another one, so that none starves."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.class_archive import archive_options, quoted, spark_archive
 from sharequeue.jar_sets import fetch_command, folder_of
+from sharequeue.kept_spark import RUNS_DEFAULTS
 from sharequeue.settings import Settings
 from sharequeue.spark.gateway import start_gateway
 from sharequeue.spark.interrupts import interruptible, kept_handlers
@@ -69,12 +69,9 @@ def spark_session(settings: Settings, app_name: str, conf: Mapping[str, str] | N
     spark_conf = SparkConf(loadDefaults=False)
     for name, value in chosen.items():
         spark_conf.set(name, value)
-    # Only the environment counts here: `spark.pyspark.python` is spark-submit's, and workers would run `python3`.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if _is_local(settings.spark_master):
-        # The JVM reads this one from the environment alone; a host whose own name does not resolve would not
-        # start.
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    for name, value in RUNS_DEFAULTS.items():
+        if name == "PYSPARK_PYTHON" or _is_local(settings.spark_master):
+            os.environ.setdefault(name, value)
     if SparkContext._gateway is None:
         if (
             settings.keep_spark_seconds
@@ -247,6 +244,14 @@ def uncache(frame: DataFrame, of: DataFrame | None = None) -> None:
             manager.uncacheQuery(session, plan, False, False)
         children = plan.children()
         plans += [children.apply(at) for at in range(children.size())]
+
+
+def uncache_all(records: DataFrame) -> None:
+    """Remove from Spark's cache these records, and whatever was made of them."""
+    session: Any = records.sparkSession._jsparkSession
+    manager = session.sharedState().cacheManager()
+    if not manager.isEmpty():
+        manager.uncacheQuery(session, records._jdf.queryExecution().analyzed(), True, False)
 
 
 def configuration(settings: Settings, app_name: str) -> dict[str, str]:

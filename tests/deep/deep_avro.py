@@ -202,6 +202,21 @@ def test_a_registry_that_stops_costs_no_delivery(
     assert run_job(job_of(group, topic, orders), holder).accepted == 10
 
 
+def test_a_schema_that_is_none_is_the_matter_of_its_records(
+    spark: SparkSession, registry_server: RegistryServer
+) -> None:
+    """What the registry has under an id may be anything; records of other ids are decoded."""
+    registry = Registry(registry_server.url, settings=Settings({}))
+    registry_server.register("orders-value", '"string"', 1)
+    registry_server.register("orders-value", '"string"', 2)
+    registry_server.schemas[2]["schema"] = "record Order"
+    values = [(n, bytearray(framed(n, b"\x02a"))) for n in (1, 2)]
+    records = spark.createDataFrame(values, "offset long, value binary")
+    first, second = avro(records, registry, schema='"string"').orderBy("offset").collect()
+    assert (first["value"], first["outcome"]) == ("a", "accept")
+    assert (second["outcome"], "schema 2 is no schema of Avro" in second["error"]) == ("reject", True)
+
+
 def test_what_cannot_be_decoded_at_all_is_refused(
     spark: SparkSession, registry_server: RegistryServer
 ) -> None:

@@ -80,9 +80,12 @@ def avro(
             problem = problem.when(here, fn.lit(f"schema {each} is {found.kind}: expected AVRO"))
         else:
             _refuse_references(found.references, f"schema {each}")
-            made = _from_avro(
-                fn.substring(raw, 6, 2**31 - 1), _checked(records, found.text, f"schema {each}"), reader
-            )
+            try:
+                writer = _checked(records, found.text, f"schema {each}")
+            except HandlerError as error:
+                problem = problem.when(here, fn.lit(str(error)))
+                continue
+            made = _from_avro(fn.substring(raw, 6, 2**31 - 1), writer, reader)
             decoded = fn.when(here, made) if decoded is None else decoded.when(here, made)
     if decoded is None:
         decoded = fn.when(fn.lit(False), _from_avro(raw, reader, reader))

@@ -6,11 +6,13 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
 from sharequeue.spark.formats.decided import DECODED, decided, of_registry
 
 _MALFORMED = "sharequeue_malformed"
+_END = "sharequeue_end"
+"""What has to follow the object. Spark parses the first value of a text, and passes over the rest."""
 
 
 def json(records: DataFrame, schema: str | StructType, *, column: str = "value") -> DataFrame:
@@ -24,11 +26,20 @@ def json(records: DataFrame, schema: str | StructType, *, column: str = "value")
     raw = fn.col(column)
     text = fn.when(of_registry(raw), fn.substring(raw, 6, 2**31 - 1)).otherwise(raw).cast("string")
     parsed = fn.from_json(
-        text,
-        StructType([*wanted.fields, StructField(_MALFORMED, StringType())]),
-        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED},
+        fn.concat(fn.lit('{"value":'), text, fn.lit(f',"{_END}":true}}')),
+        StructType(
+            [
+                StructField("value", wanted),
+                StructField(_END, BooleanType()),
+                StructField(_MALFORMED, StringType()),
+            ]
+        ),
+        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED, "allowSingleQuotes": "false"},
     )
     found = fn.col(DECODED)
-    malformed = found.isNull() | found[_MALFORMED].isNotNull()
-    error = fn.when(malformed, fn.lit("not JSON of the schema: malformed, or a field of another type"))
-    return decided(records.withColumn(DECODED, parsed), column, found.dropFields(_MALFORMED), error)
+    whole = found["value"].isNotNull() & found[_END] & found[_MALFORMED].isNull() & fn.is_valid_utf8(text)
+    error = fn.when(
+        ~fn.coalesce(whole, fn.lit(False)),
+        fn.lit("not one JSON object of the schema: malformed, or a field of another type"),
+    )
+    return decided(records.withColumn(DECODED, parsed), column, found["value"], error)

@@ -81,6 +81,8 @@ class LeaseKeeper:
         self._stop = False
         self._process = os.getpid()
         self._lost: str | None = None
+        self._failing: str | None = None
+        """Why leases could not be renewed when it was last tried."""
         # A run begins with the others: they tell whether the handler works at all before a record is given up.
         self._last_attempts = LAST_ATTEMPTS_IN_A_ROW
         self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
@@ -324,13 +326,19 @@ class LeaseKeeper:
             results = self._state.many.renew(self._currents([held.lease for held in some]))
         except Exception as error:
             # Any error: the pool of connections has a time-out, too.
-            _log.warning("%d leases could not be renewed, trying again: %s", len(some), error)
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            if reason != self._failing:  # one line for an outage, however long
+                _log.warning("%d leases could not be renewed, trying again: %s", len(some), reason)
+            self._failing = reason
             for held in some:
                 if asked_at >= held.lapsed_at():
                     self._lose(
                         f"lease {held.lease.lease_id} could not be renewed before its lock lapsed: {error}"
                     )
             return
+        if self._failing is not None:
+            _log.warning("leases are renewed again")
+            self._failing = None
         for held, result in zip(some, results, strict=True):
             if not isinstance(result, ShareError):
                 held.renewed_at = asked_at

@@ -274,6 +274,15 @@ def test_heartbeats_ask_for_acls(settings: Settings, private_database: Database)
         }
         assert [each["group_id"] for each in groups["ann"]] == ["g"]
         assert groups["dora"] == []
+        State(private_database).initialize(SharePartition("g", "t", 0), "id", 0, 1)
+        acls.add(Acl("User:dora", "READ", "ALLOW", "LITERAL", "t", "TOPIC"))
+        for path in ("/v1/groups/g", "/v1/reports/g"):
+            response = client.get(path, headers=header("ann"))
+            conforming(response)
+            assert (response.status_code, response.json()["error_code"]) == (
+                403,
+                TopicAuthorizationFailed.code,
+            )
 
 
 def test_where_a_token_is_required_nobody_is_anonymous(

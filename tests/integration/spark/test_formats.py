@@ -30,7 +30,7 @@ from tests.fix_registry import framed
 from tests.fix_stack import MakeTopic
 
 COLUMNS = "topic string, partition int, offset long, lease_id long, key binary, value binary"
-MALFORMED = "not JSON of the schema: malformed, or a field of another type"
+MALFORMED = "not one JSON object of the schema: malformed, or a field of another type"
 
 
 def records_of(spark: SparkSession, *values: bytes | None) -> DataFrame:
@@ -64,6 +64,26 @@ def test_json(spark: SparkSession) -> None:
     assert [row["error"] for row in found] == [None, None, MALFORMED, MALFORMED, MALFORMED, "no value"]
     both = json(json(records_of(spark, b"{", b"{}"), "id string"), "id string", column="key")
     assert [row["error"] for row in rows_of(both)] == [MALFORMED, f"key: {MALFORMED}"]
+
+
+def test_json_is_one_object_and_nothing_else(spark: SparkSession) -> None:
+    """Spark reads the first value of a text and passes over the rest; here the rest is somebody's second order."""
+    wrong = (
+        b'{"id": "a"}{"id": "b"}',
+        b'{"id": "a"}, {"id": "b"}',
+        b'{"id": "a"} and more',
+        b'{"id": "a"}]',
+        b'{"id": "a"}}',
+        b"{'id': 'a'}",
+        b'[{"id": "a"}]',
+        b"null",
+        b'"a"',
+        b'{"id": "\xff"}',
+    )
+    right = (b' {"id": "a", "more": [{}]}\n', '{"id": "\u00e9"}'.encode(), b"{}")
+    found = rows_of(json(records_of(spark, *wrong, *right), "id string"))
+    assert [row["outcome"] for row in found] == ["reject"] * len(wrong) + ["accept"] * len(right)
+    assert [row["value"]["id"] for row in found[len(wrong) :]] == ["a", "\u00e9", None]
 
 
 def test_by_row_passes_over_what_was_not_decoded(spark: SparkSession) -> None:

@@ -1,0 +1,88 @@
+"""What a handler caches of the records is removed from the cache at the end of the round (docs/howto/lease.md, "In a
+session of your own"), however the round ends and whichever of two rounds it belongs to."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from sharequeue.errors import InvalidRecordState
+from sharequeue.spark.leasing.renewal import LockLost
+from sharequeue.spark.report import Progress
+from sharequeue.state import State
+from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fix_stack import MakeTopic
+
+RECORDS, A_ROUND = 30, 10
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_what_a_handler_cached_is_removed(
+    failing: int,
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+) -> None:
+    """The handler caches, counts, and raises on the driver in its n-th call (0: never)."""
+    topic = make_topic(1)
+    produce(topic, 0, range(RECORDS))
+    holder = assigned(topic)
+    calls: list[int] = []
+
+    def cached() -> set[int]:
+        return set(spark.sparkContext._jsc.getPersistentRDDs().keySet())
+
+    def handler(records: DataFrame) -> DataFrame:
+        kept = records.cache()
+        calls.append(kept.count())
+        if len(calls) == failing:
+            raise LookupError("no such table")
+        return all_accepted(kept)
+
+    before = cached()
+    job = job_of(group, topic, handler, try_empty=False)
+    if failing:
+        with pytest.raises(LookupError):
+            run_job(job, holder, max_records=A_ROUND)
+    else:
+        assert run_job(job, holder, max_records=A_ROUND).accepted == RECORDS
+    assert cached() - before == set()
+
+
+@pytest.mark.parametrize("stage", ["plan", "read back"])
+def test_what_a_handler_cached_is_removed_when_the_locks_are_lost(
+    stage: str,
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+) -> None:
+    """Both rounds in flight end together: what the handler cached for either is removed."""
+    topic = make_topic(1)
+    produce(topic, 0, range(RECORDS))
+    holder = assigned(topic)
+
+    def cached() -> set[int]:
+        return set(spark.sparkContext._jsc.getPersistentRDDs().keySet())
+
+    def handler(records: DataFrame) -> DataFrame:
+        kept = records.cache()
+        kept.count()
+        return all_accepted(kept)
+
+    def disturb(progress: Progress) -> None:
+        if (progress.round, progress.stage) == (2 if stage == "plan" else 1, stage):
+            state.release(group, holder.member_id)
+
+    before = cached()
+    job = job_of(group, topic, handler, try_empty=False)
+    with pytest.raises((LockLost, InvalidRecordState)):
+        run_job(job, holder, max_records=A_ROUND, progress=disturb)
+    assert state.figures.leases(group) == []
+    assert cached() - before == set()
