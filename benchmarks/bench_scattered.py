@@ -64,7 +64,8 @@ def state_once(cursor: Any, database: Database, released: OffsetSet, *, as_text:
     def acquire() -> None:
         if as_text:
             cursor.execute(
-                "select offsets from sharequeue.acquire('bench', %s, 0, null, 'm', null, %s)",
+                "select offsets from sharequeue.acquire('bench', %s, 0, null, 'm', null, %s,"
+                " p_redelivery => 'fan_out')",
                 (at.topic, OFFSETS),
             )
             assert OffsetSet.parse(cursor.fetchone()[0]) == released

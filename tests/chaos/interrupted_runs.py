@@ -1,6 +1,7 @@
 """A program that a test interrupts, again and again: one run after the other, in one Spark session.
 
-For each case it prints `ready <case>` where it is to be interrupted, and then what ended the run. The session is made
+Each case begins when it reads a line: the test looks at what the last one has left before. It prints `ready <case>`
+where it is to be interrupted, and then what ended the run. The session is made
 by PySpark itself, whose own handler of SIGINT is then in place, as in anybody's notebook.
 """
 
@@ -84,6 +85,7 @@ def main() -> None:
     holder = Holder([SharePartition(group, topic, 0)], "interrupted")
     with Database.open(settings) as database, Topics(settings) as topics:
         for case in CASES:
+            sys.stdin.readline()
             job = job_of(
                 group, topic, handler_of(case, Path(marker, case)), try_empty=False, lock_duration_ms=60_000
             )

@@ -45,6 +45,7 @@ def test_an_interrupted_run_makes_no_suspects_and_no_dead_letters(
     process = subprocess.Popen(
         [*command, str(settings.home), str(tmp_path / "output"), group, topic, str(tmp_path)],
         cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -64,7 +65,10 @@ def test_an_interrupted_run_makes_no_suspects_and_no_dead_letters(
             time.sleep(0.05)
 
     try:
+        assert process.stdin is not None
         for case in CASES:
+            process.stdin.write("\n")
+            process.stdin.flush()
             wait(lambda: (tmp_path / case).exists() or f"ready {case}\n" in said)  # noqa: B023
             if case == "group":
                 os.killpg(process.pid, signal.SIGINT)

@@ -12,7 +12,7 @@ import pytest
 from sharequeue.kept_spark import NoKeeper, SilentKeeper, address_file, ask, connect
 from sharequeue.settings import Settings
 from sharequeue.spark import SparkNotReady, lease, pipeline
-from sharequeue.spark.session import spark_session
+from sharequeue.spark.session import refuse_connect
 from sharequeue.spark.terms import terms_of, unlike
 
 Remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
@@ -30,7 +30,7 @@ def test_a_session_of_spark_connect_is_refused_at_once(
         lease("g", ["t"], settings=settings, spark=session).open()
     monkeypatch.setenv("SPARK_REMOTE", "sc://somewhere")
     with pytest.raises(SparkNotReady, match="SPARK_REMOTE asks for Spark Connect"):
-        spark_session(settings, "connect")
+        refuse_connect()
 
 
 def test_what_differs_is_named_and_the_name_and_the_archive_do_not_count(
