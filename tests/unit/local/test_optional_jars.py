@@ -53,7 +53,7 @@ def test_sets_are_named_by_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_session_gets_what_is_named_and_there(tmp_path: Path) -> None:
     """What is missing is an error with the command; the client of S3 comes with such an output, where it is there."""
-    settings = Settings.load(tmp_path, spark_jars="delta,avro")
+    settings = Settings.load(tmp_path, spark_jars="delta,avro", jars=tmp_path / "jars")
     assert optional_jars(settings.replace(spark_jars=())) == {}
     jar = folder_of(settings.jars, "delta") / "a.jar"
     jar.parent.mkdir(parents=True)
