@@ -19,8 +19,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from sharequeue.java import is_of_wheel
 from sharequeue.local.home import Progress, file_lock
 from sharequeue.local.preflight import Java, StackError
+from sharequeue.local.trust_store import trust_options
 
 __all__ = ["CONFIGURATIONS", "STACK", "JarSet", "defects", "ensure", "expected", "pyspark_home"]
 
@@ -145,6 +147,7 @@ def _resolve(
         )
     command = [
         str(java.executable),
+        *(trust_options(staged / "trust.jks") if is_of_wheel(java.executable) else ()),
         "-jar",
         str(_ivy_jar()),
         *("-settings", str(settings)),
@@ -173,7 +176,7 @@ def _resolve(
     if process.returncode:
         shutil.rmtree(staged, ignore_errors=True)
         raise StackError(_explain(lines, process.returncode))
-    for leftover in staged.glob("*.xml"):
+    for leftover in (*staged.glob("*.xml"), *staged.glob("*.jks")):
         leftover.unlink()
 
 

@@ -43,7 +43,6 @@ from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.output.reachable import OutputNotReachable
 from sharequeue.spark.report import Progress, ProgressCallback, RunReport
 from sharequeue.spark.run import run_rounds
-from sharequeue.spark.session import SparkNotReady
 from sharequeue.spark.showing import Shown, Table
 from sharequeue.state import State
 from sharequeue.state.waiting_work import GroupWork, work_of
@@ -156,7 +155,6 @@ def follow_rounds(
         membership,
         run,
         look=lambda: work_of(database, job.group),
-        lives=lambda: _lives(spark),
         woken=woken,
         hears=lambda: listener.active,
         chosen=frozenset(only) if only else None,
@@ -183,8 +181,6 @@ class Follower:
     membership: Membership
     run: Run
     look: Callable[[], GroupWork]
-    lives: Callable[[], bool]
-    """Whether the Spark session can still run a job."""
     woken: threading.Event
     hears: Callable[[], bool]
     """Whether notifications arrive."""
@@ -293,16 +289,11 @@ class Follower:
         _log.warning("group %s: member %s has joined again", self.job.group, self.membership.member_id)
 
     def _can_wait(self, error: Exception) -> bool:
-        """Return whether it may be over in a while, without anybody mending the job. Raises SparkNotReady."""
+        """Return whether it may be over in a while, without anybody mending the job or its session."""
         if isinstance(error, ShareError):
             return error.retriable or isinstance(error, TAKEN)
         if isinstance(error, DBAPIError):
             return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
-        if isinstance(error, PySparkException | Py4JError) and not self.lives():
-            raise SparkNotReady(
-                f"the Spark session of group {self.job.group} has ended, and cannot be made again in this process: "
-                "start it again. What was leased comes again when its locks have lapsed."
-            ) from error
         # A handler that cannot be planned is wrong on all records.
         if isinstance(error, AnalysisException):
             return False
@@ -317,12 +308,3 @@ class Follower:
         self._pause = min(LONGEST_PAUSE_SECONDS, max(1.0, 2 * self._pause))
         # What wakes us now is no reason to hurry. By the clock: a signal ends it.
         time.sleep(self._pause if seconds is None else min(self._pause, max(0.0, seconds)))
-
-
-def _lives(spark: SparkSession) -> bool:
-    """Return whether the session's context can still run a job."""
-    context = spark.sparkContext
-    try:
-        return context._jsc is not None and not context._jsc.sc().isStopped()
-    except Py4JError:
-        return False

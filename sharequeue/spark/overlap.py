@@ -21,7 +21,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.util import InheritableThread
 
 from sharequeue.spark.contract import HandlerError, MostFailed, RegistryNotAvailable
@@ -31,7 +30,7 @@ from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost
 from sharequeue.spark.output.reachable import OutputNotReachable
 from sharequeue.spark.report import RoundReport
 from sharequeue.spark.rounds import Round, Run, Stopped
-from sharequeue.spark.session import Jobs
+from sharequeue.spark.session import JVM_GONE, Jobs
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +115,7 @@ class Rounds:
         finally:
             if os.getpid() == self._process:
                 # A JVM that is gone has nothing in its cache.
-                with suppress(Py4JError):
+                with suppress(*JVM_GONE):
                     self._forget(*self._begun)
         return False
 

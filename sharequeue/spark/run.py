@@ -41,7 +41,7 @@ from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.report import ProgressCallback, RoundReport, RunReport
 from sharequeue.spark.rounds import Run
-from sharequeue.spark.session import cancellable, uncache
+from sharequeue.spark.session import cancellable, ended_session_is_named, uncache
 from sharequeue.spark.sinks.interface import OpenSink, SinkContext
 from sharequeue.spark.sinks.parquet import ParquetByLease
 from sharequeue.state import State
@@ -74,7 +74,8 @@ def run_rounds(
     member it then leases from these alone, and the report names the others. Raises TypeError for a number that is
     none, ValueError for a budget below one record, UnknownTopicOrPartition for a topic or partition that is not
     there, what the handler, Spark, the state or the broker raised, HandlerError, MostFailed, LockLost,
-    OutputNotReachable, OutputNotShared, SinkTaken and SinkRefused; everything held has then been given back, with its
+    OutputNotReachable, OutputNotShared, SinkTaken, SinkRefused, and SparkNotReady where the session has ended
+    meanwhile; everything held has then been given back, with its
     deliveries unless a task of Spark's had run and left it without an outcome.
     """
     max_records = whole_number("max_records", max_records, 1)
@@ -89,7 +90,7 @@ def run_rounds(
     max_bytes = configs.fetch_max_bytes if max_bytes is None else max_bytes
     infos = topics.require(job.topics)
     chosen = _chosen(only, job, infos) if only else None
-    with RecordSizes(settings, isolation_level) as sizes:
+    with ended_session_is_named(spark, f"group {job.group}"), RecordSizes(settings, isolation_level) as sizes:
         refuse_unusable(spark, settings, settings.output)
         source = Source(
             settings, state, topics, spark, isolation_level, job.reader_options, job.headers, job.max_scans

@@ -18,6 +18,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.class_archive import archive_options, quoted, spark_archive
@@ -150,6 +151,34 @@ def refuse_without_connector(spark: SparkSession) -> None:
         ) from error
 
 
+JVM_GONE = (Py4JError, ConnectionError)
+"""What a call to the JVM raises where it has ended; Py4JError also where it has not."""
+
+
+def session_lives(spark: SparkSession) -> bool:
+    """Return whether the session's context can still run a job."""
+    context = spark.sparkContext
+    try:
+        return context._jsc is not None and not context._jsc.sc().isStopped()
+    except JVM_GONE:
+        return False
+
+
+@contextmanager
+def ended_session_is_named(spark: SparkSession, whose: str) -> Iterator[None]:
+    """Raise SparkNotReady for whatever a block raised of Spark's because the session has ended under it."""
+    try:
+        yield
+    except (PySparkException, *JVM_GONE) as error:
+        if session_lives(spark):
+            raise
+        raise SparkNotReady(
+            f"the Spark session of {whose} has ended under its work, and cannot be made again in this process: its "
+            "JVM was stopped, killed or out of memory. Start it again. What was leased is given back, or comes again "
+            "when its locks have lapsed."
+        ) from error
+
+
 class Jobs:
     """The Spark jobs of a block, and no others: they carry a tag. Calling it cancels them, from any thread."""
 
@@ -218,7 +247,7 @@ def cancellable(spark: SparkSession) -> Iterator[Jobs]:
     finally:
         if os.getpid() == process:  # and no forked child, whose way to the JVM is its parent's
             # After an interrupt the connection to the JVM may be broken, and the thread that had the tag is gone.
-            with suppress(Py4JError):
+            with suppress(*JVM_GONE):
                 context.removeJobTag(jobs.tag)
                 jobs.describe(before)
 

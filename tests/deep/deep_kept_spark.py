@@ -380,3 +380,46 @@ def test_after_the_idle_limit_the_jvm_goes(tmp_path: Path) -> None:
     wait_until(lambda: gone(keeper) and gone(jvm))
     assert not address_file(tmp_path).exists()
     assert "no run for 1 s" in log_file(tmp_path).read_text()
+
+
+ENDS_ITS_JVM = """
+import os, signal
+from sharequeue.spark import SparkNotReady, pipeline
+jvm_pid = jvm.java.lang.ProcessHandle.current().pid()
+@pipeline(group=GROUP, topics=[TOPIC], sink=GROUP)
+def handled(records):
+    def through(batches):
+        for batch in batches:
+            os.kill(jvm_pid, signal.SIGKILL)
+            yield batch
+    return records.mapInArrow(through, records.schema).selectExpr("*", "'accept' as outcome")
+try:
+    handled.run(progress=False)
+except SparkNotReady as error:
+    answer = str(error)
+"""
+
+
+def test_a_kept_jvm_that_is_killed_under_a_run_is_named(
+    stack: StackInfo,
+    service: str,
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    database: Database,
+    state: State,
+    tmp_path: Path,
+) -> None:
+    """The run says what happened, and not that a connection was refused; it holds nothing."""
+    topic = make_topic(1)
+    produce(topic, 0, range(10))
+    alter_group_configs(database, group, {"share.auto.offset.reset": "earliest"})
+    run = Run(stack.home, SHAREQUEUE_SERVICE_URL=service, SHAREQUEUE_OUTPUT=str(tmp_path / "output"))
+    try:
+        said = run(ENDS_ITS_JVM.replace("GROUP", repr(group)).replace("TOPIC", repr(topic)))
+        assert f"the Spark session of group {group} has ended under its work" in said
+        assert state.figures.leases(group) == []
+        assert run.process.poll() is None
+    finally:
+        run.kill()
+        down_keeper(stack.home)

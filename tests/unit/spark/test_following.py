@@ -56,7 +56,6 @@ class World:
         self.runs: list[RunReport | Exception] = []
         self.ran: list[ShareGroupJob] = []
         self.looks = 0
-        self.lives = True
         self.woken = threading.Event()
         self.told: list[Progress] = []
         self.reports: list[RunReport] = []
@@ -66,7 +65,6 @@ class World:
             self.member,  # type: ignore[arg-type]
             self.run,
             self.look,
-            lambda: self.lives,
             self.woken,
             lambda: True,
             progress=self.told.append,
@@ -196,6 +194,7 @@ def test_who_was_forgotten_joins_again(world: World) -> None:
         GroupAuthorizationFailed("no ACL"),
         AnalysisException("no such column"),
         ValueError("a mistake"),
+        SparkNotReady("the session has ended"),
     ],
 )
 def test_what_a_person_has_to_mend_ends_it(world: World, error: Exception) -> None:
@@ -204,11 +203,3 @@ def test_what_a_person_has_to_mend_ends_it(world: World, error: Exception) -> No
     with pytest.raises(type(error)):
         world.follower.go(1, 10)
     assert len(world.ran) == 1
-
-
-def test_a_session_that_has_ended_is_said(world: World) -> None:
-    """It cannot be made again in this process."""
-    world.runs = [Py4JError("Answer from Java side is empty")]
-    world.lives = False
-    with pytest.raises(SparkNotReady, match="start it again"):
-        world.follower.go(1, 10)
