@@ -1,16 +1,18 @@
 """What do the Dockerfile and the compose file say, and how does one of our containers run without Docker?
 
 Read as Compose and BuildKit read them, as far as these two files go: `${NAME:-default}`, merge keys, `depends_on`
-conditions, health checks; continued lines and heredocs. A container becomes a process: its command as written, with
-the image's and the service's environment and nothing of ours, addresses replaced by loopback ones, ports by free
-ones, the image's folders by folders here.
+conditions, health checks, secrets; continued lines and heredocs. A container becomes a process: the image's entry
+point and its command as written, with the image's and the service's environment and nothing of ours, addresses
+replaced by loopback ones, ports by free ones, the image's folders by folders here, databases by others.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,6 +69,19 @@ def image_environment() -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
+def mount_points() -> list[str]:
+    """The folders that the image makes for its user, to be written."""
+    [made] = [each.text for each in dockerfile() if each.word == "RUN" and "mkdir" in each.text]
+    return re.findall(r"/\S+", made.partition("&&")[0])
+
+
+def entry_point() -> list[str]:
+    """What the image begins a container with."""
+    [text] = [each.text for each in dockerfile() if each.word == "ENTRYPOINT"]
+    found: list[str] = json.loads(text)
+    return found
+
+
 def compose() -> dict[str, Any]:
     """The compose file, as written."""
     content: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
@@ -108,16 +123,21 @@ def environment(service: Mapping[str, Any], given: Mapping[str, str]) -> dict[st
 
 @dataclass(slots=True)
 class Containers:
-    """Our containers as processes. `given` is the deployer's environment, `root` the place of their folders."""
+    """Our containers as processes. `given` is the deployer's environment, `root` the place of their folders,
+    `secrets` that of the files of `secrets.sh`, `prefix` what stands before the names of databases."""
 
     root: Path
     given: dict[str, str]
     jars: Path
+    secrets: Path
+    prefix: str
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     ports: dict[tuple[str, int], int] = field(default_factory=dict)
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
+        for folder in mount_points():
+            Path(self._here(folder, "")).mkdir(parents=True, exist_ok=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -160,7 +180,11 @@ class Containers:
     def start(self, name: str, number: int = 1, extra: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         """Start the `number`-th container of a service; `extra` is appended to its command."""
         container = f"{name}-{number}"
-        command = [self._argument(part, container) for part in ours()[name]["command"]]
+        command = [self._argument(part, container) for part in (*entry_point(), *ours()[name]["command"])]
+        for folder in ("/run/secrets", "/run/sharequeue"):
+            Path(self._here(folder, container)).mkdir(parents=True, exist_ok=True)
+        for secret in ours()[name].get("secrets", []):
+            shutil.copy(self.secrets / secret, self._here(f"/run/secrets/{secret}", container))
         with (self.root / f"{container}.log").open("wb") as log:
             self.running[container] = subprocess.Popen(
                 [*command, *extra],
@@ -229,8 +253,11 @@ class Containers:
             ("/opt/sharequeue", REPOSITORY),
             ("/opt/jars", self.jars),
             ("/var/lib/sharequeue", self.root),
+            ("/run/secrets", self.root / "secrets" / container),
+            ("/run/sharequeue", self.root / "run" / container),
         ):
-            text = re.sub(rf"{folder}(?=/|$)", str(place), text)
+            text = re.sub(rf"(?<![\w/]){folder}(?=/|$)", str(place), text)
+        text = re.sub(r"(?<=\}/)(sharequeue|dagster)(?=\$)", rf"{self.prefix}\1", text)
         return re.sub(
             r"\b(service|spark-master|127\.0\.0\.1):(\d+)",
             lambda at: f"127.0.0.1:{self.port(container if at[1][0] == '1' else f'{at[1]}-1', int(at[2]))}",

@@ -1,28 +1,26 @@
-"""The production-like stack of docker/ agrees with the code, and its commands run as written.
+"""The production-like stack of docker/ agrees with the code.
 
-No Docker engine is needed: the two files are read, and our own containers run as processes against the test's servers
-(`docker_files.py`). What only an engine can show, that the image builds, is not shown here.
+No Docker engine is needed: the Dockerfile and the compose file are read. What their commands do as processes is in
+`test_containers.py`. What only an engine can show, such as that the image builds, is not shown here.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tomllib
-import uuid
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import httpx
+import click
 import pytest
 import sqlalchemy as sa
-from confluent_kafka import Producer
 
+from sharequeue.cli import command
 from sharequeue.database import Database
-from sharequeue.database.migrations import pending
 from sharequeue.groups.config_keys import SERVICE_CONFIGS, environment_name
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.kafka.clients import spark_options
@@ -30,24 +28,34 @@ from sharequeue.local import jars, kafka, ports
 from sharequeue.local.home import Home
 from sharequeue.local.preflight import JAVA_MAJORS, PYTHON_MINORS, find_java
 from sharequeue.local.stack import StackInfo
-from sharequeue.settings import KAFKA_PREFIX, Settings, _Environment
-from tests.fix_stack import MakeTopic, jars_folder
+from sharequeue.settings import KAFKA_PREFIX, RoleNames, Settings, _Environment
 from tests.integration.local.docker_files import (
     DOCKER,
     REPOSITORY,
-    Containers,
     compose,
     dockerfile,
+    entry_point,
     environment,
     image_environment,
     interpolate,
+    mount_points,
     ours,
     variables,
 )
-from tests.waiting import wait_until
 
 SERVICES: dict[str, Any] = compose()["services"]
-ROLES_WITH_SETTINGS = ("migrate", "dagster-migrate", "service", "dagster-webserver", "dagster-daemon", "demo")
+ROLES = (DOCKER / "initdb" / "10_roles.sql").read_text()
+LOGINS = {
+    "migrate": "sharequeue_migrate",
+    "tokens": "sharequeue_serve",
+    "service": "sharequeue_serve",
+    "demo-group": "sharequeue_serve",
+    "dagster-webserver": "sharequeue_jobs",
+    "dagster-daemon": "sharequeue_jobs",
+    "demo": "sharequeue_jobs",
+    "reports": "sharequeue_reports",
+}
+"""As whom each container asks our database."""
 
 
 def settings_of(role: str, given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settings:
@@ -77,7 +85,8 @@ def test_every_variable_is_one_the_code_reads(
     file = tmp_path / "ca.pem"
     file.write_text("-----BEGIN CERTIFICATE-----")
     for name in kafka_names:
-        value = "PLAIN" if name.endswith("MECHANISM") else str(file) if name.endswith("LOCATION") else "given"
+        value = "PLAIN" if name.endswith("MECHANISM") else "given"
+        value = str(file) if name.endswith(("LOCATION", "FILE")) else value
         no_environment.setenv(name, value)
     no_environment.setenv("SHAREQUEUE_BOOTSTRAP_SERVERS", "broker:9092")
     found = Settings.load()
@@ -85,17 +94,32 @@ def test_every_variable_is_one_the_code_reads(
     spark_options(found)  # raises for a name that has no counterpart in Java
 
 
-@pytest.mark.parametrize("role", ROLES_WITH_SETTINGS)
+@pytest.mark.parametrize("role", [*LOGINS, "dagster-migrate"])
+def test_a_container_has_its_own_login_and_no_others_password(
+    role: str, no_environment: pytest.MonkeyPatch
+) -> None:
+    """The database's address is that of the container beside it, without a password; the password files are those of
+    the logins that the container uses."""
+    found, files = settings_of(role, {}, no_environment), set()
+    for known, variable, login in (
+        (found.knows("database_url"), "SHAREQUEUE_DATABASE_URL", LOGINS.get(role)),
+        (found.knows("dagster_url"), "SHAREQUEUE_DAGSTER_URL", "dagster"),
+    ):
+        if variable not in SERVICES[role]["environment"]:
+            continue
+        assert known
+        url = sa.make_url(found.database_url if "DATABASE" in variable else found.dagster_url)
+        assert (url.drivername, url.host, url.port) == ("postgresql+psycopg2", "postgres", 5432)
+        assert (url.username, url.password) == (login, None)
+        assert f"alter database {url.database} owner" in ROLES
+        files.add(f"{login}".removeprefix("sharequeue_") + ".pgpass")
+    assert set(SERVICES[role]["secrets"]) == files
+
+
+@pytest.mark.parametrize("role", ["service", "dagster-daemon", "demo"])
 def test_a_container_knows_every_address(role: str, no_environment: pytest.MonkeyPatch) -> None:
     """Nothing falls back to a default of the embedded stack, and every address is one of another container."""
-    found = settings_of(role, {"POSTGRES_PASSWORD": "secret7"}, no_environment)
-    ours_at, dagster_at = sa.make_url(found.database_url), sa.make_url(found.dagster_url)
-    given = environment(SERVICES["postgres"], {"POSTGRES_PASSWORD": "secret7"})
-    for url in (ours_at, dagster_at):
-        assert (url.drivername, url.host, url.port) == ("postgresql+psycopg2", "postgres", 5432)
-        assert (url.username, url.password) == (given["POSTGRES_USER"], given["POSTGRES_PASSWORD"])
-    assert ours_at.database == given["POSTGRES_DB"]
-    assert f"create database {dagster_at.database};" in (DOCKER / "initdb" / "10_dagster.sql").read_text()
+    found = settings_of(role, {}, no_environment)
     broker = environment(SERVICES["kafka"], {})
     assert f"INTERNAL://{found.bootstrap_servers}" in broker["KAFKA_ADVERTISED_LISTENERS"].split(",")
     assert found.service_url == f"http://service:{SERVICES['service']['command'][-1]}"
@@ -109,18 +133,83 @@ def test_a_container_knows_every_address(role: str, no_environment: pytest.Monke
 def test_a_deployer_can_replace_every_address(no_environment: pytest.MonkeyPatch) -> None:
     """What the README tells to set wins over the containers' own addresses."""
     theirs = {
-        "SHAREQUEUE_DATABASE_URL": "postgresql+psycopg2://a:b@db:1/x",
-        "SHAREQUEUE_DAGSTER_URL": "postgresql+psycopg2://a:b@db:1/y",
+        "POSTGRES_ADDRESS": "db:1",
+        "POSTGRES_PARAMETERS": "?sslmode=require",
         "SHAREQUEUE_BOOTSTRAP_SERVERS": "broker:2",
         "SHAREQUEUE_SERVICE_URL": "http://host:3",
         "SHAREQUEUE_SPARK_MASTER": "spark://host:4",
         "SHAREQUEUE_KAFKA_SASL_USERNAME": "me",
     }
     found = settings_of("dagster-daemon", theirs, no_environment)
-    assert [found.database_url, found.dagster_url, found.bootstrap_servers] == list(theirs.values())[:3]
+    assert found.database_url == "postgresql+psycopg2://sharequeue_jobs@db:1/sharequeue?sslmode=require"
+    assert found.dagster_url == "postgresql+psycopg2://dagster@db:1/dagster?sslmode=require"
+    assert found.bootstrap_servers == "broker:2"
     assert (found.service_url, found.spark_master) == ("http://host:3", "spark://host:4")
     assert found.kafka == {"sasl.username": "me"}
     assert all(f"`{name}`" in (DOCKER / "README.md").read_text() for name in list(theirs)[:5])
+
+
+def test_the_logins_have_the_roles_that_the_schema_knows() -> None:
+    """The script makes the group roles under the code's own names; each login of a container is made, gets its
+    password from the file of that name, and is in the roles that the how-to gives it."""
+    groups = RoleNames()
+    granted = {login: given for given, login in re.findall(r"grant (.*) to (sharequeue_\w+);", ROLES)}
+    assert granted == {
+        "sharequeue_migrate": groups.owner,
+        "sharequeue_serve": groups.service,
+        "sharequeue_jobs": f"{groups.worker}, {groups.reader}",
+        "sharequeue_reports": groups.reader,
+    }
+    assert all(f"'{name}'" in ROLES for name in groups)
+    assert {*LOGINS.values()} == granted.keys()
+    for login in (*granted, "dagster"):
+        name = login.removeprefix("sharequeue_")
+        assert f"alter role {login} login password :'{name}';" in ROLES
+        assert f":'secrets'/{name}.pgpass" in ROLES
+        assert f"'*:*:*:{login}:'" in (DOCKER / "secrets.sh").read_text()
+    declared = compose()["secrets"]
+    kept = re.findall(r"^keep (\S+)", (DOCKER / "secrets.sh").read_text(), re.MULTILINE)
+    assert {name: each["file"] for name, each in declared.items()} == {n: f"./secrets/{n}" for n in kept}
+    assert SERVICES["postgres"]["secrets"] == kept, "it sets the passwords"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_container_can_do_more_than_it_needs(name: str) -> None:
+    """No privileges, bounds on processor, memory and processes, logs that rotate; ours write only to mounts."""
+    service = SERVICES[name]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["deploy"]["resources"]["limits"].keys() == {"cpus", "memory", "pids"}
+    assert service["logging"]["options"].keys() == {"max-size", "max-file"}
+    assert service.get("read_only", False) is (name not in ("kafka", "demo"))
+    if name in ours():
+        assert {each.split(":")[0] for each in service["tmpfs"]} == {"/tmp", "/run/sharequeue"}  # noqa: S108
+        assert "exec" in service["tmpfs"][0].split(":")[1].split(",")
+
+
+def test_who_calls_the_service_needs_a_token(no_environment: pytest.MonkeyPatch) -> None:
+    """It requires one, and who calls it finds one where it is made."""
+    assert "--require-token" in SERVICES["service"]["command"]
+    *_, principal, file = SERVICES["tokens"]["command"]
+    assert principal == f"User:{LOGINS['dagster-daemon']}", "the same in SQL and over HTTP"
+    for role in ("dagster-daemon", "demo"):
+        assert str(settings_of(role, {}, no_environment).service_token_file) == file
+        assert "tokens" in SERVICES[role]["depends_on"]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, each in ours().items() if each["command"][0] == "sharequeue"]
+)
+def test_commands_are_ones_that_the_code_has(name: str) -> None:
+    """Every `sharequeue …` parses with the real command line, and no option of it is unknown."""
+    first, *arguments = ours()[name]["command"]
+    current: click.Command = command
+    context = click.Context(command, info_name=first)
+    while isinstance(current, click.Group):
+        found = current.get_command(context, arguments.pop(0))
+        assert found is not None
+        current = found
+    current.make_context(name, arguments)
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -154,12 +243,21 @@ def test_every_container_depends_on_what_there_is() -> None:
 
 def test_volumes_and_folders_exist() -> None:
     """Each volume is declared and used, each mount point of ours is made and owned in the image."""
-    made = " ".join(each.text for each in dockerfile() if each.word == "RUN" and "mkdir" in each.text)
-    mounts = [(name, *each.split(":")[:2]) for name, s in SERVICES.items() for each in s.get("volumes", [])]
-    assert {source for _, source, _ in mounts if not source.startswith(".")} == compose()["volumes"].keys()
+    owned = [
+        each.text
+        for each in dockerfile()
+        if "chown -R sharequeue:sharequeue /var/lib/sharequeue" in each.text
+    ]
+    assert owned
+    mounts = [
+        (name, *f":{each}".rsplit(":/", 1)) for name, s in SERVICES.items() for each in s.get("volumes", [])
+    ]
+    mounts = [(name, source.strip(":"), f"/{target.partition(':')[0]}") for name, source, target in mounts]
+    named = {source for _, source, _ in mounts if source and not source.startswith(".")}
+    assert named == compose()["volumes"].keys()
     for name, source, target in mounts:
         assert not source.startswith(".") or (DOCKER / source).is_dir()
-        assert name not in ours() or (target in made.split() and "chown -R sharequeue" in made)
+        assert name not in ours() or target in mount_points()
     output = environment(SERVICES["demo"], {})["SHAREQUEUE_OUTPUT"]
     sharing = {name for name, _, target in mounts if target == output}
     writing = {"spark-worker", "dagster-daemon", "demo"}
@@ -168,6 +266,9 @@ def test_volumes_and_folders_exist() -> None:
     )
     assert [each for each in SERVICES["service"]["volumes"] if not each.endswith(":ro")] == []
     assert Path(output).is_relative_to(image_environment()["SHAREQUEUE_HOME"])
+    daemon = {target for name, _, target in mounts if name == "dagster-daemon"}
+    assert daemon == {*mount_points()} - {"/run/sharequeue"}, "nothing else can be written"
+    assert mount_points()[-1] == str(Path(image_environment()["PGPASSFILE"]).parent)
 
 
 def test_versions_are_pinned_and_are_those_of_the_code(database: Database) -> None:
@@ -199,7 +300,15 @@ def test_the_image_is_made_of_what_there_is() -> None:
     assert ["dagster.yaml", f"{image_environment()['DAGSTER_HOME']}/"] in copies
     assert image_environment()["DAGSTER_HOME"] == str(Home.at(home).dagster), "where the demo looks"
     assert ["--from=jars", "/opt/jars", image_environment()["SHAREQUEUE_JARS"]] in copies
-    assert [each.text for each in dockerfile() if each.word == "USER"] == ["sharequeue"]
+    user = [each.text for each in dockerfile() if each.word == "USER"]
+    assert user == ["10001:10001"]
+    assert any("useradd --uid 10001" in each.text for each in dockerfile())
+    program, folder = entry_point()
+    assert [
+        os.access(REPOSITORY / name, os.X_OK)
+        for name in (Path(program).relative_to("/opt/sharequeue"), "docker/token.sh")
+    ] == [True, True]
+    assert folder == "/run/secrets"
 
 
 def test_the_scripts_of_the_build_do_what_they_are_for(stack: StackInfo, tmp_path: Path) -> None:
@@ -246,159 +355,12 @@ def test_the_brokers_settings_are_the_embedded_ones_and_it_takes_them(
 def test_the_readme_names_what_comes_up() -> None:
     """The one command, and every address that is published."""
     text = (DOCKER / "README.md").read_text()
+    assert "sh docker/secrets.sh" in text
     assert "docker compose -f docker/compose.yaml up" in text
     for service in SERVICES.values():
         for published in service.get("ports", []):
             assert f"127.0.0.1:{interpolate(published, {}).split(':')[1]}" in text
             assert all(f"`{name}`" in text for name in variables(published))
-
-
-# The commands of our own containers, as processes
-
-
-@pytest.fixture(scope="module")
-def containers(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
-    """Our containers, brought up in the order of their conditions, against empty databases of their own."""
-    root = tmp_path_factory.mktemp("docker")
-    (root / "dagster").mkdir()
-    (root / "dagster" / "dagster.yaml").write_text((REPOSITORY / "dagster.yaml").read_text())
-    name = f"docker_{uuid.uuid4().hex[:10]}"
-    engine = sa.create_engine(stack.database_url, isolation_level="AUTOCOMMIT")
-    second = (DOCKER / "initdb" / "10_dagster.sql").read_text().replace("dagster;", f"{name}_dagster;")
-    url = sa.make_url(stack.database_url)
-    given = {
-        "SHAREQUEUE_DATABASE_URL": url.set(database=name).render_as_string(hide_password=False),
-        "SHAREQUEUE_DAGSTER_URL": url.set(database=f"{name}_dagster").render_as_string(hide_password=False),
-        "SHAREQUEUE_BOOTSTRAP_SERVERS": stack.bootstrap_servers,
-    }
-    try:
-        with engine.connect() as connection:
-            connection.exec_driver_sql(f"create database {name}")
-            connection.exec_driver_sql(second)
-        with Containers(root, given, jars_folder()) as found:
-            _up(found)
-            yield found
-        assert not found.alive()
-    finally:
-        with engine.connect() as connection:
-            connection.exec_driver_sql(f"drop database if exists {name} with (force)")
-            connection.exec_driver_sql(f"drop database if exists {name}_dagster with (force)")
-        engine.dispose()
-
-
-def _up(containers: Containers) -> None:
-    """What `docker compose up` does with our services."""
-    services = {name: service for name, service in ours().items() if "profiles" not in service}
-    reached = {"postgres", "kafka"}  # the test's
-
-    def step() -> bool:
-        for name, service in services.items():
-            replicas = range(1, service.get("deploy", {}).get("replicas", 1) + 1)
-            if f"{name}-1" not in containers.running:
-                if service.get("depends_on", {}).keys() <= reached:
-                    for number in replicas:
-                        containers.start(name, number)
-            elif name not in reached:
-                done = containers.healthy if "healthcheck" in service else containers.completed
-                if all(done(f"{name}-{number}") for number in replicas):
-                    reached.add(name)
-        return services.keys() <= reached
-
-    wait_until(step, 120, lambda: f"not up: {', '.join(sorted(services.keys() - reached))}")
-
-
-def test_migrate_brings_up_the_schema(containers: Containers) -> None:
-    """The one-shot container leaves an empty database with the whole schema."""
-    assert containers.completed("migrate-1")
-    with Database(containers.given["SHAREQUEUE_DATABASE_URL"]) as database:
-        assert pending(database) == []
-
-
-def test_the_service_is_alive_and_ready(containers: Containers) -> None:
-    """It answers under the port of its command, and finds schema and broker."""
-    url = f"http://127.0.0.1:{containers.port('service-1', 28080)}"
-    assert httpx.get(f"{url}/health", trust_env=False).json()["status"] == "alive"
-    wait_until(lambda: httpx.get(f"{url}/ready", trust_env=False).is_success, 60, "the service is not ready")
-
-
-def test_the_webserver_loads_the_code_location(containers: Containers) -> None:
-    """Dagster's UI answers, and the workspace in the image leads to the definitions."""
-    url = f"http://127.0.0.1:{containers.port('dagster-webserver-1', 3000)}"
-    assert "dagster_webserver_version" in httpx.get(f"{url}/server_info", trust_env=False).json()
-    query = "{workspaceOrError{...on Workspace{locationEntries{name locationOrLoadError{__typename}}}}}"
-    result = httpx.post(f"{url}/graphql", json={"query": query}, timeout=30, trust_env=False).json()
-    [entry] = result["data"]["workspaceOrError"]["locationEntries"]
-    assert entry == {"name": "sharequeue", "locationOrLoadError": {"__typename": "RepositoryLocation"}}
-
-
-def test_the_daemon_stays(containers: Containers) -> None:
-    """Its heartbeats were seen, or the stack would not be up; it goes on, and complains about nothing."""
-    assert containers.running["dagster-daemon-1"].poll() is None
-    assert "Traceback" not in containers.log("dagster-daemon-1")
-
-
-def test_the_workers_are_with_the_master(containers: Containers) -> None:
-    """Master and workers run from the pyspark package, and as many as there are replicas have registered."""
-    url = f"http://127.0.0.1:{containers.port('spark-master-1', 8080)}/json/"
-
-    def registered() -> bool:
-        alive = httpx.get(url, trust_env=False).json()["aliveworkers"]
-        return bool(alive == SERVICES["spark-worker"]["deploy"]["replicas"])
-
-    wait_until(registered, 30, "not every worker has registered")
-
-
-@pytest.mark.deep
-@pytest.mark.slow
-def test_the_cluster_works_for_our_drivers(containers: Containers, make_topic: MakeTopic) -> None:
-    """A run's session reads Kafka, runs our Python on the workers, and finds what they wrote in the shared folder.
-
-    It takes the cores that the master grants to one run and leaves the others.
-    """
-    topic = make_topic(partitions=2)
-    producer = Producer({"bootstrap.servers": containers.given["SHAREQUEUE_BOOTSTRAP_SERVERS"]})
-    for number in range(100):
-        producer.produce(topic, str(number).encode(), partition=number % 2)
-    assert producer.flush(30) == 0
-    drove = containers.execute("demo", ["python", "-c", _ON_THE_CLUSTER, topic])
-    assert drove.returncode == 0, drove.stderr[-3000:]
-    assert drove.stdout.split()[-2:] == ["100", "0"]
-    master = f"http://127.0.0.1:{containers.port('spark-master-1', 8080)}/json/"
-    [app] = httpx.get(master, trust_env=False).json()["completedapps"]
-    assert f"defaultCores={app['cores']}" in interpolate(
-        SERVICES["spark-master"]["environment"]["SPARK_MASTER_OPTS"], {}
-    )
-
-
-def test_the_demo_starts(containers: Containers) -> None:
-    """Its command is there; what it does is shown end to end elsewhere."""
-    containers.start("demo", extra=["--help"])
-    wait_until(lambda: containers.completed("demo-1"), 60, "the demo's help")
-    assert "flight-delays" in containers.log("demo-1")
-
-
-# Prints how many records came through, and how many of them were handled outside of an executor's folder.
-_ON_THE_CLUSTER = """
-import os, sys
-import pyarrow as pa
-from sharequeue.spark.session import spark_session
-from sharequeue.kafka.clients import spark_options
-from sharequeue.settings import Settings
-
-def handle(batches):
-    import sharequeue.spark.output.files
-    for batch in batches:
-        yield pa.record_batch([batch["value"], [os.getcwd()] * len(batch)], ["value", "place"])
-
-settings = Settings.load()
-spark = spark_session(settings, "docker")
-records = spark.read.format("kafka").options(**spark_options(settings)).option("subscribe", sys.argv[1]).load()
-folder = f"{settings.output}/docker"
-records.select("value").mapInArrow(handle, "value binary, place string").write.parquet(folder)
-rows = spark.read.parquet(folder).collect()
-print(len({bytes(row.value) for row in rows}), sum("/spark/app-" not in row.place for row in rows))
-spark.stop()
-"""
 
 
 def _script(text: str, directory: Path) -> str:
