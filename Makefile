@@ -68,7 +68,8 @@ docs: $(DOCS)/.ready ## build the documentation as a site in dist/site
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
 	@echo "dist/site/index.html"
 
-pictures: $(READY) ## take pictures of a running `make ui` and of its report, with Chromium, into docs/pictures
+pictures: $(READY) ## take pictures of the service's pages, of a running `make ui` and of its report, with Chromium, into docs/pictures
+	@PICTURES_FOLDER=docs/pictures $(BIN)/python -m pytest -q -p no:cacheprovider --deep -o python_files=deep_pages.py tests/deep/deep_pages.py
 	@$(BIN)/python -m orchestration.pictures
 
 $(DOCS)/.ready: pyproject.toml | $(READY)

@@ -8,7 +8,7 @@ from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound
 from sharequeue.names import nearest
 
-__all__ = ["awaited_share_partitions", "group_names", "require_among", "require_group"]
+__all__ = ["awaited_share_partitions", "group_names", "group_topics", "require_among", "require_group"]
 
 
 def group_names(database: Database) -> list[str]:
@@ -26,6 +26,18 @@ def require_among(known: list[str], group: str) -> None:
     """As `require_group`, among names that are known already."""
     if group not in known:
         raise GroupIdNotFound(f"There is no share group {group}. {nearest(group, known, 'share groups')}")
+
+
+def group_topics(database: Database, group: str) -> set[str]:
+    """Return the topics that a group has share-partitions of, or members for."""
+    rows = database.rows(
+        sa.text(
+            "select distinct topic from sharequeue.share_partitions where group_id = :group_id"
+            " union select unnest(subscribed_topic_names) from sharequeue.members where group_id = :group_id"
+        ),
+        group_id=group,
+    )
+    return {row["topic"] for row in rows}
 
 
 def awaited_share_partitions(database: Database, group: str) -> list[tuple[str, int]]:

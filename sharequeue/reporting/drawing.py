@@ -10,8 +10,8 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from html import escape
 
+from sharequeue.reporting.html import Html, each, element, joined
 from sharequeue.state.group_report import STATES, Window
 
 STATE_COLOURS = {
@@ -31,7 +31,7 @@ _LEAST_HEIGHT = 4
 """Of a state in a strip, so that one record among millions is seen."""
 
 
-def lines(points: Sequence[tuple[datetime, float]], *, title: str, unit: str) -> str:
+def lines(points: Sequence[tuple[datetime, float]], *, title: str, unit: str) -> Html:
     """One line over time, as steps: a value holds until the next report."""
     (first, _), (last, latest) = points[0], points[-1]
     highest = max(value for _, value in points)
@@ -50,10 +50,10 @@ def lines(points: Sequence[tuple[datetime, float]], *, title: str, unit: str) ->
     return _svg(
         words,
         HEIGHT,
-        _axes(highest, unit)
-        + f'<path d="{path}H{WIDTH - 8}" fill="none" stroke="#0072B2" stroke-width="2"/>'
-        + f'<text x="{_LEFT}" y="{HEIGHT - 6}">{moment(first)}</text>'
-        + f'<text x="{WIDTH - 8}" y="{HEIGHT - 6}" text-anchor="end">{moment(last)}</text>',
+        _axes(highest, unit),
+        element("path", d=f"{path}H{WIDTH - 8}", fill="none", stroke="#0072B2", stroke_width=2),
+        element("text", moment(first), x=_LEFT, y=HEIGHT - 6),
+        element("text", moment(last), x=WIDTH - 8, y=HEIGHT - 6, text_anchor="end"),
     )
 
 
@@ -63,7 +63,7 @@ def bars(
     *,
     title: str,
     logarithmic: bool = False,
-) -> str:
+) -> Html:
     """Bars side by side, a group for each label; logarithmic where one of them dwarfs the others."""
     names = [name for name in colours if any(values.get(name) for _, values in groups)]
     highest = max((value for _, values in groups for value in values.values()), default=0)
@@ -74,38 +74,45 @@ def bars(
     for index, (label, values) in enumerate(groups):
         middle = _LEFT + wide * (index + 0.5)
         if index % every == 0:
-            parts.append(
-                f'<text x="{middle:.1f}" y="{HEIGHT - 6}" text-anchor="middle">{escape(label)}</text>'
-            )
+            parts.append(element("text", label, x=f"{middle:.1f}", y=HEIGHT - 6, text_anchor="middle"))
         for place, name in enumerate(names):
             if not (value := values.get(name, 0)):
                 continue
             tall = max(2.0, high * _share(value, highest, logarithmic))
             x, y = middle + (place - len(names) / 2) * width, _TOP + high - tall
             parts.append(
-                f'<rect x="{x:.1f}" y="{y:.1f}" width="{width * 0.92:.1f}" height="{tall:.1f}" '
-                f'fill="{colours[name]}"/>'
+                element(
+                    "rect",
+                    x=f"{x:.1f}",
+                    y=f"{y:.1f}",
+                    width=f"{width * 0.92:.1f}",
+                    height=f"{tall:.1f}",
+                    fill=colours[name],
+                )
             )
             if width >= 24:
+                middle_of_bar = f"{x + width * 0.46:.1f}"
                 parts.append(
-                    f'<text x="{x + width * 0.46:.1f}" y="{y - 3:.1f}" text-anchor="middle">{number(value)}</text>'
+                    element("text", number(value), x=middle_of_bar, y=f"{y - 3:.1f}", text_anchor="middle")
                 )
     words = "; ".join(
         f"{label}: " + ", ".join(f"{number(values[name])} {name}" for name in names if values.get(name))
         for label, values in groups
     )
-    return _svg(f"{title}: {words}", HEIGHT, "".join(parts)) + legend({name: colours[name] for name in names})
+    return joined(_svg(f"{title}: {words}", HEIGHT, *parts), legend({name: colours[name] for name in names}))
 
 
-def strip(window: Window, cells: int = 190) -> str:
+def strip(window: Window, cells: int = 190) -> Html:
     """The in-flight window of a share-partition, from left to right by offset. A cell of many offsets is divided."""
     return _svg(
         f"{window.topic}-{window.partition}, {said(window)}",
         STRIP_HEIGHT,
-        "".join(
-            f'<path fill="{STATE_COLOURS[state]}" d="{path}"/>'
+        *(
+            element("path", fill=STATE_COLOURS[state], d=path)
             for state, path in strip_paths(window, cells, WIDTH, STRIP_HEIGHT).items()
         ),
+        # Where it is narrower than drawn, it is as high.
+        preserveAspectRatio="none",
     )
 
 
@@ -152,14 +159,24 @@ def divided(window: Window, cells: int) -> list[dict[str, int]]:
     return found
 
 
-def legend(colours: Mapping[str, str]) -> str:
+def legend(colours: Mapping[str, str]) -> Html:
     """What each colour is, in words beside it."""
-    entries = "".join(
-        f'<li><svg width="12" height="12" aria-hidden="true"><rect width="12" height="12" fill="{colour}"/></svg> '
-        f"{escape(name)}</li>"
+    entries = each(
+        element(
+            "li",
+            element(
+                "svg",
+                element("rect", width=12, height=12, fill=colour),
+                width=12,
+                height=12,
+                aria_hidden="true",
+            ),
+            " ",
+            name,
+        )
         for name, colour in colours.items()
     )
-    return f'<ul class="legend">{entries}</ul>'
+    return element("ul", entries, class_="legend")
 
 
 def number(value: float) -> str:
@@ -193,21 +210,27 @@ def _share(value: float, highest: float, logarithmic: bool) -> float:
     return math.log1p(value) / math.log1p(highest) if logarithmic else value / highest
 
 
-def _axes(highest: float, unit: str, *, logarithmic: bool = False) -> str:
+def _axes(highest: float, unit: str, *, logarithmic: bool = False) -> Html:
     """Zero, the highest value, and on a linear scale the half of it."""
     high = HEIGHT - _BOTTOM - _TOP
-    parts = [f'<text x="4" y="11">{escape(unit)}{", logarithmic" if logarithmic else ""}</text>']
+    parts = [element("text", f"{unit}{', logarithmic' if logarithmic else ''}", x=4, y=11)]
     for value in (0,) if not highest else (0, highest) if logarithmic else (0, highest / 2, highest):
         y = _TOP + high * (1 - (value / highest if highest else 0))
-        parts.append(
-            f'<path d="M{_LEFT} {y:.1f}H{WIDTH - 8}" stroke="currentColor" stroke-opacity=".25"/>'
-            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{number(value)}</text>'
-        )
-    return "".join(parts)
+        parts += [
+            element("path", d=f"M{_LEFT} {y:.1f}H{WIDTH - 8}", stroke="currentColor", stroke_opacity=".25"),
+            element("text", number(value), x=_LEFT - 6, y=f"{y + 4:.1f}", text_anchor="end"),
+        ]
+    return each(parts)
 
 
-def _svg(words: str, height: int, inside: str) -> str:
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" '
-        f'aria-label="{escape(words)}">{inside}</svg>'
+def _svg(words: str, height: int, *inside: Html, **more: str) -> Html:
+    return element(
+        "svg",
+        *inside,
+        viewBox=f"0 0 {WIDTH} {height}",
+        width=WIDTH,
+        height=height,
+        role="img",
+        aria_label=words,
+        **more,
     )

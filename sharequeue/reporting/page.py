@@ -1,27 +1,28 @@
 """How does a report on a share group look as one page?
 
 HTML without anything from elsewhere: no script, no font, no picture, no style. Dark where the reader's screen is.
-Every value is escaped: names of groups, topics and members, and reasons, are other people's text.
+Every value is escaped (`html`): names of groups, topics and members, and reasons, are other people's text. The pages
+of the service are made of the same parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC
-from html import escape
 
+from sharequeue.names import listed
 from sharequeue.reporting import drawing
 from sharequeue.reporting.drawing import CAUSE_COLOURS, OUTCOME_COLOURS, STATE_COLOURS, number
-from sharequeue.state.group_report import MOST_WINDOWS, GroupReport
-from sharequeue.values import DeliveryCount
+from sharequeue.reporting.html import Content, Html, each, element, joined
+from sharequeue.reporting.html import table as any_table
+from sharequeue.state.group_report import MOST_WINDOWS, CausesOfDay, GroupReport, Moment
+from sharequeue.values import DeliveryCount, SharePartitionStatus
 
 MOST_ROWS = 200
 """Of a table; the views have all."""
 _MOST_COUNTS = 20
 """Delivery counts with a bar of their own."""
 _MOST_REMARKS = 20
-
-Cell = str | int | float | None
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1b1b1b; --line: #c8c8c8; --soft: #f3f3f3; --wrong: #a8330b; }
@@ -38,6 +39,7 @@ dt { font-size: .8rem; } dd { font-size: 1.35rem; margin: 0; } .wrong dd, p.wron
 svg { display: inline-block; height: auto; max-width: 100%; } svg text { fill: currentColor; font-size: 11px; }
 ul.legend { display: flex; flex-wrap: wrap; gap: 1rem; list-style: none; margin: .2rem 0; padding: 0; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .85rem; }
+caption { font-size: .85rem; padding: .2rem 0; text-align: left; } tbody th { font-weight: normal; }
 th, td { border-bottom: 1px solid var(--line); padding: .2rem .6rem; text-align: left; white-space: nowrap; }
 td.number, th.number { font-variant-numeric: tabular-nums; text-align: right; } .note { font-size: .85rem; }
 """
@@ -47,25 +49,36 @@ def page(report: GroupReport) -> str:
     """Return the report as one HTML document."""
     group, day = report.figures.group_id, report.at.astimezone(UTC).strftime("%Y-%m-%d")
     sections = (
-        ("Lag", _lag(report)),
+        ("Lag", lag_line(report.moments)),
         ("Throughput", _throughput(report)),
-        ("Deliveries until a record ended", _histogram(report)),
+        ("Deliveries until a record ended", histogram(report.delivery_counts)),
         ("In flight", _windows(report)),
-        ("Dead letters by day and cause", _causes(report)),
+        ("Dead letters by day and cause", causes(report.causes)),
         ("Stuck leases", _stuck(report)),
         ("Share-partitions", _share_partitions(report)),
         ("How records ended", _ended(report)),
     )
-    body = "".join(f"<section><h2>{title}</h2>{inside}</section>" for title, inside in sections)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(group)}, {day}</title><style>{_STYLE}</style></head><body><main>"
-        f"<h1>Share group {escape(group)}</h1>"
-        f"<p>As of {report.at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC.</p>"
-        f"{_head(report)}{body}</main></body></html>\n"
+    body = each(element("section", element("h2", title), inside) for title, inside in sections)
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element(
+            "meta",
+            http_equiv="Content-Security-Policy",
+            content="default-src 'none'; style-src 'unsafe-inline'",
+        ),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", f"{group}, {day}"),
+        element("style", Html(_STYLE)),
     )
+    main = element(
+        "main",
+        element("h1", f"Share group {group}"),
+        element("p", f"As of {report.at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC."),
+        figures(report),
+        body,
+    )
+    return f"<!doctype html>\n{element('html', head, element('body', main), lang='en')}\n"
 
 
 def duration(seconds: float | None) -> str:
@@ -80,7 +93,8 @@ def duration(seconds: float | None) -> str:
     return " ".join(f"{count:,} {unit}" for count, unit in parts[first : first + 2] if count)
 
 
-def _head(report: GroupReport) -> str:
+def figures(report: GroupReport) -> Html:
+    """Return the figures of a group as boxes, and below them what somebody has to act on."""
     figures = report.figures
     today = [cause for cause in report.causes if cause.day == report.at.astimezone(UTC).date()]
     rate = "unknown" if figures.throughput is None else f"{number(figures.throughput)} records/s"
@@ -96,46 +110,55 @@ def _head(report: GroupReport) -> str:
         ("Stuck leases", f"{figures.stuck_leases:,}", figures.stuck_leases > 0),
         ("Lost records", f"{figures.lost_records:,}", figures.lost_records > 0),
     )
-    shown = "".join(
-        f"<div class={'wrong' if wrong else 'fine'}><dt>{name}</dt><dd>{escape(value)}</dd></div>"
-        for name, value, wrong in entries
+    return joined(boxes(entries), remarks(report.statuses))
+
+
+def boxes(entries: Sequence[tuple[str, Content, bool]]) -> Html:
+    """Return figures with their names, those that are wrong marked as such."""
+    return element(
+        "dl",
+        *(
+            element("div", element("dt", name), element("dd", value), class_="wrong" if wrong else "fine")
+            for name, value, wrong in entries
+        ),
     )
-    return f"<dl>{shown}</dl>{_remarks(report)}"
 
 
-def _remarks(report: GroupReport) -> str:
-    """What somebody has to act on, of each share-partition."""
-    said = [
-        f"{status.share_partition}: {remark}"
-        for status in report.statuses
-        for remark in (status.paused_reason, status.fault, status.held_reason)
-        if remark
-    ]
+def remarks(statuses: Sequence[SharePartitionStatus]) -> Html:
+    """Return what somebody has to act on, of each share-partition."""
+    of: dict[str, list[str]] = {}
+    for status in statuses:
+        for remark in (status.paused_reason, status.fault, status.held_reason):
+            if remark:
+                of.setdefault(remark, []).append(f"{status.topic}-{status.partition}")
+    said = [f"{listed(names)}: {remark}" for remark, names in of.items()]
     more = [f"and {len(said) - _MOST_REMARKS:,} more remarks"] if len(said) > _MOST_REMARKS else []
-    return "".join(f'<p class="wrong">{escape(each)}</p>' for each in said[:_MOST_REMARKS] + more)
+    return each(element("p", remark, class_="wrong") for remark in said[:_MOST_REMARKS] + more)
 
 
-def _lag(report: GroupReport) -> str:
-    if not report.moments:
-        return "<p>No report of the last 24 hours.</p>"
-    points = [(moment.at, float(moment.lag)) for moment in report.moments]
+def lag_line(moments: Sequence[Moment]) -> Html:
+    """Return the lag of the last 24 hours as a line."""
+    if not moments:
+        return element("p", "No report of the last 24 hours.")
+    points = [(moment.at, float(moment.lag)) for moment in moments]
     return drawing.lines(points, title="Lag of the last 24 hours", unit="records")
 
 
-def _throughput(report: GroupReport) -> str:
+def _throughput(report: GroupReport) -> Html:
     rates = report.rates()
     if not rates:
-        return "<p>Known from the second report on.</p>"
+        return element("p", "Known from the second report on.")
     return drawing.lines(rates, title="Records that ended a second", unit="records/s")
 
 
-def _histogram(report: GroupReport) -> str:
-    if not report.delivery_counts:
-        return "<p>No record has ended yet.</p>"
+def histogram(counts: Sequence[DeliveryCount]) -> Html:
+    """Return how many records ended at which delivery count, as bars."""
+    if not counts:
+        return element("p", "No record has ended yet.")
     summed: dict[int, dict[str, int]] = {}
-    for each in report.delivery_counts:
-        bar = summed.setdefault(min(each.delivery_count, _MOST_COUNTS), {})
-        bar[each.outcome] = bar.get(each.outcome, 0) + each.records
+    for count in counts:
+        bar = summed.setdefault(min(count.delivery_count, _MOST_COUNTS), {})
+        bar[count.outcome] = bar.get(count.outcome, 0) + count.records
     groups = [
         (f"{count} or more" if count == _MOST_COUNTS else str(count), summed[count])
         for count in sorted(summed)
@@ -143,60 +166,70 @@ def _histogram(report: GroupReport) -> str:
     return drawing.bars(groups, OUTCOME_COLOURS, title="Deliveries until a record ended", logarithmic=True)
 
 
-def _windows(report: GroupReport) -> str:
+def _windows(report: GroupReport) -> Html:
     if not report.windows:
-        return "<p>Nothing is in flight.</p>"
-    strips = "".join(
-        f"<h3>{escape(f'{window.topic}-{window.partition}')}</h3>{drawing.strip(window)}"
-        f'<p class="note">{drawing.said(window)}</p>'
+        return element("p", "Nothing is in flight.")
+    strips = each(
+        joined(
+            element("h3", f"{window.topic}-{window.partition}"),
+            drawing.strip(window),
+            element("p", drawing.said(window), class_="note"),
+        )
         for window in report.windows
     )
     more = sum(status.in_flight > 0 for status in report.statuses) - len(report.windows)
-    note = (
-        f'<p class="note">The {MOST_WINDOWS} that have most in flight; {more:,} more are in the view '
-        "<code>in_flight_windows</code>.</p>"
-        if more > 0
-        else ""
+    note = element(
+        "p",
+        f"The {MOST_WINDOWS} that have most in flight; {more:,} more are in the view ",
+        element("code", "in_flight_windows"),
+        ".",
+        class_="note",
     )
-    return drawing.legend(STATE_COLOURS) + strips + note
+    return joined(drawing.legend(STATE_COLOURS), strips, note if more > 0 else None)
 
 
-def _causes(report: GroupReport) -> str:
-    if not report.causes:
-        return "<p>No dead letters in the last 30 days.</p>"
+def causes(found: Sequence[CausesOfDay]) -> Html:
+    """Return dead letters by day and cause, as bars and as a table."""
+    if not found:
+        return element("p", "No dead letters in the last 30 days.")
     days: dict[str, dict[str, int]] = {}
-    for cause in report.causes:
+    for cause in found:
         bar = days.setdefault(f"{cause.day:%m-%d}", {})
         bar[cause.cause] = bar.get(cause.cause, 0) + cause.written_records
         bar["dropped"] = bar.get("dropped", 0) + cause.dropped_records
-    return drawing.bars(list(days.items()), CAUSE_COLOURS, title="Dead letters by day and cause") + _table(
-        ("day", "cause", "written", "dropped"),
-        [(f"{c.day}", c.cause, c.written_records, c.dropped_records) for c in report.causes],
+    return joined(
+        drawing.bars(list(days.items()), CAUSE_COLOURS, title="Dead letters by day and cause"),
+        table(
+            ("day", "cause", "written", "dropped"),
+            [(f"{c.day}", c.cause, c.written_records, c.dropped_records) for c in found],
+            caption="Dead letters by day (UTC) and cause",
+        ),
     )
 
 
-def _stuck(report: GroupReport) -> str:
+def _stuck(report: GroupReport) -> Html:
     if not report.stuck:
-        return "<p>None.</p>"
-    return _table(
+        return element("p", "None.")
+    return table(
         ("lease", "share-partition", "member", "records", "held for", "why"),
         [
             (
-                str(each.lease_id),
-                f"{each.topic}-{each.partition}",
-                each.member_id,
-                each.records,
-                duration(each.held_seconds),
-                each.reason,
+                str(lease.lease_id),
+                f"{lease.topic}-{lease.partition}",
+                lease.member_id,
+                lease.records,
+                duration(lease.held_seconds),
+                lease.reason,
             )
-            for each in report.stuck
+            for lease in report.stuck
         ],
+        caption="Leases that nobody brings to an end",
         of=report.figures.stuck_leases,
     )
 
 
-def _share_partitions(report: GroupReport) -> str:
-    ages = {(each.topic, each.partition): each.age_seconds for each in report.oldest}
+def _share_partitions(report: GroupReport) -> Html:
+    ages = {(oldest.topic, oldest.partition): oldest.age_seconds for oldest in report.oldest}
     columns = (
         "share-partition",
         "SPSO",
@@ -211,7 +244,7 @@ def _share_partitions(report: GroupReport) -> str:
         "waits",
     )
     most_lag = sorted(report.statuses, key=lambda status: -status.lag)[:MOST_ROWS]
-    rows: list[Sequence[Cell]] = [
+    rows: list[Sequence[Content]] = [
         (
             str(status.share_partition),
             status.spso,
@@ -227,42 +260,33 @@ def _share_partitions(report: GroupReport) -> str:
         )
         for status in most_lag
     ]
-    return _table(columns, rows, of=len(report.statuses)) if rows else "<p>None yet.</p>"
+    if not rows:
+        return element("p", "None yet.")
+    return table(
+        columns, rows, caption="Share-partitions, those with most lag first", of=len(report.statuses)
+    )
 
 
-def _ended(report: GroupReport) -> str:
+def _ended(report: GroupReport) -> Html:
     rows = [
         (outcome, count, records)
         for (outcome, count), records in sorted(_ends(report.delivery_counts).items())
     ]
-    return (
-        _table(("outcome", "delivery count", "records"), rows) if rows else "<p>No record has ended yet.</p>"
-    )
+    if not rows:
+        return element("p", "No record has ended yet.")
+    return table(("outcome", "delivery count", "records"), rows, caption="How records ended")
 
 
 def _ends(counts: Sequence[DeliveryCount]) -> Mapping[tuple[str, int], int]:
     summed: dict[tuple[str, int], int] = {}
-    for each in counts:
-        key = (each.outcome, each.delivery_count)
-        summed[key] = summed.get(key, 0) + each.records
+    for count in counts:
+        key = (count.outcome, count.delivery_count)
+        summed[key] = summed.get(key, 0) + count.records
     return summed
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, of: int | None = None) -> str:
-    """A table, its numbers to the right; a note where it has not all of what there is."""
-    rows, all_of = rows[:MOST_ROWS], len(rows) if of is None else of
-    numeric = [any(isinstance(row[index], int) for row in rows) for index in range(len(columns))]
-    side = [' class="number"' if each else "" for each in numeric]
-    head = "".join(f"<th{at}>{escape(name)}</th>" for name, at in zip(columns, side, strict=True))
-    body = "".join(
-        "<tr>" + "".join(f"<td{at}>{_text(cell)}</td>" for cell, at in zip(row, side, strict=True)) + "</tr>"
-        for row in rows
-    )
-    note = f'<p class="note">The first {len(rows):,} of {all_of:,}.</p>' if all_of > len(rows) else ""
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{note}'
-
-
-def _text(cell: Cell) -> str:
-    if cell is None:
-        return "–"
-    return f"{cell:,}" if isinstance(cell, int) else escape(str(cell))
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[Content]], *, caption: str, of: int | None = None
+) -> Html:
+    """Return a table of MOST_ROWS rows at most; a note where it has not all of what there is."""
+    return any_table(columns, rows[:MOST_ROWS], caption=caption, of=len(rows) if of is None else of)

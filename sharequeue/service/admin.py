@@ -29,7 +29,7 @@ from sharequeue.groups.acls import authorized_operations, authorized_topic_opera
 from sharequeue.groups.config_keys import as_text
 from sharequeue.groups.configs import GroupConfigs, alter_and_tell
 from sharequeue.groups.descriptions import GroupSummary, describe_group, list_groups
-from sharequeue.groups.known import awaited_share_partitions
+from sharequeue.groups.known import awaited_share_partitions, group_topics
 from sharequeue.kafka.topics import Topics
 from sharequeue.names import shown
 from sharequeue.service.admin_bodies import (
@@ -223,9 +223,7 @@ class Admin:
         one of the topics that it reads or has members for.
         """
         self.require(group_id, "DESCRIBE")
-        topics = {each.topic for each in State(self._database).figures.describe(group_id)}
-        topics |= {topic for topic, _ in awaited_share_partitions(self._database, group_id)}
-        self._require_topics(topics)
+        self._require_topics(sorted(group_topics(self._database, group_id)))
 
     def _refused(self, topics: Iterable[str], operation: str) -> dict[str, ShareError]:
         """Return the errors of topics with which the caller may not do this."""

@@ -1,9 +1,10 @@
 """Which requests does the service serve over HTTP?
 
-ShareGroupHeartbeat as JSON, admin operations (`admin`), the groups to look at, and what an operator asks of any
-service (`probes`). The response to a heartbeat always has status 200 and Kafka's error number in the body, as in
-Kafka: an HTTP error means that the response is not the service's. Everything below `/v1/` is done as somebody
-(`callers`), whom the ACLs of groups and topics bind. Rules are in `groups`, what happens by itself in `coordinator`.
+ShareGroupHeartbeat as JSON, admin operations (`admin`), the groups to look at, what an operator asks of any service
+(`probes`), and pages for people (`pages`). The response to a heartbeat always has status 200 and Kafka's error number
+in the body, as in Kafka: an HTTP error means that the response is not the service's. Everything below `/v1/` is done
+as somebody (`callers`), whom the ACLs of groups and topics bind. Rules are in `groups`, what happens by itself in
+`coordinator`.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ from sharequeue.service.bodies import group_description, heartbeat_request, hear
 from sharequeue.service.callers import unauthenticated
 from sharequeue.service.context import Service, refusal
 from sharequeue.service.hosts import AllowedHosts
+from sharequeue.service.pages import Pages
+from sharequeue.service.pages import routes as page_routes
 from sharequeue.service.probes import health, metrics, openapi, ready
 from sharequeue.settings import Settings
 from sharequeue.state import State
@@ -82,6 +85,7 @@ def create_app(
     there. Raises `SettingMissing` without their addresses, `InvalidConfig` for a wrong `group.share.*`.
     """
     service = Service(settings, configs, require_token=require_token)
+    pages = Pages(service, settings)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -99,6 +103,7 @@ def create_app(
             if coordinate:
                 # A round that waits for a lost server is cut off: everything it does is a transaction.
                 await run_sync(runner.join, 2.0, abandon_on_cancel=True)
+            pages.close()
             service.close()
 
     routes = [
@@ -115,6 +120,7 @@ def create_app(
         Route("/ready", _route(service, ready)),
         Route("/metrics", _route(service, metrics)),
         Route("/openapi.json", _route(service, openapi)),
+        *page_routes(pages),
     ]
     app = Starlette(
         routes=routes,

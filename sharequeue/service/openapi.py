@@ -28,6 +28,7 @@ __all__ = ["document"]
 
 _SCHEMA = "#/components/schemas/{model}"
 _TEXT, _HTML = {"text/plain": {"schema": {"type": "string"}}}, {"text/html": {"schema": {"type": "string"}}}
+_FILES = ("text/css", "text/javascript", "image/svg+xml")
 _GROUP = {
     "name": "group_id",
     "in": "path",
@@ -46,6 +47,38 @@ _FAILURES = {
     "401": "The token is not in force, or there is none where one is required.",
     "503": "The database does not answer.",
 }
+
+
+_CLOSED = {"403": "The caller may not look at the group.", "404": "There is no such group."}
+
+
+def _query(name: str, description: str, kind: str = "string") -> dict[str, Any]:
+    return {"name": name, "in": "query", "description": description, "schema": {"type": kind}}
+
+
+_UPDATES = _query("updates", "`off`: the page stands still.")
+_PAGES: dict[str, tuple[str, bool, list[dict[str, Any]]]] = {
+    "/": (
+        "The page of all groups",
+        False,
+        [_query("q", "A part of the name."), _query("after", "Groups after this one, by name."), _UPDATES],
+    ),
+    "/groups/{group_id}": (
+        "The page of a group",
+        True,
+        [
+            _query("page", "Which page of the share-partitions.", "integer"),
+            _query("sort", "`lag`: most lag first."),
+            _UPDATES,
+        ],
+    ),
+    "/share-partitions/{group_id}": (
+        "The page of a share-partition",
+        True,
+        [_query("topic", "Its topic."), _query("partition", "Its number.", "integer"), _UPDATES],
+    ),
+}
+"""Pages for people: what is in them may change at any time."""
 
 
 def document() -> dict[str, Any]:
@@ -68,6 +101,23 @@ def document() -> dict[str, Any]:
         "/health": {"get": schemas.got("Is the process alive?", HealthAnswer, ours=False)},
         "/ready": {"get": schemas.got("May members send heartbeats here?", ReadyAnswer, ours=False)},
         "/metrics": {"get": schemas.got("The metrics, for Prometheus", _TEXT)},
+        "/pages/{name}": {
+            "get": {
+                "summary": "The style sheet, the script and the icon of the pages",
+                "security": [{}],
+                "parameters": [
+                    {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+                ],
+                "responses": {
+                    "200": {
+                        "description": "The file.",
+                        "content": dict.fromkeys(_FILES, _TEXT["text/plain"]),
+                    },
+                    "400": {"description": _FAILURES["400"], "content": schemas.content(Refusal)},
+                    "404": {"description": "There is no such file.", "content": _HTML},
+                },
+            }
+        },
         "/openapi.json": {
             "get": schemas.got(
                 "This document", {"application/json": {"schema": {"type": "object"}}}, ours=False
@@ -78,6 +128,8 @@ def document() -> dict[str, Any]:
         "description": "No: the database does not answer.",
         "content": schemas.content(ReadyAnswer),
     }
+    for path, (summary, of_group, more) in _PAGES.items():
+        paths[path] = {"get": schemas.page(summary, of_group, more)}
     for each in OPERATIONS:
         what = (each.body.__doc__ or "").rstrip(".")
         paths[each.path] = {
@@ -137,8 +189,7 @@ class _Schemas:
         """Return what is got; `ours` takes a token, and fails without the database."""
         failures = {**(_FAILURES if ours else {"400": _FAILURES["400"]})}
         if of_group:
-            failures["403"] = "The caller may not look at the group."
-            failures["404"] = "There is no such group."
+            failures |= _CLOSED
         content = answer if isinstance(answer, Mapping) else self.content(answer)
         return {
             "summary": summary,
@@ -147,6 +198,26 @@ class _Schemas:
             "responses": {
                 "200": {"description": "The answer.", "content": content},
                 **self._failures(failures),
+            },
+        }
+
+    def page(self, summary: str, of_group: bool, parameters: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return a page for people. What is wrong with a request is a page, too."""
+        failures = {**_FAILURES, **({**_CLOSED} if of_group else {})}
+        return {
+            "summary": summary,
+            "security": [{}, {"token": []}],
+            "parameters": [*([_GROUP] if of_group else []), *parameters],
+            "responses": {
+                "200": {"description": "The page.", "content": _HTML},
+                **{
+                    status: {
+                        "description": why,
+                        # A host that is not allowed is refused before anybody knows what is asked.
+                        "content": {**_HTML, **(self.content(Refusal) if status == "400" else {})},
+                    }
+                    for status, why in sorted(failures.items())
+                },
             },
         }
 

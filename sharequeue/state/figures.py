@@ -12,6 +12,26 @@ from sharequeue.database import Database
 from sharequeue.offsets import OffsetSet
 from sharequeue.values import DeliveryCount, LeaseRow, SharePartitionStatus
 
+_COLUMNS = (
+    "group_id, topic, partition, topic_id, status, state_epoch, spso, speo, log_start, log_end,"
+    " last_stable_offset, observed_at, lag, in_flight, available, acquired, archiving,"
+    " delivery_complete_count, lost_records, highest_delivery_count, leases, next_expiry, waiting,"
+    " oldest_offset, oldest_state, oldest_since, paused_reason, fault, accepted, rejected, exhausted,"
+    " gap, no_dlq, dropped_letters, held_reason, waiting_until"
+)
+_ALL = sa.text(
+    f"select {_COLUMNS} from sharequeue.share_partition_status"  # noqa: S608 - columns of ours
+    " where cast(:group_id as text) is null or group_id = :group_id order by group_id, topic, partition"
+)
+_SOME = sa.text(
+    f"select {_COLUMNS} from sharequeue.share_partition_status s"  # noqa: S608 - columns of ours
+    " join (select share_partition_id, row_number() over (order by"
+    "   case when :by_lag then greatest(0, log_end - spso - delivery_complete_count) end desc nulls last,"
+    "   topic, partition) as place"
+    "  from sharequeue.share_partitions where group_id = :group_id order by place limit :most offset :skip"
+    " ) as chosen using (share_partition_id) order by place"
+)
+
 
 class Figures:
     """The figures of share-partitions; ``State.figures``."""
@@ -21,18 +41,17 @@ class Figures:
 
     def describe(self, group_id: str | None = None) -> list[SharePartitionStatus]:
         """Return the figures of every share-partition of a group, or of all groups."""
-        rows = self._database.rows(
-            sa.text(
-                "select group_id, topic, partition, topic_id, status, state_epoch, spso, speo, log_start, log_end,"
-                " last_stable_offset, observed_at, lag, in_flight, available, acquired, archiving,"
-                " delivery_complete_count, lost_records, highest_delivery_count, leases, next_expiry, waiting,"
-                " oldest_offset, oldest_state, oldest_since, paused_reason, fault, accepted, rejected, exhausted,"
-                " gap, no_dlq, dropped_letters, held_reason, waiting_until"
-                " from sharequeue.share_partition_status"
-                " where cast(:group_id as text) is null or group_id = :group_id order by group_id, topic, partition"
-            ),
-            group_id=group_id,
-        )
+        rows = self._database.rows(_ALL, group_id=group_id)
+        return [SharePartitionStatus(**row) for row in rows]
+
+    def some(
+        self, group_id: str, *, skip: int = 0, most: int, by_lag: bool = False
+    ) -> list[SharePartitionStatus]:
+        """Return the figures of `most` share-partitions of a group, after `skip` others: by name, or most lag first.
+
+        What it costs grows with `most`, and not with the number of share-partitions.
+        """
+        rows = self._database.rows(_SOME, group_id=group_id, skip=skip, most=most, by_lag=by_lag)
         return [SharePartitionStatus(**row) for row in rows]
 
     def leases(self, group_id: str) -> list[LeaseRow]:

@@ -199,6 +199,11 @@ def read_causes(database: Database, group_id: str) -> list[CausesOfDay]:
     return [CausesOfDay(**row) for row in database.rows(_CAUSES, group_id=group_id, days=CAUSE_DAYS)]
 
 
+def read_moments(database: Database, group_id: str) -> list[Moment]:
+    """Return a group at its reports of the last 24 hours, the oldest first; 300 or so at most."""
+    return [Moment(**row) for row in database.rows(_MOMENTS, group_id=group_id, history=HISTORY)]
+
+
 def read_windows(
     database: Database,
     group_id: str,
@@ -237,7 +242,7 @@ def read_report(database: Database, group_id: str) -> GroupReport:
         now["at"],
         read_figures(database, group_id),
         figures.describe(group_id),
-        [Moment(**row) for row in database.rows(_MOMENTS, group_id=group_id, history=HISTORY)],
+        read_moments(database, group_id),
         figures.delivery_counts(group_id),
         read_windows(database, group_id),
         [OldestRecord(**row) for row in database.rows(_OLDEST, group_id=group_id)],

@@ -46,14 +46,14 @@ def here(settings: Settings, private_database: Database) -> Settings:
 
 
 @contextmanager
-def serving(settings: Settings, port: int = 0) -> Iterator[str]:
-    """Run the service as a real server in a thread; return its URL."""
+def serving(settings: Settings, port: int = 0, **options: Any) -> Iterator[str]:
+    """Run the service as a real server in a thread, with options of `create_app`; return its URL."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
         listener.listen()  # so that a request that comes before the server waits for it
         server = uvicorn.Server(
-            uvicorn.Config(create_app(settings), log_config=None, timeout_graceful_shutdown=1)
+            uvicorn.Config(create_app(settings, **options), log_config=None, timeout_graceful_shutdown=1)
         )
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()

@@ -1,0 +1,182 @@
+"""What do all pages have around what they show, and what do they forbid the browser?
+
+One document in plain HTML: landmarks, a link past them, one style sheet and one small script of ours. The headers
+forbid everything else: no script or style inside the page, no address outside the service, no frame around it, no
+copy in a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlencode
+
+from starlette.responses import HTMLResponse, Response
+
+from sharequeue import __version__
+from sharequeue.reporting.html import Content, Html, address, each, element, joined
+
+__all__ = [
+    "HEADERS",
+    "STATIC",
+    "UPDATE_SECONDS",
+    "document",
+    "error_document",
+    "field",
+    "link",
+    "moment",
+    "pager",
+    "secured",
+    "short_moment",
+]
+
+UPDATE_SECONDS = 5
+"""How often the script brings a page up to date. Without script the browser does it, less often: it loads it anew."""
+_RELOAD_SECONDS = 20
+
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        *(f"{kind}-src 'self'" for kind in ("style", "script", "connect", "img")),
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    # Not `no-referrer`: a browser then says of a form that it comes from nowhere, and it could not be told from
+    # another site's.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+_TYPES = {"style.css": "text/css", "update.js": "text/javascript", "icon.svg": "image/svg+xml"}
+STATIC = {
+    name: (Path(__file__).with_name("static").joinpath(name).read_bytes(), media)
+    for name, media in _TYPES.items()
+}
+"""What the pages are made with, by name: content and type."""
+
+
+def secured(response: Response) -> Response:
+    """Return a response of which a browser does no more than it has to."""
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
+
+
+def document(
+    title: str,
+    main: Sequence[Content],
+    *,
+    who: Content = None,
+    status: int = 200,
+    query: Sequence[tuple[str, str]] | None = None,
+) -> Response:
+    """Return a page. It brings itself up to date where its `query` is given, unless that turns it off."""
+    live = query is not None and ("updates", "off") not in query
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", f"{title} – sharequeue"),
+        element("link", rel="icon", href="/pages/icon.svg", type="image/svg+xml"),
+        element("link", rel="stylesheet", href="/pages/style.css"),
+        joined(
+            element("script", src="/pages/update.js", defer=True),
+            element("noscript", element("meta", http_equiv="refresh", content=str(_RELOAD_SECONDS))),
+        )
+        if live
+        else None,
+    )
+    body = element(
+        "body",
+        element("a", "Skip to the content", href="#main", class_="skip"),
+        element(
+            "header",
+            element("nav", link("sharequeue", "/", class_="home"), link("Groups", "/"), aria_label="Pages"),
+            element("div", who, class_="who"),
+        ),
+        element("main", *main, id="main", tabindex="-1", data_live=UPDATE_SECONDS if live else None),
+        element("footer", element("p", f"sharequeue {__version__}. ", _updates(query))),
+    )
+    return secured(
+        HTMLResponse(f"<!doctype html>\n{element('html', head, body, lang='en')}\n", status_code=status)
+    )
+
+
+def error_document(
+    title: str,
+    message: str,
+    status: int,
+    *more: Content,
+    who: Content = None,
+    query: Sequence[tuple[str, str]] | None = None,
+) -> Response:
+    """Return a page that says what was wrong; one with a `query` is tried again by itself."""
+    main = (element("h1", title), element("p", message, class_="wrong"), *more)
+    return document(title, main, who=who, status=status, query=query)
+
+
+def _updates(query: Sequence[tuple[str, str]] | None) -> Html | None:
+    if query is None:
+        return None
+    rest = [each for each in query if each[0] != "updates"]
+    if len(rest) < len(query):
+        return joined("This page stands still. ", link("Update by itself", f"?{urlencode(rest)}"))
+    off = urlencode([*rest, ("updates", "off")])
+    return joined("This page updates by itself. ", link("Stop updating", f"?{off}"))
+
+
+def link(text: Content, href: str, class_: str | None = None) -> Html:
+    """Return a link to an address of ours."""
+    return element("a", text, href=href, class_=class_)
+
+
+def field(name: str, label: str, inside: Html, note: str | None = None) -> Html:
+    """Return an input with its label; its id is `name`."""
+    return element(
+        "div",
+        element("label", label, for_=name),
+        inside,
+        element("span", note, class_="note") if note else None,
+        class_="field",
+    )
+
+
+def moment(at: datetime | None) -> Content:
+    """Return a time as people and programs read it, in UTC."""
+    if at is None:
+        return None
+    utc = at.astimezone(UTC)
+    return element("time", f"{utc:%Y-%m-%d %H:%M:%S}", datetime=f"{utc:%Y-%m-%dT%H:%M:%SZ}")
+
+
+def short_moment(at: datetime) -> Html:
+    """Return a time for a table: without its year."""
+    utc = at.astimezone(UTC)
+    return element("time", f"{utc:%m-%d %H:%M:%S}", datetime=f"{utc:%Y-%m-%dT%H:%M:%SZ}")
+
+
+def pager(page: int, pages: int, path: str, group_id: str, **query: str | int | None) -> Html | None:
+    """Return links to the pages before and after; None where there is one alone."""
+    if pages <= 1:
+        return None
+    entries: list[Content] = []
+    for label, number in (("First", 1), ("Previous", page - 1), ("Next", page + 1), ("Last", pages)):
+        there = 1 <= number <= pages and number != page
+        target = address(path, group_id, **query, page=number)
+        entries.append(element("li", link(label, target) if there else element("span", label, class_="off")))
+    return element(
+        "nav",
+        element("p", f"Page {page:,} of {pages:,}"),
+        element("ul", each(entries)),
+        class_="pager",
+        aria_label="Pages of the table",
+    )

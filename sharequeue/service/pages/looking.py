@@ -1,0 +1,209 @@
+"""Who asks for a page, and how long may it take?
+
+A page is made in a thread, from a small pool of connections of the pages' own: however many people look, and however
+slow a figure is, heartbeats have theirs. Each statement may take `STATEMENT_SECONDS`, and after `PAGE_SECONDS` none
+is begun; what is not read is left out, and the page says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import anyio
+from anyio.to_thread import run_sync
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sharequeue.database import Database
+from sharequeue.database.pool import Joined
+from sharequeue.errors import (
+    GroupAuthorizationFailed,
+    GroupIdNotFound,
+    InvalidGroupId,
+    ShareError,
+    TopicAuthorizationFailed,
+)
+from sharequeue.groups.acls import authorized_operations, authorized_topic_operations, on_behalf_of
+from sharequeue.groups.tokens import TokenRefused
+from sharequeue.names import shown
+from sharequeue.reporting.html import Content, Html, element, joined
+from sharequeue.service.admin import Admin
+from sharequeue.service.callers import ANONYMOUS
+from sharequeue.service.context import Service
+from sharequeue.service.pages import reads
+from sharequeue.service.pages.frame import document, error_document
+from sharequeue.settings import Settings
+
+__all__ = ["Look", "Pages"]
+
+_log = logging.getLogger(__name__)
+
+STATEMENT_SECONDS = 3.0
+PAGE_SECONDS = 6.0
+"""After this time nothing more is read for a page."""
+AT_ONCE = 3
+"""Pages that are made at a time; each has a connection."""
+_WAIT_SECONDS = 10.0
+"""How long a request waits for its turn."""
+
+_CANCELLED = "57014"
+"""SQLSTATE of a statement that took longer than it may."""
+_NOT_FOUND = frozenset(("GROUP_ID_NOT_FOUND", "INVALID_GROUP_ID", "UNKNOWN_TOPIC_OR_PARTITION"))
+
+Found = TypeVar("Found")
+Handler = Callable[["Look"], Response]
+
+
+@dataclass(slots=True)
+class Look:
+    """One request for a page, as somebody."""
+
+    service: Service
+    database: Database
+    settings: Settings
+    request: Request
+    principal: str
+    began: float = field(default_factory=time.monotonic)
+    late: list[str] = field(default_factory=list)
+    """What could not be read in time."""
+
+    @property
+    def admin(self) -> Admin:
+        """The admin operations as the caller."""
+        return Admin(self.database, self.service.topics, self.principal)
+
+    def asked(self, name: str) -> str:
+        """Return a field of the query; an empty text where it has none."""
+        return self.request.query_params.get(name, "")
+
+    def number(self, name: str, least: int, most: int, otherwise: int) -> int:
+        """Return a field of the query as a number within bounds."""
+        text = self.asked(name)
+        return min(max(int(text), least), most) if text.isdecimal() and len(text) < 19 else otherwise
+
+    def group(self) -> str:
+        """Return the group of the path, which is there and which the caller may look at, with all its topics.
+
+        Raises InvalidGroupId, GroupIdNotFound, GroupAuthorizationFailed, TopicAuthorizationFailed.
+        """
+        group_id = str(self.request.path_params["group_id"])
+        if group_id == "-" and self.asked("name"):
+            group_id = self.asked("name")
+        if "\x00" in group_id:
+            raise InvalidGroupId()
+        self.admin.require_whole(group_id)
+        if not reads.is_there(self.database, group_id):
+            # Without names that are like it: the caller may not be allowed to see them.
+            raise GroupIdNotFound(f"There is no share group {shown(group_id)}. It may have been deleted.")
+        return group_id
+
+    def listed(self, part: str, after: str, most: int) -> list[reads.ListedGroup]:
+        """Return the groups that the caller may describe, as `reads.groups`."""
+        with on_behalf_of(self.database, self.principal) as connection:
+            return reads.groups(Joined(connection), part, after, most)
+
+    def may(self, group_id: str) -> list[str]:
+        """Return what the caller may do with a group."""
+        with on_behalf_of(self.database, self.principal) as connection:
+            return authorized_operations(Joined(connection), group_id)
+
+    def may_topic(self, topic: str, operation: str) -> bool:
+        """Return whether the caller may do something with a topic."""
+        with on_behalf_of(self.database, self.principal) as connection:
+            return operation in authorized_topic_operations(Joined(connection), topic)
+
+    def read(self, what: str, work: Callable[[], Found]) -> Found | None:
+        """Return what is read, if there is time for it; else None, and the page names what it lacks."""
+        if time.monotonic() - self.began < PAGE_SECONDS:
+            try:
+                return work()
+            except DBAPIError as error:
+                if getattr(error.orig, "pgcode", None) != _CANCELLED:
+                    raise
+        self.late.append(what)
+        return None
+
+    def said_late(self) -> Html | None:
+        """Return what the page lacks; None where it is whole."""
+        if not self.late:
+            return None
+        what = ", ".join(dict.fromkeys(self.late))
+        return element(
+            "p", f"Not read in time, and left out: {what}. The views in SQL have it.", class_="wrong"
+        )
+
+    def document(self, title: str, *main: Content, live: bool = True, status: int = 200) -> Response:
+        """Return a page for the caller, one that updates by itself unless it is not `live`."""
+        query = self.request.query_params.multi_items() if live else None
+        return document(title, main, who=who(self.principal), status=status, query=query)
+
+
+class Pages:
+    """What the pages share: their connections, and turns at them."""
+
+    def __init__(self, service: Service, settings: Settings) -> None:
+        self._service, self._settings = service, settings
+        options = replace(
+            settings.database,
+            pool_size=AT_ONCE,
+            statement_timeout_ms=int(STATEMENT_SECONDS * 1000),
+            lock_timeout_ms=1000,
+        )
+        self._database = Database(settings.database_url, options=options)
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._database.close()
+
+    def route(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint of a page. What is wrong is a page, too."""
+
+        async def endpoint(request: Request) -> Response:
+            caller: Content = None
+            try:
+                principal = await self._service.principal(request)
+                caller = who(principal)
+                look = Look(self._service, self._database, self._settings, request, principal)
+                return await self._in_thread(lambda: handler(look))
+            except TokenRefused as error:
+                response = error_document("Who are you?", error.message, 401)
+                response.headers["WWW-Authenticate"] = "Bearer"
+                return response
+            except (GroupAuthorizationFailed, TopicAuthorizationFailed) as error:
+                return error_document("This is not open to you", error.message, 403, who=caller)
+            except ShareError as error:
+                status = 404 if error.name in _NOT_FOUND else 400
+                title = "There is no such thing" if status == 404 else "This cannot be done"
+                return error_document(title, error.message, status, who=caller)
+            except SQLAlchemyError as error:
+                _log.warning("%s failed: %s", request.url.path, str(error).splitlines()[0])
+                return _away(
+                    request, "The database does not answer, or not in time. The page tries again by itself."
+                )
+            except TimeoutError:
+                return _away(request, "Too many people look at once. The page tries again by itself.")
+
+        return endpoint
+
+    async def _in_thread(self, work: Callable[[], Response]) -> Response:
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(AT_ONCE)
+        with anyio.fail_after(_WAIT_SECONDS + PAGE_SECONDS + STATEMENT_SECONDS):
+            return await run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
+
+
+def who(principal: str) -> Html:
+    """Return as whom the caller looks."""
+    if principal == ANONYMOUS:
+        return element("span", "Not signed in")
+    return joined(element("span", principal))
+
+
+def _away(request: Request, message: str) -> Response:
+    return error_document("Not now", message, 503, query=request.query_params.multi_items())

@@ -1,0 +1,149 @@
+"""The service's pages in a real browser; `make pictures` keeps what it sees in docs/pictures."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sharequeue.database import Database
+from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
+from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
+from sharequeue.offsets import OffsetSet
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.state.reports import Reports
+from sharequeue.values import AcknowledgeType, SharePartition
+from tests.browser import Browser, browser
+from tests.integration.groups.test_service import serving
+from tests.waiting import pass_time, wait_until
+
+ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+FOLDER = "PICTURES_FOLDER"
+"""Where the pictures go; else into the test's own folder."""
+
+
+def fill(database: Database) -> None:
+    """Some groups in the middle of their work, with a day of history."""
+    drawn, state, reports = random.Random(7), State(database), Reports(database)  # noqa: S311
+    groups = {"flight-delays": ("flights", 6), "invoices": ("orders", 3), "mail": ("events", 2)}
+    for group, (topic, partitions) in groups.items():
+        configs = {"errors.deadletterqueue.topic.name": f"dlq.{group}", "sharequeue.retry.backoff.ms": "0"}
+        alter_group_configs(database, group, configs)
+        for partition in range(partitions):
+            at = SharePartition(group, topic, partition)
+            state.initialize(at, f"id-{topic}", 0, 2)
+            state.observe(at, f"id-{topic}", 0, 40_000, 40_000)
+    pass_time(database, 20)
+    for hour in range(24):
+        for group, (topic, partitions) in groups.items():
+            for partition in range(partitions):
+                at = SharePartition(group, topic, partition)
+                end = 40_000 + 1500 * hour + drawn.randint(0, 800)
+                state.observe(at, f"id-{topic}", 0, end, end)
+                if hour == 23 and group != "mail":
+                    continue
+                for _ in range(2):
+                    lease = state.acquire(at, "past", None, drawn.randint(500, 2000))
+                    assert lease is not None
+                    (run,) = lease.offsets.ranges
+                    bad = OffsetSet.from_offsets(drawn.sample(range(*run), drawn.randint(0, 3)))
+                    state.acknowledge(lease, {REJECT: bad, ACCEPT: OffsetSet.of(run) - bad})
+                    while batch := state.dead_letters.open(at, 5000):
+                        state.dead_letters.close(at, batch.sequence)
+            reports.record(group)
+        pass_time(database, 3600 if hour < 22 else 600)
+    for number, (group, racks) in enumerate((("flight-delays", "ab"), ("invoices", "a"))):
+        topic, partitions = groups[group]
+        for rack in racks:
+            run = f"{number}{rack}5f0c1e-2b7d-4c1a-9b8e-6d2f41a7c3e9"[:36]
+            request = HeartbeatRequest(
+                group, f"m-{rack}{number}", 0, f"rack-{rack}", (topic,), f"dagster-run-{run}", "10.0.0.7"
+            )
+            assert heartbeat(database, request, ServiceConfigs.of({}), "User:jobs").error_code == 0
+        for partition in range(partitions):
+            at = SharePartition(group, topic, partition)
+            for _ in range(2):
+                lease = state.acquire(at, f"m-{racks[partition % len(racks)]}{number}", None, 700)
+                assert lease is not None
+                offsets = [offset for run in lease.offsets.ranges for offset in range(*run)]
+                cut = drawn.randint(100, 500)
+                settled = OffsetSet.from_offsets(offsets[cut:])
+                back = OffsetSet.from_offsets(drawn.sample(offsets[cut:], 60))
+                bad = OffsetSet.from_offsets(drawn.sample(offsets[cut:], 9)) - back
+                state.acknowledge(lease, {ACCEPT: settled - back - bad, RELEASE: back, REJECT: bad})
+    state.administration.pause("invoices", "the ledger is closed till Monday", "orders", 2)
+    reports.record("flight-delays")
+
+
+@pytest.fixture
+def address(settings: Settings, private_database: Database) -> Iterator[str]:
+    """Give the address of a service with groups to look at."""
+    fill(private_database)
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    with serving(settings.replace(database_url=url), coordinate=False) as address:
+        yield address
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Give where the pictures go."""
+    return Path(os.environ.get(FOLDER) or tmp_path)
+
+
+PAGES = {
+    "groups": "/",
+    "group": "/groups/flight-delays",
+    "share-partition": "/share-partitions/flight-delays?topic=flights&partition=0",
+}
+
+
+LOOKS: tuple[tuple[str, int, dict[str, Any]], ...] = (
+    ("", 1280, {}),
+    ("-phone", 390, {"mobile": True, "scale": 1.5}),
+    ("-dark", 1280, {"dark": True}),
+)
+IN_DOCS = ("groups", "group", "group-phone")
+
+
+def usable(page: Browser, url: str, width: int) -> None:
+    """The page fits the window; nothing was forbidden, nothing failed, nothing came from elsewhere."""
+    page.go(url)
+    assert page.overflow() <= 0, f"{url} is wider than {width}"
+    assert page.complaints == []
+    assert set(
+        page.value("performance.getEntriesByType('resource').map(each => new URL(each.name).origin)")
+    ) <= {page.value("location.origin")}
+    assert page.value("getComputedStyle(document.querySelector('table')).borderCollapse") == "collapse"
+
+
+def test_every_page_in_a_browser(address: str, folder: Path) -> None:
+    """On a desk and on a telephone, light and dark: it fits, it is styled, and no policy is broken."""
+    with browser() as page:
+        for name, path in PAGES.items():
+            for look, width, options in LOOKS:
+                page.window(width, 900, **options)
+                usable(page, address + path, width)
+                if not os.environ.get(FOLDER) or f"{name}{look}" in IN_DOCS:
+                    page.picture(folder / f"service-{name}{look}.png", 1500)
+
+
+def test_a_page_updates_by_itself(address: str, private_database: Database) -> None:
+    """By the script, in its place; and not while a link in it has the focus."""
+    state, at = State(private_database), SharePartition("mail", "events", 0)
+    with browser() as page:
+        page.go(f"{address}/share-partitions/mail?topic=events&partition=0")
+        page.value("document.querySelector('main a').focus(), window.same = 1")
+        lease = state.acquire(at, "somebody", None, 7)
+        assert lease is not None
+        before = page.value("document.querySelector('main').textContent")
+        page.value("new Promise(done => setTimeout(done, 6000))")
+        assert page.value("document.querySelector('main').textContent") == before
+        page.value("document.activeElement.blur()")
+        wait_until(lambda: "somebody" in page.value("document.querySelector('main').textContent"), 20)
+        assert page.value("window.same") == 1
+        assert page.complaints == []

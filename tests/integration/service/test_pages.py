@@ -1,0 +1,230 @@
+"""The pages to look at: what they show, to whom, in which time; and that nothing of somebody else's becomes a tag."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import sqlalchemy as sa
+from starlette.testclient import TestClient
+
+from sharequeue.database import Database
+from sharequeue.groups.acls import Acl, Acls
+from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
+from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
+from sharequeue.groups.tokens import Tokens
+from sharequeue.offsets import OffsetSet
+from sharequeue.service import create_app
+from sharequeue.service.pages.frame import HEADERS
+from sharequeue.settings import Settings
+from sharequeue.state import State
+from sharequeue.state.reports import Reports
+from sharequeue.values import AcknowledgeType, SharePartition
+from tests.html_pages import Page, read
+from tests.openapi import conforming
+from tests.waiting import pass_time
+
+HOSTILE = "<script>alert(1)</script>\"'&\u202e/../?#"
+
+
+@pytest.fixture
+def at_configs() -> Mapping[str, str | int]:
+    """Released records come again at once."""
+    return {"sharequeue.retry.backoff.ms": 0}
+
+
+@pytest.fixture
+def here(settings: Settings, private_database: Database) -> Settings:
+    """Give settings that lead to a database of this test alone."""
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    return settings.replace(database_url=url)
+
+
+def client_of(here: Settings, **options: Any) -> TestClient:
+    """Return a client of the service, without its coordinator."""
+    client = TestClient(create_app(here, coordinate=False, **options), base_url="http://localhost")
+    client.event_hooks = {"response": [lambda response: response.read(), conforming]}
+    return client
+
+
+@pytest.fixture
+def client(here: Settings) -> Iterator[TestClient]:
+    """Give such a client, whom nobody asks for a token."""
+    with client_of(here) as client:
+        yield client
+
+
+def got(client: TestClient, path: str, status: int = 200, **options: Any) -> Page:
+    """Return a page that breaks no rule, with the headers that all have."""
+    response = client.get(path, **options)
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    assert {name: response.headers[name] for name in HEADERS} == HEADERS
+    return read(response.text)
+
+
+def join(
+    database: Database, group: str, member: str, client_id: str, topic: str, rack: str | None = None
+) -> None:
+    """Have a member join a group."""
+    request = HeartbeatRequest(
+        group,
+        member,
+        0,
+        subscribed_topic_names=(topic,),
+        rack_id=rack,
+        client_id=client_id,
+        client_host="here",
+    )
+    answer = heartbeat(database, request, ServiceConfigs.of({}), "User:ann")
+    assert answer.error_code == 0, answer
+
+
+def test_a_group_from_its_list_to_its_share_partition(
+    client: TestClient, private_database: Database, at: SharePartition
+) -> None:
+    """The figures, the window, who holds what, as which run; each page is a link away from the one before."""
+    state = State(private_database)
+    run = "11111111-2222-4333-8444-555555555555"
+    join(private_database, at.group_id, "m", f"dagster-run-{run}", at.topic, "rack-7")
+    Reports(private_database).record(at.group_id)
+    pass_time(private_database, 10)
+    lease = state.acquire(at, "m", None, 20)
+    assert lease is not None
+    kinds = {"ACCEPT": (5, 10), "REJECT": (10, 12), "RELEASE": (12, 15)}
+    state.acknowledge(lease, {AcknowledgeType[kind]: OffsetSet.of(run) for kind, run in kinds.items()})
+    Reports(private_database).record(at.group_id)
+
+    first = got(client, "/")
+    (row,) = first.rows("Share groups")
+    assert row[:5] == ["g", "Stable", "1", "1", "995"]
+    assert "/groups/g" in first.links()
+    group = got(client, "/groups/g")
+    (partition,) = group.rows("Share-partitions")
+    assert partition[0] == "t-0"
+    assert "5 acknowledged, 2 archiving" in str([each.get("aria-label") for each in group.all("svg")])
+    (held,) = group.rows("Leases")
+    assert held[1:7] == ["t-0", "0 to 19", "10", "1", f"run {run}", "m"]
+    (member,) = group.rows("Members")
+    assert member[:5] == ["m", f"run {run}", "here", "rack-7", "User:ann"]
+    assert "no assignor uses it" in group.text
+    assert ["share.delivery.count.limit", "5", "default"] in group.rows("Configs")
+    assert "/share-partitions/g?topic=t&partition=0" in group.links()
+    page = got(client, "/share-partitions/g?topic=t&partition=0")
+    assert page.rows("The window") == [
+        ["0", "4", "acquired", "5"],
+        ["5", "9", "acknowledged", "5"],
+        ["10", "11", "archiving", "2"],
+        ["12", "14", "available", "3"],
+        ["15", "19", "acquired", "5"],
+    ]
+    assert page.rows("Leases")[0][5] == f"run {run}"
+    # Without script the browser loads it anew; who stops that has a page that stands still.
+    assert page.all("noscript")
+    still = got(client, "/share-partitions/g?topic=t&partition=0&updates=off")
+    assert still.all("noscript", "script") == []
+    assert "?topic=t&partition=0" in still.links()
+    # Deleted while somebody looks: the next page says so, and goes on looking for nothing.
+    private_database.rows(sa.text("delete from sharequeue.members returning member_id"))
+    state.administration.delete_group("g")
+    for path in ("/groups/g", "/share-partitions/g?topic=t&partition=0"):
+        assert "may have been deleted" in got(client, path, 404).text
+    assert "There is no share group yet" in got(client, "/").text
+
+
+def test_nothing_of_others_becomes_a_tag(client: TestClient, private_database: Database) -> None:
+    """Names of groups, topics, members, clients, racks and reasons; and every group has an address."""
+    state = State(private_database)
+    for group in (HOSTILE, ".", "..", "a/b", "-", "ä b", "x" * 249):
+        at = SharePartition(group, "t", 0)
+        alter_group_configs(private_database, group, {})
+        join(private_database, group, "<b>m</b>", f"dagster-run-{HOSTILE}", "t", HOSTILE)
+        state.initialize(at, "id", 0, 2)
+        state.observe(at, "id", 0, 100, 100)
+        assert state.acquire(at, "<b>m</b>", None, 5) is not None
+        state.administration.pause(group, HOSTILE, at.topic, 0)
+    first = got(client, "/")
+    links = [each for each in first.links() if each.startswith("/groups/")]
+    assert len(set(links)) == 7
+    for link in links:
+        page = got(client, link)
+        assert page.all("b") == []
+        (at_link,) = {each for each in page.links() if each.startswith("/share-partitions/")}
+        assert "<script>alert(1)</script>" in got(client, at_link).text
+        assert "\\u202e" in page.text
+    got(client, f"/groups/{quote('<img src=x>')}", 404)
+    got(client, "/groups/%00", 404)
+    got(client, "/groups/g?page=999999999999999999999&sort=%00", 404)
+    got(client, f"/?q={quote(HOSTILE)}&after=%00&updates=%3Cscript%3E")
+
+
+def test_who_may_not_describe_sees_nothing(here: Settings, private_database: Database) -> None:
+    """A group that is closed is not in the list, whether it is there cannot be asked, and errors name no other group;
+    of one with a closed topic there is the name alone; configs need a right of their own."""
+    state, acls = State(private_database), Acls(private_database)
+    for group, topic in (("open", "t"), ("closed", "t"), ("half", "secret"), ("opera", "t")):
+        alter_group_configs(private_database, group, {})
+        at = SharePartition(group, topic, 0)
+        state.initialize(at, f"id-{topic}", 0, 2)
+        state.administration.pause(group, f"why {group}", topic, 0)
+    acls.add(Acl("User:boss", "ALL", "ALLOW", "LITERAL", "closed"))
+    acls.add(Acl("User:boss", "ALL", "ALLOW", "LITERAL", "secret", "TOPIC"))
+    acls.add(Acl("User:ann", "READ", "ALLOW", "LITERAL", "opera"))
+    acls.add(Acl("User:bob", "ALTER_CONFIGS", "ALLOW", "LITERAL", "opera"))
+    secrets = {name: Tokens(private_database).create(f"User:{name}")[1] for name in ("ann", "bob", "boss")}
+    as_whom = {name: {"Authorization": f"Bearer {secret}"} for name, secret in secrets.items()}
+    with client_of(here) as client:
+        nobody = got(client, "/")
+        assert [row[0] for row in nobody.rows("Share groups")] == [
+            "half a topic of it is closed to you",
+            "open",
+        ]
+        assert "why open" in nobody.text
+        assert not {"why closed", "why half", "closed,"} & set(nobody.text.split("; "))
+        assert "why half" not in nobody.text
+        for path in ("/groups/closed", "/groups/half", "/share-partitions/half?topic=secret&partition=0"):
+            page = got(client, path, 403)
+            assert "why" not in page.text
+            assert "may not DESCRIBE" in page.text
+        assert "closed" not in got(client, "/groups/close", 404).text
+        assert [row[0] for row in got(client, "/?q=OPE").rows("Share groups")] == ["open"]
+        ann = got(client, "/", headers=as_whom["ann"])
+        assert [row[0] for row in ann.rows("Share groups")][1:] == ["open", "opera"]
+        assert "User:ann" in ann.text
+        opera = got(client, "/groups/opera", headers=as_whom["ann"])
+        assert "User:ann may not see them (DESCRIBE_CONFIGS)" in opera.text
+        got(client, "/groups/opera", 403, headers=as_whom["bob"])
+        assert len(got(client, "/", headers=as_whom["boss"]).rows("Share groups")) == 3
+        got(client, "/", 401, headers={"Authorization": "Bearer nobody"})
+    with client_of(here, require_token=True) as client:
+        for path in ("/", "/groups/open", "/groups/nosuch"):
+            assert "open" not in got(client, path, 401).text
+        got(client, "/groups/open", headers=as_whom["ann"])
+        assert client.get("/pages/style.css").status_code == 200
+
+
+def test_pages_of_a_large_group_are_bounded(client: TestClient, private_database: Database) -> None:
+    """Share-partitions, some with windows of 2,000 scattered offsets: a page has 25 of them, all can be reached."""
+    alter_group_configs(private_database, "g", {"sharequeue.retry.backoff.ms": 0})
+    state = State(private_database)
+    for partition in range(30):
+        at = SharePartition("g", "t", partition)
+        state.initialize(at, "id", 0, 2)
+        state.observe(at, "id", 0, 5000 + partition, 5000 + partition)
+        if partition % 10:
+            continue
+        lease = state.acquire(at, "m", None, 2000)
+        assert lease is not None
+        state.acknowledge(
+            lease, {AcknowledgeType.RELEASE: OffsetSet.of(*((n, n + 1) for n in range(1, 2000, 2)))}
+        )
+    seen: list[str] = []
+    for number in (1, 2):
+        page = got(client, f"/groups/g?page={number}")
+        seen += [row[0] for row in page.rows("Share-partitions")]
+    assert seen == [f"t-{partition}" for partition in range(30)]
+    assert got(client, "/groups/g?sort=lag").rows("Share-partitions")[0][0] == "t-29"
+    response = client.get("/groups/g")
+    assert len(response.content) < 700_000
