@@ -60,9 +60,9 @@ def fill(database: Database) -> None:
     for number, (group, racks) in enumerate((("flight-delays", "ab"), ("invoices", "a"))):
         topic, partitions = groups[group]
         for rack in racks:
-            run = f"{number}{rack}5f0c1e-2b7d-4c1a-9b8e-6d2f41a7c3e9"[:36]
+            run_id = f"{number}{rack}5f0c1e-2b7d-4c1a-9b8e-6d2f41a7c3e9"[:36]
             request = HeartbeatRequest(
-                group, f"m-{rack}{number}", 0, f"rack-{rack}", (topic,), f"dagster-run-{run}", "10.0.0.7"
+                group, f"m-{rack}{number}", 0, f"rack-{rack}", (topic,), f"dagster-run-{run_id}", "10.0.0.7"
             )
             assert heartbeat(database, request, ServiceConfigs.of({}), "User:jobs").error_code == 0
         for partition in range(partitions):
