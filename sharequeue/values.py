@@ -7,7 +7,8 @@ term of KIP-932 (share-partition, acquisition lock, delivery count), KIP-1191 (d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
 from uuid import UUID
@@ -214,10 +215,11 @@ class ResetRow:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """Locks that had lapsed and were settled."""
+    """Locks that had lapsed and were settled. `stuck` are groups with some that could not be, and why."""
 
     leases: int
     records: int
+    stuck: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

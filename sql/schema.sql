@@ -245,6 +245,9 @@ CREATE FUNCTION sharequeue.commit_compaction(p_compaction_id uuid, p_replaced te
 CREATE FUNCTION sharequeue.commit_replacement(p_compaction_id uuid, p_replaced text[], p_counted bigint, p_lease_ids bigint[], p_records bigint[]) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION sharequeue.confirm_observations(p_topics text[], p_partitions integer[], p_topic_ids text[], p_log_starts bigint[], p_log_ends bigint[], p_last_stable_offsets bigint[]) RETURNS text[]
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION sharequeue.create_token(p_principal text, p_secret_hash bytea, p_lifetime interval, p_note text, OUT token_id uuid, OUT created_at timestamp with time zone, OUT expires_at timestamp with time zone) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -450,8 +453,8 @@ CREATE FUNCTION sharequeue.stored_configs(p_group_id text) RETURNS TABLE(name te
 CREATE FUNCTION sharequeue.stored_service_configs() RETURNS TABLE(name text, value text)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION sharequeue.sweep(p_limit integer, OUT leases bigint, OUT records bigint) RETURNS record
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp' SET enable_seqscan TO 'off';
+CREATE FUNCTION sharequeue.sweep(p_limit integer, OUT leases bigint, OUT records bigint, OUT stuck jsonb) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp' SET enable_seqscan TO 'off' SET lock_timeout TO '50ms';
 
 CREATE FUNCTION sharequeue.take_service_lease(p_task text, p_holder text, p_token uuid, p_seconds double precision) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1113,7 +1116,8 @@ CREATE TABLE sharequeue.members (
     told_share_partition_ids bigint[],
     principal text,
     CONSTRAINT members_member_id_length CHECK (((length(member_id) >= 1) AND (length(member_id) <= 36)))
-);
+)
+WITH (fillfactor='50');
 
 CREATE TABLE sharequeue.topics (
     topic text NOT NULL,

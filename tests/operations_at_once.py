@@ -26,16 +26,16 @@ from sharequeue.groups.acls import Acl, AclFilter, Acls
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import (
     HeartbeatRequest,
+    due_groups,
     ensure_group,
     expire_members_of,
     heartbeat,
-    overdue_groups,
     refresh_group,
 )
 from sharequeue.groups.service_leases import hear_replica
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.service.watched_topics import grown_groups, record_topics, start_grown
+from sharequeue.service.watched_topics import record_topics, recorded, start_grown
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
 from sharequeue.state.many import LeaseAcknowledgement
@@ -365,7 +365,7 @@ class Actor:
                     ),
                     {"m": self.member},
                 )
-            for overdue in overdue_groups(self.database):
+            for overdue in due_groups(self.database).overdue:
                 expire_members_of(self.database, overdue)
         elif act < 0.8:
             hear_replica(self.database, self.member, timedelta(0))
@@ -375,7 +375,7 @@ class Actor:
     def topics(self) -> None:
         known = {t: TopicInfo(f"id-{t}", self.roll.randint(1, 4)) for t in self.roll.sample(TOPICS, 2)}
         record_topics(self.database, known, TOPICS)
-        for group in grown_groups(self.database):
+        for group in recorded(self.database).grown:
             start_grown(self.database, group)
 
     def journal(self) -> None:

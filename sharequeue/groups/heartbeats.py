@@ -26,7 +26,7 @@ from sharequeue.errors import (
 )
 from sharequeue.groups.assignments import AssignedTopic, assigned_topics, write_assignment
 from sharequeue.groups.configs import ServiceConfigs
-from sharequeue.groups.service_leases import with_short_waits
+from sharequeue.groups.service_leases import STEP_LOCK_TIMEOUT_MS, with_short_waits
 from sharequeue.names import too_long, topic_name_problem
 
 JOIN_EPOCH = 0
@@ -104,14 +104,49 @@ def heartbeat(
         return HeartbeatResponse(error_code=held.code, error_message=held.message)
 
 
-def overdue_groups(database: Database) -> list[str]:
-    """Return the groups that have members whose session is over."""
+@dataclass(frozen=True, slots=True)
+class DueGroups:
+    """Groups with members whose session is over, and groups that have to be assigned anew."""
+
+    overdue: tuple[str, ...]
+    behind: tuple[str, ...]
+
+
+def due_groups(database: Database) -> DueGroups:
+    """Return the groups for which a session or an epoch says that something is to be done."""
     rows = database.rows(
         text(
-            "select distinct group_id from sharequeue.members where session_expires_at <= sharequeue.clock()"
+            "select group_id, true as overdue from sharequeue.members"
+            " where session_expires_at <= (select sharequeue.clock()) group by group_id"
+            " union all select g.group_id, false from sharequeue.share_groups g"
+            " where g.assignment_epoch < g.group_epoch"
+            " and exists (select from sharequeue.members m where m.group_id = g.group_id)"
         )
     )
-    return [str(row["group_id"]) for row in rows]
+    return DueGroups(
+        tuple(str(row["group_id"]) for row in rows if row["overdue"]),
+        tuple(str(row["group_id"]) for row in rows if not row["overdue"]),
+    )
+
+
+def changed_groups(database: Database, after: str, limit: int) -> tuple[list[str], str | None]:
+    """Return those of the next groups by name whose topics or share-partitions have changed since they were assigned.
+
+    `limit` groups are looked at, beginning behind `after`. The second value is the last of them, None at the end.
+    """
+    rows = database.rows(
+        text(
+            "select g.group_id, exists (select from sharequeue.members m where m.group_id = g.group_id)"
+            " and (g.metadata_hash is distinct from sharequeue.metadata_hash(g.group_id) or exists"
+            " (select share_partition_id from sharequeue.assignable_share_partitions(g.group_id) except"
+            " select a.share_partition_id from sharequeue.assignments a where a.group_id = g.group_id)) as changed"
+            " from sharequeue.share_groups g where g.group_id > :after order by g.group_id limit :limit"
+        ),
+        after=after,
+        limit=limit,
+    )
+    changed = [str(row["group_id"]) for row in rows if row["changed"]]
+    return changed, str(rows[-1]["group_id"]) if len(rows) == limit else None
 
 
 def expire_members_of(database: Database, group_id: str) -> list[str]:
@@ -150,9 +185,10 @@ _HEARTBEAT = with_short_waits(
     " cast(:heartbeat_interval_ms as integer[]), cast(:assignment_interval_ms as integer[]), :assign, :principal)"
 )
 _LEAVE = with_short_waits("select sharequeue.leave_group(:group_id, :member_id, :principal)")
-_EXPIRE = with_short_waits("select sharequeue.expire_members(:group_id) as members")
+_EXPIRE = with_short_waits("select sharequeue.expire_members(:group_id) as members", STEP_LOCK_TIMEOUT_MS)
 _REFRESH = with_short_waits(
-    "select * from sharequeue.refresh_group(:group_id, cast(:assignment_interval_ms as integer[]))"
+    "select * from sharequeue.refresh_group(:group_id, cast(:assignment_interval_ms as integer[]))",
+    STEP_LOCK_TIMEOUT_MS,
 )
 
 

@@ -21,11 +21,9 @@ from sharequeue.database import Database
 from sharequeue.database.pool import Joined
 
 LOCK_TIMEOUT_MS = 2_000
-"""How long a replica waits for a row that others hold while it does what concerns many groups."""
-_SHORT_WAITS = (
-    f"set local lock_timeout = {LOCK_TIMEOUT_MS};"
-    f" set local idle_in_transaction_session_timeout = {LOCK_TIMEOUT_MS}"
-)
+"""How long a member's heartbeat waits for a row that others hold."""
+STEP_LOCK_TIMEOUT_MS = 500
+"""How long a replica waits for one in what it does by itself: other groups wait meanwhile."""
 
 
 class ServiceLease:
@@ -69,7 +67,7 @@ class ServiceLease:
 
         Raises `NotCoordinator` when another one has taken the task over.
         """
-        with short_transaction(self._database) as connection:
+        with short_transaction(self._database, STEP_LOCK_TIMEOUT_MS) as connection:
             connection.execute(
                 text("select sharequeue.hold_service_lease(:task, cast(:token as uuid))"),
                 {"task": self._task, "token": str(self._token)},
@@ -78,16 +76,23 @@ class ServiceLease:
 
 
 @contextmanager
-def short_transaction(database: Database) -> Iterator[Connection]:
+def short_transaction(database: Database, lock_timeout_ms: int = LOCK_TIMEOUT_MS) -> Iterator[Connection]:
     """A transaction that waits for no row longer than a moment, and that Postgres ends when we are stopped in it."""
     with database.transaction() as connection:
-        connection.execute(text(_SHORT_WAITS))
+        connection.execute(text(_short_waits(lock_timeout_ms)))
         yield connection
 
 
-def with_short_waits(statement: str) -> TextClause:
+def with_short_waits(statement: str, lock_timeout_ms: int = LOCK_TIMEOUT_MS) -> TextClause:
     """Return a statement that waits for no row longer than a moment. The setting costs no round trip of its own."""
-    return text(f"{_SHORT_WAITS}; {statement}")
+    return text(f"{_short_waits(lock_timeout_ms)}; {statement}")
+
+
+def _short_waits(lock_timeout_ms: int) -> str:
+    return (
+        f"set local lock_timeout = {lock_timeout_ms};"
+        f" set local idle_in_transaction_session_timeout = {LOCK_TIMEOUT_MS}"
+    )
 
 
 def replica_name() -> str:
@@ -111,3 +116,15 @@ def hear_replica(
     )
     unheard: timedelta | None = rows[0]["unheard"]
     return unheard
+
+
+def beat_and_hear(database: Database, name: str, silence: timedelta | None, *, drains: bool) -> None:
+    """Write down in one call that the service is alive, as ``Administration.beat``, and that this replica is."""
+    database.call(
+        text(
+            "select sharequeue.beat(cast(:silence as interval)), sharequeue.hear_replica(:name, null, :drains)"
+        ),
+        name=name,
+        silence=silence,
+        drains=drains,
+    )

@@ -14,19 +14,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import text
-
 from sharequeue.database import Database
 from sharequeue.deadletters.drainer import DeadLetterDrainer
 from sharequeue.groups.configs import ServiceConfigs
-from sharequeue.groups.heartbeats import expire_members_of, overdue_groups, refresh_group
+from sharequeue.groups.heartbeats import changed_groups, due_groups, expire_members_of, refresh_group
 from sharequeue.groups.published_configs import publish_service_configs
-from sharequeue.groups.service_leases import hear_replica, replica_name
+from sharequeue.groups.service_leases import beat_and_hear, hear_replica, replica_name
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.group_steps import GroupSteps
 from sharequeue.service.watch import Watch
@@ -38,6 +36,18 @@ _log = logging.getLogger(__name__)
 
 KEEP_INTERVAL_SECONDS = 10.0
 """Between two looks at what keeps the journal short; a share-partition may go past its bound meanwhile."""
+
+CHANGES_INTERVAL_SECONDS = 10.0
+"""Between two looks at all groups for a topic or share-partition that is new. The watch that makes one new has them
+looked at at once, and a member's heartbeat looks at its own group."""
+CHANGES_AT_ONCE = 200
+"""Groups looked at for that in a round; the rest follows in the next ones."""
+REST = 30
+"""While nothing is new of the broker, the watch rests so many times as long as its last turn took."""
+LONGEST_REST_SECONDS = 10.0
+"""The watch rests no longer than this."""
+
+_NEWS = "assignment of what is new"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,11 @@ class Coordinator:
             if dead_letters is None
             else DeadLetterDrainer(dead_letters, database, self._configs, self.name)
         )
+        self._changes_lock = threading.Lock()
+        self._changes_after: str | None = (
+            ""  # the group behind which the look at changes goes on; None: it rests
+        )
+        self._changes_at = 0.0
         self.faults: dict[str, str] = {}
         """What cannot be done now, in words, by what it is that fails: `expiry and sweep`, `watch`, `journal`, `dead
         letters`."""
@@ -119,13 +134,14 @@ class Coordinator:
             return silence is not None and time.monotonic() - began > silence.total_seconds()
 
         # A beat that waited while the database stood still must not hide the silence.
-        self._state.administration.beat(silence)
-        hear_replica(self._database, self.name, drains=self._drainer is not None)
+        beat_and_hear(self._database, self.name, silence, drains=self._drainer is not None)
+        due = due_groups(self._database)
         expired = 0
-        for group_id in overdue_groups(self._database):
+        left: list[str] = []
+        for group_id in self.groups.in_turn("expiry", due.overdue):
             if stopped():
                 return expired, 0
-            with self.groups.step(group_id):
+            with self.groups.step("expiry", group_id):
                 gone = expire_members_of(self._database, group_id)
                 for member_id in gone:
                     _log.warning(
@@ -134,12 +150,14 @@ class Coordinator:
                         group_id,
                     )
                 expired += len(gone)
+                left.append(group_id)
         if stopped():
             return expired, 0
         swept = self._state.sweep()
+        self.groups.note("sweep", swept.stuck)
         if swept.leases:
             _log.info("swept %d lapsed leases, %d records", swept.leases, swept.records)
-        self._refresh_assignments()
+        self._refresh_assignments("assignment", [*due.behind, *left])
         return expired, swept.leases
 
     def watch(self) -> tuple[int, int]:
@@ -149,7 +167,13 @@ class Coordinator:
         `BrokerNotAvailable`.
         """
         found = self.watcher.look()
-        self._refresh_assignments()
+        if self.watcher.quiet:
+            # What is still behind is seen to by `settle`.
+            self.groups.note(_NEWS, {})
+        else:
+            with self._changes_lock:
+                self._changes_after = ""
+            self._refresh_assignments(_NEWS, due_groups(self._database).behind)
         return found
 
     def keep(self) -> Kept:
@@ -221,9 +245,13 @@ class Coordinator:
     def _watch_until(self, stop: threading.Event) -> None:
         while not stop.is_set():
             self._woken.clear()
+            began = time.monotonic()
             with self._reporting("watch"):
                 self.watch()
-            self._woken.wait(self._watch_interval)
+            rest = self._watch_interval
+            if self.watcher.quiet:
+                rest = max(rest, min(REST * (time.monotonic() - began), LONGEST_REST_SECONDS))
+            self._woken.wait(rest)
 
     def _keep_until(self, stop: threading.Event) -> None:
         while not stop.is_set():
@@ -252,18 +280,19 @@ class Coordinator:
             if self.faults.pop(what, None) is not None:
                 _log.info("%s works again", what)
 
-    def _refresh_assignments(self) -> None:
-        behind = self._database.rows(
-            text(
-                "select g.group_id from sharequeue.share_groups g where exists"
-                " (select from sharequeue.members m where m.group_id = g.group_id)"
-                " and (g.assignment_epoch < g.group_epoch"
-                " or g.metadata_hash is distinct from sharequeue.metadata_hash(g.group_id) or exists"
-                " (select share_partition_id from sharequeue.assignable_share_partitions(g.group_id) except"
-                " select a.share_partition_id from sharequeue.assignments a where a.group_id = g.group_id))"
-                " order by g.group_id"
-            )
-        )
-        for row in behind:
-            with self.groups.step(row["group_id"]):
-                refresh_group(self._database, row["group_id"], self._configs)
+    def _refresh_assignments(self, kind: str, behind: Iterable[str]) -> None:
+        """Assign anew what is behind, and what a look at the next groups finds changed."""
+        with self._changes_lock:
+            now = time.monotonic()
+            if self._changes_after is None and now - self._changes_at > CHANGES_INTERVAL_SECONDS:
+                self._changes_after = ""
+            if self._changes_after == "":
+                self._changes_at = now
+            changed: list[str] = []
+            if self._changes_after is not None:
+                changed, self._changes_after = changed_groups(
+                    self._database, self._changes_after, CHANGES_AT_ONCE
+                )
+        for group_id in self.groups.in_turn(kind, [*behind, *changed]):
+            with self.groups.step(kind, group_id):
+                refresh_group(self._database, group_id, self._configs)

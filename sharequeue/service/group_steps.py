@@ -1,32 +1,73 @@
-"""What of the service's work could not be done, for which group?
+"""What of the service's work could not be done, for which group, and whose turn is it?
 
 Whatever the service does for one group is a step of its own: when it fails because somebody else's transaction holds
-the group's row, or for any reason of the database or the rules, that is logged and tried again at the next turn,
-and the other groups go on.
+the group's rows, or for any other reason, that is logged and tried again at the next turn, and the other groups go
+on. A turn is bounded in time, whatever the number of groups: the next one goes on where it stopped. Groups whose last
+step failed come after all others, so that what they wait for delays nobody else.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from sharequeue.errors import NotCoordinator, ShareError
 
 _log = logging.getLogger(__name__)
 
+TURN_SECONDS = 5.0
+"""How long one kind of step may take in a turn, for all groups together."""
+STUCK_SECONDS = 1.0
+"""How long the groups may take after that whose last step failed."""
+
 
 class GroupSteps:
-    """The steps of one replica, from several threads."""
+    """The steps of one replica, from several threads; each kind of step is one thread's."""
 
-    def __init__(self) -> None:
-        self.stuck: dict[str, str] = {}
-        """Groups of which the last step failed, and why."""
+    def __init__(self, turn_seconds: float = TURN_SECONDS, stuck_seconds: float = STUCK_SECONDS) -> None:
+        self._seconds = {False: turn_seconds, True: stuck_seconds}
+        self._lock = threading.Lock()
+        self._stuck: dict[str, dict[str, str]] = {}  # by kind of step, by group
+        self._last: dict[tuple[str, bool], str] = {}  # the last one of a turn that ended early
+
+    @property
+    def stuck(self) -> dict[str, str]:
+        """Groups of which the last step of some kind failed, and why."""
+        found: dict[str, list[str]] = {}
+        with self._lock:
+            for of_kind in self._stuck.values():
+                for group_id, reason in of_kind.items():
+                    found.setdefault(group_id, []).append(reason)
+        return {group_id: "; ".join(dict.fromkeys(reasons)) for group_id, reasons in found.items()}
+
+    def in_turn(self, kind: str, due: Iterable[str]) -> Iterator[str]:
+        """The groups for which a kind of step is due, as long as there is time; the rest comes at the next turn."""
+        groups = sorted(set(due))
+        with self._lock:
+            stuck = self._stuck.setdefault(kind, {})
+            for gone in stuck.keys() - set(groups):
+                del stuck[gone]
+            failed = set(stuck)
+        yield from self._part(kind, [group for group in groups if group not in failed], stuck=False)
+        yield from self._part(kind, [group for group in groups if group in failed], stuck=True)
+
+    def _part(self, kind: str, groups: list[str], *, stuck: bool) -> Iterator[str]:
+        first = bisect_right(groups, self._last.pop((kind, stuck), ""))
+        began = time.monotonic()
+        for done, group_id in enumerate(groups[first:] + groups[:first], 1):
+            yield group_id
+            if done < len(groups) and time.monotonic() - began > self._seconds[stuck]:
+                self._last[kind, stuck] = group_id
+                return
 
     @contextmanager
-    def step(self, group_id: str) -> Iterator[None]:
+    def step(self, kind: str, group_id: str) -> Iterator[None]:
         """Do what is due for one group. Raises what concerns all groups: the database does not answer, or another
         replica has taken over."""
         try:
@@ -34,17 +75,37 @@ class GroupSteps:
         except NotCoordinator:
             raise
         except ShareError as error:
-            self._note(group_id, error.message)
+            self._note(kind, group_id, error.message)
         except DBAPIError as error:
             # Without an SQLSTATE the error is not the database's.
             if not getattr(error.orig, "pgcode", None):
                 raise
-            self._note(group_id, str(error.orig).splitlines()[0])
+            self._note(kind, group_id, str(error.orig).splitlines()[0])
+        except SQLAlchemyError:
+            raise
+        except Exception as error:
+            _log.exception("a step of group %s failed", group_id)
+            self._note(kind, group_id, f"{type(error).__name__}: {error}")
         else:
-            if self.stuck.pop(group_id, None) is not None:
+            with self._lock:
+                went_on = self._stuck.get(kind, {}).pop(group_id, None)
+            if went_on is not None:
                 _log.info("group %s goes on", group_id)
 
-    def _note(self, group_id: str, reason: str) -> None:
-        if self.stuck.get(group_id) != reason:
+    def note(self, kind: str, failed: Mapping[str, str]) -> None:
+        """Note for which groups a kind of step failed that is one call for all groups."""
+        with self._lock:
+            before = set(self._stuck.setdefault(kind, {}))
+        for group_id, reason in failed.items():
+            self._note(kind, group_id, reason)
+        for group_id in before - set(failed):
+            with self.step(kind, group_id):
+                pass
+
+    def _note(self, kind: str, group_id: str, reason: str) -> None:
+        with self._lock:
+            of_kind = self._stuck.setdefault(kind, {})
+            news = of_kind.get(group_id) != reason
+            of_kind[group_id] = reason
+        if news:
             _log.warning("group %s has to wait: %s", group_id, reason)
-        self.stuck[group_id] = reason

@@ -9,10 +9,20 @@ error of one topic or one group does not stop the others. `coordinator` decides 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from sqlalchemy.exc import DBAPIError
 
 from sharequeue.database import Database
-from sharequeue.errors import NotCoordinator, OffsetNotAvailable, ShareError, explanation
+from sharequeue.errors import (
+    CoordinatorNotAvailable,
+    NotCoordinator,
+    OffsetNotAvailable,
+    ShareError,
+    explanation,
+)
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
 from sharequeue.groups.heartbeats import refresh_group
 from sharequeue.groups.service_leases import ServiceLease
@@ -21,11 +31,11 @@ from sharequeue.names import listed
 from sharequeue.service.group_steps import GroupSteps
 from sharequeue.service.watched_topics import (
     WatchedGroup,
-    grown_groups,
+    confirm_logs,
     record_topics,
+    recorded,
     start_grown,
     watched_groups,
-    watched_names,
 )
 from sharequeue.state import State
 from sharequeue.values import LogSeen, SharePartition
@@ -37,8 +47,17 @@ LEASE_SECONDS = 10.0
 """How long a replica that was stopped inside the watch keeps the others from it. Longer than a question may take."""
 LEADER_PATIENCE_SECONDS = 0.5
 """How long the watch waits for the leaders of a topic that was just made; other topics wait meanwhile."""
+CONFIRM_SECONDS = 10.0
+"""Within this time the database is told that nothing is new of the logs, and asked whether it knows the same."""
+RESTS = 4
+"""A topic whose start offsets could not be had is left alone for so many times as long as that took."""
+
+Starts = dict[tuple[str, str], Mapping[int, int | None]]
+"""Start offsets by topic and reset policy, as far as they have been asked for in this turn."""
 
 _NO_LOG = LogOffsets(0, 0, 0)
+_DELETED = "what is gone from the broker cannot be looked after"
+_TOPIC_HELD = "The topic's row is held by a transaction of somebody else's. The next look tries again."
 _MADE_ANEW = (
     "What the group has of it belongs to the old topic; one that is made under its name is another. Stop the group's "
     "members, delete its offsets of the topic (`sharequeue offsets delete`), and start them again: it begins anew."
@@ -63,11 +82,17 @@ class Watch:
         self._groups = groups
         self._now = now
         self._lease = ServiceLease(database, WATCH, replica, LEASE_SECONDS)
+        self._taken_at = 0.0
         self.waiting: dict[tuple[str, str], str] = {}
         """Why a group's topic has share-partitions without a start offset, by (group, topic)."""
         self._retry_at: dict[tuple[str, str], float] = {}
+        self._failing: dict[str, tuple[float, ShareError]] = {}  # by topic: not before, and why
         self.faults: dict[str, str] = {}
         """The error that the broker, or the rule for names, has for a topic that some group needs."""
+        self.quiet = False
+        """Whether nothing at all was new at the last turn."""
+        self._seen: tuple[object, object] | None = None  # groups and logs, as the database has them
+        self._confirmed_at = 0.0
 
     def look(self) -> tuple[int, int]:
         """One turn; return how many share-partitions were initialised and observed.
@@ -75,8 +100,10 @@ class Watch:
         Does nothing while another replica has its turn, and nothing more once another one has taken over. Raises
         `BrokerNotAvailable`.
         """
+        self.quiet = False
         if not self._lease.take():
             return 0, 0
+        self._taken_at = time.monotonic()
         try:
             return self._look()
         except NotCoordinator as error:
@@ -89,30 +116,62 @@ class Watch:
         # At every turn: the address may lead to another cluster since, which has none of the topics.
         cluster_id = self._topics.cluster_id()
         State(self._database).administration.check_cluster(cluster_id)
-        names = watched_names(self._database)
-        found = self._topics.ask(names)
-        seen = set(names) - set(found.refused)
-        present = {name: info.topic_id for name, info in found.known.items()}
-        with self._lease.fenced() as database:
-            record_topics(database, found.known, seen)
-            State(database).administration.note_topics({name: present.get(name) for name in sorted(seen)})
-        self._remove_deleted()
-        initialized = 0
-        for group_id in grown_groups(self._database):
-            with self._groups.step(group_id), self._lease.fenced() as database:
-                initialized += start_grown(database, group_id)
-        initialized += self._initialize(found)
+        groups = watched_groups(self._database)
+        last = recorded(self._database)
+        names = {topic for group in groups for topic in (*group.subscribed, *group.topic_ids)}
+        found = self._topics.ask(sorted(names))
         refused = dict(found.refused)
-        observed = self._observe(found.known, refused)
+        seen = names - set(refused)
+        differs = last.differs(found.known, seen)
+        if differs:
+            with self._lease.fenced() as database:
+                held = record_topics(database, found.known, seen)
+            # Nothing is started of a topic before it is known how it has grown.
+            refused.update(dict.fromkeys(held, CoordinatorNotAvailable(_TOPIC_HELD)))
+            found = TopicsFound(found.known, refused)
+        present = {name: info.topic_id for name, info in found.known.items()}
+        others = any(
+            present.get(topic) != topic_id
+            for group in groups
+            for topic, topic_id in group.topic_ids.items()
+            if topic in seen
+        )
+        if last.some_gone or others:
+            with self._apart(_DELETED), self._lease.fenced() as database:
+                State(database).administration.note_topics({name: present.get(name) for name in sorted(seen)})
+            with self._apart(_DELETED):
+                self._remove_deleted()
+        initialized = 0
+        grown = recorded(self._database).grown if differs else last.grown
+        for group_id in self._groups.in_turn("growth", grown):
+            with self._groups.step("growth", group_id), self._lease.fenced() as database:
+                initialized += start_grown(database, group_id)
+        if initialized or differs or others:
+            groups = watched_groups(self._database)
+        started = self._initialize(groups, found)
+        if started:
+            groups = watched_groups(self._database)
+        observed = self._observe(groups, found.known, refused)
+        self.quiet &= not (differs or others or initialized or started)
         self._log_faults(refused)
-        return initialized, observed
+        return initialized + started, observed
+
+    @contextmanager
+    def _apart(self, what: str) -> Iterator[None]:
+        """Do what may fail for all groups and topics together; the rest of the turn goes on."""
+        try:
+            yield
+        except DBAPIError as error:
+            if not getattr(error.orig, "pgcode", None):
+                raise
+            _log.warning("%s: %s", what, str(error.orig).splitlines()[0])
 
     def _remove_deleted(self) -> None:
         """Remove the state of topics that have been gone for long enough, each group in a step of its own."""
         retention = self._configs.deleted_topics_retention
         due = State(self._database).administration.remove_deleted_topics(retention, execute=False)
-        for group_id in sorted({each.group_id for each in due}):
-            with self._groups.step(group_id), self._lease.fenced() as database:
+        for group_id in self._groups.in_turn("deletion", {each.group_id for each in due}):
+            with self._groups.step("deletion", group_id), self._lease.fenced() as database:
                 for each in State(database).administration.remove_deleted_topics(
                     retention, execute=True, group_id=group_id
                 ):
@@ -123,8 +182,11 @@ class Watch:
 
     def _still_watching(self) -> None:
         """Renew the lease of the watch before the broker is asked again."""
+        if time.monotonic() - self._taken_at < LEASE_SECONDS / 10:
+            return
         if not self._lease.take():
             raise NotCoordinator
+        self._taken_at = time.monotonic()
 
     def _log_faults(self, refused: Mapping[str, ShareError]) -> None:
         faults = {topic: f"{error.name}: {error.message}" for topic, error in refused.items()}
@@ -136,16 +198,24 @@ class Watch:
             _log.warning("nothing is known of topic %s: %s", listed(topics), reason)
         self.faults = faults
 
-    def _initialize(self, found: TopicsFound) -> int:
+    def _initialize(self, groups: Sequence[WatchedGroup], found: TopicsFound) -> int:
         initialized = 0
         waiting: dict[tuple[str, str], str] = {}
-        for group in watched_groups(self._database):
-            with self._groups.step(group.group_id):
-                for topic in group.subscribed:
-                    started, reason = self._initialize_topic(group, topic, found)
+        starts: Starts = {}
+        by_name = {group.group_id: group for group in groups}
+        looked_at = set()
+        for group_id in self._groups.in_turn("start", by_name):
+            looked_at.add(group_id)
+            with self._groups.step("start", group_id):
+                for topic in by_name[group_id].subscribed:
+                    started, reason = self._initialize_topic(by_name[group_id], topic, found, starts)
                     initialized += started
                     if reason:
-                        waiting[group.group_id, topic] = reason
+                        waiting[group_id, topic] = reason
+        # The turn may end before the last group: of the others it is as it was.
+        for (group_id, topic), reason in self.waiting.items():
+            if group_id in by_name and group_id not in looked_at:
+                waiting[group_id, topic] = reason
         self._log_waiting(waiting)
         return initialized
 
@@ -160,7 +230,7 @@ class Watch:
         self.waiting = waiting
 
     def _initialize_topic(
-        self, group: WatchedGroup, topic: str, found: TopicsFound
+        self, group: WatchedGroup, topic: str, found: TopicsFound, known_starts: Starts
     ) -> tuple[int, str | None]:
         """Start what can be started of a topic; return how many share-partitions, and why the rest waits."""
         if topic in found.refused:
@@ -180,7 +250,9 @@ class Watch:
             return 0, self.waiting.get(key)
         self._still_watching()
         try:
-            starts = self._start_offsets(group.group_id, topic)
+            starts = self._start_offsets(group.group_id, topic, known_starts)
+        except NotCoordinator:
+            raise
         except ShareError as error:
             # The broker has just returned the topic: an error now concerns this topic only.
             return 0, error.message
@@ -208,9 +280,30 @@ class Watch:
             return started, f"{explanation(OffsetNotAvailable)} Partitions: {', '.join(without)}."
         return started, None
 
-    def _start_offsets(self, group_id: str, topic: str) -> dict[int, int | None]:
-        """Where each partition of a topic new to the group starts, by the group's reset policy (R-OR-2)."""
+    def _start_offsets(self, group_id: str, topic: str, known: Starts) -> Mapping[int, int | None]:
+        """Where each partition of a topic new to the group starts, by the group's reset policy (R-OR-2).
+
+        One question in a turn, however many groups begin with the topic. One that fails is not asked at every turn:
+        it may take as long as the client waits for an answer, and the others would wait as long.
+        """
         configs = GroupConfigs.load(self._database, group_id, self._configs)
+        policy = configs.auto_offset_reset
+        if (topic, policy) in known:
+            return known[topic, policy]
+        began = time.monotonic()
+        until, failure = self._failing.get(topic, (0.0, None))
+        if failure is not None and began < until:
+            raise failure
+        try:
+            starts = known[topic, policy] = self._ask_start_offsets(topic, configs)
+        except ShareError as error:
+            now = time.monotonic()
+            self._failing[topic] = now + RESTS * (now - began), error
+            raise
+        self._failing.pop(topic, None)
+        return starts
+
+    def _ask_start_offsets(self, topic: str, configs: GroupConfigs) -> Mapping[int, int | None]:
         back = configs.reset_duration
         if back is not None:
             since = int((self._now() - back.total_seconds()) * 1000)
@@ -220,25 +313,53 @@ class Watch:
             return {partition: log.log_start for partition, log in logs.items()}
         return {partition: log.log_end for partition, log in logs.items()}
 
-    def _observe(self, known: Mapping[str, TopicInfo], refused: dict[str, ShareError]) -> int:
-        groups = watched_groups(self._database)
+    def _observe(
+        self, groups: Sequence[WatchedGroup], known: Mapping[str, TopicInfo], refused: dict[str, ShareError]
+    ) -> int:
         topics = {topic for group in groups for topic in group.initialized}
         self._still_watching()
         logs = self._topics.offsets_of({t: known[t].partitions for t in topics if t in known}, refused)
+        seen = groups, logs
+        # Ten thousand unchanged logs are compared here, and not sent to the database at every turn.
+        if seen == self._seen and time.monotonic() - self._confirmed_at < CONFIRM_SECONDS:
+            self.quiet = True
+            return sum(len(of_topic) for group in groups for of_topic in group.initialized.values())
+        self._seen = None
+        with self._lease.fenced() as database:
+            due = confirm_logs(database, known, logs)
+        self.quiet = not due
         observed = 0
         for group in groups:
-            seen: list[LogSeen] = []
-            for topic, partitions in group.initialized.items():
-                # Partitions of an earlier topic of this name are observed too, or they would be leased for ever; as
-                # empty, where the one of now has none of that number.
-                another = topic in known and known[topic].topic_id != group.topic_ids[topic]
-                for partition in sorted(partitions):
-                    log = logs.get((topic, partition), _NO_LOG if another else None)
-                    if log is not None:
-                        at = SharePartition(group.group_id, topic, partition)
-                        ends = log.log_start, log.log_end, log.last_stable_offset
-                        seen.append(LogSeen(at, known[topic].topic_id, *ends))
-            with self._groups.step(group.group_id), self._lease.fenced() as database:
-                statuses = State(database).many.observe(seen)
+            if group.group_id not in due:
+                observed += sum(
+                    (topic, partition) in logs
+                    for topic, of_topic in group.initialized.items()
+                    for partition in of_topic
+                )
+        by_name = {group.group_id: group for group in groups}
+        left = set(due)
+        for group_id in self._groups.in_turn("observation", due & set(by_name)):
+            with self._groups.step("observation", group_id), self._lease.fenced() as database:
+                statuses = State(database).many.observe(_seen_of(by_name[group_id], known, logs))
                 observed += sum(status is not None for status in statuses.values())
+                left.discard(group_id)
+        if not left:
+            self._seen, self._confirmed_at = seen, time.monotonic()
         return observed
+
+
+def _seen_of(
+    group: WatchedGroup, known: Mapping[str, TopicInfo], logs: Mapping[tuple[str, int], LogOffsets]
+) -> list[LogSeen]:
+    seen: list[LogSeen] = []
+    for topic, partitions in group.initialized.items():
+        # Partitions of an earlier topic of this name are observed too, or they would be leased for ever; as
+        # empty, where the one of now has none of that number.
+        another = topic in known and known[topic].topic_id != group.topic_ids[topic]
+        for partition in sorted(partitions):
+            log = logs.get((topic, partition), _NO_LOG if another else None)
+            if log is not None:
+                at = SharePartition(group.group_id, topic, partition)
+                ends = log.log_start, log.log_end, log.last_stable_offset
+                seen.append(LogSeen(at, known[topic].topic_id, *ends))
+    return seen

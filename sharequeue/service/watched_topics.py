@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 from sqlalchemy import Connection, text
 
 from sharequeue.database import Database
-from sharequeue.kafka.topics import TopicInfo
+from sharequeue.kafka.topics import LogOffsets, TopicInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +28,6 @@ class WatchedGroup:
     subscribed: tuple[str, ...]
     initialized: Mapping[str, frozenset[int]]
     topic_ids: Mapping[str, str]
-
-
-def watched_names(database: Database) -> list[str]:
-    """The topics that some member subscribes to or some group has state for."""
-    rows = database.rows(
-        text(
-            "select unnest(subscribed_topic_names) as topic from sharequeue.members"
-            " union select topic from sharequeue.share_partitions order by 1"
-        )
-    )
-    return [str(row["topic"]) for row in rows]
 
 
 def unknown_names(database: Database, names: Iterable[str]) -> list[str]:
@@ -54,60 +44,128 @@ def unknown_names(database: Database, names: Iterable[str]) -> list[str]:
 
 def watched_groups(database: Database) -> list[WatchedGroup]:
     """Every group with members or state, with what it subscribes to and what of it is initialised."""
-    with database.transaction() as connection:
-        subscriptions = connection.execute(
-            text(
-                "select group_id, unnest(subscribed_topic_names) as topic from sharequeue.members"
-                " group by 1, 2 order by 1, 2"
-            )
-        ).all()
-        states = connection.execute(
-            text(
-                "select group_id, topic, min(topic_id) as topic_id, array_agg(partition) as partitions"
-                " from sharequeue.share_partitions group by group_id, topic order by group_id, topic"
-            )
-        ).all()
-    names = sorted({row.group_id for row in subscriptions} | {row.group_id for row in states})
-    return [
-        WatchedGroup(
-            group_id,
-            tuple(row.topic for row in subscriptions if row.group_id == group_id),
-            {row.topic: frozenset(row.partitions) for row in states if row.group_id == group_id},
-            {row.topic: row.topic_id for row in states if row.group_id == group_id},
+    rows = database.rows(
+        text(
+            "select group_id, unnest(subscribed_topic_names) as topic, null as topic_id, null as partitions"
+            " from sharequeue.members group by 1, 2"
+            " union all select group_id, topic, min(topic_id), array_agg(partition)"
+            " from sharequeue.share_partitions group by group_id, topic order by 1, 2"
         )
-        for group_id in names
-    ]
+    )
+    groups: list[WatchedGroup] = []
+    for group_id, of_group in groupby(rows, lambda row: str(row["group_id"])):
+        subscribed: list[str] = []
+        initialized: dict[str, frozenset[int]] = {}
+        topic_ids: dict[str, str] = {}
+        for row in of_group:
+            topic = str(row["topic"])
+            if row["topic_id"] is None:
+                subscribed.append(topic)
+            else:
+                initialized[topic] = frozenset(row["partitions"])
+                topic_ids[topic] = str(row["topic_id"])
+        groups.append(WatchedGroup(group_id, tuple(subscribed), initialized, topic_ids))
+    return groups
 
 
-def record_topics(database: Database, known: Mapping[str, TopicInfo], asked: Iterable[str]) -> None:
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What was last known of topics, and what is still to be done about it."""
+
+    topics: Mapping[str, TopicInfo]
+    grown: tuple[str, ...]
+    """The groups that have yet to start partitions by which a topic has grown."""
+    some_gone: bool
+    """Whether a topic that some group has state of was gone when the broker was last asked."""
+
+    def differs(self, known: Mapping[str, TopicInfo], asked: Iterable[str]) -> bool:
+        """Whether what the broker returned now is something new."""
+        gone = (self.topics.get(name) for name in asked if name not in known)
+        return any(self.topics.get(name) != info for name, info in known.items()) or any(
+            info is not None and info.partitions > 0 for info in gone
+        )
+
+
+def recorded(database: Database) -> Recorded:
+    """What was last known of all topics."""
+    [row] = database.rows(
+        text(
+            "select (select coalesce(jsonb_object_agg(topic, jsonb_build_array(topic_id, partitions)), '{}')"
+            " from sharequeue.topics) as topics,"
+            " array(select distinct group_id from sharequeue.grown_topics order by 1) as grown,"
+            " exists (select from sharequeue.gone_topics) as some_gone"
+        )
+    )
+    topics = {name: TopicInfo(*info) for name, info in row["topics"].items()}
+    return Recorded(topics, tuple(row["grown"]), row["some_gone"])
+
+
+def record_topics(database: Database, known: Mapping[str, TopicInfo], asked: Iterable[str]) -> set[str]:
     """Record what the broker returned: `known` are those of the topics `asked` for that it has.
 
-    Where a topic has grown, `start_grown` is to be called for the groups that know it.
+    Where a topic has grown, `start_grown` is to be called for the groups that know it. Nothing is written for a topic
+    of which nothing is new. Return the topics whose row another transaction holds: nothing is recorded of them.
     """
+    asked = set(asked)
     with database.transaction() as connection:
         before = connection.execute(
-            text("select topic, topic_id, partitions from sharequeue.topics order by topic for update")
+            text("select topic, topic_id, partitions from sharequeue.topics order by topic")
         ).all()
-        recorded = {row.topic: TopicInfo(row.topic_id, row.partitions) for row in before}
-        for topic, info in sorted(known.items()):
+        last = {row.topic: TopicInfo(row.topic_id, row.partitions) for row in before}
+        news = {name for name, info in known.items() if last.get(name) != info}
+        news |= {name for name in asked - set(known) if name in last and last[name].partitions > 0}
+        if not news:
+            return set()
+        locked = connection.execute(
+            text(
+                "select topic, topic_id, partitions from sharequeue.topics"
+                " where topic = any (cast(:names as text[])) order by topic for update skip locked"
+            ),
+            {"names": sorted(news)},
+        ).all()
+        now = {row.topic: TopicInfo(row.topic_id, row.partitions) for row in locked}
+        held = news & set(last) - set(now)
+        for topic in sorted(news & set(known) - held):
+            info, before_it = known[topic], now.get(topic)
             _save(connection, topic, info)
-            last = recorded.get(topic)
-            if last and last.topic_id == info.topic_id and 0 < last.partitions < info.partitions:
-                _note_growth(connection, topic, info, last.partitions)
-        gone = set(asked) & set(recorded) - set(known)
+            if (
+                before_it
+                and before_it.topic_id == info.topic_id
+                and 0 < before_it.partitions < info.partitions
+            ):
+                _note_growth(connection, topic, info, before_it.partitions)
         connection.execute(
             text(
                 "update sharequeue.topics set partitions = 0, seen_at = sharequeue.clock()"
                 " where topic = any (cast(:gone as text[])) and partitions > 0"
             ),
-            {"gone": sorted(gone)},
+            {"gone": sorted(news - set(known) - held)},
         )
+    return held
 
 
-def grown_groups(database: Database) -> list[str]:
-    """The groups that have yet to start partitions by which a topic has grown."""
-    rows = database.rows(text("select distinct group_id from sharequeue.grown_topics order by 1"))
-    return [str(row["group_id"]) for row in rows]
+def confirm_logs(
+    database: Database, known: Mapping[str, TopicInfo], logs: Mapping[tuple[str, int], LogOffsets]
+) -> set[str]:
+    """Compare the offsets of all logs with what is recorded, for all groups; return the groups to observe.
+
+    Those are the groups of which something is new. For the other ones it is noted that nothing is.
+    """
+    at = [key for key in logs if key[0] in known]
+    [row] = database.rows(
+        text(
+            "select sharequeue.confirm_observations(cast(:topics as text[]), cast(:partitions as integer[]),"
+            " cast(:topic_ids as text[]), cast(:log_starts as bigint[]), cast(:log_ends as bigint[]),"
+            " cast(:stable as bigint[])) as due"
+        ),
+        topics=[topic for topic, _ in at],
+        partitions=[partition for _, partition in at],
+        topic_ids=[known[topic].topic_id for topic, _ in at],
+        log_starts=[logs[key].log_start for key in at],
+        log_ends=[logs[key].log_end for key in at],
+        stable=[logs[key].last_stable_offset for key in at],
+    )
+    return set(row["due"])
 
 
 def start_grown(database: Database, group_id: str) -> int:

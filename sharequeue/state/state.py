@@ -269,4 +269,4 @@ class State:
         """Settle the locks that have lapsed on idle share-partitions, ``limit`` leases at most, oldest
         first."""
         rows = self.database.call(sa.text("select * from sharequeue.sweep(:limit)"), limit=limit)
-        return Swept(rows[0]["leases"], rows[0]["records"])
+        return Swept(rows[0]["leases"], rows[0]["records"], rows[0]["stuck"])

@@ -33,7 +33,7 @@ declare
         'begin_transfer', 'end_transfer', 'keep_sink_columns',
         'journal_partitions', 'roll_up_journal'];
     v_service constant text[] := array[
-        'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive', 'create_token',
+        'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive', 'confirm_observations', 'create_token',
         'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'make_journal_partitions',
         'note_topics', 'open_redrive', 'principal_of_token', 'raise_state_epochs', 'record_purge', 'remove_acls', 'remove_deleted_topics',
         'revoke_tokens', 'roll_up_due_days',

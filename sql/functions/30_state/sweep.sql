@@ -1,18 +1,22 @@
 -- Ends leases whose lock has lapsed on share-partitions that nobody uses, at most p_limit leases in a call, of those
 -- share-partitions whose locks lapsed first. Skips share-partitions that another call is using; that call ends the leases
--- itself. Also deletes the results of calls that are older than an hour, ten thousand in a call.
-create or replace function sharequeue.sweep(p_limit integer, out leases bigint, out records bigint)
+-- itself. A share-partition that cannot be settled, for whatever reason, holds up no other: stuck has its group, and why. So
+-- no row is waited for longer than a moment. Also deletes the results of calls that are older than an hour, ten thousand in a
+-- call.
+create or replace function sharequeue.sweep(p_limit integer, out leases bigint, out records bigint, out stuck jsonb)
 -- No table whole, whatever is known of it: as in end_leases_at.
-language plpgsql volatile set search_path = pg_catalog set enable_seqscan = off as $$
+language plpgsql volatile set search_path = pg_catalog set enable_seqscan = off set lock_timeout = '50ms' as $$
 declare
     v_at timestamptz := sharequeue.clock();
     v_id bigint;
+    v_group_id text;
     v_settled record;
 begin
     perform sharequeue.require_read_committed();
     perform sharequeue_internal.check_between('the limit of leases', p_limit, 1, 2147483647);
     leases := 0;
     records := 0;
+    stuck := '{}';
     for v_id in
         select lapsed.share_partition_id from (
             select sp.share_partition_id from sharequeue.share_partitions sp
@@ -20,16 +24,22 @@ begin
         ) as lapsed order by 1
     loop
         exit when leases >= p_limit;
-        perform from sharequeue.share_partitions where share_partition_id = v_id for no key update skip locked;
+        select group_id into v_group_id from sharequeue.share_partitions
+        where share_partition_id = v_id for no key update skip locked;
         continue when not found;
-        select s.leases, s.records into v_settled
-        from sharequeue_internal.settle_lapsed(v_id, v_at, p_limit - leases) as s;
+        begin
+            select s.leases, s.records into v_settled
+            from sharequeue_internal.settle_lapsed(v_id, v_at, p_limit - leases) as s;
+        exception when others then
+            stuck := stuck || jsonb_build_object(v_group_id, sqlerrm);
+            continue;
+        end;
         leases := leases + v_settled.leases;
         records := records + v_settled.records;
     end loop;
     -- By ctid: by request key the whole table would be read each time.
     delete from sharequeue.requests where ctid = any (array(
         select r.ctid from sharequeue.requests r where r.finished_at < v_at - interval '1 hour'
-        order by r.finished_at limit 10000));
+        order by r.finished_at limit 10000 for update skip locked));
 end
 $$;

@@ -27,6 +27,7 @@ NAMES = ("empty", "long", "newline", "escape", "quotes")
 NUMBERS = ("zero", "minus one", "2^31-1", "-2^31", "2^62", "2^63-2", "2^63-1", "-2^63")
 EITHER = ("true", "false")
 ANY_SET = ("empty", "everything", "no end", "no begin", "below 0", "the last offsets", "wide")
+COMPARED = "another than what is recorded: the group is to be observed, which checks it"
 NOBODY = "the name of nothing there is: nothing is found, nothing done, and the answer says so"
 ALL_THERE_IS = "more than there is: all of it"
 AS_GIVEN = "taken as it is: it is legal, and kept whole"
@@ -115,6 +116,13 @@ MEANT: Mapping[str, Meant] = {
     "assign_share_partitions.p_member_ids": ([f"of {name}" for name in NAMES], NOBODY),
     "assign_share_partitions.p_share_partition_ids": ([f"of {number}" for number in NUMBERS], NOBODY),
     # Many share-partitions at once: as of one, in arrays.
+    "confirm_observations.p_topics": ([f"of {name}" for name in NAMES], COMPARED),
+    "confirm_observations.p_partitions": ([f"of {number}" for number in NUMBERS], COMPARED),
+    "confirm_observations.p_topic_ids": (["a null in it", *(f"of {name}" for name in NAMES)], COMPARED),
+    **{
+        f"confirm_observations.{name}": (["a null in it", *(f"of {number}" for number in NUMBERS)], COMPARED)
+        for name in ("p_log_starts", "p_log_ends", "p_last_stable_offsets")
+    },
     "observe_many.p_topics": ([f"of {name}" for name in NAMES], NOBODY),
     "observe_many.p_partitions": ([f"of {number}" for number in NUMBERS], NOBODY),
     "observe_many.p_topic_ids": (("of quotes",), AS_GIVEN),
