@@ -89,8 +89,9 @@ class Neighbours:
         self.old = {group: make_topic() for group in self.groups}
         self.new = {group: make_topic() for group in self.groups}
         for group in self.groups:
-            configs = {"share.auto.offset.reset": "earliest", "share.assignment.interval.ms": 0}
-            alter_group_configs(database, group, configs)
+            alter_group_configs(
+                database, group, {"share.auto.offset.reset": "earliest", "share.assignment.interval.ms": "0"}
+            )
             self.join(group, "gone", self.old[group])
         self.coordinator.step()
         state = State(database)
