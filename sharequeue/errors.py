@@ -240,6 +240,15 @@ class GroupMaxSizeReached(ShareError):
     name = "GROUP_MAX_SIZE_REACHED"
 
 
+class ThrottlingQuotaExceeded(ShareError):
+    """The principal sends more requests than the service takes from one. Nothing was done. Wait for the time in
+    `throttle_time_ms` (of a GET in `Retry-After`), and try again."""
+
+    code = 89
+    name = "THROTTLING_QUOTA_EXCEEDED"
+    retriable = True
+
+
 class UnknownTopicId(ShareError):
     """No topic has this id: it was deleted, perhaps made again under its old name. Refresh the metadata."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
@@ -22,6 +22,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from sharequeue import jar_sets
 from sharequeue.output_place import is_uri, located
 from sharequeue.service_address import ServiceAddress, SettingMissing
+from sharequeue.service_limits import ServiceLimits
 
 __all__ = ["DatabaseOptions", "RoleNames", "SettingMissing", "Settings", "normalise_database_url"]
 
@@ -92,6 +93,11 @@ class _Environment(BaseSettings):
     service_ssl_key_location: Path | None = None
     service_allowed_hosts: str | None = None
     service_drain_dead_letters: bool | None = None
+    service_max_connections: int | None = None
+    service_request_timeout_ms: int | None = None
+    service_answer_timeout_ms: int | None = None
+    service_idle_timeout_ms: int | None = None
+    service_requests_per_second: int | None = None
     spark_master: str | None = None
     keep_spark_seconds: int | None = None
     spark_jars: str | None = None
@@ -230,6 +236,12 @@ class Settings:
         names = ("pool_size", "statement_timeout_ms", "lock_timeout_ms", "pre_ping")
         found = {name: self._values.get(f"database_{name}") for name in names}
         return DatabaseOptions(**{name: value for name, value in found.items() if value is not None})
+
+    @property
+    def service_limits(self) -> ServiceLimits:
+        """How much one client may take of the coordinator service. Raises ValueError for what cannot be."""
+        found = {each.name: self._values.get(f"service_{each.name}") for each in fields(ServiceLimits)}
+        return ServiceLimits(**{name: value for name, value in found.items() if value is not None})
 
     @property
     def roles(self) -> RoleNames:

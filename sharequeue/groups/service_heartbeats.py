@@ -5,19 +5,21 @@ ShareGroupHeartbeat as JSON over HTTP, for whoever may not keep groups itself.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import httpx
 
 from sharequeue.errors import NONE, CoordinatorNotAvailable, UnknownServerError
 from sharequeue.groups.assignments import assigned_topics
-from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
+from sharequeue.groups.heartbeats import LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
 from sharequeue.groups.tokens import TokenRefused, authorization
 from sharequeue.service_address import ServiceAddress
 
 PATH = "/v1/share-group-heartbeat"
 TIMEOUT_S = 10.0
 _UNAUTHORIZED = 401
+_LONGEST_WAIT_MS = 5_000
 
 
 class ServiceHeartbeats:
@@ -28,6 +30,7 @@ class ServiceHeartbeats:
         address = ServiceAddress.of(service)
         self._token = address.token
         self._http = address.client(timeout)
+        self._not_before = 0.0
 
     @property
     def closed(self) -> bool:
@@ -57,9 +60,12 @@ class ServiceHeartbeats:
             who = authorization(self._token)
         except TokenRefused as error:
             return HeartbeatResponse(error.code, error.message)
+        if request.member_epoch != LEAVE_EPOCH:
+            # As Kafka's clients do: a service that is asked too often says how long it is not to be asked.
+            time.sleep(max(0.0, self._not_before - time.monotonic()))
         try:
             reply = self._http.post(PATH, json=body, headers=who, timeout=timeout or self._http.timeout)
-            found = reply.json() if reply.is_success or reply.status_code == _UNAUTHORIZED else None
+            found: Any = reply.json() if reply.is_success or reply.status_code == _UNAUTHORIZED else None
         except (httpx.HTTPError, ValueError) as failure:
             raise CoordinatorNotAvailable(
                 f"the service at {self._http.base_url} does not answer ({failure or type(failure).__name__}). "
@@ -67,6 +73,8 @@ class ServiceHeartbeats:
             ) from None
         try:
             response = _response(found)
+            throttled_ms = min(found.get("throttle_time_ms", 0), _LONGEST_WAIT_MS)
+            self._not_before = time.monotonic() + throttled_ms / 1000
         except (KeyError, TypeError, ValueError):
             raise CoordinatorNotAvailable(
                 f"what answers at {self._http.base_url} is not the service, or is not well: HTTP {reply.status_code}"

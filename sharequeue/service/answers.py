@@ -25,7 +25,7 @@ class Refusal(TypedDict):
 
 
 class Throttled(TypedDict):
-    """What every response of Kafka's begins with; it is always 0."""
+    """What every response of Kafka's begins with: how long to wait before the next request; 0 within the rate."""
 
     throttle_time_ms: Int32
 

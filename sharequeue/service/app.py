@@ -10,7 +10,9 @@ as somebody (`callers`), whom the ACLs of groups and topics bind. Rules are in `
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -20,7 +22,7 @@ from starlette.applications import Starlette
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
@@ -42,8 +44,8 @@ from sharequeue.reporting.page import page
 from sharequeue.service.admin import OPERATIONS, Admin, Operation
 from sharequeue.service.admin_bodies import parsed
 from sharequeue.service.bodies import group_description, heartbeat_request, heartbeat_response
-from sharequeue.service.callers import unauthenticated
-from sharequeue.service.context import Service, refusal
+from sharequeue.service.callers import Throttled, delay, throttled, unauthenticated
+from sharequeue.service.context import Service, refusal, throttle_time_ms
 from sharequeue.service.hosts import AllowedHosts
 from sharequeue.service.pages import Pages
 from sharequeue.service.pages import routes as page_routes
@@ -59,6 +61,8 @@ Handler = Callable[[Service, Request], Awaitable[Response]]
 _log = logging.getLogger(__name__)
 
 _MAX_BODY_BYTES = 1 << 20
+_SOON_S = 1.0
+_HEARTBEAT = "/v1/share-group-heartbeat"
 _SEND_JSON = "Send the request as `Content-Type: application/json`."
 
 
@@ -107,7 +111,7 @@ def create_app(
             service.close()
 
     routes = [
-        Route("/v1/share-group-heartbeat", _route(service, _heartbeat), methods=["POST"]),
+        Route(_HEARTBEAT, _route(service, _heartbeat), methods=["POST"]),
         *(
             Route(operation.path, _route(service, _admin(operation)), methods=["POST"])
             for operation in OPERATIONS
@@ -138,6 +142,12 @@ def _route(service: Service, handler: Handler) -> Callable[[Request], Awaitable[
             return await handler(service, request)
         except TokenRefused as error:
             return unauthenticated(error)
+        except Throttled as error:
+            # Who does not wait by itself has to, as on a broker, which reads nothing from it meanwhile.
+            await delay(request, min(error.seconds, _SOON_S))
+            return _throttled(request, error)
+        except ClientDisconnect:
+            return Response(status_code=400)  # which nobody reads
         except (GroupAuthorizationFailed, TopicAuthorizationFailed) as error:
             return _error(error, 403)
         except ShareError as error:
@@ -153,6 +163,15 @@ def _error(error: ShareError, status: int) -> JSONResponse:
     return JSONResponse({"error_code": error.code, "error_message": error.message}, status)
 
 
+def _throttled(request: Request, error: Throttled) -> JSONResponse:
+    if request.method != "POST":
+        return throttled(error)
+    body = {"error_code": error.code, "error_message": error.message}
+    if request.url.path == _HEARTBEAT:
+        body |= heartbeat_response(refusal(error))
+    return JSONResponse({**body, "throttle_time_ms": math.ceil(error.seconds * 1000)})
+
+
 async def _not_served(request: Request, error: Exception) -> Response:
     """A path or a method that is not ours."""
     assert isinstance(error, HTTPException)  # noqa: S101 - the handler of that alone
@@ -166,14 +185,17 @@ def _admin(operation: Operation) -> Handler:
         await service.principal(request)
         if not _is_json(request):
             return _error(InvalidRequest(_SEND_JSON), 415)
-        asked = parsed(operation.body, await _body(request))
-        # Again: a body may come slowly, and its token be revoked meanwhile.
-        admin = Admin(service.database, service.topics, await service.principal(request))
-        try:
-            response = await service.in_thread(lambda: operation.do(admin, asked))
-        except ShareError as error:
-            response = {"throttle_time_ms": 0, "error_code": error.code, "error_message": error.message}
-        return JSONResponse(response)
+        async with service.room_for(request):
+            asked = parsed(operation.body, await _body(request))
+            # Again: a body may come slowly, and its token be revoked meanwhile.
+            admin = Admin(service.database, service.topics, await service.principal(request))
+            try:
+                response = await service.in_thread(lambda: operation.do(admin, asked))
+            except Throttled:
+                raise
+            except ShareError as error:
+                response = {"error_code": error.code, "error_message": error.message}
+            return JSONResponse({**response, "throttle_time_ms": throttle_time_ms(request)})
 
     return answer
 
@@ -187,27 +209,32 @@ async def _heartbeat(service: Service, request: Request) -> Response:
     principal = await service.principal(request)
     if not _is_json(request):
         return _error(InvalidRequest(_SEND_JSON), 415)
+    began = time.monotonic()
     try:
-        body = await _body(request)
-        asked = heartbeat_request(body, request.client.host if request.client else "")
-        async with service.turn_of(asked.group_id):
-            response = await service.in_thread(lambda: service.heartbeat(asked, principal))
+        async with service.room_for(request):
+            body = await _body(request)
+            if time.monotonic() - began > _SOON_S:
+                principal = await service.principal(request)
+            asked = heartbeat_request(body, request.client.host if request.client else "")
+            response = await service.in_turn(asked.group_id, lambda: service.heartbeat(asked, principal))
+    except (Throttled, TokenRefused, ClientDisconnect):
+        raise
     except ShareError as error:
         response = refusal(error)
     except Exception:
         _log.exception("a heartbeat failed")
         response = refusal(UnknownServerError())
     service.metrics.heartbeats.labels(str(response.error_code)).inc()
-    return JSONResponse(heartbeat_response(response))
+    return JSONResponse({**heartbeat_response(response), "throttle_time_ms": throttle_time_ms(request)})
 
 
 async def _body(request: Request) -> bytes:
-    body = b""
+    body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > _MAX_BODY_BYTES:
             raise InvalidRequest(f"The body is longer than {_MAX_BODY_BYTES} bytes.")
-    return body
+    return bytes(body)
 
 
 async def _groups(service: Service, request: Request) -> Response:

@@ -7,17 +7,33 @@ never taken for no header. A token counts in this header alone, because a query 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from anyio import sleep
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from sharequeue.errors import ThrottlingQuotaExceeded
 from sharequeue.groups.tokens import TokenRefused
+from sharequeue.service.rates import network_of
 
 ANONYMOUS = "User:ANONYMOUS"
 """Kafka's principal of a caller that has not said who it is."""
 CERTIFIED = "sharequeue.certified"
 """Where `tls` leaves the principal of a client's certificate, in the scope of its requests."""
+
+
+CONNECTION = "sharequeue.connection"
+"""Where `protocol` leaves the connection of a request, in its scope. Other servers have none."""
+
+
+class Throttled(ThrottlingQuotaExceeded):
+    """Who calls asks too often, by so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__()
 
 
 def secret_of(authorization: Sequence[str]) -> str:
@@ -38,6 +54,31 @@ def certified(request: Request) -> str | None:
     """Return the principal of the certificate that the client has shown, as Kafka names it; None without one."""
     found = request.scope.get(CERTIFIED)
     return None if found is None else str(found)
+
+
+def network(request: Request) -> str:
+    """Return from where a request comes: the address at the other end of its connection, whatever a header says."""
+    if (connection := request.scope.get(CONNECTION)) is not None:
+        return str(connection.network)
+    return network_of(request.client.host) if request.client else ""
+
+
+async def delay(request: Request, seconds: float) -> None:
+    """Let somebody wait for the answer; its connection makes room first where there are too many."""
+    connection = request.scope.get(CONNECTION)
+    if connection is not None:
+        connection.delayed = True
+    try:
+        await sleep(seconds)
+    finally:
+        if connection is not None:
+            connection.delayed = False
+
+
+def throttled(error: Throttled) -> JSONResponse:
+    """The response to a GET of who asks too often."""
+    body = {"error_code": error.code, "error_message": error.message}
+    return JSONResponse(body, 429, {"Retry-After": str(math.ceil(error.seconds))})
 
 
 def demanded() -> TokenRefused:

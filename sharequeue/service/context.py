@@ -1,13 +1,17 @@
 """What do all requests to the service share?
 
-The database, the broker, the coordinator and the figures; as whom a request is done; and how calls to the database,
-which are synchronous, run in threads: as many at once as the pool has connections.
+The database, the broker, the coordinator and the figures; as whom a request is done, and whether it comes too soon;
+and how calls to the database, which are synchronous, run in threads: as many at once as the pool has connections, and
+not all of them for one caller.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -20,16 +24,25 @@ from sharequeue.database import Database
 from sharequeue.errors import BrokerNotAvailable, CoordinatorNotAvailable, ShareError
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, heartbeat
-from sharequeue.groups.tokens import principal_of
+from sharequeue.groups.tokens import TokenRefused, principal_of
 from sharequeue.kafka.topics import Topics
 from sharequeue.names import listed
-from sharequeue.service.callers import ANONYMOUS, certified, demanded, secret_of
+from sharequeue.service.callers import (
+    ANONYMOUS,
+    Throttled,
+    certified,
+    delay,
+    demanded,
+    network,
+    secret_of,
+)
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.service.metrics import Metrics
+from sharequeue.service.rates import BURST_S, Rates
 from sharequeue.service.watched_topics import record_topics, unknown_names
 from sharequeue.settings import Settings
 
-__all__ = ["Service", "refusal"]
+__all__ = ["Service", "refusal", "throttle_time_ms"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,8 +52,22 @@ POOL_SIZE = 10
 _BROKER_TIMEOUT_S = 5.0
 _TURNS = 2
 """Heartbeats of one group at a time: they wait for each other in the database anyway, each holding a thread."""
+_THREADS_OF_ONE = 8
+"""Calls of one caller at once, of the `POOL_SIZE`: another one always finds a thread."""
+_LONGEST_LINE = 2_000
+"""Calls of one caller that wait. A client may be gone, and its requests still be waiting."""
+_REFUSED_PER_SECOND = 20
+"""Tokens that name nobody, from one network. After more of them, each refusal takes longer, up to five seconds."""
+_LONGEST_DELAY_S = 5.0
+_COSTS = {"/v1/share-group-heartbeat": 1, "/ready": 0}
+_COST = 5
+"""Of any other request, in heartbeats: it reads more, and less often."""
+_SMALL_BODY_BYTES = 64 << 10
 
 Result = TypeVar("Result")
+
+_caller: ContextVar[str] = ContextVar("caller", default="")
+"""For whom the request of this task is done: its principal; before that is known, from where it comes."""
 
 
 class Service:
@@ -62,23 +89,72 @@ class Service:
         )
         self.metrics = Metrics(self.database)
         self._limiter: anyio.CapacityLimiter | None = None
-        self._turns: WeakValueDictionary[str, anyio.Semaphore] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[Hashable, anyio.Semaphore] = WeakValueDictionary()
+        self._rates = Rates(settings.service_limits.requests_per_second)
+        self._refused = Rates(_REFUSED_PER_SECOND)
 
-    def turn_of(self, group_id: str) -> anyio.Semaphore:
-        """The semaphore of a group: heartbeats that wait for a locked group must not take every thread."""
-        turns = self._turns.get(group_id)
+    def _turn(self, of: Hashable, at_once: int = _TURNS) -> anyio.Semaphore:
+        turns = self._turns.get(of)
         if turns is None:
-            turns = self._turns[group_id] = anyio.Semaphore(_TURNS)
+            turns = self._turns[of] = anyio.Semaphore(at_once)
         return turns
 
+    @asynccontextmanager
+    async def _share(self) -> AsyncIterator[None]:
+        share = self._turn(("caller", _caller.get()), _THREADS_OF_ONE)
+        if share.statistics().tasks_waiting >= _LONGEST_LINE:
+            raise Throttled(1.0)
+        async with share:
+            yield
+
     async def in_thread(self, work: Callable[[], Result]) -> Result:
-        """Run a synchronous call without holding up the others."""
+        """Run a synchronous call without holding up the others. Raises Throttled where too many of a caller wait."""
+        async with self._share():
+            return await self._run(work)
+
+    async def in_turn(self, group_id: str, work: Callable[[], Result]) -> Result:
+        """Run a heartbeat of a group: those that wait for a locked group must not take every thread. A caller waits
+        first for itself, so that a stranger to the group holds up none of its members."""
+        own = self._turn((_caller.get(), group_id))
+        async with own, self._share(), self._turn(group_id):
+            return await self._run(work)
+
+    async def _run(self, work: Callable[[], Result]) -> Result:
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(POOL_SIZE)
         return await run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
 
+    @asynccontextmanager
+    async def room_for(self, request: Request) -> AsyncIterator[None]:
+        """Wait until a request may be read whole: of one caller two at a time that are large, or do not say."""
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length[:9]) <= _SMALL_BODY_BYTES:
+            yield
+            return
+        async with self._turn(("large", _caller.get())):
+            yield
+
     async def principal(self, request: Request) -> str:
-        """As whom a request is done, by the database as it is now. Raises TokenRefused."""
+        """As whom a request is done, by the database as it is now; may be asked again. Raises TokenRefused, and
+        Throttled for who asks too often."""
+        origin = network(request)
+        _caller.set(origin)
+        try:
+            found = await self._named(request)
+        except TokenRefused:
+            if "authorization" in request.headers:
+                over = self._refused.take(origin, most_over=_LONGEST_DELAY_S)
+                await delay(request, min(over, _LONGEST_DELAY_S))
+            raise
+        _caller.set(found)
+        if not hasattr(request.state, "over_s"):
+            over = self._rates.take(found, _COSTS.get(request.url.path, _COST))
+            if over > BURST_S:
+                raise Throttled(over)
+            request.state.over_s = over
+        return found
+
+    async def _named(self, request: Request) -> str:
         named = request.headers.getlist("authorization")
         if named:
             secret = secret_of(named)
@@ -121,6 +197,11 @@ class Service:
         """Let go of the database and the broker."""
         self.topics.close()
         self.database.close()
+
+
+def throttle_time_ms(request: Request) -> int:
+    """How long the client is to wait, as Kafka tells it: what it asked was done, but it asks too often."""
+    return math.ceil(getattr(request.state, "over_s", 0.0) * 1000)
 
 
 def refusal(error: ShareError) -> HeartbeatResponse:

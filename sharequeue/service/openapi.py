@@ -6,7 +6,9 @@ It is made of the types that the service itself checks requests by (`bodies`, `a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
@@ -24,7 +26,7 @@ from sharequeue.service.answers import (
 )
 from sharequeue.service.bodies import HeartbeatBody
 
-__all__ = ["document"]
+__all__ = ["document", "rendered"]
 
 _SCHEMA = "#/components/schemas/{model}"
 _TEXT, _HTML = {"text/plain": {"schema": {"type": "string"}}}, {"text/html": {"schema": {"type": "string"}}}
@@ -42,6 +44,7 @@ _STATES = {
     "description": "Some of Empty, Stable and Dead, with commas between them: only groups in these states.",
     "schema": {"type": "string"},
 }
+_TOO_OFTEN = "The principal asks too often: wait as many seconds as `Retry-After` says."
 _FAILURES = {
     "400": "The request is malformed, or names a host that is not allowed.",
     "401": "The token is not in force, or there is none where one is required.",
@@ -79,6 +82,12 @@ _PAGES: dict[str, tuple[str, bool, list[dict[str, Any]]]] = {
     ),
 }
 """Pages for people: what is in them may change at any time."""
+
+
+@cache
+def rendered() -> bytes:
+    """Return the document as it is sent. Everybody may ask for it, and to make it takes longer than most requests."""
+    return json.dumps(document()).encode()
 
 
 def document() -> dict[str, Any]:
@@ -187,7 +196,7 @@ class _Schemas:
         ours: bool = True,
     ) -> dict[str, Any]:
         """Return what is got; `ours` takes a token, and fails without the database."""
-        failures = {**(_FAILURES if ours else {"400": _FAILURES["400"]})}
+        failures = {"429": _TOO_OFTEN, **(_FAILURES if ours else {"400": _FAILURES["400"]})}
         if of_group:
             failures |= _CLOSED
         content = answer if isinstance(answer, Mapping) else self.content(answer)

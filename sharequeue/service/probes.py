@@ -22,7 +22,7 @@ from sharequeue.errors import ShareError
 from sharequeue.groups.tokens import TokenRefused
 from sharequeue.service.answers import HeldAnswer, ReadyAnswer
 from sharequeue.service.context import Service
-from sharequeue.service.openapi import document
+from sharequeue.service.openapi import rendered
 from sharequeue.state import State
 
 __all__ = ["health", "metrics", "openapi", "ready"]
@@ -117,7 +117,7 @@ def _broker_state(service: Service) -> str:
 
 async def openapi(service: Service, request: Request) -> Response:
     """Give the OpenAPI document."""
-    return JSONResponse(document())
+    return Response(rendered(), media_type="application/json")
 
 
 async def metrics(service: Service, request: Request) -> Response:

@@ -17,7 +17,7 @@ from sqlalchemy import make_url
 
 from sharequeue import __version__
 from sharequeue.service.app import create_app
-from sharequeue.service.tls import CertifiedProtocol
+from sharequeue.service.connections import BoundedServer
 from sharequeue.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -66,6 +66,8 @@ def serve(
     handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    # Its warnings are each a client's doing, a line for every request that is none: they would fill the disk.
+    logging.getLogger("uvicorn.error").addFilter(lambda record: record.levelno != logging.WARNING)
     names = ",".join((*settings.allowed_hosts, host))
     app = create_app(settings.replace(service_allowed_hosts=names), require_token=require_token)
     database = make_url(settings.database_url)
@@ -91,7 +93,7 @@ def serve(
     )
     if tls is not None:
         _encrypt(config, tls)
-    server = uvicorn.Server(config)
+    server = BoundedServer(config, settings.service_limits)
     # Ends by the signal itself, once uvicorn has shut down: no thread that waits for a lost server holds it up.
     server.run()
     if not server.started:
@@ -103,4 +105,3 @@ def _encrypt(config: uvicorn.Config, tls: Tls) -> None:
     if tls.client_ca is not None:
         # Who shows none is asked for a token, or is anonymous.
         config.ssl_ca_certs, config.ssl_cert_reqs = str(tls.client_ca), ssl.CERT_OPTIONAL
-        config.http = CertifiedProtocol

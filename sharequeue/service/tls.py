@@ -7,17 +7,15 @@ TLS before.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sharequeue.service.callers import CERTIFIED
 
-__all__ = ["CertifiedProtocol", "principal_of_subject"]
+__all__ = ["done_as", "principal_of_subject"]
 
 _SHORT = {
     "commonName": "CN",
@@ -35,19 +33,9 @@ _SHORT = {
 Subject = Sequence[Sequence[tuple[str, str]]]
 
 
-class CertifiedProtocol(H11Protocol):
-    """HTTP as uvicorn speaks it; each request's scope has the principal of the client's certificate."""
+def done_as(app: ASGIApp, principal: str) -> ASGIApp:
+    """Return the application, each request of which has the principal of the client's certificate in its scope."""
 
-    # uvicorn narrows the argument, too.
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Look at the certificate, once for all requests of a connection."""
-        super().connection_made(transport)
-        shown = transport.get_extra_info("peercert")
-        if shown:
-            self.app = _done_as(self.app, principal_of_subject(shown["subject"]))
-
-
-def _done_as(app: ASGIApp, principal: str) -> ASGIApp:
     async def certified(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, CERTIFIED: principal}, receive, send)
 

@@ -17,7 +17,7 @@ from typing import get_args
 import click
 from pydantic import BaseModel
 
-from sharequeue import settings
+from sharequeue import service_limits, settings
 from sharequeue.cli import command
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.errors import ERRORS_BY_CODE, explanation
@@ -90,7 +90,7 @@ def service_configs() -> str:
 def _documented() -> Mapping[str, str]:
     """Return the docstrings of the settings by name: of attributes, and of properties."""
     found: dict[str, str] = {}
-    for node in ast.walk(ast.parse(inspect.getsource(settings))):
+    for node in ast.walk(ast.parse(inspect.getsource(settings) + inspect.getsource(service_limits))):
         if not isinstance(node, ast.ClassDef):
             continue
         for each, following in zip(node.body, [*node.body[1:], None], strict=True):

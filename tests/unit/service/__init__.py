@@ -1,0 +1,1 @@
+"""Tests of `sharequeue.database` that need no server."""
