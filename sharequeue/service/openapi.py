@@ -212,7 +212,7 @@ class _Schemas:
 
     def page(self, summary: str, of_group: bool, parameters: list[dict[str, Any]]) -> dict[str, Any]:
         """Return a page for people. What is wrong with a request is a page, too."""
-        failures = {**_FAILURES, **({**_CLOSED} if of_group else {})}
+        failures = {"429": _TOO_OFTEN, **_FAILURES, **({**_CLOSED} if of_group else {})}
         return {
             "summary": summary,
             "security": [{}, {"token": []}],

@@ -8,6 +8,7 @@ is begun; what is not read is left out, and the page says so.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -33,7 +34,7 @@ from sharequeue.groups.tokens import TokenRefused
 from sharequeue.names import shown
 from sharequeue.reporting.html import Content, Html, element, joined
 from sharequeue.service.admin import Admin
-from sharequeue.service.callers import ANONYMOUS
+from sharequeue.service.callers import ANONYMOUS, Throttled
 from sharequeue.service.context import Service
 from sharequeue.service.pages import reads
 from sharequeue.service.pages.frame import document, error_document
@@ -174,6 +175,10 @@ class Pages:
             except TokenRefused as error:
                 response = error_document("Who are you?", error.message, 401)
                 response.headers["WWW-Authenticate"] = "Bearer"
+                return response
+            except Throttled as error:
+                response = error_document("Too many requests", error.message, 429, who=caller)
+                response.headers["Retry-After"] = str(math.ceil(error.seconds))
                 return response
             except (GroupAuthorizationFailed, TopicAuthorizationFailed) as error:
                 return error_document("This is not open to you", error.message, 403, who=caller)
