@@ -78,14 +78,16 @@ class Lake:
 
 @pytest.fixture(params=["delta", "iceberg"])
 def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Lake:
-    """Give a table that is not there yet."""
-    name = str(tmp_path / "table") if request.param == "delta" else f"lake_{tmp_path.name}.db.orders"
-    if request.param == "iceberg":
+    """Give a table that is not there yet, on this machine or, as `delta on s3`, on an object store."""
+    kind, _, store = request.param.partition(" on ")
+    place = request.getfixturevalue(f"on_{store}") if store else str(tmp_path)
+    name = f"{place}/table" if kind == "delta" else f"lake_{tmp_path.name}.db.orders"
+    if kind == "iceberg":
         catalog = f"spark.sql.catalog.lake_{tmp_path.name}"
         spark.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
         spark.conf.set(f"{catalog}.type", "hadoop")
-        spark.conf.set(f"{catalog}.warehouse", str(tmp_path / "warehouse"))
-    return Lake(request.param, spark, name, tmp_path)
+        spark.conf.set(f"{catalog}.warehouse", f"{place}/warehouse")
+    return Lake(kind, spark, name, tmp_path)
 
 
 @pytest.fixture
@@ -108,6 +110,7 @@ def once(records: int = RECORDS) -> Counter[tuple[int, int]]:
     return Counter((partition, n) for partition in range(2) for n in range(records))
 
 
+@pytest.mark.parametrize("lake", ["delta", "iceberg", "delta on s3", "iceberg on s3"], indirect=True)
 def test_each_accepted_record_is_in_the_table_once(
     lake: Lake,
     filled: str,
@@ -144,6 +147,7 @@ def test_each_accepted_record_is_in_the_table_once(
     assert state.figures.verify(group) == []
 
 
+@pytest.mark.parametrize("lake", ["delta", "iceberg", "delta on s3", "iceberg on s3"], indirect=True)
 @pytest.mark.parametrize("at", STEPS)
 def test_a_run_that_fails_at_a_step_is_completed_by_the_next(
     lake: Lake,
