@@ -223,6 +223,14 @@ def test_the_main_path(place: Place, kind: str, private_database: Database, spar
     walk(place(kind), private_database, spark)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_seek_is_let_in_as_a_scan_is(
+    place: Place, kind: str, private_database: Database, spark: SparkSession
+) -> None:
+    """The same way, where Spark's tasks have clients of librdkafka instead of the connector."""
+    walk(place(kind), private_database, spark, seek="always")
+
+
 @pytest.mark.parametrize(
     ("kind", "changed", "said"),
     [
