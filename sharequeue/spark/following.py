@@ -237,7 +237,7 @@ class Follower:
             if each.topic in self.job.topics and (self.chosen is None or str(each) in self.chosen)
         }
         parts = [each for each in work.share_partitions if (each.topic, each.partition) in mine]
-        letters = sum(each.unwritten_letters for each in work.share_partitions)
+        letters = work.pending_rows + sum(each.unwritten_letters for each in work.share_partitions)
         if self._ran and not letters and not any(each.ready_records for each in parts):
             return None
         found = (letters, tuple((each.spso, each.speo, each.log_end, each.ready_records) for each in parts))

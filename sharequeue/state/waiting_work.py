@@ -60,6 +60,8 @@ class GroupWork:
     """Whose session goes on."""
     service_heard_at: datetime | None
     """When a replica of the service was last at work; None if there never was one."""
+    pending_rows: int = 0
+    """Acknowledged rows that a table of a lakehouse has still to take: the next run completes them."""
 
     @property
     def lag(self) -> int:
@@ -68,8 +70,9 @@ class GroupWork:
 
     @property
     def records(self) -> int:
-        """Records that a run would lease, and dead letters that it would write."""
-        return sum(each.ready_records + each.unwritten_letters for each in self.share_partitions)
+        """Records that a run would lease, dead letters that it would write, and rows that it would complete."""
+        waiting = sum(each.ready_records + each.unwritten_letters for each in self.share_partitions)
+        return waiting + self.pending_rows
 
     @property
     def letters_written_at(self) -> datetime | None:
@@ -114,9 +117,11 @@ def work_of(database: Database, group_id: str) -> GroupWork:
             sa.text(
                 "select sharequeue.clock() as at, (select max(heard_at) from sharequeue.replicas) as heard_at,"
                 " (select count(*) from sharequeue.group_members"
-                "  where group_id = :group_id and session_expires_at > sharequeue.clock()) as members"
+                "  where group_id = :group_id and session_expires_at > sharequeue.clock()) as members,"
+                " (select cast(coalesce(sum(records), 0) as bigint) from sharequeue.counted_outputs"
+                "  where group_id = :group_id and starts_with(location, 'sink:pending:')) as pending_rows"
             ),
             group_id=group_id,
         )
     parts = [WaitingWork(**row) for row in rows]
-    return GroupWork(about["at"], parts, about["members"], about["heard_at"])
+    return GroupWork(about["at"], parts, about["members"], about["heard_at"], about["pending_rows"])

@@ -1,9 +1,9 @@
 """When does a share group want a run?
 
-When there is something that a run could lease, or dead letters that nobody else writes, and nobody is at work: no run
-that touches the group's assets, no live member. A request is named after the job's latest run, so that a tick that is
-repeated after a crash requests nothing twice. After a run that failed, was cancelled, or has changed nothing, the
-sensor waits before it asks again.
+When there is something that a run could lease, dead letters that nobody else writes, or rows that a table has still
+to take, and nobody is at work: no run that touches the group's assets, no live member. A request is named after the
+job's latest run, so that a tick that is repeated after a crash requests nothing twice. After a run that failed, was
+cancelled, or has changed nothing, the sensor waits before it asks again.
 """
 
 import json
@@ -158,13 +158,14 @@ def _not_there(queue: StateResource, group: ShareGroup, work: GroupWork) -> str 
 
 def _marks(work: GroupWork) -> list[list[int | str]]:
     """What a run that does anything changes."""
-    return [
+    share_partitions: list[list[int | str]] = [
         [
             *(each.topic, each.partition, each.spso, each.speo, each.log_end, each.delivery_complete_count),
             *(each.highest_delivery_count, each.ready_records, each.unwritten_letters),
         ]
         for each in work.share_partitions
     ]
+    return [[work.pending_rows], *share_partitions]
 
 
 __all__ = ["FAILED", "lag_sensor", "nothing_to_do", "reason_to_wait", "unknown_topics"]

@@ -27,8 +27,9 @@ from sharequeue.database import Database
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.groups.service_leases import hear_replica
 from sharequeue.local.stack import StackInfo
+from sharequeue.spark.output.manifest import PENDING
 from sharequeue.state import State, waiting_work
-from sharequeue.values import AcknowledgeType, Lease, SharePartition
+from sharequeue.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
 from tests.fix_dagster import share_group
 from tests.fix_stack import MakeTopic
 from tests.waiting import pass_time
@@ -95,6 +96,13 @@ class Case:
         lease = self.lease(records)
         not_before = self.state.now() + timedelta(seconds=wait) if wait else None
         self.state.acknowledge(lease, {how: lease.offsets}, not_before=not_before)
+
+    def pend(self) -> None:
+        """All are accepted, and a run ended before its table of a lakehouse had them."""
+        lease = self.lease()
+        self.state.acknowledge(
+            lease, {ACCEPT: lease.offsets}, outputs=[LeaseOutput("s", f"{PENDING}/folder", RECORDS)]
+        )
 
     def join(self) -> None:
         """A member joins."""
@@ -198,6 +206,7 @@ SITUATIONS: dict[str, tuple[list[Callable[[Case], object]], str | None]] = {
         ],
         "10 dead letters are held",
     ),
+    "rows that a table has still to take": ([lambda c: c.pend()], None),
     "the topic was deleted": (
         [lambda c: c.state.administration.note_topics({"t": None})],
         "t: the topic was deleted",
@@ -297,8 +306,8 @@ def _ended(run: dg.DagsterRun) -> dg.DagsterEvent:
 
 def test_a_state_that_does_not_answer_is_a_line(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """A statement that takes too long is ended, the tick says so, and the next one does not even ask."""
-    monkeypatch.setattr(waiting_work, "STATEMENT_TIMEOUT_MS", 50)
-    with case.database.transaction() as connection:
+    with case.database.transaction() as connection, monkeypatch.context() as short:
+        short.setattr(waiting_work, "STATEMENT_TIMEOUT_MS", 50)
         connection.exec_driver_sql("lock table sharequeue.share_partitions in access exclusive mode")
         assert "canceling statement due to statement timeout; next attempt in 60 s" in str(case.said())
     assert "the state could not be read" in str(case.said())
