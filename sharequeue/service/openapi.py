@@ -75,6 +75,18 @@ _PAGES: dict[str, tuple[str, bool, list[dict[str, Any]]]] = {
             _UPDATES,
         ],
     ),
+    "/dead-letters/{group_id}": (
+        "The page of a group's dead letters, or of one of them",
+        True,
+        [
+            _query("cause", "`rejected` or `exceeded`."),
+            _query("topic", "The source topic."),
+            _query("before", "Where the page ends: `partition:offset` for each partition of the topic."),
+            _query("partition", "Of one letter.", "integer"),
+            _query("offset", "Of one letter.", "integer"),
+        ],
+    ),
+    "/sign-in": ("The page to sign in", False, [_query("next", "Where to go then.")]),
     "/share-partitions/{group_id}": (
         "The page of a share-partition",
         True,
@@ -82,6 +94,11 @@ _PAGES: dict[str, tuple[str, bool, list[dict[str, Any]]]] = {
     ),
 }
 """Pages for people: what is in them may change at any time."""
+_FORMS: dict[str, tuple[str, bool, tuple[str, ...]]] = {
+    "/sign-in": ("Sign in with a token", False, ("token", "next")),
+    "/sign-out": ("Sign out", False, ()),
+}
+"""Forms of the pages: what is done, and the fields. They are taken from a page of the service alone."""
 
 
 @cache
@@ -139,6 +156,8 @@ def document() -> dict[str, Any]:
     }
     for path, (summary, of_group, more) in _PAGES.items():
         paths[path] = {"get": schemas.page(summary, of_group, more)}
+    for path, (summary, of_group, fields) in _FORMS.items():
+        paths.setdefault(path, {})["post"] = schemas.form(summary, of_group, fields)
     for each in OPERATIONS:
         what = (each.body.__doc__ or "").rstrip(".")
         paths[each.path] = {
@@ -227,6 +246,20 @@ class _Schemas:
                     }
                     for status, why in sorted(failures.items())
                 },
+            },
+        }
+
+    def form(self, summary: str, of_group: bool, fields: tuple[str, ...]) -> dict[str, Any]:
+        """Return a form of a page."""
+        page = self.page(summary, of_group, [])
+        schema = {"type": "object", "properties": {name: {"type": "string"} for name in fields}}
+        return {
+            **page,
+            "requestBody": {"content": {"application/x-www-form-urlencoded": {"schema": schema}}},
+            "responses": {
+                **page["responses"],
+                "303": {"description": "Done: look there."},
+                "403": {"description": "The form is not of a page of this service.", "content": _HTML},
             },
         }
 

@@ -1,8 +1,8 @@
 """Pages to look at: which groups are there, how far are they, who holds what, and what ended as a dead letter?
 
 Made on the server, without a build step and without an address outside the service; they work without script. Read
-`looking` (who asks, and how long it may take), `frame` (what is around each page), `reads` (what is read), then the
-pages: `overview`, `group`, `share_partition`.
+`looking` (who asks, and how long it may take), `signing` (who may act), `frame` (what is around each page), `reads`
+(what is read), then the pages: `overview`, `group`, `share_partition`, `letters`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sharequeue.service.pages.frame import STATIC, error_document, secured
+from sharequeue.reporting.html import element
+from sharequeue.service.pages.frame import STATIC, document, error_document, secured
 from sharequeue.service.pages.group import group
-from sharequeue.service.pages.looking import Pages
+from sharequeue.service.pages.letters import dead_letters
+from sharequeue.service.pages.looking import Look, Pages
 from sharequeue.service.pages.overview import overview
 from sharequeue.service.pages.share_partition import share_partition
+from sharequeue.service.pages.signing import sign_in_form, signed_in, signed_out
 
 __all__ = ["Pages", "routes"]
 
@@ -26,8 +29,31 @@ def routes(pages: Pages) -> list[Route]:
         Route("/", pages.route(overview)),
         Route("/groups/{group_id:group}", pages.route(group)),
         Route("/share-partitions/{group_id:group}", pages.route(share_partition)),
+        Route("/dead-letters/{group_id:group}", pages.route(dead_letters)),
+        Route("/sign-in", pages.route(_sign_in, anybody=True)),
+        Route("/sign-in", pages.route(_signed_in, anybody=True), methods=["POST"]),
+        Route("/sign-out", pages.route(_signed_out, anybody=True), methods=["POST"]),
         Route("/pages/{name}", _static),
     ]
+
+
+def _sign_in(look: Look) -> Response:
+    return document(
+        "Sign in",
+        (
+            element("h1", "Sign in"),
+            element("p", "With a token of the service you act as its principal, as far as the ACLs allow."),
+            sign_in_form(look.asked("next")),
+        ),
+    )
+
+
+def _signed_in(look: Look) -> Response:
+    return signed_in(look.service, look.request, look.form)
+
+
+def _signed_out(look: Look) -> Response:
+    return signed_out(look.service, look.request)
 
 
 async def _static(request: Request) -> Response:

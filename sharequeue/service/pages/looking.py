@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
+from urllib.parse import parse_qs, quote
 
 import anyio
 from anyio.to_thread import run_sync
@@ -26,18 +27,21 @@ from sharequeue.errors import (
     GroupAuthorizationFailed,
     GroupIdNotFound,
     InvalidGroupId,
+    InvalidRequest,
     ShareError,
     TopicAuthorizationFailed,
 )
 from sharequeue.groups.acls import authorized_operations, authorized_topic_operations, on_behalf_of
+from sharequeue.groups.page_sessions import principal_of_session
 from sharequeue.groups.tokens import TokenRefused
 from sharequeue.names import shown
-from sharequeue.reporting.html import Content, Html, element, joined
+from sharequeue.reporting.html import Content, Html, element
 from sharequeue.service.admin import Admin
-from sharequeue.service.callers import ANONYMOUS, Throttled
+from sharequeue.service.callers import CERTIFIED, Throttled, certified
 from sharequeue.service.context import Service
 from sharequeue.service.pages import reads
 from sharequeue.service.pages.frame import document, error_document
+from sharequeue.service.pages.signing import NotOurs, check_origin, session_of, sign_in_asked, who
 from sharequeue.settings import Settings
 
 __all__ = ["Look", "Pages"]
@@ -56,8 +60,20 @@ _CANCELLED = "57014"
 """SQLSTATE of a statement that took longer than it may."""
 _NOT_FOUND = frozenset(("GROUP_ID_NOT_FOUND", "INVALID_GROUP_ID", "UNKNOWN_TOPIC_OR_PARTITION"))
 
+_FORM = "application/x-www-form-urlencoded"
+_MOST_FORM_BYTES = 64 << 10
+
 Found = TypeVar("Found")
 Handler = Callable[["Look"], Response]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, as the page shows it; `proved` says whether it has shown who it is, and so may act."""
+
+    principal: str
+    shown: Html
+    proved: bool = False
 
 
 @dataclass(slots=True)
@@ -68,10 +84,17 @@ class Look:
     database: Database
     settings: Settings
     request: Request
-    principal: str
+    caller: Caller
+    form: Mapping[str, str] = field(default_factory=dict)
+    """What was sent with a POST."""
     began: float = field(default_factory=time.monotonic)
     late: list[str] = field(default_factory=list)
     """What could not be read in time."""
+
+    @property
+    def principal(self) -> str:
+        """As whom the page is made."""
+        return self.caller.principal
 
     @property
     def admin(self) -> Admin:
@@ -141,7 +164,7 @@ class Look:
     def document(self, title: str, *main: Content, live: bool = True, status: int = 200) -> Response:
         """Return a page for the caller, one that updates by itself unless it is not `live`."""
         query = self.request.query_params.multi_items() if live else None
-        return document(title, main, who=who(self.principal), status=status, query=query)
+        return document(title, main, who=self.caller.shown, status=status, query=query)
 
 
 class Pages:
@@ -162,30 +185,31 @@ class Pages:
         """Let go of the connections."""
         self._database.close()
 
-    def route(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint of a page. What is wrong is a page, too."""
+    def route(self, handler: Handler, *, anybody: bool = False) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint of a page; `anybody` may ask for it. What is wrong is a page, too."""
 
         async def endpoint(request: Request) -> Response:
-            caller: Content = None
+            caller, form = Caller("", who("", here_of(request))), dict[str, str]()
             try:
-                principal = await self._service.principal(request)
-                caller = who(principal)
-                look = Look(self._service, self._database, self._settings, request, principal)
+                form = await form_of(request) if request.method == "POST" else form
+                if not anybody:
+                    caller = await self._caller(request)
+                look = Look(self._service, self._database, self._settings, request, caller, form)
                 return await self._in_thread(lambda: handler(look))
             except TokenRefused as error:
-                response = error_document("Who are you?", error.message, 401)
-                response.headers["WWW-Authenticate"] = "Bearer"
-                return response
+                return sign_in_asked(error, form.get("next") or here_of(request))
+            except NotOurs as error:
+                return error_document("Not from here", str(error), 403, who=caller.shown)
             except Throttled as error:
-                response = error_document("Too many requests", error.message, 429, who=caller)
+                response = error_document("Too many requests", error.message, 429, who=caller.shown)
                 response.headers["Retry-After"] = str(math.ceil(error.seconds))
                 return response
             except (GroupAuthorizationFailed, TopicAuthorizationFailed) as error:
-                return error_document("This is not open to you", error.message, 403, who=caller)
+                return error_document("This is not open to you", error.message, 403, who=caller.shown)
             except ShareError as error:
                 status = 404 if error.name in _NOT_FOUND else 400
                 title = "There is no such thing" if status == 404 else "This cannot be done"
-                return error_document(title, error.message, status, who=caller)
+                return error_document(title, error.message, status, who=caller.shown)
             except SQLAlchemyError as error:
                 _log.warning("%s failed: %s", request.url.path, str(error).splitlines()[0])
                 return _away(
@@ -196,6 +220,19 @@ class Pages:
 
         return endpoint
 
+    async def _caller(self, request: Request) -> Caller:
+        """As whom a request is done: what it says itself counts before a session, and that before a certificate."""
+        here, signed = here_of(request), False
+        session = session_of(request)
+        if session is not None and "authorization" not in request.headers:
+            found = await run_sync(lambda: principal_of_session(self._database, session))
+            if found is not None:
+                # As a certificate's subject, so that the bounds on callers hold for it.
+                request.scope[CERTIFIED], signed = found, True
+        principal = await self._service.principal(request)
+        proved = "authorization" in request.headers or certified(request) is not None
+        return Caller(principal, who(principal, here, proved=proved, signed=signed), proved=proved)
+
     async def _in_thread(self, work: Callable[[], Response]) -> Response:
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(AT_ONCE)
@@ -203,11 +240,29 @@ class Pages:
             return await run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
 
 
-def who(principal: str) -> Html:
-    """Return as whom the caller looks."""
-    if principal == ANONYMOUS:
-        return element("span", "Not signed in")
-    return joined(element("span", principal))
+async def form_of(request: Request) -> dict[str, str]:
+    """Return the fields of a form that a page of ours sent. Raises NotOurs, InvalidRequest."""
+    check_origin(request)
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
+        raise InvalidRequest(f"A form is sent as {_FORM}.")
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MOST_FORM_BYTES:
+            raise InvalidRequest(f"The form is longer than {_MOST_FORM_BYTES} bytes.")
+    try:
+        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=50, errors="strict")
+    except ValueError as error:
+        raise InvalidRequest("The form cannot be read.") from error
+    return {name: values[-1].replace("\x00", "") for name, values in fields.items()}
+
+
+def here_of(request: Request) -> str:
+    """Return the address that was asked for, without the host; of a form, the first page."""
+    if request.method == "POST":
+        return "/"
+    query = request.url.query
+    return quote(request.url.path, safe="/") + (f"?{query}" if query else "")
 
 
 def _away(request: Request, message: str) -> Response:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -16,14 +15,11 @@ from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.groups.tokens import Tokens
 from sharequeue.offsets import OffsetSet
-from sharequeue.service import create_app
-from sharequeue.service.pages.frame import HEADERS
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.state.reports import Reports
 from sharequeue.values import AcknowledgeType, SharePartition
-from tests.html_pages import Page, read
-from tests.openapi import conforming
+from tests.integration.service.pages_client import client_of, got, here_of
 from tests.waiting import pass_time
 
 HOSTILE = "<script>alert(1)</script>\"'&\u202e/../?#"
@@ -38,15 +34,7 @@ def at_configs() -> Mapping[str, str | int]:
 @pytest.fixture
 def here(settings: Settings, private_database: Database) -> Settings:
     """Give settings that lead to a database of this test alone."""
-    url = private_database.engine.url.render_as_string(hide_password=False)
-    return settings.replace(database_url=url)
-
-
-def client_of(here: Settings, **options: Any) -> TestClient:
-    """Return a client of the service, without its coordinator."""
-    client = TestClient(create_app(here, coordinate=False, **options), base_url="http://localhost")
-    client.event_hooks = {"response": [lambda response: response.read(), conforming]}
-    return client
+    return here_of(settings, private_database)
 
 
 @pytest.fixture
@@ -54,15 +42,6 @@ def client(here: Settings) -> Iterator[TestClient]:
     """Give such a client, whom nobody asks for a token."""
     with client_of(here) as client:
         yield client
-
-
-def got(client: TestClient, path: str, status: int = 200, **options: Any) -> Page:
-    """Return a page that breaks no rule, with the headers that all have."""
-    response = client.get(path, **options)
-    assert response.status_code == status, response.text
-    assert response.headers["content-type"] == "text/html; charset=utf-8"
-    assert {name: response.headers[name] for name in HEADERS} == HEADERS
-    return read(response.text)
 
 
 def join(

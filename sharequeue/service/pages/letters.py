@@ -1,0 +1,212 @@
+"""The page of a group's dead letters: how many by cause, which they are, and what is in one of them.
+
+Counts are Postgres's, letters are the broker's: they are read for some seconds at most, and a broker that is away is
+a sentence on the page. The service reads the topic for the caller, so it asks whether the caller may read it, and
+shows the letters of this group alone, whatever topic somebody has set as its dead-letter topic.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from starlette.responses import Response
+
+from sharequeue.deadletters.browsing import Browsed, Seen, browse, letter_at
+from sharequeue.deadletters.letters import DeadLetter
+from sharequeue.errors import GroupAuthorizationFailed, TopicAuthorizationFailed
+from sharequeue.groups.configs import GroupConfigs
+from sharequeue.names import shown as quoted
+from sharequeue.redrive.selection import Selection
+from sharequeue.reporting.html import Content, Html, address, each, element, joined, table
+from sharequeue.reporting.page import causes
+from sharequeue.service.pages.decoding import brief, shown
+from sharequeue.service.pages.frame import field, link, short_moment
+from sharequeue.service.pages.looking import Look
+from sharequeue.state.group_report import read_causes
+
+CAUSES = ("rejected", "exceeded")
+_MOST = 20
+_MOST_PARTITIONS = 2**31 - 1
+_BEFORE = re.compile(r"(\d{1,10}):(\d{1,19})")
+
+
+def dead_letters(look: Look) -> Response:
+    """Return the page of a group's dead letters, or of one of them."""
+    group_id = look.group()
+    topic = GroupConfigs.load(look.database, group_id).dead_letter_topic
+    heading = element("h1", f"Dead letters of {group_id}")
+    up = element("p", "Of group ", link(group_id, address("/groups", group_id)), ".")
+    title = f"Dead letters of {group_id}"
+    if not topic:
+        said = "The group has no dead-letter topic (config errors.deadletterqueue.topic.name): what is given up ends."
+        return look.document(title, heading, up, element("p", said), live=False)
+    require_letters(look, group_id, topic)
+    if look.asked("offset"):
+        return _one(look, group_id, topic)
+    found = look.read("dead letters by cause", lambda: read_causes(look.database, group_id)) or []
+    redrive = element("p", link("Put records back to work", address("/redrive", group_id)))
+    return look.document(
+        title,
+        heading,
+        up,
+        redrive,
+        element("section", element("h2", "In the last 30 days"), causes(found)),
+        _list(look, group_id, topic),
+        look.said_late(),
+        live=False,
+    )
+
+
+def require_letters(look: Look, group_id: str, topic: str) -> None:
+    """Raise GroupAuthorizationFailed or TopicAuthorizationFailed unless the caller may read the dead letters."""
+    if "READ" not in look.may(group_id):
+        raise GroupAuthorizationFailed(
+            f"{look.principal} may not READ group {quoted(group_id)}: dead letters have what is in its records."
+        )
+    if not look.may_topic(topic, "READ"):
+        raise TopicAuthorizationFailed(f"{look.principal} may not READ topic {quoted(topic)}")
+
+
+def _list(look: Look, group_id: str, topic: str) -> Html:
+    cause = look.asked("cause") if look.asked("cause") in CAUSES else None
+    source = look.asked("topic") or None
+    selection = Selection(cause=cause, group=group_id, source_topic=source)
+    before = {int(at): int(offset) for at, offset in _BEFORE.findall(look.asked("before")[:100_000])}
+    found = browse(look.settings, topic, selection.takes, before=before, most=_MOST)
+    return element(
+        "section",
+        element("h2", "Letters"),
+        _filter(look, group_id, cause, source),
+        element("p", found.remark, class_="wrong") if found.remark else None,
+        _table(look, group_id, topic, found),
+        element(
+            "p",
+            link(
+                "Older ones",
+                address(
+                    "/dead-letters",
+                    group_id,
+                    cause=cause,
+                    topic=source,
+                    before=" ".join(f"{at}:{offset}" for at, offset in sorted(found.older.items())),
+                ),
+            ),
+        )
+        if found.older
+        else None,
+    )
+
+
+def _filter(look: Look, group_id: str, cause: str | None, source: str | None) -> Html:
+    options = each(
+        element("option", name or "any cause", value=name, selected=name == (cause or ""))
+        for name in ("", *CAUSES)
+    )
+    name = element("input", type="hidden", name="name", value=group_id) if group_id in (".", "..") else None
+    return element(
+        "form",
+        name,
+        field("cause", "Cause", element("select", options, id="cause", name="cause")),
+        field(
+            "topic",
+            "Source topic",
+            element("input", id="topic", name="topic", value=source or "", maxlength=249),
+        ),
+        element("button", "Show", type="submit"),
+        class_="ask",
+        action=address("/dead-letters", group_id).partition("?")[0],
+    )
+
+
+def _table(look: Look, group_id: str, topic: str, found: Browsed) -> Html:
+    if not found.letters:
+        return element(
+            "p", f"No letter of this group among the {found.offsets:,} offsets that were looked through."
+        )
+    open_topics = {
+        name: look.may_topic(name, "READ")
+        for name in {seen.letter.source_topic or "" for seen in found.letters}
+    }
+    rows: list[Sequence[Content]] = []
+    for seen in found.letters:
+        letter = seen.letter
+        readable = open_topics[letter.source_topic or ""]
+        rows.append(
+            (
+                link(
+                    f"{letter.partition}:{letter.offset}",
+                    address("/dead-letters", group_id, partition=letter.partition, offset=letter.offset),
+                ),
+                None if letter.timestamp is None else short_moment(letter.timestamp),
+                letter.cause,
+                source_of(letter),
+                letter.delivery_count,
+                (letter.error or "")[:300] or None,
+                brief(letter.key, seen.key_bytes, 60) if readable else "closed to you",
+                brief(letter.value, seen.value_bytes) if readable else "closed to you",
+            )
+        )
+    columns = ("letter", "written (UTC)", "cause", "source", "deliveries", "error", "key", "value")
+    caption = f"Dead letters in {topic}, the newest first"
+    return joined(
+        table(columns, rows, caption=caption, texts=("error", "key", "value")),
+        element("p", f"{found.offsets:,} offsets were looked through.", class_="note"),
+    )
+
+
+def source_of(letter: DeadLetter) -> str:
+    """Return where the record lies that a letter stands for."""
+    return f"{letter.source_topic}-{letter.source_partition} at {letter.source_offset}"
+
+
+def _one(look: Look, group_id: str, topic: str) -> Response:
+    partition = look.number("partition", 0, _MOST_PARTITIONS, 0)
+    offset = look.number("offset", 0, 2**62, 0)
+    found = letter_at(look.settings, topic, partition, offset)
+    found.letters = [seen for seen in found.letters if seen.letter.group == group_id]
+    name = f"Letter {partition}:{offset}"
+    back = element(
+        "p", link("All letters", address("/dead-letters", group_id)), f" of {group_id}, in {topic}."
+    )
+    if not found.letters:
+        why = found.remark or "There is no such letter of this group: it may have been deleted."
+        return look.document(
+            name, element("h1", name), back, element("p", why, class_="wrong"), live=False, status=404
+        )
+    (seen,) = found.letters
+    if not look.may_topic(seen.letter.source_topic or "", "READ"):
+        source = quoted(seen.letter.source_topic or "")
+        raise TopicAuthorizationFailed(f"{look.principal} may not READ topic {source}")
+    return look.document(name, element("h1", name), back, _whole(seen), live=False)
+
+
+def _whole(seen: Seen) -> Html:
+    letter = seen.letter
+    facts: list[Sequence[Content]] = [
+        ("cause", letter.cause or letter.message),
+        ("source", source_of(letter)),
+        ("deliveries", letter.delivery_count),
+        ("written (UTC)", None if letter.timestamp is None else short_moment(letter.timestamp)),
+        ("error", letter.error),
+    ]
+    headers: list[Sequence[Content]] = []
+    for name, content in letter.headers:
+        there = shown(content)
+        headers.append((name, there.kind, there.text[:2000]))
+    return joined(
+        table(("what", "this letter"), facts, caption="Why the record is here", texts=("this letter",)),
+        *_part("Key", seen.letter.key, seen.key_bytes),
+        *_part("Value", seen.letter.value, seen.value_bytes),
+        element("h2", "Headers"),
+        table(("header", "kind", "content"), headers, caption="Headers", texts=("content",)),
+    )
+
+
+def _part(title: str, content: bytes | None, size: int | None) -> tuple[Html, ...]:
+    there = shown(content, size)
+    return (
+        element("h2", title),
+        element("p", there.kind, class_="note"),
+        element("pre", there.text, tabindex=0) if there.text else element("p", ""),
+    )
