@@ -246,6 +246,13 @@ def prepare(database: Database) -> Calls:
         "hold_service_lease": {"p_task": "watch", "p_token": str(SERVICE_LEASE)},
         "end_service_lease": {"p_task": "watch", "p_token": str(SERVICE_LEASE)},
         "hear_replica": {"p_replica_id": "r", "p_silence": "10 seconds", "p_drains": True},
+        "note_service_work": {
+            "p_replica_id": "r",
+            "p_watched": 1.5,
+            "p_swept": 0.2,
+            "p_journal_kept": 4,
+            "p_drained": 1,
+        },
         "service_drains": {},
         "stored_service_configs": {},
         "extend_locks": {"p_amount": "10 minutes"},

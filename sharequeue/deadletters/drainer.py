@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -58,6 +59,8 @@ class DeadLetterDrainer:
         self._at_work: set[SharePartition] = set()
         self._pauses: dict[SharePartition, tuple[float, float]] = {}  # (not before, the pause then)
         self._logged: dict[SharePartition, str] = {}
+        self.failed: Counter[str] = Counter()
+        """How often a share-partition's letters could not be written, by group."""
         self._stop = threading.Event()
 
     def run(self, stop: threading.Event, reporting: Callable[[Callable[[], None]], None]) -> None:
@@ -174,6 +177,7 @@ class DeadLetterDrainer:
         finally:
             with self._lock:
                 self._at_work.difference_update(sources)
+                self.failed.update(source.group_id for source in failed)
                 for source in sources:
                     if source in failed:
                         pause = min(

@@ -13,6 +13,8 @@ from pydantic import Field
 # pydantic reads no TypedDict of Python 3.11's own.
 from typing_extensions import TypedDict
 
+from sharequeue.service.faults import Kind
+
 Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
 Offset = Annotated[int, Field(ge=-1, le=2**63 - 1)]
 
@@ -241,14 +243,22 @@ class HealthAnswer(TypedDict):
     version: str
 
 
-class HeldAnswer(TypedDict):
-    """Dead letters of a share-partition that cannot be written."""
+class FaultAnswer(TypedDict):
+    """Something that is wrong: of which kind, with which group, topic or partition, why, and for how long."""
 
-    share_partition: str
-    group: str
-    records: int
+    kind: Kind
+    group: str | None
+    topic: str | None
+    partition: int | None
     reason: str
-    since: str
+    age_seconds: float
+
+
+class WorkAnswer(TypedDict):
+    """Seconds since this replica, and since any, last did what replicas do by themselves; null where it never did."""
+
+    this_replica_seconds: float | None
+    any_replica_seconds: float | None
 
 
 class _Ready(TypedDict):
@@ -257,11 +267,10 @@ class _Ready(TypedDict):
 
 
 class ReadyAnswer(_Ready, total=False):
-    """Whether members may be sent here; and what is wrong, for who may know it."""
+    """Whether members may be sent here; and what is wrong, the oldest fault first, for who may know it."""
 
     broker: str
     database: str
-    faults: dict[str, str]
-    topics: dict[str, str]
-    stuck_groups: dict[str, str]
-    held_dead_letters: list[HeldAnswer]
+    faults: list[FaultAnswer]
+    more_faults: int
+    work: dict[str, WorkAnswer]

@@ -47,6 +47,7 @@ from sharequeue.service.bodies import group_description, heartbeat_request, hear
 from sharequeue.service.callers import Throttled, delay, throttled, unauthenticated
 from sharequeue.service.context import Service, refusal, throttle_time_ms
 from sharequeue.service.hosts import AllowedHosts
+from sharequeue.service.observed import Observed
 from sharequeue.service.pages import Pages
 from sharequeue.service.pages import routes as page_routes
 from sharequeue.service.probes import health, metrics, openapi, ready
@@ -97,8 +98,10 @@ def create_app(
         runner = threading.Thread(
             target=service.coordinator.run, args=(stop,), name="sharequeue-coordinator", daemon=True
         )
+        teller = threading.Thread(target=service.tell, args=(stop,), name="sharequeue-tell", daemon=True)
         if coordinate:
             runner.start()
+            teller.start()
         try:
             yield
         finally:
@@ -129,7 +132,10 @@ def create_app(
     app = Starlette(
         routes=routes,
         lifespan=lifespan,
-        middleware=[Middleware(AllowedHosts, hosts=settings.allowed_hosts)],
+        middleware=[
+            Middleware(Observed, durations=service.metrics.own.requests),
+            Middleware(AllowedHosts, hosts=settings.allowed_hosts),
+        ],
         exception_handlers={HTTPException: _not_served},
     )
     app.state.service = service
@@ -224,7 +230,7 @@ async def _heartbeat(service: Service, request: Request) -> Response:
     except Exception:
         _log.exception("a heartbeat failed")
         response = refusal(UnknownServerError())
-    service.metrics.heartbeats.labels(str(response.error_code)).inc()
+    service.metrics.own.heartbeats.labels(str(response.error_code)).inc()
     return JSONResponse({**heartbeat_response(response), "throttle_time_ms": throttle_time_ms(request)})
 
 

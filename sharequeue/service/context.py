@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -37,8 +38,11 @@ from sharequeue.service.callers import (
     secret_of,
 )
 from sharequeue.service.coordinator import Coordinator
+from sharequeue.service.faults import Faults
 from sharequeue.service.metrics import Metrics
+from sharequeue.service.once import Once
 from sharequeue.service.rates import BURST_S, Rates
+from sharequeue.service.state_of_servers import ask_broker, ask_database
 from sharequeue.service.watched_topics import record_topics, unknown_names
 from sharequeue.settings import Settings
 
@@ -49,6 +53,7 @@ _log = logging.getLogger(__name__)
 POOL_SIZE = 10
 """Connections to the database, and calls to it at once."""
 
+TELL_SECONDS = 2.0
 _BROKER_TIMEOUT_S = 5.0
 _TURNS = 2
 """Heartbeats of one group at a time: they wait for each other in the database anyway, each holding a thread."""
@@ -87,7 +92,10 @@ class Service:
             self.configs,
             dead_letters=settings if settings.drain_dead_letters else None,
         )
-        self.metrics = Metrics(self.database)
+        self.faults = Faults(self.coordinator)
+        self.metrics = Metrics(self.database, self.coordinator, self.faults)
+        self.database_told = Once(lambda: ask_database(self.database), "sharequeue-database-probe")
+        self.broker_told = Once(lambda: ask_broker(self.topics), "sharequeue-broker-probe")
         self._limiter: anyio.CapacityLimiter | None = None
         self._turns: WeakValueDictionary[Hashable, anyio.Semaphore] = WeakValueDictionary()
         self._rates = Rates(settings.service_limits.requests_per_second)
@@ -192,6 +200,17 @@ class Service:
             return
         # Only what is new: what changed is the watch's to record, together with what follows from it.
         record_topics(self.database, found.known, ())
+
+    def tell(self, stop: threading.Event) -> None:
+        """Look every two seconds at what fails, and write down for the other replicas what this one has done."""
+        while not stop.is_set():
+            self.faults.look()
+            try:
+                self.coordinator.work.write(self.database, self.coordinator.name)
+            except (SQLAlchemyError, ShareError) as error:
+                # Whatever it is, the coordinator meets it too and says so.
+                _log.debug("the ages of this replica's work are not written: %s", error)
+            stop.wait(TELL_SECONDS)
 
     def close(self) -> None:
         """Let go of the database and the broker."""

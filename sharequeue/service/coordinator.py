@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,6 +25,7 @@ from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.heartbeats import changed_groups, due_groups, expire_members_of, refresh_group
 from sharequeue.groups.published_configs import publish_service_configs
 from sharequeue.groups.service_leases import beat_and_hear, hear_replica, replica_name
+from sharequeue.groups.service_work import ReplicaWork, Work
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.group_steps import GroupSteps
 from sharequeue.service.watch import Watch
@@ -48,6 +49,12 @@ LONGEST_REST_SECONDS = 10.0
 """The watch rests no longer than this."""
 
 _NEWS = "assignment of what is new"
+_WORK: Mapping[str, Work] = {
+    "expiry and sweep": "sweep",
+    "journal": "journal",
+    "dead letters": "dead_letters",
+}
+"""What is done when a round of it ends well. The watch may have had no turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +111,13 @@ class Coordinator:
         self.faults: dict[str, str] = {}
         """What cannot be done now, in words, by what it is that fails: `expiry and sweep`, `watch`, `journal`, `dead
         letters`."""
+        self.work = ReplicaWork()
+        """When this replica last did what it does by itself."""
+
+    @property
+    def failed_letters(self) -> dict[str, int]:
+        """How often dead letters could not be written by this replica, by group."""
+        return {} if self._drainer is None else dict(self._drainer.failed)
 
     @property
     def waiting(self) -> dict[tuple[str, str], str]:
@@ -166,7 +180,10 @@ class Coordinator:
         Does nothing while another coordinator watches, and nothing more once another one has taken over. Raises
         `BrokerNotAvailable`.
         """
+        turns = self.watcher.turns
         found = self.watcher.look()
+        if self.watcher.turns > turns:
+            self.work.done("watch")
         if self.watcher.quiet:
             # What is still behind is seen to by `settle`.
             self.groups.note(_NEWS, {})
@@ -277,6 +294,8 @@ class Coordinator:
                 _log.warning("%s fails, and is tried again: %s", what, reason)
             self.faults[what] = reason
         else:
+            if what in _WORK:
+                self.work.done(_WORK[what])
             if self.faults.pop(what, None) is not None:
                 _log.info("%s works again", what)
 

@@ -1,122 +1,134 @@
 """Which figures does the service show to Prometheus?
 
-Read from the database when they are asked for, so that every replica shows the same. Kafka's metrics carry
-the names that they have in the JMX exporter (kafka-semantics 2.18, 2.19); ours begin with `sharequeue_`. What
-one process counts itself (heartbeats by error) is in the same registry.
+Most are read from the database when they are asked for (`figures`, `families`), so that they survive restarts and
+every replica shows the same. What one process counts itself is here: heartbeats by error, and how long requests and
+statements take. A scrape waits for the database for three seconds at most, and scrapes that come together are one.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import re
+import time
+from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+import sqlalchemy as sa
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.database import Database
-from sharequeue.groups.descriptions import GroupSummary, list_groups
-from sharequeue.state import State
-from sharequeue.values import HeldDeadLetters, SharePartitionStatus
+from sharequeue.errors import ShareError
+from sharequeue.service.coordinator import Coordinator
+from sharequeue.service.exposition import Family, written
+from sharequeue.service.families import (
+    DATABASE_UP,
+    LETTERS_FAILED,
+    REPLICA_WORK,
+    of_database,
+    of_failed_letters,
+    of_faults,
+    of_work,
+)
+from sharequeue.service.faults import Fault, Faults
+from sharequeue.service.figures import MostRows, Read, Reader
+from sharequeue.service.once import Once
+
+__all__ = ["Metrics"]
 
 _log = logging.getLogger(__name__)
 
-_PARTITION_LABELS = ("group", "topic", "partition")
+SCRAPE_SECONDS = 3.0
+"""How long a scrape waits for the database; Prometheus gives up after ten unless told otherwise."""
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_FUNCTION = re.compile(r"sharequeue\.(\w+)\(")
 
 
 class Metrics:
-    """The registry of one service."""
+    """The metrics of one replica."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self, database: Database, coordinator: Coordinator, faults: Faults, most: MostRows | None = None
+    ) -> None:
+        self._coordinator = coordinator
+        self._faults = faults
+        self._reader = Reader(database, most)
+        self._scrape = Once(self._read, "sharequeue-scrape")
+        self.own = Own()
+        self.own.count_statements(database.engine)
+
+    async def text(self) -> str:
+        """Return a scrape. It always has what this process counts, and the rest if the database has it in time."""
+        try:
+            read, figures = await self._scrape.get(SCRAPE_SECONDS)
+        except (SQLAlchemyError, ShareError, TimeoutError) as error:
+            reason = str(error).splitlines()[0] if str(error) else f"none within {SCRAPE_SECONDS:.0f} s"
+            _log.warning("no figures for /metrics: %s", reason)
+            read, figures = None, written(DATABASE_UP, [("", 0)])
+        self._faults.look()
+        faults = self._faults.of_this_replica()
+        if read is not None:
+            faults += told_by(read)
+        parts: list[tuple[Family, Any]] = [
+            *of_faults(faults),
+            of_work(REPLICA_WORK, self._coordinator.work.ages()),
+            (LETTERS_FAILED, of_failed_letters(self._coordinator.failed_letters)),
+        ]
+        return figures + "".join(written(*part) for part in parts) + self.own.text()
+
+    def _read(self) -> tuple[Read, str]:
+        read = self._reader.read()
+        return read, "".join(written(family, series) for family, series in of_database(read))
+
+
+def told_by(read: Read) -> list[Fault]:
+    """What is wrong by what the database says: nobody does some work, or dead letters are held."""
+    return [
+        *Faults.late(read.replicas.ages, drains=read.replicas.drains),
+        *Faults.held(read.held),
+    ]
+
+
+class Own:
+    """What one process counts itself, from its start on."""
+
+    def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_StateCollector(database))
         self.heartbeats = Counter(
             "sharequeue_heartbeats",
             "Responses to heartbeats, by error code (0 is none).",
             ["error_code"],
             registry=self.registry,
         )
+        self.requests = Histogram(
+            "sharequeue_request_duration_seconds",
+            "How long requests take, by operation: the last part of the path.",
+            ["operation"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.statements = Histogram(
+            "sharequeue_statement_duration_seconds",
+            "How long statements of the service take in the database, by SQL function; other: those that call none.",
+            ["function"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
 
+    def text(self) -> str:
+        """Return all of it for Prometheus, without when each series began."""
+        lines = generate_latest(self.registry).decode().splitlines(keepends=True)
+        return "".join(line for line in lines if "_created" not in line)
 
-class _StateCollector(Collector):
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def count_statements(self, engine: sa.Engine) -> None:
+        """Time every statement of an engine that does not fail."""
 
-    def describe(self) -> Iterable[Metric]:
-        # Registering asks for names; without this it would ask the database, which may not be there yet.
-        return []
+        def before(connection: sa.Connection, *_: Any) -> None:
+            connection.info["began"] = time.monotonic()
 
-    def collect(self) -> Iterable[Metric]:
-        reachable = GaugeMetricFamily("sharequeue_database_up", "Whether the database answers.")
-        try:
-            groups = list_groups(self._database)
-            partitions = State(self._database).figures.describe()
-            held = State(self._database).dead_letters.held()
-        except SQLAlchemyError as error:
-            _log.warning("no figures for /metrics: %s", str(error).splitlines()[0])
-            reachable.add_metric([], 0)
-            return [reachable]
-        reachable.add_metric([], 1)
-        return [reachable, *_group_metrics(groups), *_partition_metrics(partitions), _held_metric(held)]
+        def after(connection: sa.Connection, cursor: Any, statement: str, *_: Any) -> None:
+            seconds = time.monotonic() - connection.info["began"]
+            function = _FUNCTION.search(statement)
+            self.statements.labels(function.group(1) if function else "other").observe(seconds)
 
-
-def _group_metrics(groups: list[GroupSummary]) -> list[Metric]:
-    count = GaugeMetricFamily(
-        "kafka_server_group_coordinator_metrics_group_count", "Groups, by protocol.", labels=["protocol"]
-    )
-    count.add_metric(["share"], len(groups))
-    by_state = GaugeMetricFamily(
-        "kafka_server_group_coordinator_metrics_share_group_count",
-        "Share groups, by state.",
-        labels=["state"],
-    )
-    for state in ("Empty", "Stable", "Dead"):
-        by_state.add_metric([state], sum(group.group_state == state for group in groups))
-    members = GaugeMetricFamily("sharequeue_group_members", "Members of a share group.", labels=["group"])
-    for group in groups:
-        members.add_metric([group.group_id], group.members)
-    return [count, by_state, members]
-
-
-def _held_metric(held: list[HeldDeadLetters]) -> Metric:
-    """One series for each share-partition whose dead letters cannot be written; none is as it should be."""
-    family = GaugeMetricFamily(
-        "sharequeue_share_partition_held_dead_letters",
-        "Dead letters whose topic cannot be written; /ready has the reason.",
-        labels=_PARTITION_LABELS,
-    )
-    for each in held:
-        at = each.share_partition
-        family.add_metric([at.group_id, at.topic, str(at.partition)], each.records)
-    return family
-
-
-def _partition_metrics(partitions: list[SharePartitionStatus]) -> list[Metric]:
-    def family(name: str, documentation: str) -> GaugeMetricFamily:
-        return GaugeMetricFamily(name, documentation, labels=_PARTITION_LABELS)
-
-    window = family(
-        "kafka_server_sharepartitionmetrics_inflightmessagecount",
-        "Span of the in-flight window: SPEO − SPSO, in offsets.",
-    )
-    lag = family("sharequeue_share_partition_lag", "Records not yet processed for good.")
-    start = family("sharequeue_share_partition_start_offset", "SPSO.")
-    log_end = family("sharequeue_share_partition_log_end_offset", "The log's end, as last seen.")
-    acquired = family("sharequeue_share_partition_acquired_records", "Records held under a lock.")
-    available = family(
-        "sharequeue_share_partition_available_records", "Records waiting to be delivered again."
-    )
-    archiving = family(
-        "sharequeue_share_partition_archiving_records", "Dead letters that are not written yet."
-    )
-    for each in partitions:
-        labels = [each.group_id, each.topic, str(each.partition)]
-        window.add_metric(labels, each.speo - each.spso)
-        lag.add_metric(labels, each.lag)
-        start.add_metric(labels, each.spso)
-        log_end.add_metric(labels, each.log_end)
-        acquired.add_metric(labels, each.acquired)
-        available.add_metric(labels, each.available)
-        archiving.add_metric(labels, each.archiving)
-    return [window, lag, start, log_end, acquired, available, archiving]
+        sa.event.listen(engine, "before_cursor_execute", before)
+        sa.event.listen(engine, "after_cursor_execute", after)

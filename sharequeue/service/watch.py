@@ -83,6 +83,8 @@ class Watch:
         self._now = now
         self._lease = ServiceLease(database, WATCH, replica, LEASE_SECONDS)
         self._taken_at = 0.0
+        self.turns = 0
+        """How many turns have ended well."""
         self.waiting: dict[tuple[str, str], str] = {}
         """Why a group's topic has share-partitions without a start offset, by (group, topic)."""
         self._retry_at: dict[tuple[str, str], float] = {}
@@ -105,7 +107,9 @@ class Watch:
             return 0, 0
         self._taken_at = time.monotonic()
         try:
-            return self._look()
+            found = self._look()
+            self.turns += 1
+            return found
         except NotCoordinator as error:
             _log.warning("this turn of the watch ends early: %s", error)
             return 0, 0

@@ -38,7 +38,7 @@ declare
         'note_topics', 'open_redrive', 'principal_of_token', 'raise_state_epochs', 'record_purge', 'remove_acls', 'remove_deleted_topics',
         'revoke_tokens', 'roll_up_due_days',
         'set_service_configs', 'take_snapshot', 'take_snapshots', 'trim_redrive',
-        'end_service_lease', 'hear_replica', 'hold_service_lease', 'take_service_lease',
+        'end_service_lease', 'hear_replica', 'hold_service_lease', 'note_service_work', 'take_service_lease',
         'assign_share_partitions', 'expire_members', 'heartbeat', 'leave_group', 'refresh_group'];
     v_reader constant text[] := array[
         'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'snapshots', 'stored_configs',

@@ -28,7 +28,7 @@ from sharequeue.groups.config_keys import (
     as_text,
     environment_name,
 )
-from sharequeue.service import metrics
+from sharequeue.service import families, metrics
 from tests.docs.pages import ROOT
 from tests.docs.reference_sql import functions, views
 
@@ -160,16 +160,16 @@ def commands() -> str:
 
 def metric_names() -> str:
     """Return every metric of `GET /metrics`: type, labels, meaning."""
-    counted = metrics.Metrics(None).heartbeats  # type: ignore[arg-type] # asked for its names only
-    families = [metrics._held_metric([]), *metrics._group_metrics([]), *metrics._partition_metrics([])]
-    named = [(each, each._labelnames) for each in families]  # type: ignore[attr-defined]
-    named += [(each, counted._labelnames) for each in counted.describe()]
-    rows = [("`sharequeue_database_up`", "gauge", "–", "1 while the database answers, else 0.")]
-    for each, labels in sorted(named, key=lambda pair: pair[0].name):
-        name = each.name + ("_total" if each.type == "counter" else "")
-        rows.append(
-            (f"`{name}`", each.type, ", ".join(f"`{label}`" for label in labels) or "–", each.documentation)
-        )
+    own = metrics.Own()
+    found = [(each.name, each.kind, each.labels, each.meaning) for each in families.all_families()]
+    for counted in (own.heartbeats, own.requests, own.statements):
+        for each in counted.describe():
+            name = each.name + ("_total" if each.type == "counter" else "")
+            found.append((name, each.type, counted._labelnames, each.documentation))
+    rows = [
+        (f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels) or "–", meaning)
+        for name, kind, labels, meaning in sorted(found)
+    ]
     return table(("metric", "type", "labels", "meaning"), rows)
 
 

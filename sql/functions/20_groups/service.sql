@@ -96,3 +96,29 @@ language sql stable set search_path = pg_catalog as $$
     select exists (
         select from sharequeue.service_replicas where drains and heard_at > sharequeue.clock() - interval '15 s')
 $$;
+
+-- Notes how many seconds ago a replica last looked at the broker's topics, swept, kept the journal and looked for dead
+-- letters; null where it has not yet. The view replicas has it. Nothing happens for a replica that was never heard.
+create or replace function sharequeue.note_service_work(
+    p_replica_id text, p_watched double precision, p_swept double precision, p_journal_kept double precision,
+    p_drained double precision
+) returns void
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_at timestamptz := sharequeue.clock();
+    v_age double precision;
+begin
+    perform sharequeue_internal.authorise_cluster();
+    perform sharequeue_internal.check_name('the name of a replica', p_replica_id);
+    foreach v_age in array array[p_watched, p_swept, p_journal_kept, p_drained] loop
+        if not coalesce(v_age between 0 and 1e9, true) then
+            raise exception 'an age is 0 to 1000000000 seconds, not %', v_age using errcode = 'SQ042';
+        end if;
+    end loop;
+    update sharequeue.service_replicas
+    set watched_at = v_at - make_interval(secs => p_watched), swept_at = v_at - make_interval(secs => p_swept),
+        journal_kept_at = v_at - make_interval(secs => p_journal_kept),
+        drained_at = v_at - make_interval(secs => p_drained)
+    where replica_id = p_replica_id;
+end
+$$;

@@ -223,10 +223,14 @@ begin
         end if;
     end if;
     if not isempty((v_acknowledgements).renew) then
+        perform sharequeue_internal.count_event(v_id, 'renewed', sharequeue.records((v_acknowledgements).renew));
         perform sharequeue_internal.renew_offsets(v_id, p_settings, p_member_id, p_token, (v_acknowledgements).renew, p_at);
     end if;
     delete from sharequeue.leases l where l.lease_id = any (v_leases)
         and not exists (select from sharequeue.in_flight_batches f where f.lease_id = l.lease_id);
+    if v_result.released + v_result.exhausted > 0 then
+        perform sharequeue_internal.count_event(v_id, 'released', v_result.released + v_result.exhausted);
+    end if;
     if v_result.released > 0 then
         update sharequeue.share_partitions set redeliverable = true
         where share_partition_id = v_id and not redeliverable;

@@ -162,6 +162,7 @@ begin
     if leases > 0 then
         select e.held, e.completed into records, v_completed
         from sharequeue_internal.end_leases(p_share_partition_id, v_lease_ids) as e;
+        perform sharequeue_internal.count_event(p_share_partition_id, 'lapsed', records);
         perform sharequeue_internal.advance_spso(p_share_partition_id, v_completed);
     end if;
     perform sharequeue_internal.renew_next_expiry(p_share_partition_id);

@@ -70,6 +70,15 @@ begin
 end
 $$;
 
+-- Counts records that were released or renewed, or whose lock lapsed, for monitoring.
+create or replace function sharequeue_internal.count_event(p_share_partition_id bigint, p_event text, p_records bigint)
+returns void
+language sql volatile as $$
+    insert into sharequeue.record_events as e (share_partition_id, event, records)
+    values (p_share_partition_id, p_event, p_records)
+    on conflict on constraint record_events_pkey do update set records = e.records + excluded.records
+$$;
+
 -- A batch that is terminal throughout and of one kind becomes one row again, and one row with its neighbours of the same
 -- kind. So a long window behind a pinned head costs only what its exceptions cost. All batches from p_first up to p_last,
 -- with their neighbours on both sides, in one pass: one by one they would cost many times that.

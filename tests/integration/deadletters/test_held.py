@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import httpx
 import pytest
@@ -16,7 +17,7 @@ from tests.fix_deadletters import GROUP_CONFIGS, GivenUp, alter_configs
 from tests.integration.groups.test_service import serving
 
 Make = Callable[..., GivenUp]
-METRIC = "sharequeue_share_partition_held_dead_letters"
+METRIC = "sharequeue_share_partition_held_dead_letters{"
 
 
 @pytest.fixture
@@ -49,6 +50,10 @@ def metrics(client: httpx.Client) -> list[str]:
     return [line for line in client.get("/metrics").text.splitlines() if line.startswith(METRIC)]
 
 
+def told_held(client: httpx.Client) -> list[dict[str, Any]]:
+    return [each for each in client.get("/ready").json()["faults"] if each["kind"] == "held_dead_letters"]
+
+
 def test_held_dead_letters_are_shown_until_they_are_written(
     held: GivenUp, client: httpx.Client, settings: Settings
 ) -> None:
@@ -62,8 +67,12 @@ def test_held_dead_letters_are_shown_until_they_are_written(
     ]
     ready = client.get("/ready")
     assert (ready.status_code, ready.json()["ready"]) == (200, True)
-    first, second = ready.json()["held_dead_letters"]
-    assert (first["group"], first["records"], second["records"]) == (held.group, 3, 3)
+    assert ready.json()["degraded"] is True
+    first, second = told_held(client)
+    assert (first["group"], first["topic"]) == (held.group, held.topic)
+    assert {first["partition"], second["partition"]} == {0, 1}
+    assert first["reason"].startswith("3 dead letters wait: ")
+    assert 0 <= first["age_seconds"] < 60
     assert "set its config `errors.deadletterqueue.group.enable=true`" in first["reason"]
     assert len(metrics(client)) == 2
     assert metrics(client)[0].endswith(" 3.0")
@@ -80,7 +89,7 @@ def test_held_dead_letters_are_shown_until_they_are_written(
     alter_configs(settings, ResourceType.TOPIC, held.dead_letter_topic, **opted_in)
     assert held.writer().drain().written == 6
     assert held.state.dead_letters.held() == []
-    assert client.get("/ready").json()["held_dead_letters"] == []
+    assert told_held(client) == []
     assert metrics(client) == []
     held.assert_each_exactly_once()
 
@@ -90,7 +99,7 @@ def test_dropping_holds_nothing(held: GivenUp, client: httpx.Client) -> None:
     held.writer().drain()
     held.configure(sharequeue_dead_letter_drop_enable="true")
     assert held.writer().drain().dropped == 6
-    assert client.get("/ready").json()["held_dead_letters"] == []
+    assert told_held(client) == []
 
 
 def test_a_group_that_is_gone_holds_nothing(held: GivenUp) -> None:

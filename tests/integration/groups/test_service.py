@@ -189,7 +189,9 @@ def test_a_topic_that_is_refused_is_shown_by_the_probe(
     body = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["t"]}
     assert client.post(PATH, json=body).json()["error_code"] == 0
     private_database.rows(text("update sharequeue.members set subscribed_topic_names = '{a b}' returning 1"))
-    wait_until(lambda: "a b" in client.get("/ready").json().get("topics", {}))
+    wait_until(
+        lambda: ("topic", "a b") in [(f["kind"], f["topic"]) for f in client.get("/ready").json()["faults"]]
+    )
     assert client.get("/ready").json()["ready"] is True
     wait_until(lambda: "not legal" in client.get("/v1/groups/g").json()["waiting"].get("a b", ""))
 

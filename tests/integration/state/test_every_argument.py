@@ -195,6 +195,7 @@ MEANT: Mapping[str, Meant] = {
     "take_service_lease.p_holder": (("quotes",), AS_GIVEN),
     "end_service_lease.p_task": ((*NAMES,), NOBODY),
     "hear_replica.p_replica_id": (("quotes",), AS_GIVEN),
+    "note_service_work.p_replica_id": (("quotes",), NOBODY),
     "*.p_gone_for": (("zero",), "at once, if the broker says so still"),
     "note_topics.p_topic_ids": (
         ("a null in it", *(f"of {name}" for name in NAMES)),

@@ -1,0 +1,92 @@
+"""When did a replica of the service last do what replicas do by themselves, and when did any?
+
+Each replica writes its ages down every few seconds (``sharequeue.note_service_work``), so that any replica can tell
+when nobody does it. The tasks themselves are in `service.coordinator`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import text
+
+from sharequeue.database import Database
+
+__all__ = ["ALIVE_SECONDS", "WORK", "ReplicaWork", "Replicas", "Work", "read_replicas"]
+
+Work = Literal["watch", "sweep", "journal", "dead_letters"]
+WORK: Mapping[Work, str] = {
+    "watch": "look at the broker's topics",
+    "sweep": "end expired sessions and lapsed locks",
+    "journal": "keep the journal short",
+    "dead_letters": "look for dead letters to write",
+}
+"""What a replica does by itself, again and again."""
+
+ALIVE_SECONDS = 15.0
+"""A replica that was not heard for longer is not counted."""
+
+
+class ReplicaWork:
+    """What one replica has done, and when; from several threads. `monotonic` returns seconds."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._done: dict[Work, float] = {}
+
+    def done(self, work: Work) -> None:
+        """Note that a turn of some work has just ended well."""
+        with self._lock:
+            self._done[work] = self._monotonic()
+
+    def ages(self) -> dict[Work, float | None]:
+        """Seconds since each kind of work last ended well; None where it never did."""
+        now = self._monotonic()
+        with self._lock:
+            return {work: now - self._done[work] if work in self._done else None for work in WORK}
+
+    def write(self, database: Database, replica: str) -> None:
+        """Write the ages down, for all replicas to read."""
+        ages = self.ages()
+        database.call(
+            text(
+                "select sharequeue.note_service_work(:replica, :watched, :swept, :journal_kept, :drained) as noted"
+            ),
+            replica=replica,
+            watched=ages["watch"],
+            swept=ages["sweep"],
+            journal_kept=ages["journal"],
+            drained=ages["dead_letters"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """How many replicas are at work, whether one writes dead letters, and seconds since any did each kind of work."""
+
+    alive: int
+    drains: bool
+    ages: Mapping[Work, float | None]
+
+
+def read_replicas(database: Database) -> Replicas:
+    """Read what all replicas have written down."""
+    row = database.rows(
+        text(
+            "select count(*) filter (where heard_at > now - :alive * interval '1 second') as alive,"
+            " coalesce(bool_or(drains) filter (where heard_at > now - interval '1 day'), false) as drains,"
+            " extract(epoch from min(now - watched_at)) as watch, extract(epoch from min(now - swept_at)) as sweep,"
+            " extract(epoch from min(now - journal_kept_at)) as journal,"
+            " extract(epoch from min(now - drained_at)) as dead_letters"
+            " from (select r.*, sharequeue.clock() as now from sharequeue.replicas r) as r"
+        ),
+        alive=ALIVE_SECONDS,
+    )[0]
+    return Replicas(
+        row["alive"], row["drains"], {work: None if row[work] is None else float(row[work]) for work in WORK}
+    )

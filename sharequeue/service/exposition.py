@@ -1,0 +1,48 @@
+"""How are figures written as Prometheus reads them?
+
+In its text format. By hand, because prometheus_client takes seconds for the series of 10,000 share-partitions: here
+the labels of a row are written once for all its metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Family", "Series", "labelled", "written"]
+
+Kind = Literal["gauge", "counter", "untyped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric: its name, as a scrape has it, its type, labels and meaning. Untyped are Kafka's counters whose names
+    do not end in `_total`."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    meaning: str
+
+
+Series = tuple[str, float | None]
+"""Labels as text, and the value; None where it is not known: there is no series then."""
+
+
+def labelled(names: Sequence[str], values: Sequence[str]) -> str:
+    """Return labels as text: quotes, backslashes and line ends in a value escaped, so that no value forges a line."""
+    pairs = (f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True))
+    return "{" + ",".join(pairs) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def written(family: Family, series: Iterable[Series]) -> str:
+    """Return a metric as text, with what it means."""
+    meaning = family.meaning.replace("\\", "\\\\").replace("\n", "\\n")
+    lines = [f"# HELP {family.name} {meaning}", f"# TYPE {family.name} {family.kind}"]
+    lines += [f"{family.name}{labels} {float(value)!r}" for labels, value in series if value is not None]
+    return "\n".join(lines) + "\n"

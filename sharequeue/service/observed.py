@@ -1,0 +1,38 @@
+"""What is noted of every request to the service, whatever it asks? How long it took."""
+
+from __future__ import annotations
+
+import time
+
+from prometheus_client import Histogram
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+__all__ = ["Observed"]
+
+
+class Observed:
+    """ASGI middleware. `durations` has one label: the operation."""
+
+    def __init__(self, app: ASGIApp, durations: Histogram) -> None:
+        self._app = app
+        self._durations = durations
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve, and note how long it took."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.monotonic()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._durations.labels(operation_of(scope)).observe(time.monotonic() - began)
+
+
+def operation_of(scope: Scope) -> str:
+    """Return what a request is counted as. The number of these is bounded, whatever is asked for: a path that nothing
+    serves is `other`."""
+    if "endpoint" not in scope:
+        return "other"
+    first, _, rest = str(scope["path"]).removeprefix("/v1").removeprefix("/").partition("/")
+    return f"{first}/{{group_id}}" if rest else first
