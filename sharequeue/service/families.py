@@ -35,7 +35,7 @@ DATABASE_UP = Family(
     "sharequeue_database_up",
     "gauge",
     (),
-    "1 while the database has the figures within three seconds, else 0; then only what this process counts is there.",
+    "1 while the database has the figures within four seconds, else 0; then only what this process counts is there.",
 )
 FAULTS = Family(
     "sharequeue_faults", "gauge", ("kind",), "What is wrong now, as /ready of this replica has it, by kind."

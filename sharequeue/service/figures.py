@@ -1,6 +1,6 @@
 """What does a scrape read from the database?
 
-A handful of statements, each over all groups at once, within two seconds altogether: Postgres ends what takes longer.
+A handful of statements, each over all groups at once, within 2.5 s altogether: Postgres ends what takes longer.
 How many rows come is bounded, whatever there is; what is beyond is counted, and adds to the figures of its group.
 What no statement knows is worked out between scrapes: how fast a figure grows, and since when a record is the oldest.
 """
@@ -22,7 +22,7 @@ from sharequeue.values import HeldDeadLetters
 
 __all__ = ["Growth", "MostRows", "Read", "Reader"]
 
-READ_SECONDS = 2.0
+READ_SECONDS = 2.5
 """How long Postgres may take for a scrape."""
 SPACING_SECONDS = 300.0
 HORIZON_SECONDS = 3600.0

@@ -2,7 +2,7 @@
 
 Most are read from the database when they are asked for (`figures`, `families`), so that they survive restarts and
 every replica shows the same. What one process counts itself is here: heartbeats by error, and how long requests and
-statements take. A scrape waits for the database for three seconds at most, and scrapes that come together are one.
+statements take. A scrape waits for the database for four seconds at most, and scrapes that come together are one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["Metrics"]
 
 _log = logging.getLogger(__name__)
 
-SCRAPE_SECONDS = 3.0
+SCRAPE_SECONDS = 4.0
 """How long a scrape waits for the database; Prometheus gives up after ten unless told otherwise."""
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _FUNCTION = re.compile(r"sharequeue\.(\w+)\(")

@@ -2,8 +2,8 @@
 -- share_partition_status where they have its names. in_flight_batches counts batches; released, renewed and lapsed are
 -- records that an acknowledgement released or renewed, or whose lock lapsed; letters and letter_batches are what has
 -- reached the dead-letter topic. oldest_waits_seconds is how long the oldest unfinished record has waited at least: since
--- it is as it is, or since the report of an hour, a day or a week ago, if that had it in the log; null if neither is known.
--- condition is one word.
+-- it is as it is, or since the report of an hour or a day ago, if that had it in the log; null if neither is known. condition
+-- is one word.
 create or replace view sharequeue.monitored_share_partitions as
 select sp.share_partition_id, sp.group_id, sp.topic, sp.partition, sp.spso, sp.speo, sp.log_start, sp.log_end,
     greatest(0, sp.log_end - sp.spso - sp.delivery_complete_count) as lag, sp.lost_records,
@@ -17,10 +17,10 @@ select sp.share_partition_id, sp.group_id, sp.topic, sp.partition, sp.spso, sp.s
     coalesce(d.batches, 0) as letter_batches,
     case when k.reason is not null and b.archiving > 0 then b.archiving else 0 end::bigint as held_letters,
     case when k.reason is not null and b.archiving > 0
-        then extract(epoch from sharequeue.clock() - k.since)::double precision end as held_seconds,
+        then extract(epoch from at.now - k.since)::double precision end as held_seconds,
     h.oldest_offset,
-    extract(epoch from sharequeue.clock() - least(w.since, r.reported_at))::double precision as oldest_waits_seconds,
-    extract(epoch from sharequeue.clock() - greatest(sp.observed_at, seen.observed_at))::double precision
+    extract(epoch from at.now - least(w.since, r.reported_at))::double precision as oldest_waits_seconds,
+    extract(epoch from at.now - greatest(sp.observed_at, seen.observed_at))::double precision
         as observed_seconds,
     case when t.topic is not null then 'topic_deleted' when sp.status <> 'active' then 'topic_replaced'
         when coalesce(sp.paused_reason, g.paused_reason) is not null then 'paused'
@@ -28,7 +28,8 @@ select sp.share_partition_id, sp.group_id, sp.topic, sp.partition, sp.spso, sp.s
         when k.reason is not null and b.archiving > 0 then 'dead_letters_held'
         when sp.observed_at is not null and sp.log_end < sp.spso + sp.delivery_complete_count then 'log_truncated'
         else 'active' end as condition
-from sharequeue.share_partitions sp
+from (select sharequeue.clock() as now) as at
+cross join sharequeue.share_partitions sp
 join sharequeue.group_settings g using (group_id)
 left join sharequeue.observations seen using (group_id, topic)
 left join sharequeue.gone_topics t on t.topic = sp.topic and t.topic_id = sp.topic_id
@@ -43,8 +44,10 @@ left join (
             as oldest
     from (
         select b.share_partition_id, b.first_offset, b.state, b.lease_id,
-            case when b.offsets is null then b.last_offset - b.first_offset + 1 else sharequeue.records(b.offsets) end
-                as records,
+            -- One range is counted in C; records() is for sets of several.
+            case when b.offsets is null then b.last_offset - b.first_offset + 1
+                when b.offsets = int8multirange(range_merge(b.offsets)) then upper(b.offsets) - lower(b.offsets)
+                else sharequeue.records(b.offsets) end as records,
             case when b.offsets is null then case when b.last_offset >= p.spso then greatest(b.first_offset, p.spso) end
                 when b.state in (0, 1, 3) then lower(sharequeue_internal.offsets_from(b.offsets, p.spso)) end as lowest
         from sharequeue.all_batches b join sharequeue.share_partitions p using (share_partition_id)
@@ -79,10 +82,10 @@ left join lateral (
 ) as w on h.state in (1, 3)
 left join lateral (
     select min(n.reported_at) as reported_at
-    from (values (interval '1 hour'), (interval '1 day'), (interval '7 days')) as a (ago)
+    from (values (interval '1 hour'), (interval '1 day')) as a (ago)
     cross join lateral (
         select y.reported_at, y.log_end from sharequeue.share_partition_history y
-        where y.share_partition_id = sp.share_partition_id and y.reported_at >= sharequeue.clock() - a.ago
+        where y.share_partition_id = sp.share_partition_id and y.reported_at >= at.now - a.ago
         order by y.reported_at limit 1
     ) as n
     where n.log_end > h.oldest_offset

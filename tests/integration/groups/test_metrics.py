@@ -168,7 +168,7 @@ def test_a_database_that_stands_still_holds_up_no_scrape(here: Settings) -> None
         with TestClient(app, base_url="http://localhost") as client, ThreadPoolExecutor(6) as pool:
             began = time.monotonic()
             answers = list(pool.map(lambda _: client.get("/metrics"), range(6)))
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 6
             assert all("sharequeue_database_up 0.0" in each.text for each in answers)
             assert len({each.headers["content-type"] for each in answers}) == 1
             silent.setblocking(False)
