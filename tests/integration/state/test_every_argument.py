@@ -196,6 +196,10 @@ MEANT: Mapping[str, Meant] = {
     "end_service_lease.p_task": ((*NAMES,), NOBODY),
     "hear_replica.p_replica_id": (("quotes",), AS_GIVEN),
     "note_service_work.p_replica_id": (("quotes",), NOBODY),
+    **{
+        f"note_service_work.{work}": (("null", "zero", "tiny"), "seconds ago; null: never")
+        for work in ("p_watched", "p_swept", "p_journal_kept", "p_drained")
+    },
     "*.p_gone_for": (("zero",), "at once, if the broker says so still"),
     "note_topics.p_topic_ids": (
         ("a null in it", *(f"of {name}" for name in NAMES)),
