@@ -287,7 +287,7 @@ CREATE FUNCTION sharequeue.give_back_room(p_least bigint DEFAULT 33554432, p_fac
 CREATE FUNCTION sharequeue.groups_of_topics(p_topics text[]) RETURNS TABLE(group_id text, topic text)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION sharequeue.hear_replica(p_replica_id text, p_silence interval DEFAULT NULL::interval, p_drains boolean DEFAULT false, p_ages double precision[] DEFAULT '{}'::double precision[]) RETURNS interval
+CREATE FUNCTION sharequeue.hear_replica(p_replica_id text, p_silence interval DEFAULT NULL::interval, p_drains boolean DEFAULT false) RETURNS interval
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.heartbeat(p_group_id text, p_member_id text, p_member_epoch integer, p_rack_id text, p_subscribed_topic_names text[], p_client_id text, p_client_host text, p_max_size integer, p_session_timeout_ms integer[], p_heartbeat_interval_ms integer[], p_assignment_interval_ms integer[], p_assign boolean, p_principal text DEFAULT NULL::text, OUT member_epoch integer, OUT session_timeout_ms integer, OUT heartbeat_interval_ms integer, OUT assignment jsonb, OUT to_assign jsonb) RETURNS record
@@ -316,6 +316,9 @@ CREATE FUNCTION sharequeue.make_journal_partitions(p_ahead integer DEFAULT 2) RE
 
 CREATE FUNCTION sharequeue.metadata_hash(p_group_id text) RETURNS text
     LANGUAGE sql STABLE SET search_path TO 'pg_catalog';
+
+CREATE FUNCTION sharequeue.note_service_work(p_replica_id text, p_watched double precision, p_swept double precision, p_journal_kept double precision, p_drained double precision) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.note_topics(p_topics text[], p_topic_ids text[]) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1749,6 +1752,14 @@ CREATE VIEW sharequeue.monitored_share_partitions (
     condition text
 );
 
+CREATE TABLE sharequeue.page_sessions (
+    session_hash bytea NOT NULL,
+    token_id uuid NOT NULL,
+    opened_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    CONSTRAINT page_sessions_session_hash_is_sha256 CHECK ((octet_length(session_hash) = 32))
+);
+
 CREATE TABLE sharequeue.redrive_batches (
     dead_letter_topic text NOT NULL,
     topic_id text NOT NULL,
@@ -2038,6 +2049,9 @@ ALTER TABLE ONLY sharequeue.members
 ALTER TABLE ONLY sharequeue.observations
     ADD CONSTRAINT observations_pkey PRIMARY KEY (group_id, topic);
 
+ALTER TABLE ONLY sharequeue.page_sessions
+    ADD CONSTRAINT page_sessions_pkey PRIMARY KEY (session_hash);
+
 ALTER TABLE ONLY sharequeue.record_events
     ADD CONSTRAINT record_events_pkey PRIMARY KEY (share_partition_id, event);
 
@@ -2135,6 +2149,10 @@ CREATE INDEX lease_outputs_by_sink ON sharequeue.lease_outputs USING btree (grou
 CREATE INDEX lease_outputs_pending ON sharequeue.lease_outputs USING btree (group_id, sink) WHERE starts_with(location, 'sink:pending:'::text);
 
 CREATE INDEX leases_by_share_partition ON sharequeue.leases USING btree (share_partition_id, expires_at);
+
+CREATE INDEX page_sessions_by_expiry ON sharequeue.page_sessions USING btree (expires_at);
+
+CREATE INDEX page_sessions_by_token ON sharequeue.page_sessions USING btree (token_id);
 
 CREATE UNIQUE INDEX redrive_batches_one_open ON sharequeue.redrive_batches USING btree (dead_letter_topic, topic_id, partition) WHERE (sent_at IS NULL);
 
@@ -2250,6 +2268,9 @@ ALTER TABLE ONLY sharequeue.members
 
 ALTER TABLE ONLY sharequeue.observations
     ADD CONSTRAINT observations_group_fkey FOREIGN KEY (group_id) REFERENCES sharequeue.share_groups(group_id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY sharequeue.page_sessions
+    ADD CONSTRAINT page_sessions_token_fkey FOREIGN KEY (token_id) REFERENCES sharequeue.service_tokens(token_id) ON DELETE CASCADE;
 
 ALTER TABLE ONLY sharequeue.record_events
     ADD CONSTRAINT record_events_share_partition_fkey FOREIGN KEY (share_partition_id) REFERENCES sharequeue.share_partitions(share_partition_id) ON DELETE CASCADE;
