@@ -161,7 +161,9 @@ def commands() -> str:
 def metric_names() -> str:
     """Return every metric of `GET /metrics`: type, labels, meaning."""
     own = metrics.Own()
-    found = [(each.name, each.kind, each.labels, each.meaning) for each in families.all_families()]
+    found: list[tuple[str, str, tuple[str, ...], str]] = [
+        (each.name, each.kind, each.labels, each.meaning) for each in families.all_families()
+    ]
     for counted in (own.heartbeats, own.requests, own.statements):
         for each in counted.describe():
             name = each.name + ("_total" if each.type == "counter" else "")
