@@ -15,7 +15,7 @@ from threading import BoundedSemaphore, Thread
 from types import MappingProxyType
 
 from sharequeue.deadletters.letters import DeadLetter, read_dead_letters
-from sharequeue.errors import ShareError
+from sharequeue.errors import ShareError, UnknownTopicOrPartition
 from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.settings import Settings
 
@@ -99,6 +99,9 @@ def _within(seconds: float, look: Callable[[float], Browsed]) -> Browsed:
         nonlocal found
         try:
             found = look(deadline)
+        except UnknownTopicOrPartition:
+            # Without names that are like it: who looks may not be allowed to see them.
+            found = Browsed(remark="There is no topic of this name on the broker, or not yet.")
         except ShareError as error:
             found = Browsed(remark=error.message)
         except Exception as error:  # of the client: whoever looks is told

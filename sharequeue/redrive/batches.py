@@ -42,17 +42,24 @@ class RedriveBatches:
         self._name = {"topic": topic, "topic_id": topic_id}
 
     def begin(
-        self, selection: str, target: str | None, only_group: str | None, targets: Iterable[str]
+        self,
+        selection: str,
+        target: str | None,
+        only_group: str | None,
+        targets: Iterable[str],
+        requested_by: str | None = None,
     ) -> uuid.UUID:
-        """Write down that somebody asks for a redrive to these topics; return its id."""
+        """Write down that somebody asks for a redrive to these topics; return its id. It is the role that is logged
+        in, unless that asks for somebody else."""
         redrive_id = uuid.uuid4()
         with self._database.transaction() as connection:
             connection.execute(
                 sa.text(
                     "insert into sharequeue.redrives"
                     " (redrive_id, dead_letter_topic, topic_id, selection, target_topic, only_group, target_topics,"
-                    " requested_at) values (:redrive_id, :topic, :topic_id, :selection, :target, :only_group,"
-                    " cast(:targets as text[]), sharequeue.clock())"
+                    " requested_at, requested_by)"
+                    " values (:redrive_id, :topic, :topic_id, :selection, :target, :only_group,"
+                    " cast(:targets as text[]), sharequeue.clock(), coalesce(:requested_by, session_user))"
                 ),
                 {
                     **self._name,
@@ -61,6 +68,7 @@ class RedriveBatches:
                     "target": target,
                     "only_group": only_group,
                     "targets": sorted(targets),
+                    "requested_by": requested_by,
                 },
             )
         return redrive_id

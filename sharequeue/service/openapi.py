@@ -86,6 +86,7 @@ _PAGES: dict[str, tuple[str, bool, list[dict[str, Any]]]] = {
             _query("offset", "Of one letter.", "integer"),
         ],
     ),
+    "/redrive/{group_id}": ("The page of a group's redrives", True, []),
     "/sign-in": ("The page to sign in", False, [_query("next", "Where to go then.")]),
     "/share-partitions/{group_id}": (
         "The page of a share-partition",
@@ -95,6 +96,11 @@ _PAGES: dict[str, tuple[str, bool, list[dict[str, Any]]]] = {
 }
 """Pages for people: what is in them may change at any time."""
 _FORMS: dict[str, tuple[str, bool, tuple[str, ...]]] = {
+    "/redrive/{group_id}": (
+        "Put dead letters back to work, or see what that would send",
+        True,
+        ("cause", "topic", "offsets", "header", "rate", "only", "do"),
+    ),
     "/sign-in": ("Sign in with a token", False, ("token", "next")),
     "/sign-out": ("Sign out", False, ()),
 }

@@ -178,10 +178,11 @@ def _one(look: Look, group_id: str, topic: str) -> Response:
     if not look.may_topic(seen.letter.source_topic or "", "READ"):
         source = quoted(seen.letter.source_topic or "")
         raise TopicAuthorizationFailed(f"{look.principal} may not READ topic {source}")
-    return look.document(name, element("h1", name), back, _whole(seen), live=False)
+    again = address("/redrive", group_id, offsets=f"{partition}:{offset}")
+    return look.document(name, element("h1", name), back, _whole(seen, again), live=False)
 
 
-def _whole(seen: Seen) -> Html:
+def _whole(seen: Seen, again: str) -> Html:
     letter = seen.letter
     facts: list[Sequence[Content]] = [
         ("cause", letter.cause or letter.message),
@@ -195,6 +196,7 @@ def _whole(seen: Seen) -> Html:
         there = shown(content)
         headers.append((name, there.kind, there.text[:2000]))
     return joined(
+        element("p", link("Put it back to work", again)),
         table(("what", "this letter"), facts, caption="Why the record is here", texts=("this letter",)),
         *_part("Key", seen.letter.key, seen.key_bytes),
         *_part("Value", seen.letter.value, seen.value_bytes),
