@@ -215,6 +215,9 @@ CREATE FUNCTION sharequeue.authorized_operations(p_group_id text) RETURNS text[]
 CREATE FUNCTION sharequeue.authorized_topic_operations(p_topic text) RETURNS text[]
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION sharequeue.backlog_assignment(p_group_id text) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION sharequeue.beat(p_longer_than interval DEFAULT NULL::interval) RETURNS interval
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -348,6 +351,9 @@ CREATE FUNCTION sharequeue.raise_group_epoch(p_group_id text, p_subscription_cha
     LANGUAGE plpgsql SET search_path TO 'pg_catalog';
 
 CREATE FUNCTION sharequeue.raise_state_epochs() RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION sharequeue.rebalance_group(p_group_id text, p_group_epoch integer) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.rebind_cluster(p_cluster_id text) RETURNS text
@@ -955,6 +961,9 @@ CREATE FUNCTION sharequeue_internal.take_fresh(p_sp sharequeue.share_partitions,
 
 CREATE FUNCTION sharequeue_internal.take_kafka(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_max_records bigint, p_read_end bigint, p_lease_id bigint, p_at timestamp with time zone, p_options sharequeue_internal.fetch_options) RETURNS sharequeue.taken
     LANGUAGE plpgsql;
+
+CREATE FUNCTION sharequeue_internal.to_assign(p_group_id text, p_group_epoch integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION sharequeue_internal.topic_authorised(p_topic text, p_operation text) RETURNS boolean
     LANGUAGE sql STABLE;

@@ -281,6 +281,8 @@ def prepare(database: Database) -> Calls:
         "heartbeat": heartbeat,
         "leave_group": {"p_group_id": "members", "p_member_id": "m", "p_principal": "User:somebody"},
         "expire_members": {"p_group_id": "g"},
+        "backlog_assignment": {"p_group_id": "g"},
+        "rebalance_group": {"p_group_id": "members", "p_group_epoch": 1},
         "refresh_group": {"p_group_id": "g", "p_assignment_interval_ms": [0, 0, 0]},
         "assign_share_partitions": {
             "p_group_id": "members",

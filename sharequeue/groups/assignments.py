@@ -1,7 +1,8 @@
 """What is each member of a group assigned?
 
 When an assignment is due, and what a member gets of it, is decided in ``sql/functions/20_groups/heartbeats.sql``
-(kafka-semantics 2.14, rules 4 to 8). Who gets what is computed by `assignors`. This module brings the two together.
+(kafka-semantics 2.14, rules 4 to 8). Who gets what is computed by `assignors`, or by
+`backlog_assignor`, as the group is configured. This module brings the two together.
 """
 
 from __future__ import annotations
@@ -10,9 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy import text
+
 from sharequeue.database import Database
-from sharequeue.groups.assignors import assign
-from sharequeue.groups.service_leases import with_short_waits
+from sharequeue.groups.assignors import Assignment, assign
+from sharequeue.groups.backlog_assignor import assign_by_backlog
+from sharequeue.groups.configs import ServiceConfigs
+from sharequeue.groups.service_leases import STEP_LOCK_TIMEOUT_MS, with_short_waits
+
+BACKLOG = "backlog"
+"""The assignor that goes by what waits (`share.assignors`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +44,10 @@ def assigned_topics(assignment: Sequence[Mapping[str, Any]]) -> tuple[AssignedTo
 def write_assignment(database: Database, group_id: str, due: Mapping[str, Any]) -> None:
     """Compute the assignment that is due in a group, and write it.
 
-    `due` is what ``sharequeue.due_assignment`` returned. No lock is held while the assignment is computed: nothing is
-    written when the group has changed since, or when somebody else has assigned it.
+    `due` is what ``sharequeue_internal.to_assign`` returned. No lock is held while the assignment is computed:
+    nothing is written when the group has changed since, or when somebody else has assigned it.
     """
-    # In a JSON object keys have no order: members are dealt to by name.
-    subscriptions = dict(sorted(due["subscriptions"].items()))
-    target = assign(subscriptions, due["partitions"], due["current"])
+    target = _target(due)
     pairs = [(member_id, share) for member_id, shares in target.items() for share in sorted(shares)]
     database.rows(
         _ASSIGN,
@@ -52,7 +58,50 @@ def write_assignment(database: Database, group_id: str, due: Mapping[str, Any]) 
     )
 
 
+def backlog_groups(database: Database, service: ServiceConfigs) -> list[str]:
+    """Return the groups with members that are assigned by backlog."""
+    rows = database.rows(
+        text(
+            "select g.group_id from sharequeue.share_groups g"
+            " left join sharequeue.group_configs c on c.group_id = g.group_id and c.name = 'share.assignors'"
+            " where coalesce(c.value, :usual) = 'backlog'"
+            " and exists (select from sharequeue.members m where m.group_id = g.group_id)"
+        ),
+        usual=service.values["group.share.assignors"],
+    )
+    return [str(row["group_id"]) for row in rows]
+
+
+def rebalance(database: Database, group_id: str) -> bool:
+    """Hold what a group is assigned against what waits now; return whether it has to be assigned anew.
+
+    Then its epoch is raised, and ``heartbeats.refresh_group`` or a member's heartbeat assigns it.
+    """
+    [row] = database.rows(_COMPARE, group_id=group_id)
+    found = row["to_assign"]
+    if found is None:
+        return False
+    current = {member_id: frozenset(shares) for member_id, shares in found["current"].items()}
+    if {member_id: shares for member_id, shares in _target(found).items() if shares} == current:
+        return False
+    [row] = database.rows(_REBALANCE, group_id=group_id, group_epoch=found["group_epoch"])
+    return bool(row["raised"])
+
+
+def _target(found: Mapping[str, Any]) -> Assignment:
+    # In a JSON object keys have no order: members are dealt to by name.
+    subscriptions = dict(sorted(found["subscriptions"].items()))
+    if found["assignor"] != BACKLOG:
+        return assign(subscriptions, found["partitions"], found["current"])
+    lags = {int(share): lag for share, lag in found["lags"].items()}
+    return assign_by_backlog(subscriptions, found["partitions"], found["current"], lags)
+
+
 _ASSIGN = with_short_waits(
     "select sharequeue.assign_share_partitions("
     ":group_id, :group_epoch, cast(:member_ids as text[]), cast(:share_partition_ids as bigint[]))"
+)
+_COMPARE = text("select sharequeue.backlog_assignment(:group_id) as to_assign")
+_REBALANCE = with_short_waits(
+    "select sharequeue.rebalance_group(:group_id, :group_epoch) as raised", STEP_LOCK_TIMEOUT_MS
 )

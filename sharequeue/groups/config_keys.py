@@ -21,6 +21,7 @@ from sharequeue.errors import InvalidConfig
 Kind = Literal["int", "boolean", "text"]
 Value = int | bool | str
 
+ASSIGNORS = ("simple", "backlog")
 MAX_INT = 2**31 - 1
 """The largest record-lock bound: Kafka stops at 10,000, a batch lease of a whole topic does not."""
 
@@ -53,6 +54,14 @@ _GROUP = (
     _group("share.delivery.count.limit", "int", "Deliveries of a record before it is given up.", 2),
     _group("share.partition.max.record.locks", "int", "Records in flight in one share-partition.", 100),
     _group("share.assignment.interval.ms", "int", "Least time between two assignments of a group.", 0),
+    ConfigKey(
+        "share.assignors",
+        "text",
+        None,
+        "Who gets which share-partition: simple, as in Kafka; or backlog, by the records that wait.",
+        choices=ASSIGNORS,
+        service_name="group.share.assignors",
+    ),
     ConfigKey(
         "share.assignor.offload.enable",
         "boolean",
@@ -233,7 +242,9 @@ _SERVICE = (
     ),
     ConfigKey("group.share.max.size", "int", 200, "Members that a group may have.", 1, 1000),
     ConfigKey("group.share.assignor.offload.enable", "boolean", True, "Accepted; without effect."),
-    ConfigKey("group.share.assignors", "text", "simple", "The assignor; there is one.", choices=("simple",)),
+    ConfigKey(
+        "group.share.assignors", "text", "simple", "The assignor of groups that name none.", choices=ASSIGNORS
+    ),
     ConfigKey(
         "group.share.initialize.retry.interval.ms",
         "int",

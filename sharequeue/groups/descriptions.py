@@ -16,7 +16,10 @@ from sharequeue.errors import GroupIdNotFound, InvalidGroupId
 from sharequeue.groups.assignments import AssignedTopic, assigned_topics
 from sharequeue.names import too_long
 
-ASSIGNOR = "simple"
+_ASSIGNOR = (
+    "coalesce((select c.value from sharequeue.stored_configs(:group_id) c where c.name = 'share.assignors'),"
+    " (select c.value from sharequeue.stored_service_configs() c where c.name = 'group.share.assignors'), 'simple')"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,11 @@ def list_groups(database: Database) -> list[GroupSummary]:
     return [GroupSummary(row["group_id"], _state(row["members"]), row["members"]) for row in rows]
 
 
+def assignor_of(database: Database, group_id: str) -> str:
+    """Return the name of the assignor that divides the share-partitions of a group."""
+    return str(database.rows(text(f"select {_ASSIGNOR} as assignor"), group_id=group_id)[0]["assignor"])
+
+
 def describe_group(database: Database, group_id: str) -> GroupDescription:
     """One group. Raises `InvalidGroupId` for an id that cannot be one, `GroupIdNotFound` when there is none of that
     name."""
@@ -87,7 +95,11 @@ def describe_group(database: Database, group_id: str) -> GroupDescription:
     parameters = {"group_id": group_id}
     with database.transaction() as connection:
         group = connection.execute(
-            text("select * from sharequeue.share_groups where group_id = :group_id"), parameters
+            text(
+                f"select g.*, {_ASSIGNOR} as assignor"  # noqa: S608  (no value is in it)
+                " from sharequeue.share_groups g where g.group_id = :group_id"
+            ),
+            parameters,
         ).one_or_none()
         if group is None:
             raise GroupIdNotFound(f"There is no share group {group_id}. A group is made by its first member.")
@@ -113,7 +125,9 @@ def describe_group(database: Database, group_id: str) -> GroupDescription:
             for row in rows
         )
     state = _state(len(members))
-    return GroupDescription(group_id, state, group.group_epoch, group.assignment_epoch, ASSIGNOR, members)
+    return GroupDescription(
+        group_id, state, group.group_epoch, group.assignment_epoch, group.assignor, members
+    )
 
 
 def describe_groups(database: Database, group_ids: list[str] | None = None) -> list[GroupDescription]:

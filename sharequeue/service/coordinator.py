@@ -21,6 +21,7 @@ from datetime import timedelta
 
 from sharequeue.database import Database
 from sharequeue.deadletters.drainer import DeadLetterDrainer
+from sharequeue.groups.assignments import backlog_groups, rebalance
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.heartbeats import changed_groups, due_groups, expire_members_of, refresh_group
 from sharequeue.groups.published_configs import publish_service_configs
@@ -48,6 +49,9 @@ REST = 30
 LONGEST_REST_SECONDS = 10.0
 """The watch rests no longer than this."""
 
+REBALANCE_SECONDS = 10.0
+"""Between two looks at what waits in groups that are assigned by backlog: members learn of it in half that time."""
+
 _NEWS = "assignment of what is new"
 _WORK: Mapping[str, Work] = {
     "expiry and sweep": "sweep",
@@ -71,8 +75,9 @@ class Coordinator:
     """Everything that must happen by itself, for all groups of a database.
 
     `interval` is the time between two rounds of expiry and sweep, `watch_interval` between two looks at the
-    broker, in seconds. `now` returns Unix time in seconds, by which `by_duration` counts back. If
-    `dead_letters` has the settings of the broker, the coordinator writes the dead letters.
+    broker, `rebalance_interval` between two looks at what waits in groups that are assigned by backlog, in seconds.
+    `now` returns Unix time in seconds, by which `by_duration` counts back. If `dead_letters` has the settings of the
+    broker, the coordinator writes the dead letters.
     """
 
     def __init__(
@@ -84,6 +89,7 @@ class Coordinator:
         interval: float = 1.0,
         watch_interval: float = 2.0,
         now: Callable[[], float] = time.time,
+        rebalance_interval: float = REBALANCE_SECONDS,
         dead_letters: Settings | None = None,
     ) -> None:
         self._database = database
@@ -91,6 +97,8 @@ class Coordinator:
         self._configs = configs or ServiceConfigs.load()
         self._interval = interval
         self._watch_interval = watch_interval
+        self._rebalance_interval = rebalance_interval
+        self._rebalanced_at = time.monotonic()
         self._woken = threading.Event()
         self.name = replica_name()
         """What this coordinator is called among the replicas."""
@@ -171,7 +179,7 @@ class Coordinator:
         self.groups.note("sweep", swept.stuck)
         if swept.leases:
             _log.info("swept %d lapsed leases, %d records", swept.leases, swept.records)
-        self._refresh_assignments("assignment", [*due.behind, *left])
+        self._refresh_assignments("assignment", [*due.behind, *left, *self._rebalance()])
         return expired, swept.leases
 
     def watch(self) -> tuple[int, int]:
@@ -298,6 +306,18 @@ class Coordinator:
                 self.work.done(_WORK[what])
             if self.faults.pop(what, None) is not None:
                 _log.info("%s works again", what)
+
+    def _rebalance(self) -> list[str]:
+        """Return the groups in which the backlog has shifted so far that they are to be assigned anew."""
+        if time.monotonic() - self._rebalanced_at < self._rebalance_interval:
+            return []
+        self._rebalanced_at = time.monotonic()
+        shifted = []
+        for group_id in self.groups.in_turn("rebalance", backlog_groups(self._database, self._configs)):
+            with self.groups.step("rebalance", group_id):
+                if rebalance(self._database, group_id):
+                    shifted.append(group_id)
+        return shifted
 
     def _refresh_assignments(self, kind: str, behind: Iterable[str]) -> None:
         """Assign anew what is behind, and what a look at the next groups finds changed."""

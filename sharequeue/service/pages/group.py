@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from sharequeue.groups.config_keys import as_text
 from sharequeue.groups.configs import GroupConfigs
-from sharequeue.groups.descriptions import ASSIGNOR
+from sharequeue.groups.descriptions import assignor_of
 from sharequeue.reporting import drawing
 from sharequeue.reporting.drawing import STATE_COLOURS
 from sharequeue.reporting.html import Content, Html, address, each, element, joined, table
@@ -257,9 +257,10 @@ def _stuck(look: Look, group_id: str) -> Html:
 
 def _members(look: Look, group_id: str) -> Html:
     found = look.read("members", lambda: reads.members(look.database, group_id, _MEMBERS + 1))
+    assignor = look.read("assignor", lambda: assignor_of(look.database, group_id))
     said = element(
         "p",
-        f"Assignor: {ASSIGNOR}. A member's rack is stored and shown; no assignor uses it.",
+        f"Assignor: {assignor}. A member's rack is stored and shown; no assignor uses it.",
         class_="note",
     )
     if not found:

@@ -8,6 +8,7 @@ language sql stable set search_path = pg_catalog as $$
         (select value from sharequeue.service_configs
             where name = case when p_name like 'share.%' then 'group.' || p_name else p_name end),
         case p_name
+            when 'share.assignors' then 'simple'
             when 'share.delivery.count.limit' then '5'
             when 'share.record.lock.duration.ms' then '30000'
             when 'share.partition.max.record.locks' then '2000'

@@ -54,8 +54,35 @@ begin
 end
 $$;
 
--- What the assignor needs when an assignment is due (rule 5): the group's epoch, each member's topics and
--- share-partitions, and each topic's share-partitions. Null when none is due.
+-- What the assignor needs of a group as it is: which assignor, the group's epoch, each member's topics and share-partitions,
+-- each topic's share-partitions, and what waits in them, where the assignor asks for that.
+create or replace function sharequeue_internal.to_assign(p_group_id text, p_group_epoch integer) returns jsonb
+language plpgsql stable as $$
+declare
+    v_assignor constant text := sharequeue_internal.group_config(p_group_id, 'share.assignors');
+begin
+    return jsonb_build_object(
+        'assignor', v_assignor,
+        'group_epoch', p_group_epoch,
+        'subscriptions', (
+            select coalesce(jsonb_object_agg(m.member_id, m.subscribed_topic_names), '{}')
+            from sharequeue.members m where m.group_id = p_group_id),
+        'partitions', (
+            select coalesce(jsonb_object_agg(t.topic, t.ids), '{}')
+            from (select s.topic, jsonb_agg(s.share_partition_id) as ids
+                from sharequeue.assignable_share_partitions(p_group_id) s group by s.topic) as t),
+        'current', (
+            select coalesce(jsonb_object_agg(t.member_id, t.ids), '{}')
+            from (select a.member_id, jsonb_agg(a.share_partition_id) as ids
+                from sharequeue.assignments a where a.group_id = p_group_id group by a.member_id) as t),
+        'lags', case when v_assignor = 'backlog' then (
+            select coalesce(jsonb_object_agg(sp.share_partition_id,
+                greatest(0, sp.log_end - sp.spso - sp.delivery_complete_count)), '{}')
+            from sharequeue.share_partitions sp where sp.group_id = p_group_id) end);
+end
+$$;
+
+-- The same when an assignment is due (rule 5); null when none is.
 create or replace function sharequeue_internal.due_assignment(p_group_id text, p_interval_ms integer) returns jsonb
 language plpgsql volatile as $$
 declare
@@ -67,19 +94,40 @@ begin
     if not found then
         return null;
     end if;
-    return jsonb_build_object(
-        'group_epoch', v_epoch,
-        'subscriptions', (
-            select coalesce(jsonb_object_agg(m.member_id, m.subscribed_topic_names), '{}')
-            from sharequeue.members m where m.group_id = p_group_id),
-        'partitions', (
-            select coalesce(jsonb_object_agg(t.topic, t.ids), '{}')
-            from (select s.topic, jsonb_agg(s.share_partition_id) as ids
-                from sharequeue.assignable_share_partitions(p_group_id) s group by s.topic) as t),
-        'current', (
-            select coalesce(jsonb_object_agg(t.member_id, t.ids), '{}')
-            from (select a.member_id, jsonb_agg(a.share_partition_id) as ids
-                from sharequeue.assignments a where a.group_id = p_group_id group by a.member_id) as t));
+    return sharequeue_internal.to_assign(p_group_id, v_epoch);
+end
+$$;
+
+-- The same for a group that is assigned by backlog and has no assignment pending: what is assigned may be held against what
+-- waits now. Null for any other. Changes nothing, and locks nothing.
+create or replace function sharequeue.backlog_assignment(p_group_id text) returns jsonb
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+    v_epoch integer;
+begin
+    perform sharequeue.require_read_committed();
+    perform sharequeue_internal.authorise_cluster();
+    select g.group_epoch into v_epoch from sharequeue.share_groups g
+    where g.group_id = p_group_id and g.assignment_epoch = g.group_epoch
+        and exists (select from sharequeue.members m where m.group_id = p_group_id)
+        and sharequeue_internal.group_config(p_group_id, 'share.assignors') = 'backlog';
+    if not found then
+        return null;
+    end if;
+    return sharequeue_internal.to_assign(p_group_id, v_epoch);
+end
+$$;
+
+-- What waits has shifted: one group epoch more, so that the group is assigned anew. Returns false, and changes nothing, when
+-- the group has another epoch by now, or has to be assigned anyway.
+create or replace function sharequeue.rebalance_group(p_group_id text, p_group_epoch integer) returns boolean
+language plpgsql volatile set search_path = pg_catalog as $$
+begin
+    perform sharequeue.require_read_committed();
+    perform sharequeue_internal.authorise_cluster();
+    update sharequeue.share_groups g set group_epoch = g.group_epoch + 1
+    where g.group_id = p_group_id and g.group_epoch = p_group_epoch and g.assignment_epoch = g.group_epoch;
+    return found;
 end
 $$;
 

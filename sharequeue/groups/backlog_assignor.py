@@ -1,0 +1,157 @@
+"""Which member gets which share-partition, by what waits there?
+
+The assignor `backlog`, what KIP-1226 names as the next step: a pure function beside the simple one (`assignors`). A
+share-partition weighs as much as its lag, and one more. One with w of the W that wait in all gets ceil(M·w / W) of
+the M members, so the more waits, the more members share it. Each share-partition has a member, and each member a
+share-partition. A member's load is its part of what it holds, when the members of a share-partition share it evenly.
+Where all subscribe to the same topics no member's load is more than 2.5 times the mean W / M.
+
+Sticky: what members have stays as it is while every share-partition and every member is served, and nobody's load is
+more than 1.5 times the mean, or moving would not take a fifth off the largest. What has to move is dealt in order, so
+that the same input has the same result.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Mapping
+
+from sharequeue.groups.assignors import Assignment
+
+LOAD_KEPT = 1.5
+"""Times the mean load that a member may have before anything moves."""
+WORTH_MOVING = 0.8
+"""What moves must bring the largest load down to so much of what it was."""
+
+
+def assign_by_backlog(
+    subscriptions: Mapping[str, Collection[str]],
+    partitions: Mapping[str, Collection[int]],
+    current: Mapping[str, Collection[int]],
+    lags: Mapping[int, int],
+) -> Assignment:
+    """The target assignment of a group: one entry per member, empty ones included.
+
+    The arguments are those of `assignors.assign`; `lags` has the records that wait in each share-partition, by
+    id. One that is not in it has none.
+    """
+    group = _Group(subscriptions, partitions, lags)
+    held = {
+        member: {p for p in current.get(member, ()) if p in group.takers and member in group.takers[p]}
+        for member in subscriptions
+    }
+    if not group.serves_all(held):
+        held = group.dealt(held)
+    largest = group.largest_load(held)
+    while largest > group.kept:
+        better = group.dealt(held)
+        lower = group.largest_load(better)
+        if lower > WORTH_MOVING * largest:
+            break
+        held, largest = better, lower
+    return {member: frozenset(share) for member, share in held.items()}
+
+
+class _Group:
+    """Members, share-partitions and their weights, while one assignment is made."""
+
+    def __init__(
+        self,
+        subscriptions: Mapping[str, Collection[str]],
+        partitions: Mapping[str, Collection[int]],
+        lags: Mapping[int, int],
+    ) -> None:
+        subscribers: dict[str, frozenset[str]] = {
+            topic: frozenset(member for member, topics in subscriptions.items() if topic in topics)
+            for topic in partitions
+        }
+        self.takers = {
+            p: subscribers[topic]
+            for topic in sorted(partitions)
+            for p in partitions[topic]
+            if subscribers[topic]
+        }
+        self.members = [m for m in subscriptions if any(m in who for who in subscribers.values())]
+        self.order = {member: place for place, member in enumerate(subscriptions)}
+        self.weights = {p: lags.get(p, 0) + 1 for p in sorted(self.takers)}
+        total = sum(self.weights.values())
+        self.kept = LOAD_KEPT * total / max(len(self.members), 1)
+        self.shared_by = {
+            p: min(len(self.takers[p]), -(-len(self.members) * weight // total))
+            for p, weight in self.weights.items()
+        }
+
+    def sharers(self, held: Mapping[str, Collection[int]]) -> dict[int, list[str]]:
+        """Who has each share-partition."""
+        found: dict[int, list[str]] = {p: [] for p in self.weights}
+        for member, share in held.items():
+            for p in share:
+                found[p].append(member)
+        return found
+
+    def largest_load(self, held: Mapping[str, Collection[int]]) -> float:
+        """What the member has that has most."""
+        sharers = self.sharers(held)
+        loads = (sum(self.weights[p] / len(sharers[p]) for p in sorted(share)) for share in held.values())
+        return max(loads, default=0.0)
+
+    def serves_all(self, held: Mapping[str, Collection[int]]) -> bool:
+        """Whether each share-partition has a member and each member a share-partition, and not far too many do."""
+        sharers = self.sharers(held)
+        return (
+            all(sharers.values())
+            and all(held[member] for member in self.members if self._has_any(member))
+            and sum(map(len, sharers.values())) <= 2 * len(self.members) + len(self.weights)
+        )
+
+    def _has_any(self, member: str) -> bool:
+        return any(member in takers for takers in self.takers.values())
+
+    def dealt(self, held: Mapping[str, Collection[int]]) -> dict[str, set[int]]:
+        """Deal all share-partitions, those first of which a member's part is largest; whoever has one keeps it as
+        long as that is not too much for him, else the member with the least takes it."""
+        had = self.sharers(held)
+        result: dict[str, set[int]] = {member: set() for member in held}
+        loads = dict.fromkeys(held, 0.0)
+        waiting = [(0.0, 0, self.order[member], member) for member in self.members]
+        heapq.heapify(waiting)
+        parts = {p: weight / self.shared_by[p] for p, weight in self.weights.items()}
+        for p in sorted(parts, key=lambda p: (-parts[p], p)):
+            keep = [m for m in had[p] if loads[m] + parts[p] <= self.kept]
+            takers = sorted(keep, key=lambda m: (loads[m], self.order[m]))[: self.shared_by[p]]
+            aside = []
+            while len(takers) < self.shared_by[p]:
+                entry = heapq.heappop(waiting)
+                load, count, _, member = entry
+                if (load, count) != (loads[member], len(result[member])):
+                    continue  # it has taken something since
+                if member in takers or member not in self.takers[p]:
+                    aside.append(entry)
+                else:
+                    takers.append(member)
+            for entry in aside:
+                heapq.heappush(waiting, entry)
+            for member in takers:
+                result[member].add(p)
+                loads[member] += parts[p]
+                heapq.heappush(waiting, (loads[member], len(result[member]), self.order[member], member))
+        for member in self.members:
+            if not result[member] and self._has_any(member):
+                self._serve(member, result, loads, parts)
+        return result
+
+    def _serve(
+        self, member: str, held: Mapping[str, set[int]], loads: dict[str, float], parts: Mapping[int, float]
+    ) -> None:
+        """Give a member that has nothing the smallest part of whoever has several, and most of them all."""
+        own = {p for p, takers in self.takers.items() if member in takers}
+        givers = [giver for giver in self.members if len(held[giver]) > 1 and not own.isdisjoint(held[giver])]
+        if givers:
+            giver = min(givers, key=lambda m: (-loads[m], self.order[m]))
+            given = min(own & held[giver], key=lambda p: (parts[p], p))
+            held[giver].remove(given)
+            loads[giver] -= parts[given]
+        else:
+            given = min(own, key=lambda p: (-parts[p], p))
+        held[member].add(given)
+        loads[member] += parts[given]
