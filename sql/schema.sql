@@ -251,7 +251,7 @@ CREATE FUNCTION sharequeue.commit_replacement(p_compaction_id uuid, p_replaced t
 CREATE FUNCTION sharequeue.confirm_observations(p_topics text[], p_partitions integer[], p_topic_ids text[], p_log_starts bigint[], p_log_ends bigint[], p_last_stable_offsets bigint[]) RETURNS text[]
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION sharequeue.create_token(p_principal text, p_secret_hash bytea, p_lifetime interval, p_note text, OUT token_id uuid, OUT created_at timestamp with time zone, OUT expires_at timestamp with time zone) RETURNS record
+CREATE FUNCTION sharequeue.create_token(p_principal text, p_secret_hash bytea, p_lifetime interval, p_note text, p_scopes text[] DEFAULT NULL::text[], OUT token_id uuid, OUT created_at timestamp with time zone, OUT expires_at timestamp with time zone) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.dead_letter_attempts(p_group_id text, p_topic text, p_partition integer, p_sequence bigint) RETURNS TABLE(lease_id bigint, member_id text, client_id text, acquired_at timestamp with time zone, offsets int8multirange, exceptions text)
@@ -344,8 +344,8 @@ CREATE FUNCTION sharequeue.pause(p_group_id text, p_reason text, p_topic text DE
 CREATE FUNCTION sharequeue.principal() RETURNS text
     LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION sharequeue.principal_of_token(p_secret_hash bytea) RETURNS text
-    LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+CREATE FUNCTION sharequeue.principal_of_token(p_secret_hash bytea, p_scope text DEFAULT NULL::text) RETURNS text
+    LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.raise_group_epoch(p_group_id text, p_subscription_changed boolean) RETURNS integer
     LANGUAGE plpgsql SET search_path TO 'pg_catalog';
@@ -429,7 +429,7 @@ CREATE FUNCTION sharequeue.require_read_committed() RETURNS void
 CREATE FUNCTION sharequeue.reset_offsets(p_group_id text, p_topics text[], p_partitions integer[], p_topic_ids text[], p_start_offsets bigint[], p_execute boolean) RETURNS SETOF sharequeue.reset
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION sharequeue.revoke_tokens(p_token_id uuid, p_principal text, p_dry_run boolean DEFAULT false) RETURNS TABLE(token_id uuid, principal text, note text, created_at timestamp with time zone, expires_at timestamp with time zone, revoked_at timestamp with time zone)
+CREATE FUNCTION sharequeue.revoke_tokens(p_token_id uuid, p_principal text, p_dry_run boolean DEFAULT false) RETURNS TABLE(token_id uuid, principal text, note text, created_at timestamp with time zone, expires_at timestamp with time zone, revoked_at timestamp with time zone, scopes text[])
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.roll_up_due_days() RETURNS date[]
@@ -1871,7 +1871,9 @@ CREATE TABLE sharequeue.service_tokens (
     created_at timestamp with time zone NOT NULL,
     expires_at timestamp with time zone,
     revoked_at timestamp with time zone,
+    scopes text[],
     CONSTRAINT service_tokens_principal_is_user CHECK ((principal ~~ 'User:_%'::text)),
+    CONSTRAINT service_tokens_scopes_known CHECK (((cardinality(scopes) > 0) AND (scopes <@ ARRAY['admin'::text, 'describe'::text, 'heartbeat'::text, 'metrics'::text]))),
     CONSTRAINT service_tokens_secret_hash_is_sha256 CHECK ((octet_length(secret_hash) = 32))
 );
 
@@ -1939,7 +1941,8 @@ CREATE VIEW sharequeue.token_list (
     created_at timestamp with time zone,
     expires_at timestamp with time zone,
     revoked_at timestamp with time zone,
-    state text
+    state text,
+    scopes text[]
 );
 
 CREATE TABLE sharequeue.transfers (

@@ -233,8 +233,9 @@ def prepare(database: Database) -> Calls:
             "p_secret_hash": bytes(32),
             "p_lifetime": "90 days",
             "p_note": "a test",
+            "p_scopes": ["heartbeat"],
         },
-        "principal_of_token": {"p_secret_hash": bytes(32)},
+        "principal_of_token": {"p_secret_hash": bytes(32), "p_scope": "heartbeat"},
         "revoke_tokens": {"p_token_id": str(UUID(int=12)), "p_principal": "User:somebody"},
         "beat": {"p_longer_than": "10 seconds"},
         "take_service_lease": {

@@ -12,7 +12,7 @@ from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import duration, execute_option, settings_options
 from sharequeue.cli.output import Column, Output, answers, moment, text
 from sharequeue.database import Database
-from sharequeue.groups.tokens import Token, Tokens
+from sharequeue.groups.tokens import SCOPES, Token, Tokens
 from sharequeue.settings import Settings
 
 _NEVER = "never"
@@ -23,6 +23,7 @@ def _columns(last: str) -> tuple[Column, ...]:
         text("ID"),
         text("PRINCIPAL", cut=True),
         text(last),
+        text("SCOPE"),
         moment("CREATED"),
         moment("EXPIRES"),
         moment("REVOKED", wide=True),
@@ -41,7 +42,9 @@ def _lifetime(context: click.Context, parameter: click.Parameter, given: str) ->
 
 @tokens.command()
 @settings_options
-@answers(text("TOKEN"), text("ID"), text("PRINCIPAL"), moment("EXPIRES"), text("NOTE"), one=True)
+@answers(
+    text("TOKEN"), text("ID"), text("PRINCIPAL"), text("SCOPE"), moment("EXPIRES"), text("NOTE"), one=True
+)
 @click.option("--principal", required=True, help="As whom its bearer acts: User:<name>.")
 @click.option(
     "--expires",
@@ -51,19 +54,31 @@ def _lifetime(context: click.Context, parameter: click.Parameter, given: str) ->
     callback=_lifetime,
     help="After which time it is refused, such as P90D; or never.",
 )
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(SCOPES),
+    help="What it is good for; may be repeated. Without, for whatever its principal may do.",
+)
 @click.option("--note", help="What it is for, for people to read.")
 def create(
-    settings: Settings, output: Output, principal: str, lifetime: timedelta | None, note: str | None
+    settings: Settings,
+    output: Output,
+    principal: str,
+    lifetime: timedelta | None,
+    scopes: tuple[str, ...],
+    note: str | None,
 ) -> None:
     """Make a token, and print it: this once, and alone on stdout. The database keeps its SHA-256 only."""
     with Database.open(settings) as database:
-        token, secret = Tokens(database).create(principal, lifetime, note)
+        token, secret = Tokens(database).create(principal, lifetime, note, scopes)
     until = (
         "for ever" if token.expires_at is None else f"until {token.expires_at.isoformat(timespec='seconds')}"
     )
-    click.echo(f"token {token.token_id} of {principal}, {until}; it is shown this once", err=True)
-    row = {"token": secret, "id": token.token_id, "principal": principal, "expires": token.expires_at}
-    output.one_row({**row, "note": note}, secret)
+    limited = f", good for {', '.join(token.scopes)} alone" if token.scopes else ""
+    click.echo(f"token {token.token_id} of {principal}{limited}, {until}; it is shown this once", err=True)
+    output.one_row({"token": secret, **_row(token)}, secret)
 
 
 @tokens.command("list")
@@ -107,6 +122,7 @@ def _row(token: Token) -> dict[str, object]:
     return {
         "id": token.token_id,
         "principal": token.principal,
+        "scope": ", ".join(token.scopes) if token.scopes else "all",
         "created": token.created_at,
         "expires": token.expires_at,
         "revoked": token.revoked_at,

@@ -36,15 +36,16 @@ _CLEAN = sa.text(
     " where old.session_hash = s.session_hash and (old.expires_at <= sharequeue.clock() or old.place > :most)"
 )
 _PRINCIPAL = sa.text(
-    "select sharequeue.principal_of_token(t.secret_hash) as found"
+    "select sharequeue.principal_of_token(t.secret_hash, :scope) as found"
     " from sharequeue.page_sessions s join sharequeue.service_tokens t using (token_id)"
     " where s.session_hash = :session and s.expires_at > sharequeue.clock()"
 )
 
 
 def open_session(database: Database, token: str) -> str:
-    """Sign in with a token; return the secret of the session. Raises TokenRefused."""
-    principal_of(database, token)
+    """Sign in with a token; return the secret of the session. Raises TokenRefused, and ClusterAuthorizationFailed where
+    the token is not good for looking."""
+    principal_of(database, token, "describe")
     secret = secrets.token_urlsafe(32)
     with database.transaction() as connection:
         connection.execute(_OPEN, {"session": _hash(secret), "token": hash_of(token), "lifetime": LIFETIME})
@@ -52,11 +53,12 @@ def open_session(database: Database, token: str) -> str:
     return secret
 
 
-def principal_of_session(database: Database, secret: str) -> str | None:
-    """Return as whom a session's bearer acts; None where there is no such session, or its token is not in force."""
+def principal_of_session(database: Database, secret: str, scope: str) -> str | None:
+    """Return as whom a session's bearer acts; None where there is no such session, or its token is not in force. Raises
+    ClusterAuthorizationFailed where the token has not that scope."""
     if not _SECRET.fullmatch(secret):
         return None
-    rows = database.rows(_PRINCIPAL, session=_hash(secret))
+    rows = database.rows(_PRINCIPAL, session=_hash(secret), scope=scope)
     return rows[0]["found"] if rows else None
 
 

@@ -18,7 +18,7 @@ from sharequeue.service_address import ServiceAddress
 
 PATH = "/v1/share-group-heartbeat"
 TIMEOUT_S = 10.0
-_UNAUTHORIZED = 401
+_REFUSED = (401, 403)
 _LONGEST_WAIT_MS = 5_000
 
 
@@ -44,7 +44,8 @@ class ServiceHeartbeats:
     def __call__(self, request: HeartbeatRequest, timeout: float | None = None) -> HeartbeatResponse:
         """Return the service's response, which may be a refusal; `timeout` in seconds.
 
-        A token that is not taken is SASL_AUTHENTICATION_FAILED: no such request will succeed. Raises
+        A token that is not taken is SASL_AUTHENTICATION_FAILED, one that is good for something else
+        CLUSTER_AUTHORIZATION_FAILED: no such request will succeed. Raises
         `CoordinatorNotAvailable` when nobody answers, or somebody else does, or the service failed.
         """
         topics = request.subscribed_topic_names
@@ -65,7 +66,7 @@ class ServiceHeartbeats:
             time.sleep(max(0.0, self._not_before - time.monotonic()))
         try:
             reply = self._http.post(PATH, json=body, headers=who, timeout=timeout or self._http.timeout)
-            found: Any = reply.json() if reply.is_success or reply.status_code == _UNAUTHORIZED else None
+            found: Any = reply.json() if reply.is_success or reply.status_code in _REFUSED else None
         except (httpx.HTTPError, ValueError) as failure:
             raise CoordinatorNotAvailable(
                 f"the service at {self._http.base_url} does not answer ({failure or type(failure).__name__}). "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -19,13 +20,17 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.errors import SaslAuthenticationFailed
 
-__all__ = ["Token", "TokenRefused", "Tokens", "authorization", "hash_of", "principal_of"]
+__all__ = ["SCOPES", "Token", "TokenRefused", "Tokens", "authorization", "hash_of", "principal_of"]
 
 _PREFIX = "sq_"
 """What a secret begins with, so that scanners find one that was published."""
 _BYTES = 32
 _SECRET = re.compile(r"sq_[A-Za-z0-9_-]{43}")
-_COLUMNS = "token_id, principal, note, created_at, expires_at, revoked_at"
+_COLUMNS = "token_id, principal, note, created_at, expires_at, revoked_at, scopes"
+
+SCOPES = ("heartbeat", "describe", "metrics", "admin")
+"""What a token may be good for. Every request needs one of them: heartbeats; looks at groups; `/metrics`, and all of
+`/ready`; whatever changes something."""
 
 
 class TokenRefused(SaslAuthenticationFailed):
@@ -44,6 +49,8 @@ class Token:
     """Null is for ever."""
     revoked_at: datetime | None = None
     state: Literal["in force", "expired", "revoked"] = "in force"
+    scopes: Sequence[str] | None = None
+    """What it is good for, of `SCOPES`; None is everything."""
 
 
 class Tokens:
@@ -54,24 +61,31 @@ class Tokens:
         self._database = database
 
     def create(
-        self, principal: str, lifetime: timedelta | None = None, note: str | None = None
+        self,
+        principal: str,
+        lifetime: timedelta | None = None,
+        note: str | None = None,
+        scopes: Iterable[str] = (),
     ) -> tuple[Token, str]:
         """Make a token for a principal (`User:<name>`); return it and its secret, which nobody can find out again.
 
-        A lifetime of None is for ever. Raises InvalidRequest for a principal, lifetime or note that cannot be.
+        A lifetime of None is for ever, no scope of `SCOPES` is all of them. Raises InvalidRequest for a principal,
+        lifetime, note or scope that cannot be.
         """
+        limited = sorted(set(scopes)) or None
         secret = _PREFIX + secrets.token_urlsafe(_BYTES)
         [row] = self._database.call(
             sa.text(
                 "select * from sharequeue.create_token(:principal, cast(:hash as bytea),"
-                " cast(:lifetime as interval), :note)"
+                " cast(:lifetime as interval), :note, cast(:scopes as text[]))"
             ),
             principal=principal,
             hash=hash_of(secret),
             lifetime=lifetime,
             note=note,
+            scopes=limited,
         )
-        return Token(principal=principal, note=note, **row), secret
+        return Token(principal=principal, note=note, scopes=limited, **row), secret
 
     def find(self, principal: str | None = None) -> list[Token]:
         """Return all tokens, or those of a principal: also what is expired or revoked, the oldest first."""
@@ -114,10 +128,15 @@ def hash_of(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def principal_of(database: Database, secret: str) -> str:
-    """Return as whom the bearer of a secret acts. Raises TokenRefused where no token in force has it."""
+def principal_of(database: Database, secret: str, scope: str) -> str:
+    """Return as whom the bearer of a secret acts in a request that needs a scope.
+
+    Raises TokenRefused where no token in force has it, ClusterAuthorizationFailed where the token has not that scope.
+    """
     [row] = database.rows(
-        sa.text("select sharequeue.principal_of_token(cast(:hash as bytea)) as found"), hash=hash_of(secret)
+        sa.text("select sharequeue.principal_of_token(cast(:hash as bytea), :scope) as found"),
+        hash=hash_of(secret),
+        scope=scope,
     )
     if row["found"] is None:
         raise TokenRefused(

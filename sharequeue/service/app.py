@@ -27,6 +27,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from sharequeue.errors import (
+    ClusterAuthorizationFailed,
     CoordinatorNotAvailable,
     GroupAuthorizationFailed,
     InvalidGroupId,
@@ -154,7 +155,7 @@ def _route(service: Service, handler: Handler) -> Callable[[Request], Awaitable[
             return _throttled(request, error)
         except ClientDisconnect:
             return Response(status_code=400)  # which nobody reads
-        except (GroupAuthorizationFailed, TopicAuthorizationFailed) as error:
+        except (ClusterAuthorizationFailed, GroupAuthorizationFailed, TopicAuthorizationFailed) as error:
             return _error(error, 403)
         except ShareError as error:
             return _error(error, 404 if error.name in ("GROUP_ID_NOT_FOUND", "INVALID_GROUP_ID") else 400)

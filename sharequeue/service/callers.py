@@ -28,6 +28,16 @@ CONNECTION = "sharequeue.connection"
 """Where `protocol` leaves the connection of a request, in its scope. Other servers have none."""
 
 
+_SCOPES = {
+    "/v1/share-group-heartbeat": "heartbeat",
+    "/metrics": "metrics",
+    "/ready": "metrics",
+    **dict.fromkeys(
+        ("/v1/share-group-describe", "/v1/describe-share-group-offsets", "/v1/describe-configs"), "describe"
+    ),
+}
+
+
 class Throttled(ThrottlingQuotaExceeded):
     """Who calls asks too often, by so many seconds."""
 
@@ -54,6 +64,11 @@ def certified(request: Request) -> str | None:
     """Return the principal of the certificate that the client has shown, as Kafka names it; None without one."""
     found = request.scope.get(CERTIFIED)
     return None if found is None else str(found)
+
+
+def needed_scope(request: Request) -> str:
+    """Return which scope a token needs for a request. What is not known, and may change something, is `admin`."""
+    return _SCOPES.get(request.url.path) or ("describe" if request.method in ("GET", "HEAD") else "admin")
 
 
 def network(request: Request) -> str:

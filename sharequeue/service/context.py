@@ -34,6 +34,7 @@ from sharequeue.service.callers import (
     certified,
     delay,
     demanded,
+    needed_scope,
     network,
     secret_of,
 )
@@ -143,8 +144,8 @@ class Service:
             yield
 
     async def principal(self, request: Request) -> str:
-        """As whom a request is done, by the database as it is now; may be asked again. Raises TokenRefused, and
-        Throttled for who asks too often."""
+        """As whom a request is done, by the database as it is now; may be asked again. Raises TokenRefused,
+        ClusterAuthorizationFailed for a token that is good for something else, Throttled for who asks too often."""
         origin = network(request)
         _caller.set(origin)
         try:
@@ -166,7 +167,8 @@ class Service:
         named = request.headers.getlist("authorization")
         if named:
             secret = secret_of(named)
-            return await self.in_thread(lambda: principal_of(self.database, secret))
+            scope = needed_scope(request)
+            return await self.in_thread(lambda: principal_of(self.database, secret, scope))
         if (found := certified(request)) is not None:
             return found
         if self.require_token:

@@ -48,11 +48,12 @@ _TOO_OFTEN = "The principal asks too often: wait as many seconds as `Retry-After
 _FAILURES = {
     "400": "The request is malformed, or names a host that is not allowed.",
     "401": "The token is not in force, or there is none where one is required.",
+    "403": "The token is good for other requests alone.",
     "503": "The database does not answer.",
 }
 
 
-_CLOSED = {"403": "The caller may not look at the group.", "404": "There is no such group."}
+_CLOSED = {"403": "The caller, or its token, may not look at the group.", "404": "There is no such group."}
 
 
 def _query(name: str, description: str, kind: str = "string") -> dict[str, Any]:

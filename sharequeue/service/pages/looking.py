@@ -24,6 +24,7 @@ from starlette.responses import Response
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
 from sharequeue.errors import (
+    ClusterAuthorizationFailed,
     GroupAuthorizationFailed,
     GroupIdNotFound,
     InvalidGroupId,
@@ -37,7 +38,7 @@ from sharequeue.groups.tokens import TokenRefused
 from sharequeue.names import shown
 from sharequeue.reporting.html import Content, Html, element
 from sharequeue.service.admin import Admin
-from sharequeue.service.callers import CERTIFIED, Throttled, certified
+from sharequeue.service.callers import CERTIFIED, Throttled, certified, needed_scope
 from sharequeue.service.context import Service
 from sharequeue.service.pages import reads
 from sharequeue.service.pages.frame import document, error_document
@@ -204,7 +205,7 @@ class Pages:
                 response = error_document("Too many requests", error.message, 429, who=caller.shown)
                 response.headers["Retry-After"] = str(math.ceil(error.seconds))
                 return response
-            except (GroupAuthorizationFailed, TopicAuthorizationFailed) as error:
+            except (ClusterAuthorizationFailed, GroupAuthorizationFailed, TopicAuthorizationFailed) as error:
                 return error_document("This is not open to you", error.message, 403, who=caller.shown)
             except ShareError as error:
                 status = 404 if error.name in _NOT_FOUND else 400
@@ -225,7 +226,8 @@ class Pages:
         here, signed = here_of(request), False
         session = session_of(request)
         if session is not None and "authorization" not in request.headers:
-            found = await run_sync(lambda: principal_of_session(self._database, session))
+            scope = needed_scope(request)
+            found = await run_sync(lambda: principal_of_session(self._database, session, scope))
             if found is not None:
                 # As a certificate's subject, so that the bounds on callers hold for it.
                 request.scope[CERTIFIED], signed = found, True

@@ -1,9 +1,10 @@
 -- Bearer tokens of the service's HTTP API. They are made and revoked by super users, and both is written down, without
 -- the hash. The secret never comes here.
 
--- Makes a token for a principal. The caller has the secret and gives its SHA-256. A lifetime of null is for ever.
+-- Makes a token for a principal. The caller has the secret and gives its SHA-256. A lifetime of null is for ever, scopes
+-- of null are all: heartbeat, describe, metrics, admin.
 create or replace function sharequeue.create_token(
-    p_principal text, p_secret_hash bytea, p_lifetime interval, p_note text,
+    p_principal text, p_secret_hash bytea, p_lifetime interval, p_note text, p_scopes text[] default null,
     out token_id uuid, out created_at timestamptz, out expires_at timestamptz
 )
 language plpgsql volatile set search_path = pg_catalog as $$
@@ -23,17 +24,23 @@ begin
     if p_note is not null then
         perform sharequeue_internal.check_name('the note', p_note);
     end if;
+    if p_scopes is not null and (cardinality(p_scopes) = 0 or array_position(p_scopes, null) is not null
+            or not p_scopes <@ array['admin', 'describe', 'heartbeat', 'metrics']) then
+        raise exception 'the scopes are %: give some of heartbeat, describe, metrics, admin, or null for all', p_scopes
+            using errcode = 'SQ042';
+    end if;
     token_id := gen_random_uuid();
     created_at := sharequeue.clock();
     expires_at := created_at + p_lifetime;
-    insert into sharequeue.service_tokens (token_id, principal, secret_hash, note, created_at, expires_at)
-    values (create_token.token_id, p_principal, p_secret_hash, p_note, create_token.created_at, create_token.expires_at)
+    insert into sharequeue.service_tokens (token_id, principal, secret_hash, note, created_at, expires_at, scopes)
+    values (create_token.token_id, p_principal, p_secret_hash, p_note, create_token.created_at, create_token.expires_at,
+        (select array_agg(distinct s.scope order by s.scope) from unnest(p_scopes) as s (scope)))
     on conflict on constraint service_tokens_secret_hash_key do nothing;
     if not found then
         raise exception 'there is a token with this hash already: make another secret' using errcode = 'SQ042';
     end if;
     perform sharequeue_internal.audit('create_token', null, null, jsonb_build_object('token_id', token_id,
-        'principal', p_principal, 'note', p_note, 'expires_at', expires_at));
+        'principal', p_principal, 'note', p_note, 'expires_at', expires_at, 'scopes', to_jsonb(p_scopes)));
 end
 $$;
 
@@ -41,7 +48,8 @@ $$;
 -- revokes, or under p_dry_run would revoke; what was revoked before is not among them.
 create or replace function sharequeue.revoke_tokens(p_token_id uuid, p_principal text, p_dry_run boolean default false)
 returns table (
-    token_id uuid, principal text, note text, created_at timestamptz, expires_at timestamptz, revoked_at timestamptz
+    token_id uuid, principal text, note text, created_at timestamptz, expires_at timestamptz, revoked_at timestamptz,
+    scopes text[]
 )
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
@@ -70,16 +78,28 @@ begin
             to_jsonb(t) - 'secret_hash' - 'revoked_at', jsonb_build_object('revoked_at', t.revoked_at))
         from sharequeue.service_tokens t where t.token_id = any (v_ids);
     end if;
-    return query select t.token_id, t.principal, t.note, t.created_at, t.expires_at, t.revoked_at
+    return query select t.token_id, t.principal, t.note, t.created_at, t.expires_at, t.revoked_at, t.scopes
         from sharequeue.service_tokens t where t.token_id = any (v_ids) order by t.created_at, t.token_id;
 end
 $$;
 
 -- As whom the bearer of a secret acts; null where no token in force has this hash. Asked at every request that has a
--- token: one look into an index, so revoking counts for the next request.
-create or replace function sharequeue.principal_of_token(p_secret_hash bytea) returns text
-language sql stable as $$
-    select principal from sharequeue.service_tokens
+-- token: one look into an index, so revoking counts for the next request. p_scope is what the request needs, of a token
+-- that is not good for everything; null needs everything.
+create or replace function sharequeue.principal_of_token(p_secret_hash bytea, p_scope text default null) returns text
+language plpgsql stable as $$
+declare
+    v_principal text;
+    v_scopes text[];
+begin
+    select principal, scopes into v_principal, v_scopes from sharequeue.service_tokens
     where secret_hash = p_secret_hash and revoked_at is null
-        and (expires_at is null or expires_at > sharequeue.clock())
+        and (expires_at is null or expires_at > sharequeue.clock());
+    if v_scopes is not null and not coalesce(p_scope = any (v_scopes), false) then
+        raise exception 'This token of % is good for % alone; this request needs the scope %. `sharequeue tokens create --scope` makes another.',
+            v_principal, array_to_string(v_scopes, ', '), coalesce(p_scope, 'of every kind')
+            using errcode = 'SQ031';
+    end if;
+    return v_principal;
+end
 $$;

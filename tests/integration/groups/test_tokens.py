@@ -36,6 +36,7 @@ from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.heartbeats import HeartbeatRequest
 from sharequeue.groups.membership import Membership
+from sharequeue.groups.page_sessions import open_session, principal_of_session
 from sharequeue.groups.service_heartbeats import ServiceHeartbeats
 from sharequeue.groups.tokens import Tokens
 from sharequeue.service import app as service_app
@@ -223,7 +224,7 @@ def test_the_secret_is_nowhere(private_database: Database) -> None:
     )
     rows = audit(private_database)
     assert [row["act"] for row in rows] == ["create_token"] * 3 + ["revoke_token"] * 3
-    assert set(rows[0]["after"]) == {"token_id", "principal", "note", "expires_at"}
+    assert set(rows[0]["after"]) == {"token_id", "principal", "note", "expires_at", "scopes"}
     for token, secret in made:
         for text in (held["found"], str(rows), repr(token), str(tokens.find())):
             assert secret not in text
@@ -386,3 +387,81 @@ def test_the_command(private_database: Database, tmp_path: Path, monkeypatch: py
         assert isinstance(run("create", *wrong).exception, ShareError)
     assert run("create", "--principal", "User:ann", "--expires", "tomorrow").exit_code == 2
     assert [row["state"] for row in json.loads(run("list", "-o", "json").stdout)] == ["in force", "revoked"]
+
+
+@pytest.mark.parametrize("scope", ["heartbeat", "describe", "metrics", "admin", None])
+def test_a_token_of_a_scope_is_good_for_that_alone(
+    client: TestClient, private_database: Database, scope: str | None
+) -> None:
+    """Every request needs one scope, whatever ACLs allow; the refusal names it. Without a scope all is open."""
+    _, secret = Tokens(private_database).create("User:ann", scopes=[scope] if scope else [])
+    beat = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["t"]}
+    asked: list[tuple[str, str, str, dict[str, Any] | None]] = [
+        ("heartbeat", "POST", "/v1/share-group-heartbeat", beat),
+        ("describe", "GET", "/v1/groups", None),
+        ("describe", "GET", "/v1/groups/g", None),
+        ("describe", "GET", "/v1/reports/g", None),
+        ("describe", "GET", "/", None),
+        ("describe", "POST", "/v1/share-group-describe", {"group_ids": ["g"]}),
+        ("describe", "POST", "/v1/describe-share-group-offsets", {"groups": []}),
+        ("describe", "POST", "/v1/describe-configs", {"group_ids": ["g"]}),
+        ("metrics", "GET", "/metrics", None),
+        ("admin", "POST", PATH, CHANGE),
+        ("admin", "POST", "/v1/alter-share-group-offsets", {"group_id": "g", "topics": []}),
+        ("admin", "POST", "/v1/delete-share-group-offsets", {"group_id": "g", "topics": []}),
+        ("admin", "POST", "/v1/delete-groups", {"groups_names": []}),
+    ]
+    for needed, method, path, body in asked:
+        answer = client.request(method, path, json=body, headers=bearer(secret))
+        if scope in (None, needed):
+            assert answer.status_code == 200, (path, answer.text)
+        else:
+            assert answer.status_code == 403, path
+            assert f"good for {scope} alone" in answer.text.replace("&#x27;", "'")
+            assert f"needs the scope {needed}" in answer.text
+
+
+def test_tokens_of_scopes_by_command(
+    private_database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They are made and listed with their scopes; one that is none is refused. A member with a token of another scope
+    is told so, and does not ask again."""
+    url = url_of(private_database)
+    monkeypatch.setenv("SHAREQUEUE_DATABASE_URL", url)
+    words = [
+        "tokens",
+        "create",
+        "--principal",
+        "User:prometheus",
+        "--scope",
+        "metrics",
+        "--scope",
+        "describe",
+    ]
+    made = CliRunner().invoke(command, words)
+    assert made.exit_code == 0, made.output
+    assert "good for describe, metrics alone" in made.stderr
+    assert CliRunner().invoke(command, [*words, "--scope", "root"]).exit_code == 2
+    rows = json.loads(CliRunner().invoke(command, ["tokens", "list", "-o", "json"]).stdout)
+    assert [row["scope"] for row in rows] == ["describe, metrics"], rows
+    _, beats = Tokens(private_database).create("User:ann", scopes=["heartbeat"])
+    with pytest.raises(ClusterAuthorizationFailed, match="needs the scope describe"):
+        open_session(private_database, beats)
+    session = open_session(private_database, made.stdout.strip())
+    assert principal_of_session(private_database, session, "describe") == "User:prometheus"
+    with pytest.raises(ClusterAuthorizationFailed, match="needs the scope admin"):
+        principal_of_session(private_database, session, "admin")
+    for wrong in ([], ["root"], ["admin", None]):
+        with pytest.raises(InvalidRequest, match="some of heartbeat, describe, metrics, admin"):
+            private_database.rows(
+                sa.text(
+                    "select * from sharequeue.create_token('User:a', cast(:h as bytea), null, null,"
+                    " cast(:s as text[]))"
+                ),
+                h=bytes(32),
+                s=wrong,
+            )
+    with serving(settings.replace(database_url=url)) as address:
+        member = Membership(ServiceAddress(address, made.stdout.strip()), "g", ["t"])
+        with member, pytest.raises(ClusterAuthorizationFailed, match="needs the scope heartbeat"):
+            member.join(5)

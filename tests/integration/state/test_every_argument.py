@@ -101,6 +101,8 @@ MEANT: Mapping[str, Meant] = {
     "leave_group.p_principal": (("null",), "the service itself"),
     "create_token.p_lifetime": (("null",), "for ever"),
     "create_token.p_note": (("null", "quotes"), f"none; {AS_GIVEN}"),
+    "create_token.p_scopes": (("null", "one more"), "all of them; one that is named twice counts once"),
+    "principal_of_token.p_scope": (("null", *NAMES), "no token has this hash"),
     "revoke_tokens.p_token_id": (("null", "nobody"), f"null: all of the principal's; {NOBODY}"),
     "revoke_tokens.p_principal": (("null", *NAMES), f"null: whoever's the token is; {NOBODY}"),
     # Members.
