@@ -43,8 +43,10 @@ _PRINCIPAL = sa.text(
 
 
 def open_session(database: Database, token: str) -> str:
-    """Sign in with a token; return the secret of the session. Raises TokenRefused, and ClusterAuthorizationFailed where
-    the token is not good for looking."""
+    """Sign in with a token; return the secret of the session.
+
+    Raises TokenRefused, and ClusterAuthorizationFailed where the token is not good for looking.
+    """
     principal_of(database, token, "describe")
     secret = secrets.token_urlsafe(32)
     with database.transaction() as connection:
@@ -54,8 +56,10 @@ def open_session(database: Database, token: str) -> str:
 
 
 def principal_of_session(database: Database, secret: str, scope: str) -> str | None:
-    """Return as whom a session's bearer acts; None where there is no such session, or its token is not in force. Raises
-    ClusterAuthorizationFailed where the token has not that scope."""
+    """Return as whom a session's bearer acts; None where there is no such session, or its token is not in force.
+
+    Raises ClusterAuthorizationFailed where the token has not that scope.
+    """
     if not _SECRET.fullmatch(secret):
         return None
     rows = database.rows(_PRINCIPAL, session=_hash(secret), scope=scope)
