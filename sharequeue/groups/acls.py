@@ -9,7 +9,7 @@ principal is ``User:`` and the Postgres role that is logged in; a service that s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,7 +17,9 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.errors import InvalidRequest
+from sharequeue.database.pool import Joined
+from sharequeue.errors import GroupAuthorizationFailed, InvalidRequest, TopicAuthorizationFailed
+from sharequeue.names import is_topic_name, shown, too_long
 
 __all__ = [
     "OPERATIONS",
@@ -29,6 +31,7 @@ __all__ = [
     "authorized_operations",
     "authorized_topic_operations",
     "on_behalf_of",
+    "require_heartbeat",
 ]
 
 Permission = Literal["ALLOW", "DENY"]
@@ -160,6 +163,21 @@ def authorized_topic_operations(database: Database, topic: str) -> list[str]:
         sa.text("select sharequeue.authorized_topic_operations(:topic) as found"), topic=topic
     )
     return list(row["found"])
+
+
+def require_heartbeat(database: Database, principal: str, group_id: str, topics: Iterable[str]) -> None:
+    """Ask what a heartbeat asks first: whether a principal may join a group with these topics.
+
+    Only a trusted role may ask for another. Raises GroupAuthorizationFailed, TopicAuthorizationFailed.
+    """
+    if not group_id or too_long("group id", group_id):
+        return  # which no ACL covers
+    with on_behalf_of(database, principal) as connection:
+        if "READ" not in authorized_operations(Joined(connection), group_id):
+            raise GroupAuthorizationFailed(f"{principal} may not READ group {shown(group_id)}")
+        for topic in filter(is_topic_name, topics):
+            if "DESCRIBE" not in authorized_topic_operations(Joined(connection), topic):
+                raise TopicAuthorizationFailed(f"{principal} may not DESCRIBE topic {shown(topic)}")
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from sharequeue.errors import (
     InvalidTopic,
     ShareError,
 )
+from sharequeue.groups.acls import require_heartbeat
 from sharequeue.groups.assignments import AssignedTopic, assigned_topics, write_assignment
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.service_leases import STEP_LOCK_TIMEOUT_MS, with_short_waits
@@ -88,7 +89,13 @@ def heartbeat(
     """
     service = service or ServiceConfigs.stored(database)
     try:
-        _check_request(request)
+        try:
+            _check_request(request)
+        except ShareError:
+            # As on a broker: who may not is told that first, whatever else is wrong.
+            if principal is not None:
+                require_heartbeat(database, principal, request.group_id, request.subscribed_topic_names or ())
+            raise
         if request.member_epoch == LEAVE_EPOCH:
             database.rows(_LEAVE, group_id=request.group_id, member_id=request.member_id, principal=principal)
             return HeartbeatResponse(member_id=request.member_id, member_epoch=LEAVE_EPOCH)

@@ -45,7 +45,7 @@ class HeartbeatBody(BaseModel):
     member_id: Text
     member_epoch: int = Field(ge=-(2**31), le=2**31 - 1)
     rack_id: Text | None = None
-    subscribed_topic_names: list[Text] | None = None
+    subscribed_topic_names: list[Text] | None = Field(default=None, max_length=10_000)
     client_id: Text = ""
 
 

@@ -23,6 +23,7 @@ from starlette.requests import Request
 
 from sharequeue.database import Database
 from sharequeue.errors import BrokerNotAvailable, CoordinatorNotAvailable, ShareError
+from sharequeue.groups.acls import require_heartbeat
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, heartbeat
 from sharequeue.groups.tokens import TokenRefused, principal_of
@@ -180,7 +181,7 @@ class Service:
         once."""
         try:
             if request.subscribed_topic_names:
-                self._look_up(request.subscribed_topic_names)
+                self._look_up(request.group_id, principal, request.subscribed_topic_names)
             response = heartbeat(self.database, request, self.configs, principal)
         except SQLAlchemyError as error:
             reason = str(error).splitlines()[0]
@@ -190,11 +191,13 @@ class Service:
             self.coordinator.wake()
         return response
 
-    def _look_up(self, names: tuple[str, ...]) -> None:
+    def _look_up(self, group_id: str, principal: str, names: tuple[str, ...]) -> None:
         unknown = unknown_names(self.database, names)
         # A broker that is known to be away is left to the watch: a heartbeat must not wait for it.
         if not unknown or "watch" in self.coordinator.faults:
             return
+        # The broker is not asked for who may not: the time it takes would tell which topics there are.
+        require_heartbeat(self.database, principal, group_id, unknown)
         try:
             found = self.topics.ask(unknown)
         except BrokerNotAvailable as error:

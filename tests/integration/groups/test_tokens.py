@@ -465,3 +465,32 @@ def test_tokens_of_scopes_by_command(
         member = Membership(ServiceAddress(address, made.stdout.strip()), "g", ["t"])
         with member, pytest.raises(ClusterAuthorizationFailed, match="needs the scope heartbeat"):
             member.join(5)
+
+
+def test_who_may_not_is_told_so_before_what_is_wrong(client: TestClient, private_database: Database) -> None:
+    """As on a broker: ACLs of the group and of the topics come before the form of a heartbeat. What is no heartbeat at
+    all is told that."""
+    path = "/v1/share-group-heartbeat"
+    Acls(private_database).add(Acl("User:bob", "READ", "ALLOW", "LITERAL", "g"))
+    Acls(private_database).add(Acl("User:bob", "DESCRIBE", "ALLOW", "LITERAL", "closed", "TOPIC"))
+    wrong: list[dict[str, Any]] = [
+        {"member_id": ""},
+        {"member_id": "m" * 37},
+        {"member_epoch": -5},
+        {"subscribed_topic_names": []},
+        {"subscribed_topic_names": ["no such name"]},
+        {"rack_id": ""},
+    ]
+    right = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["t"]}
+    for each in wrong:
+        assert client.post(path, json={**right, **each}).json()["error_code"] == 30, each
+        open_to_all = {**right, **each, "group_id": "another"}
+        assert client.post(path, json=open_to_all).json()["error_code"] in (17, 42), each
+        closed = {**open_to_all, "member_epoch": -5, "subscribed_topic_names": ["closed"]}
+        assert client.post(path, json=closed).json()["error_code"] == 29, each
+    assert client.post(path, json={**right, "group_id": ""}).json()["error_code"] == 42
+    assert client.post(path, json={**right, "topics": []}).json()["error_code"] == 42
+    assert (
+        client.post(path, content=b"{", headers={"Content-Type": "application/json"}).json()["error_code"]
+        == 42
+    )
