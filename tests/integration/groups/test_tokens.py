@@ -468,8 +468,8 @@ def test_tokens_of_scopes_by_command(
 
 
 def test_who_may_not_is_told_so_before_what_is_wrong(client: TestClient, private_database: Database) -> None:
-    """As on a broker: ACLs of the group and of the topics come before the form of a heartbeat. What is no heartbeat at
-    all is told that."""
+    """As on a broker: ACLs of the group and of the topics come before the form of a heartbeat. What is no heartbeat
+    at all is told that."""
     path = "/v1/share-group-heartbeat"
     Acls(private_database).add(Acl("User:bob", "READ", "ALLOW", "LITERAL", "g"))
     Acls(private_database).add(Acl("User:bob", "DESCRIBE", "ALLOW", "LITERAL", "closed", "TOPIC"))
