@@ -53,7 +53,7 @@ from sharequeue.service.answers import (
 from sharequeue.service.bodies import member_descriptions
 from sharequeue.service.callers import ANONYMOUS
 from sharequeue.state import State
-from sharequeue.values import SharePartitionStatus
+from sharequeue.values import ResetRow, SharePartitionStatus
 
 _NO_OFFSET = -1
 
@@ -127,35 +127,37 @@ class Admin:
 
     def alter_offsets(self, body: AlterOffsetsBody) -> Answer:
         """AlterShareGroupOffsets: begin a group anew; it is made if there is none. Refused while it has members."""
+        done = {(row.topic, row.partition): row for row in self.reset_offsets(body, execute=True)}
+
+        def one(at: tuple[str, int]) -> Answer:
+            return {"partition_index": at[1], **_said(done[at].error)}
+
+        return {"throttle_time_ms": 0, **_said(None), "responses": _by_topic(sorted(done), one)}
+
+    def reset_offsets(self, body: AlterOffsetsBody, *, execute: bool) -> list[ResetRow]:
+        """What `alter_offsets` does, or would do: a row for each partition, those that are refused with why."""
         self.require(body.group_id, "READ")
         refused = self._refused({each.topic_name for each in body.topics}, "READ")
         ids = dict(self._topics.ask({each.topic_name for each in body.topics}).known)
         starts: dict[tuple[str, int], int] = {}
-        errors: dict[tuple[str, int], ShareError] = {}
+        errors: dict[tuple[str, int], ResetRow] = {}
         for topic in body.topics:
             for each in topic.partitions:
                 at = (topic.topic_name, each.partition_index)
                 known = ids.get(topic.topic_name)
-                if each_refused := refused.get(topic.topic_name):
-                    errors[at] = each_refused
-                elif known is None or not 0 <= each.partition_index < known.partitions:
-                    errors[at] = UnknownTopicOrPartition()
-                else:
+                error = refused.get(topic.topic_name)
+                if error is None and (known is None or not 0 <= each.partition_index < known.partitions):
+                    error = UnknownTopicOrPartition()
+                if error is None:
                     starts[at] = each.start_offset
+                else:
+                    errors[at] = ResetRow(*at, None, each.start_offset, None, error)
         with self._acting() as state:
             done = state.administration.reset_offsets(
-                body.group_id, starts, {name: info.topic_id for name, info in ids.items()}, execute=True
+                body.group_id, starts, {name: info.topic_id for name, info in ids.items()}, execute=execute
             )
-        errors |= {(row.topic, row.partition): row.error for row in done if row.error is not None}
-
-        def one(at: tuple[str, int]) -> Answer:
-            return {"partition_index": at[1], **_said(errors.get(at))}
-
-        return {
-            "throttle_time_ms": 0,
-            **_said(None),
-            "responses": _by_topic(sorted({*starts, *errors}), one),
-        }
+        found = {**{(row.topic, row.partition): row for row in done}, **errors}
+        return [found[at] for at in sorted(found)]
 
     def delete_offsets(self, body: DeleteOffsetsBody) -> Answer:
         """DeleteShareGroupOffsets: forget what a group has of topics. Refused while it has members."""

@@ -88,6 +88,7 @@ _PAGES: dict[str, tuple[str, bool, list[dict[str, Any]]]] = {
         ],
     ),
     "/redrive/{group_id}": ("The page of a group's redrives", True, []),
+    "/manage/{group_id}": ("The page of what may be changed of a group", True, []),
     "/sign-in": ("The page to sign in", False, [_query("next", "Where to go then.")]),
     "/share-partitions/{group_id}": (
         "The page of a share-partition",
@@ -101,6 +102,11 @@ _FORMS: dict[str, tuple[str, bool, tuple[str, ...]]] = {
         "Put dead letters back to work, or see what that would send",
         True,
         ("cause", "topic", "offsets", "header", "rate", "only", "do"),
+    ),
+    "/manage/{group_id}": (
+        "Reset offsets, alter a config, delete the group",
+        True,
+        ("do", "topic", "partition", "to", "offset", "config", "value", "unset", "group"),
     ),
     "/sign-in": ("Sign in with a token", False, ("token", "next")),
     "/sign-out": ("Sign out", False, ()),

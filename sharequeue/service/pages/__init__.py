@@ -2,7 +2,7 @@
 
 Made on the server, without a build step and without an address outside the service; they work without script. Read
 `looking` (who asks, and how long it may take), `signing` (who may act), `frame` (what is around each page), `reads`
-(what is read), then the pages: `overview`, `group`, `share_partition`, `letters`, `redrive`.
+(what is read), then the pages: `overview`, `group`, `share_partition`, `letters`, `redrive`, `manage`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from sharequeue.service.pages.frame import STATIC, document, error_document, sec
 from sharequeue.service.pages.group import group
 from sharequeue.service.pages.letters import dead_letters
 from sharequeue.service.pages.looking import Look, Pages
+from sharequeue.service.pages.manage import manage
 from sharequeue.service.pages.overview import overview
 from sharequeue.service.pages.redrive import redrive
 from sharequeue.service.pages.share_partition import share_partition
@@ -33,6 +34,8 @@ def routes(pages: Pages) -> list[Route]:
         Route("/dead-letters/{group_id:group}", pages.route(dead_letters)),
         Route("/redrive/{group_id:group}", pages.route(redrive)),
         Route("/redrive/{group_id:group}", pages.route(redrive), methods=["POST"]),
+        Route("/manage/{group_id:group}", pages.route(manage)),
+        Route("/manage/{group_id:group}", pages.route(manage), methods=["POST"]),
         Route("/sign-in", pages.route(_sign_in, anybody=True)),
         Route("/sign-in", pages.route(_signed_in, anybody=True), methods=["POST"]),
         Route("/sign-out", pages.route(_signed_out, anybody=True), methods=["POST"]),
