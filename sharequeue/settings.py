@@ -37,12 +37,21 @@ _KEPT = (
 
 
 def normalise_database_url(url: str) -> str:
-    """Name the driver in a bare Postgres URL.
+    """Name the driver in a bare Postgres URL, and write several hosts (`h1:5432,h2:5432`, as libpq takes them) as
+    SQLAlchemy does.
 
     SQLAlchemy 2.1 maps `postgresql://` to psycopg 3, under which dagster-postgres fails on every run.
     """
     scheme, separator, rest = url.partition("://")
-    return f"{_DRIVER}://{rest}" if separator and scheme in ("postgresql", "postgres") else url
+    if not separator:
+        return url
+    place, slash, tail = rest.partition("/")
+    user, at, hosts = place.rpartition("@")
+    if "," in hosts:
+        name, _, query = tail.partition("?")
+        listed = "&".join([*(f"host={host}" for host in hosts.split(",")), *filter(None, [query])])
+        rest = f"{user}{at}{slash}{name}?{listed}"
+    return f"{_DRIVER if scheme in ('postgresql', 'postgres') else scheme}://{rest}"
 
 
 @dataclass(frozen=True, slots=True)

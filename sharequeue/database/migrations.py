@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from sharequeue.database import schema_files
 from sharequeue.database.pool import Database
-from sharequeue.database.schema_files import VERSIONED, Migration, SchemaOutdated, applied
+from sharequeue.database.schema_files import VERSIONED, Migration, SchemaNewer, SchemaOutdated, applied
 from sharequeue.database.upgrades import SchemaBusy, Upgrade, patiently
 from sharequeue.errors import UnsupportedVersion
 from sharequeue.settings import RoleNames
@@ -86,7 +86,7 @@ def _pending(connection: sa.Connection) -> list[Migration]:
     files = schema_files.migrations()
     unknown = sorted(name for name in done.keys() - {f.name for f in files} if name.startswith(VERSIONED))
     if unknown:
-        raise SchemaOutdated(
+        raise SchemaNewer(
             f"the database has {unknown[-1]}, which this version does not know: it was migrated by a newer release. "
             "Upgrade sharequeue here."
         )

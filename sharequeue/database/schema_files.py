@@ -14,7 +14,16 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-__all__ = ["VERSIONED", "Migration", "SchemaOutdated", "applied", "migrations", "schema_mismatch", "sql_root"]
+__all__ = [
+    "VERSIONED",
+    "Migration",
+    "SchemaNewer",
+    "SchemaOutdated",
+    "applied",
+    "migrations",
+    "schema_mismatch",
+    "sql_root",
+]
 
 VERSIONED = "migrations/"
 """Names of the numbered files begin so."""
@@ -22,6 +31,10 @@ VERSIONED = "migrations/"
 
 class SchemaOutdated(Exception):
     """The database's schema is not the one this code was written for. Run ``sharequeue migrate``."""
+
+
+class SchemaNewer(SchemaOutdated):
+    """The database's schema is of a newer release than this code."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ from sharequeue.service.faults import Faults
 from sharequeue.service.metrics import Metrics
 from sharequeue.service.once import Once
 from sharequeue.service.rates import BURST_S, Rates
-from sharequeue.service.state_of_servers import ask_broker, ask_database
+from sharequeue.service.state_of_servers import DatabaseProbe, ask_broker
 from sharequeue.service.watched_topics import record_topics, unknown_names
 from sharequeue.settings import Settings
 
@@ -96,7 +96,7 @@ class Service:
         )
         self.faults = Faults(self.coordinator)
         self.metrics = Metrics(self.database, self.coordinator, self.faults)
-        self.database_told = Once(lambda: ask_database(self.database), "sharequeue-database-probe")
+        self.database_told = Once(DatabaseProbe(self.database), "sharequeue-database-probe")
         self.broker_told = Once(lambda: ask_broker(self.topics), "sharequeue-broker-probe")
         self._limiter: anyio.CapacityLimiter | None = None
         self._turns: WeakValueDictionary[Hashable, anyio.Semaphore] = WeakValueDictionary()

@@ -62,8 +62,8 @@ async def ready(service: Service, request: Request) -> Response:
         tasks.start_soon(broker)
         tasks.start_soon(database)
     told: Told = asked["database"]
-    is_ready = told.state == "ok"
-    service.faults.note("database", None if is_ready else told.state)
+    is_ready = told.usable
+    service.faults.note("database", None if told.state == "ok" else told.state)
     service.faults.note("broker", None if asked["broker"] == "ok" else asked["broker"])
     service.faults.look()
     faults = service.faults.of_this_replica()

@@ -110,9 +110,9 @@ def test_who_waits_for_the_standby_loses_nothing_confirmed(
     themselves, the member is still one, and no record whose acknowledgement was confirmed comes again."""
     wait_for_the_standby(pair, setting)
     broker = {"bootstrap.servers": pair.info.bootstrap_servers}
-    admin = AdminClient(broker)
+    admin = AdminClient({**broker})
     admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
-    producer = Producer(broker)
+    producer = Producer({**broker, "queue.buffering.max.messages": RECORDS + 1})
     for number in range(RECORDS):
         producer.produce("t", str(number).encode())
         producer.poll(0)

@@ -19,6 +19,7 @@ from psycopg2 import sql
 from psycopg2.errors import LockNotAvailable
 
 from sharequeue.database.pool import connection_defaults
+from sharequeue.settings import normalise_database_url
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.state import State
 
@@ -50,17 +51,11 @@ def staging_prefix(group: str, sink: str) -> str:
 
 def connection_of(url: str) -> dict[str, Any]:
     """Return psycopg2's arguments for an SQLAlchemy URL."""
+    # SQLAlchemy's own translation: a URL may name several hosts.
+    url = normalise_database_url(url)
     parts = sa.make_url(url)
-    given = {
-        **connection_defaults(url),
-        **parts.query,
-        "host": parts.host or parts.query.get("host"),
-        "port": parts.port,
-        "user": parts.username,
-        "password": parts.password,
-        "dbname": parts.database,
-    }
-    return {name: value for name, value in given.items() if value is not None}
+    _, given = parts.get_dialect()().create_connect_args(parts)
+    return {**connection_defaults(url), **given}
 
 
 def with_password(route: Mapping[str, Any]) -> dict[str, Any]:

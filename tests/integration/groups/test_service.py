@@ -20,7 +20,8 @@ from sqlalchemy import text
 
 from sharequeue import __version__
 from sharequeue.cli import command
-from sharequeue.database import Database
+from sharequeue.database import Database, schema_files
+from sharequeue.database.schema_files import Migration
 from sharequeue.errors import CoordinatorNotAvailable, InvalidRequest
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.descriptions import describe_group
@@ -286,6 +287,32 @@ def test_alive_and_ready(client: httpx.Client, here: Settings) -> None:
     ready = client.get("/ready")
     assert (ready.status_code, ready.json()["ready"]) == (200, True)
     assert (ready.json()["database"], ready.json()["broker"]) == ("ok", "ok")
+
+
+def test_a_schema_of_the_next_release_leaves_a_replica_ready(
+    here: Settings, private_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Migrated under it, a replica stays ready and is degraded; one that begins before the schema is migrated is not
+    ready; one that begins when the schema is known to be newer is."""
+    newest = Migration("migrations/9999_tomorrow.sql", "select 1;", repeatable=False)
+    changed = Migration("functions/99_tomorrow.sql", "select 1;", repeatable=True)
+    record = text("insert into sharequeue.schema_migrations (name, checksum) values (:name, '')")
+    with serving(here) as url, httpx.Client(base_url=url, trust_env=False) as client:
+        assert client.get("/ready").json()["database"] == "ok"
+        ours = schema_files.migrations()
+        monkeypatch.setattr(schema_files, "migrations", lambda: [*ours, changed])
+        answer = client.get("/ready")
+        assert (answer.status_code, answer.json()["degraded"]) == (200, True)
+        assert "upgrade this replica" in answer.json()["database"]
+        with serving(here) as early:
+            assert httpx.get(f"{early}/ready", trust_env=False).status_code == 503
+        monkeypatch.undo()
+        with private_database.transaction() as connection:
+            connection.execute(record, {"name": newest.name})
+        with serving(here) as late:
+            answer = httpx.get(f"{late}/ready", trust_env=False)
+            assert (answer.status_code, answer.json()["degraded"]) == (200, True)
+            assert "newer release" in answer.json()["database"]
 
 
 def test_a_service_without_its_servers(here: Settings) -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from sharequeue.database.pool import connection_defaults
 from sharequeue.kafka.clients import client_config, credentials, logged_in, portable_config, spark_options
 from sharequeue.settings import SettingMissing, Settings, normalise_database_url
+from sharequeue.spark.sinks.postgres_tables import connection_of
 from tests.certificates import Authority
 
 STACK = {
@@ -31,6 +33,15 @@ def home(tmp_path: Path) -> Path:
 def test_a_bare_postgres_url_names_psycopg2(scheme: str) -> None:
     """SQLAlchemy 2.1 would take psycopg 3 for a bare one."""
     assert normalise_database_url(f"{scheme}://u@h/d") == "postgresql+psycopg2://u@h/d"
+
+
+def test_a_url_with_several_hosts_is_one_that_sqlalchemy_reads() -> None:
+    """libpq's form, as of a primary with a standby: both hosts reach the driver, and what else the URL says."""
+    url = normalise_database_url("postgresql://u:p@h1:5432,h2:5433/d?target_session_attrs=read-write")
+    wanted = {"user": "u", "password": "p", "dbname": "d", "target_session_attrs": "read-write"}
+    assert connection_of(url) == {**connection_defaults(url), **wanted, "host": "h1,h2", "port": "5432,5433"}
+    other = Settings({"database_url": "postgresql://u@h1,h2/d"}).dagster_url
+    assert other == "postgresql+psycopg2://u@/dagster?host=h1&host=h2"
 
 
 def test_environment_wins_over_stack_file_and_that_over_default(
