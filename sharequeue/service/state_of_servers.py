@@ -20,8 +20,8 @@ __all__ = ["DatabaseProbe", "Told", "ask_broker", "held_letters"]
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """`ok`, or what is wrong; whether heartbeats can succeed; and if ok, what replicas have done, and which dead letters
-    are held."""
+    """`ok`, or what is wrong; whether heartbeats can succeed; and if ok, what replicas have done, and which dead
+    letters are held."""
 
     state: str
     usable: bool = False
