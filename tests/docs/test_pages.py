@@ -61,6 +61,7 @@ HERE = {
     "docs/howto/replay.md",
     "docs/howto/reports.md",
     "docs/howto/roles-and-acls.md",
+    "docs/howto/runbooks.md",
     "docs/howto/sinks.md",
     "docs/howto/structured-streaming.md",
     "docs/howto/test-your-pipeline.md",
@@ -125,6 +126,7 @@ def test_dead_letters_and_the_first_hour(
     for name, value in reader.environment.items():
         monkeypatch.setenv(name, value)
     assert reader.reads("docs/howto/operate.md")
+    assert reader.reads("docs/howto/runbooks.md")
     acts = reader.database.rows(
         sa.text("select act from sharequeue.audit_trail where group_id = 'flight-delays'")
     )
