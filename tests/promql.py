@@ -50,6 +50,7 @@ def selectors(query: str) -> Iterator[tuple[str, set[str]]]:
 def _selectors(expression: Any, grouped: set[str]) -> Iterator[tuple[str, set[str]]]:
     if isinstance(expression, promql.VectorSelector):
         assert expression.offset is None, f"{expression}: no offset is used here"
+        assert expression.name is not None, f"{expression} names no metric"
         yield expression.name, grouped | {each.name for each in expression.matchers.matchers}
     elif isinstance(expression, promql.MatrixSelector):
         yield from _selectors(expression.vector_selector, grouped)

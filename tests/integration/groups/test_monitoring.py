@@ -66,7 +66,10 @@ def scrapes(here: Settings, database: Database) -> tuple[promql.Samples, promql.
     """Return two scrapes: one before everything went wrong, and one after. What Prometheus adds is made up."""
     now = [0.0]
     state = State(database)
-    configs = {"errors.deadletterqueue.topic.name": "dlq.g", "share.partition.max.record.locks": 100_000}
+    configs: dict[str, str | int] = {
+        "errors.deadletterqueue.topic.name": "dlq.g",
+        "share.partition.max.record.locks": 100_000,
+    }
     alter_group_configs(database, "g", configs)
     for partition in range(2):
         at = SharePartition("g", "t", partition)
