@@ -76,7 +76,7 @@ def _names(page: Page) -> None:
     """Everything that is operated, or seen, has a name in words."""
     labelled = {each.get("for") for each in page.all("label") if said(each)}
     for field in page.all(*_FIELDS):
-        if field.get("type") not in ("hidden", "submit"):
+        if field.get("type") not in ("hidden", "submit") and field.get("hidden") is None:
             assert field.get("id") in labelled, field.attrib
     for each in page.all("a", "button", "summary", "th", "option"):
         assert said(each) or each.get("aria-label"), each.attrib

@@ -4,15 +4,36 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import httpx
 import pytest
+import sqlalchemy as sa
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from sharequeue.database import Database
+from sharequeue.deadletters.letters import (
+    DELIVERY_COUNT,
+    EXCEPTION_CLASS,
+    EXCEPTION_MESSAGE,
+    GROUP,
+    MESSAGE,
+    MESSAGES,
+    OFFSET,
+    ORIGINAL_HEADER,
+    ORIGINAL_TIMESTAMP,
+    PARTITION,
+    TOPIC,
+)
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
+from sharequeue.groups.tokens import Tokens
+from sharequeue.kafka.clients import client_config
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.state import State
@@ -23,6 +44,7 @@ from tests.integration.groups.test_service import serving
 from tests.waiting import pass_time, wait_until
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+HOSTILE = "<script>document.title = 'gone'</script><img src=x onerror=alert(1)>\"'&"
 FOLDER = "PICTURES_FOLDER"
 """Where the pictures go; else into the test's own folder."""
 
@@ -80,10 +102,62 @@ def fill(database: Database) -> None:
     reports.record("flight-delays")
 
 
+def fill_letters(settings: Settings, database: Database) -> None:
+    """Dead letters of flight-delays, as runs leave them, of every kind of content."""
+    admin = AdminClient(client_config(settings))
+    topics = [NewTopic("flights", 6, 1), NewTopic("dlq.flight-delays", 2, 1)]
+    made = admin.create_topics(topics)
+    try:
+        for future in made.values():
+            future.result(30)
+    except KafkaException:
+        return  # the test before has filled them
+    flights = (
+        b'{"carrier": "UA", "flight": 1545, "origin": "EWR", "dep_delay": null}',
+        b'{"carrier": "AA", "flight": 1141, "origin": "JFK", "dep_delay": "n/a"}',
+        HOSTILE.encode(),
+        b"\0\0\0\0\x2a\x02\x04UA\xd2\x18\x06EWR",
+        None,
+    )
+    errors = (
+        ("ValueError", "dep_delay is null"),
+        ("ValueError", "could not convert string to float: 'n/a'"),
+        ("json.JSONDecodeError", HOSTILE),
+        ("UnicodeDecodeError", "'utf-8' codec can't decode byte 0xd2"),
+        ("TypeError", "the value is null"),
+    )
+    producer = Producer(client_config(settings))
+    for number in range(48):
+        kind = 0 if number % 3 else number // 3 % len(flights)
+        cause = "exceeded" if number % 7 == 0 else "rejected"
+        headers = {
+            TOPIC: "flights",
+            PARTITION: str(number % 6),
+            OFFSET: str(41_000 + 13 * number),
+            GROUP: "flight-delays",
+            DELIVERY_COUNT: "5" if cause == "exceeded" else "1",
+            MESSAGE: MESSAGES[cause],
+            EXCEPTION_CLASS: errors[kind][0],
+            EXCEPTION_MESSAGE: errors[kind][1],
+            ORIGINAL_TIMESTAMP: "1795000000000",
+            f"{ORIGINAL_HEADER}source": "bts",
+            f"{ORIGINAL_HEADER}{HOSTILE}": HOSTILE,
+        }
+        producer.produce(
+            "dlq.flight-delays",
+            flights[kind],
+            f"UA-{1545 + number}".encode(),
+            partition=number % 2,
+            headers=[(name, value.encode()) for name, value in headers.items()],
+        )
+    producer.flush(30)
+
+
 @pytest.fixture
 def address(settings: Settings, private_database: Database) -> Iterator[str]:
     """Give the address of a service with groups to look at."""
     fill(private_database)
+    fill_letters(settings, private_database)
     url = private_database.engine.url.render_as_string(hide_password=False)
     with serving(settings.replace(database_url=url), coordinate=False) as address:
         yield address
@@ -99,6 +173,11 @@ PAGES = {
     "groups": "/",
     "group": "/groups/flight-delays",
     "share-partition": "/share-partitions/flight-delays?topic=flights&partition=0",
+    "letters": "/dead-letters/flight-delays",
+    "letter": "/dead-letters/flight-delays?partition=0&offset=6",
+    "redrive": "/redrive/flight-delays",
+    "manage": "/manage/flight-delays",
+    "sign-in": "/sign-in?next=/groups/mail",
 }
 
 
@@ -107,7 +186,7 @@ LOOKS: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("-phone", 390, {"mobile": True, "scale": 1.5}),
     ("-dark", 1280, {"dark": True}),
 )
-IN_DOCS = ("groups", "group", "group-phone")
+IN_DOCS = ("groups", "group", "group-phone", "letters")
 
 
 def usable(page: Browser, url: str, width: int) -> None:
@@ -118,7 +197,7 @@ def usable(page: Browser, url: str, width: int) -> None:
     assert set(
         page.value("performance.getEntriesByType('resource').map(each => new URL(each.name).origin)")
     ) <= {page.value("location.origin")}
-    assert page.value("getComputedStyle(document.querySelector('table')).borderCollapse") == "collapse"
+    assert page.value("getComputedStyle(document.querySelector('main')).paddingBottom") != "0px"
 
 
 def test_every_page_in_a_browser(address: str, folder: Path) -> None:
@@ -147,3 +226,70 @@ def test_a_page_updates_by_itself(address: str, private_database: Database) -> N
         wait_until(lambda: "somebody" in page.value("document.querySelector('main').textContent"), 20)
         assert page.value("window.same") == 1
         assert page.complaints == []
+
+
+def test_somebody_signs_in_and_sends(
+    address: str, folder: Path, settings: Settings, private_database: Database
+) -> None:
+    """By the forms, as a browser sends them: with an origin, and a cookie that no script sees."""
+    _, secret = Tokens(private_database).create("User:ann")
+    with browser() as page:
+        page.window(1280, 900)
+        page.script(False)
+        page.go(f"{address}/sign-in?next=/redrive/flight-delays%3Fcause%3Dexceeded")
+        page.script(True)
+        page.value(f"document.querySelector('#token').value = '{secret}'")
+        page.submit("main form button")
+        assert page.value("location.pathname + location.search") == "/redrive/flight-delays?cause=exceeded"
+        assert page.value("document.cookie") == ""
+        assert "User:ann" in page.value("document.body.textContent")
+        page.submit("main form button")
+        assert "Send 7 letters" in page.value("document.querySelector('button.act').textContent")
+        assert page.overflow() <= 0
+        page.picture(folder / "service-redrive-plan.png", 1100)
+        page.submit("button.act")
+        state = "document.querySelector('main').textContent"
+        wait_until(lambda: "under way" not in page.value(state) and "None yet" not in page.value(state), 30)
+        assert "The last redrive here failed" not in page.value(state)
+        # Another site can neither send a form in her name nor show the pages inside its own.
+        form = f"<form method=post action='{address}/manage/mail'><input name=do value=delete></form>"
+        evil = f"{form}<iframe src='{address}/'></iframe>"
+        page.go(f"data:text/html,{quote(evil)}")
+        page.value("document.querySelector('form').submit()")
+        wait_until(
+            lambda: "Not from here" in page.value("document.body ? document.body.textContent : ''"), 20
+        )
+        page.go(f"{address}/")
+        page.submit(".who form button")
+        assert "Not signed in" in page.value("document.body.textContent")
+
+
+def test_pages_of_ten_thousand_share_partitions(
+    settings: Settings, private_database: Database, told: list[str]
+) -> None:
+    """A page of them is whole, takes seconds at most, and is asked for less often."""
+    alter_group_configs(private_database, "g", {})
+    private_database.rows(
+        sa.text(
+            "insert into sharequeue.share_partitions"
+            " (group_id, topic, partition, topic_id, state_epoch, spso, speo, log_end, observed_at)"
+            " select 'g', 't', n, 'id', 1, 0, 0, n, sharequeue.clock() from generate_series(0, 9999) as n returning 1"
+        )
+    )
+    Reports(private_database).record("g")
+    with private_database.transaction() as connection:
+        connection.execute(sa.text("analyze sharequeue.share_partitions, sharequeue.share_partition_history"))
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    with serving(settings.replace(database_url=url), coordinate=False) as address:
+        one = "/share-partitions/g?topic=t&partition=9"
+        for path in ("/", "/groups/g", "/groups/g?page=400", "/groups/g?sort=lag", one):
+            began = time.monotonic()
+            answer = httpx.get(f"{address}{path}", timeout=30)
+            seconds = time.monotonic() - began
+            late = "Not read in time" in answer.text
+            left_out = ", something left out" if late else ""
+            told.append(f"{path}: {seconds:.2f} s, {len(answer.content):,} bytes{left_out}")
+            assert answer.status_code == 200
+            assert seconds < 12
+            assert not late
+            assert len(answer.content) < 400_000

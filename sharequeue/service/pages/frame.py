@@ -78,6 +78,7 @@ def document(
     who: Content = None,
     status: int = 200,
     query: Sequence[tuple[str, str]] | None = None,
+    every: int = UPDATE_SECONDS,
 ) -> Response:
     """Return a page. It brings itself up to date where its `query` is given, unless that turns it off."""
     live = query is not None and ("updates", "off") not in query
@@ -90,7 +91,9 @@ def document(
         element("link", rel="stylesheet", href="/pages/style.css"),
         joined(
             element("script", src="/pages/update.js", defer=True),
-            element("noscript", element("meta", http_equiv="refresh", content=str(_RELOAD_SECONDS))),
+            element(
+                "noscript", element("meta", http_equiv="refresh", content=str(max(_RELOAD_SECONDS, every)))
+            ),
         )
         if live
         else None,
@@ -103,7 +106,7 @@ def document(
             element("nav", link("sharequeue", "/", class_="home"), link("Groups", "/"), aria_label="Pages"),
             element("div", who, class_="who"),
         ),
-        element("main", *main, id="main", tabindex="-1", data_live=UPDATE_SECONDS if live else None),
+        element("main", *main, id="main", tabindex="-1", data_live=every if live else None),
         element("footer", element("p", f"sharequeue {__version__}. ", _updates(query))),
     )
     return secured(

@@ -41,7 +41,7 @@ from sharequeue.service.admin import Admin
 from sharequeue.service.callers import CERTIFIED, Throttled, certified, needed_scope
 from sharequeue.service.context import Service
 from sharequeue.service.pages import reads
-from sharequeue.service.pages.frame import document, error_document
+from sharequeue.service.pages.frame import UPDATE_SECONDS, document, error_document
 from sharequeue.service.pages.signing import NotOurs, check_origin, session_of, sign_in_asked, who
 from sharequeue.settings import Settings
 
@@ -165,7 +165,9 @@ class Look:
     def document(self, title: str, *main: Content, live: bool = True, status: int = 200) -> Response:
         """Return a page for the caller, one that updates by itself unless it is not `live`."""
         query = self.request.query_params.multi_items() if live else None
-        return document(title, main, who=self.caller.shown, status=status, query=query)
+        # A page that takes long is asked for less often: a tenth of the time at most is spent on it.
+        every = max(UPDATE_SECONDS, math.ceil(10 * (time.monotonic() - self.began)))
+        return document(title, main, who=self.caller.shown, status=status, query=query, every=every)
 
 
 class Pages:

@@ -90,6 +90,8 @@ def sign_in_form(target: str) -> Html:
     return element(
         "form",
         element("input", type="hidden", name="next", value=safe_path(target)),
+        # Password managers keep a password with a name.
+        element("input", name="username", autocomplete="username", value="token", hidden=True),
         field("token", "Token", token, "sq_…, from `sharequeue tokens create`"),
         element("button", "Sign in", type="submit"),
         class_="ask",
