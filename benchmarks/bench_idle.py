@@ -43,13 +43,18 @@ GOAL = ("goal", "< 10", "", "< 1.00", "", "", "< 2.00 %")
 class StandIn:
     """A broker that has every topic it is asked for, with the same logs each time."""
 
+    partitions = PARTITIONS
+
     def cluster_id(self) -> str:
         """The id of the one cluster there is."""
         return "bench"
 
+    def close(self) -> None:
+        """Nothing was opened."""
+
     def ask(self, names: list[str]) -> TopicsFound:
         """All of them are there."""
-        return TopicsFound({name: TopicInfo(f"id-{name}", PARTITIONS) for name in names}, {})
+        return TopicsFound({name: TopicInfo(f"id-{name}", self.partitions) for name in names}, {})
 
     def offsets(self, name: str, patience: float | None = None) -> dict[int, LogOffsets]:
         """The logs of a topic."""

@@ -47,7 +47,11 @@ class ServiceAddress:
         import httpx
 
         # The service's address is a direct one: a proxy of the environment is for the outside world.
-        return httpx.Client(base_url=self.url, verify=self._context(), timeout=timeout, trust_env=False)
+        # A member sends a heartbeat each five seconds, after which httpx would have closed its connection.
+        limits = httpx.Limits(keepalive_expiry=60.0)
+        return httpx.Client(
+            base_url=self.url, verify=self._context(), timeout=timeout, limits=limits, trust_env=False
+        )
 
     def _context(self) -> ssl.SSLContext | bool:
         if not self.url.startswith("https:"):

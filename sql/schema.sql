@@ -308,6 +308,9 @@ CREATE FUNCTION sharequeue.initialize(p_group_id text, p_topic text, p_partition
 CREATE FUNCTION sharequeue.journal_partitions() RETURNS TABLE(day date, name text, bytes bigint)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION sharequeue.keep_alive(p_group_ids text[], p_member_ids text[], p_member_epochs integer[], p_client_ids text[], p_client_hosts text[], p_principals text[], p_session_timeout_ms integer[], p_heartbeat_interval_ms integer[]) RETURNS TABLE(place bigint, session_timeout_ms integer, heartbeat_interval_ms integer)
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION sharequeue.keep_sink_columns(p_group_id text, p_sink text, p_known text, p_columns text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 

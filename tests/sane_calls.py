@@ -283,6 +283,16 @@ def prepare(database: Database) -> Calls:
         "leave_group": {"p_group_id": "members", "p_member_id": "m", "p_principal": "User:somebody"},
         "expire_members": {"p_group_id": "g"},
         "backlog_assignment": {"p_group_id": "g"},
+        "keep_alive": {
+            "p_group_ids": ["members"],
+            "p_member_ids": ["m"],
+            "p_member_epochs": [1],
+            "p_client_ids": [""],
+            "p_client_hosts": ["h"],
+            "p_principals": ["User:somebody"],
+            "p_session_timeout_ms": [1000, 45000, 60000],
+            "p_heartbeat_interval_ms": [1000, 5000, 15000],
+        },
         "rebalance_group": {"p_group_id": "members", "p_group_epoch": 1},
         "refresh_group": {"p_group_id": "g", "p_assignment_interval_ms": [0, 0, 0]},
         "assign_share_partitions": {

@@ -108,33 +108,38 @@ class _Group:
         return any(member in takers for takers in self.takers.values())
 
     def dealt(self, held: Mapping[str, Collection[int]]) -> dict[str, set[int]]:
-        """Deal all share-partitions, those first of which a member's part is largest; whoever has one keeps it as
-        long as that is not too much for him, else the member with the least takes it."""
+        """Deal all share-partitions: whoever has one keeps it as long as that is not too much for him; what then has
+        too few members goes to those with the least. Those come first of which a member's part is largest."""
         had = self.sharers(held)
         result: dict[str, set[int]] = {member: set() for member in held}
         loads = dict.fromkeys(held, 0.0)
-        waiting = [(0.0, 0, self.order[member], member) for member in self.members]
-        heapq.heapify(waiting)
         parts = {p: weight / self.shared_by[p] for p, weight in self.weights.items()}
-        for p in sorted(parts, key=lambda p: (-parts[p], p)):
+        in_order = sorted(parts, key=lambda p: (-parts[p], p))
+        missing = dict(self.shared_by)
+        for p in in_order:
             keep = [m for m in had[p] if loads[m] + parts[p] <= self.kept]
-            takers = sorted(keep, key=lambda m: (loads[m], self.order[m]))[: self.shared_by[p]]
-            aside = []
-            while len(takers) < self.shared_by[p]:
-                entry = heapq.heappop(waiting)
-                load, count, _, member = entry
-                if (load, count) != (loads[member], len(result[member])):
-                    continue  # it has taken something since
-                if member in takers or member not in self.takers[p]:
-                    aside.append(entry)
-                else:
-                    takers.append(member)
-            for entry in aside:
-                heapq.heappush(waiting, entry)
-            for member in takers:
+            for member in sorted(keep, key=lambda m: (loads[m], self.order[m]))[: missing[p]]:
                 result[member].add(p)
                 loads[member] += parts[p]
-                heapq.heappush(waiting, (loads[member], len(result[member]), self.order[member], member))
+                missing[p] -= 1
+        waiting = [
+            (loads[member], len(result[member]), self.order[member], member) for member in self.members
+        ]
+        heapq.heapify(waiting)
+        for p in in_order:
+            aside = []
+            while missing[p]:
+                entry = heapq.heappop(waiting)
+                member = entry[-1]
+                if member not in self.takers[p] or p in result[member]:
+                    aside.append(entry)
+                    continue
+                result[member].add(p)
+                loads[member] += parts[p]
+                missing[p] -= 1
+                aside.append((loads[member], len(result[member]), self.order[member], member))
+            for entry in aside:
+                heapq.heappush(waiting, entry)
         for member in self.members:
             if not result[member] and self._has_any(member):
                 self._serve(member, result, loads, parts)

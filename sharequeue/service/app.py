@@ -223,7 +223,10 @@ async def _heartbeat(service: Service, request: Request) -> Response:
             if time.monotonic() - began > _SOON_S:
                 principal = await service.principal(request)
             asked = heartbeat_request(body, request.client.host if request.client else "")
-            response = await service.in_turn(asked.group_id, lambda: service.heartbeat(asked, principal))
+            heard = await service.beats.heard(asked, principal)
+            if heard is None:
+                heard = await service.in_turn(asked.group_id, lambda: service.heartbeat(asked, principal))
+            response = heard
     except (Throttled, TokenRefused, ClientDisconnect):
         raise
     except ShareError as error:

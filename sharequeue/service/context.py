@@ -29,6 +29,7 @@ from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, he
 from sharequeue.groups.tokens import TokenRefused, principal_of
 from sharequeue.kafka.topics import Topics
 from sharequeue.names import listed
+from sharequeue.service.beats import Beats
 from sharequeue.service.callers import (
     ANONYMOUS,
     Throttled,
@@ -100,6 +101,7 @@ class Service:
         self.broker_told = Once(lambda: ask_broker(self.topics), "sharequeue-broker-probe")
         self._limiter: anyio.CapacityLimiter | None = None
         self._turns: WeakValueDictionary[Hashable, anyio.Semaphore] = WeakValueDictionary()
+        self.beats = Beats(self.database, self.configs, self._run, lambda: self.coordinator.keeps_up)
         self._rates = Rates(settings.service_limits.requests_per_second)
         self._refused = Rates(_REFUSED_PER_SECOND)
 

@@ -49,6 +49,8 @@ REST = 30
 LONGEST_REST_SECONDS = 10.0
 """The watch rests no longer than this."""
 
+KEEPS_UP_SECONDS = 5.0
+"""The last round must not be longer ago, or members' heartbeats look at their groups themselves."""
 REBALANCE_SECONDS = 10.0
 """Between two looks at what waits in groups that are assigned by backlog: members learn of it in half that time."""
 
@@ -111,6 +113,7 @@ class Coordinator:
             if dead_letters is None
             else DeadLetterDrainer(dead_letters, database, self._configs, self.name)
         )
+        self._settled_at = -KEEPS_UP_SECONDS
         self._changes_lock = threading.Lock()
         self._changes_after: str | None = (
             ""  # the group behind which the look at changes goes on; None: it rests
@@ -131,6 +134,11 @@ class Coordinator:
     def waiting(self) -> dict[tuple[str, str], str]:
         """Why a group's topic has share-partitions without a start offset, by (group, topic)."""
         return self.watcher.waiting
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether all groups are looked at here, so that a heartbeat need not look at its own."""
+        return time.monotonic() - self._settled_at < KEEPS_UP_SECONDS
 
     def wake(self) -> None:
         """Have the broker looked at now and not at the next turn: somebody waits for a topic to be
@@ -180,6 +188,7 @@ class Coordinator:
         if swept.leases:
             _log.info("swept %d lapsed leases, %d records", swept.leases, swept.records)
         self._refresh_assignments("assignment", [*due.behind, *left, *self._rebalance()])
+        self._settled_at = time.monotonic()
         return expired, swept.leases
 
     def watch(self) -> tuple[int, int]:

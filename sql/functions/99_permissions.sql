@@ -39,8 +39,8 @@ declare
         'revoke_tokens', 'roll_up_due_days',
         'set_service_configs', 'take_snapshot', 'take_snapshots', 'trim_redrive',
         'end_service_lease', 'hear_replica', 'hold_service_lease', 'note_service_work', 'take_service_lease',
-        'assign_share_partitions', 'backlog_assignment', 'expire_members', 'heartbeat', 'leave_group', 'rebalance_group',
-        'refresh_group'];
+        'assign_share_partitions', 'backlog_assignment', 'expire_members', 'heartbeat', 'keep_alive', 'leave_group',
+        'rebalance_group', 'refresh_group'];
     v_reader constant text[] := array[
         'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'snapshots', 'stored_configs',
         'verify', 'verify_journal'];

@@ -113,6 +113,14 @@ MEANT: Mapping[str, Meant] = {
     "heartbeat.p_client_host": (("empty", "long", "newline", "escape", "quotes"), AS_GIVEN),
     "heartbeat.p_max_size": (("2^31-1",), ALL_THERE_IS),
     "refresh_group.p_group_id": (("null", *NAMES), NOBODY),
+    **{
+        f"keep_alive.{name}": (["a null in it", *(f"of {each}" for each in NAMES)], NOBODY)
+        for name in ("p_group_ids", "p_member_ids", "p_client_ids", "p_client_hosts", "p_principals")
+    },
+    "keep_alive.p_member_epochs": (
+        ["a null in it", *(f"of {number}" for number in NUMBERS)],
+        "another epoch",
+    ),
     "backlog_assignment.p_group_id": (("null", *NAMES), NOBODY),
     "rebalance_group.p_group_id": (("null", *NAMES), NOBODY),
     "rebalance_group.p_group_epoch": (("null", *NUMBERS), "another epoch: nothing is written"),

@@ -104,6 +104,14 @@ def test_one_leaves(members: int, lags: list[int], leaver: int) -> None:
         assert after == rest
 
 
+def test_one_of_many_leaves() -> None:
+    """Where each has one and nothing waits, what the leaver had moves, and nothing else."""
+    before = assigned(50, [0] * 50)
+    rest = {member: share for member, share in before.items() if member != "m07"}
+    after = assign_by_backlog({member: ["t"] for member in rest}, {"t": range(50)}, rest, {})
+    assert moves(rest, after) == 1
+
+
 def test_more_members_where_more_waits() -> None:
     """Ten members, ten share-partitions, nine tenths of the backlog in one: nine share it, and nobody has none."""
     lags = [9000, *[111] * 9]
