@@ -6,9 +6,16 @@ import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound
-from sharequeue.names import nearest
+from sharequeue.names import nearest, shown
 
-__all__ = ["awaited_share_partitions", "group_names", "group_topics", "require_among", "require_group"]
+__all__ = [
+    "awaited_share_partitions",
+    "group_names",
+    "group_topics",
+    "require_among",
+    "require_group",
+    "require_there",
+]
 
 
 def group_names(database: Database) -> list[str]:
@@ -26,6 +33,14 @@ def require_among(known: list[str], group: str) -> None:
     """As `require_group`, among names that are known already."""
     if group not in known:
         raise GroupIdNotFound(f"There is no share group {group}. {nearest(group, known, 'share groups')}")
+
+
+def require_there(database: Database, group: str) -> None:
+    """Raise GroupIdNotFound when there is no share group of this name. It names no others: for callers who may not be
+    allowed to see them."""
+    query = sa.text("select 1 from sharequeue.share_groups where group_id = :group_id")
+    if not database.rows(query, group_id=group):
+        raise GroupIdNotFound(f"There is no share group {shown(group)}. It may have been deleted.")
 
 
 def group_topics(database: Database, group: str) -> set[str]:

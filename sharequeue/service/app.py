@@ -38,7 +38,7 @@ from sharequeue.errors import (
 )
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.descriptions import describe_group
-from sharequeue.groups.known import require_group
+from sharequeue.groups.known import require_there
 from sharequeue.groups.tokens import TokenRefused
 from sharequeue.names import shown
 from sharequeue.reporting.page import page
@@ -285,7 +285,7 @@ async def _report(service: Service, request: Request) -> Response:
     group_id = await _described(service, request)
 
     def made() -> str:
-        require_group(service.database, group_id)
+        require_there(service.database, group_id)
         return page(read_report(service.database, group_id))
 
-    return HTMLResponse(await service.in_thread(made))
+    return HTMLResponse(await service.in_thread(made), headers={"X-Frame-Options": "DENY"})

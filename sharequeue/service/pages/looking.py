@@ -26,16 +26,15 @@ from sharequeue.database.pool import Joined
 from sharequeue.errors import (
     ClusterAuthorizationFailed,
     GroupAuthorizationFailed,
-    GroupIdNotFound,
     InvalidGroupId,
     InvalidRequest,
     ShareError,
     TopicAuthorizationFailed,
 )
 from sharequeue.groups.acls import authorized_operations, authorized_topic_operations, on_behalf_of
+from sharequeue.groups.known import require_there
 from sharequeue.groups.page_sessions import principal_of_session
 from sharequeue.groups.tokens import TokenRefused
-from sharequeue.names import shown
 from sharequeue.reporting.html import Content, Html, element
 from sharequeue.service.admin import Admin
 from sharequeue.service.callers import CERTIFIED, Throttled, certified, needed_scope
@@ -54,8 +53,8 @@ PAGE_SECONDS = 6.0
 """After this time nothing more is read for a page."""
 AT_ONCE = 3
 """Pages that are made at a time; each has a connection."""
-_WAIT_SECONDS = 10.0
-"""How long a request waits for its turn."""
+_WAIT_SECONDS, _LONGEST_SECONDS = 10.0, 60.0
+"""How long a request waits for its turn; and for one that asks the broker, or changes something, till it is done."""
 
 _CANCELLED = "57014"
 """SQLSTATE of a statement that took longer than it may."""
@@ -122,9 +121,7 @@ class Look:
         if "\x00" in group_id:
             raise InvalidGroupId()
         self.admin.require_whole(group_id)
-        if not reads.is_there(self.database, group_id):
-            # Without names that are like it: the caller may not be allowed to see them.
-            raise GroupIdNotFound(f"There is no share group {shown(group_id)}. It may have been deleted.")
+        require_there(self.database, group_id)
         return group_id
 
     def listed(self, part: str, after: str, most: int) -> list[reads.ListedGroup]:
@@ -182,14 +179,17 @@ class Pages:
             lock_timeout_ms=1000,
         )
         self._database = Database(settings.database_url, options=options)
-        self._limiter: anyio.CapacityLimiter | None = None
+        self._limiters: dict[bool, anyio.CapacityLimiter] = {}
 
     def close(self) -> None:
         """Let go of the connections."""
         self._database.close()
 
-    def route(self, handler: Handler, *, anybody: bool = False) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint of a page; `anybody` may ask for it. What is wrong is a page, too."""
+    def route(
+        self, handler: Handler, *, anybody: bool = False, slow: bool = False
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint of a page; `anybody` may ask for it. One that is `slow` asks the broker, or changes
+        something: such pages hold up none of the others. What is wrong is a page, too."""
 
         async def endpoint(request: Request) -> Response:
             caller, form = Caller("", who("", here_of(request))), dict[str, str]()
@@ -198,7 +198,7 @@ class Pages:
                 if not anybody:
                     caller = await self._caller(request)
                 look = Look(self._service, self._database, self._settings, request, caller, form)
-                return await self._in_thread(lambda: handler(look))
+                return await self._in_thread(lambda: handler(look), slow)
             except TokenRefused as error:
                 return sign_in_asked(error, form.get("next") or here_of(request))
             except NotOurs as error:
@@ -237,11 +237,11 @@ class Pages:
         proved = "authorization" in request.headers or certified(request) is not None
         return Caller(principal, who(principal, here, proved=proved, signed=signed), proved=proved)
 
-    async def _in_thread(self, work: Callable[[], Response]) -> Response:
-        if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(AT_ONCE)
-        with anyio.fail_after(_WAIT_SECONDS + PAGE_SECONDS + STATEMENT_SECONDS):
-            return await run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
+    async def _in_thread(self, work: Callable[[], Response], slow: bool) -> Response:
+        if slow not in self._limiters:
+            self._limiters[slow] = anyio.CapacityLimiter(AT_ONCE)
+        with anyio.fail_after(_LONGEST_SECONDS if slow else _WAIT_SECONDS + PAGE_SECONDS + STATEMENT_SECONDS):
+            return await run_sync(work, limiter=self._limiters[slow], abandon_on_cancel=True)
 
 
 async def form_of(request: Request) -> dict[str, str]:

@@ -166,12 +166,6 @@ def groups(database: Database, part: str, after: str, most: int) -> list[ListedG
     return [ListedGroup(**row) for row in database.rows(_GROUPS, part=part, after=after, most=most)]
 
 
-def is_there(database: Database, group_id: str) -> bool:
-    """Return whether there is a group of this name."""
-    query = sa.text("select 1 from sharequeue.share_groups where group_id = :group_id")
-    return bool(database.rows(query, group_id=group_id))
-
-
 def figures(database: Database, group_ids: Sequence[str]) -> dict[str, GroupFigures]:
     """Return the figures of these groups."""
     found = database.rows(_FIGURES, groups=list(group_ids))

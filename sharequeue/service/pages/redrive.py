@@ -35,7 +35,7 @@ from sharequeue.service.pages.looking import Look
 
 _log = logging.getLogger(__name__)
 
-_PLAN_SECONDS = 20.0
+_PLAN_SECONDS = 10.0
 _MOST_CHOSEN = 20_000
 """Characters of offsets in a form."""
 _NAMES = ("cause", "topic", "offsets", "header", "only", "rate")

@@ -168,6 +168,7 @@ def test_who_may_not_describe_sees_nothing(here: Settings, private_database: Dat
             assert "why" not in page.text
             assert "may not DESCRIBE" in page.text
         assert "closed" not in got(client, "/groups/close", 404).text
+        assert "closed" not in client.get("/v1/reports/close").text
         assert [row[0] for row in got(client, "/?q=OPE").rows("Share groups")] == ["open"]
         ann = got(client, "/", headers=as_whom["ann"])
         assert [row[0] for row in ann.rows("Share groups")][1:] == ["open", "opera"]
