@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -20,10 +22,12 @@ from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest
 from sharequeue.groups.service_heartbeats import ServiceHeartbeats
 from sharequeue.groups.tokens import Tokens
-from sharequeue.service import create_app
+from sharequeue.service import context, create_app
 from sharequeue.service.connections import BoundedServer
 from sharequeue.service.protocol import MAX_HEADER_BYTES
+from sharequeue.service.state_of_servers import Told, ask_database
 from sharequeue.settings import Settings
+from tests.certificates import Authority, Pair
 from tests.waiting import wait_until
 
 MANY = 260
@@ -38,14 +42,19 @@ LIMITS = {
 
 
 @contextmanager
-def bounded(settings: Settings, database: Database, **limits: int) -> Iterator[tuple[str, int]]:
-    """Run the service as `sharequeue serve` does, in a thread, without its coordinator; return its address."""
+def bounded(
+    settings: Settings, database: Database, pair: Pair | None = None, **limits: int
+) -> Iterator[tuple[str, int]]:
+    """Run the service as `sharequeue serve` does, in a thread, without its coordinator; return its address. With a
+    certificate it has TLS."""
     url = database.engine.url.render_as_string(hide_password=False)
     settings = settings.replace(database_url=url, **{**LIMITS, **limits})
     with socket.create_server(("127.0.0.1", 0), backlog=1000) as listener:
         config = uvicorn.Config(
             create_app(settings, coordinate=False), log_config=None, timeout_graceful_shutdown=1
         )
+        if pair is not None:
+            config.ssl_certfile, config.ssl_keyfile = pair.certificate, pair.key
         server = BoundedServer(config, settings.service_limits)
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
@@ -259,3 +268,69 @@ def test_one_principal_leaves_threads_for_others(settings: Settings, private_dat
         assert error == 0
         assert seconds < 1
         assert {each.result()[0] for each in waiting} == {15}
+
+
+@pytest.mark.deep
+def test_half_a_handshake_takes_nothing_away(
+    settings: Settings, private_database: Database, tmp_path: Path
+) -> None:
+    """With TLS, too: who connects and shakes no hands makes room for others, and is not waited for."""
+    authority = Authority(tmp_path)
+    trusting = ssl.create_default_context(cafile=str(authority.certificate))
+    with (
+        bounded(settings, private_database, authority.signed("service")) as address,
+        clients(address, MANY, idle) as many,
+    ):
+        for each in many[:20]:
+            with contextlib.suppress(ConnectionError):
+                each.sendall(b"\x16\x03\x01\x02\x00\x01")
+        for _ in range(3):
+            url = f"https://{address[0]}:{address[1]}/health"
+            assert httpx.get(url, verify=trusting, trust_env=False, timeout=5).status_code == 200
+        for each in many:
+            wait_until(lambda each=each: _ended(each), 10)  # type: ignore[misc]
+
+
+@pytest.mark.deep
+def test_wrong_tokens_are_answered_later_and_later(settings: Settings, private_database: Database) -> None:
+    """More than twenty a second from one address: each takes longer. A right one is answered at once."""
+    _, secret = Tokens(private_database).create("User:ann")
+    with bounded(settings, private_database) as (host, port):
+        url = f"http://{host}:{port}/v1/groups"
+
+        def ask(secret: str) -> tuple[int, float]:
+            began = time.monotonic()
+            headers = {"Authorization": f"Bearer {secret}"}
+            answer = httpx.get(url, headers=headers, trust_env=False, timeout=20)
+            return answer.status_code, time.monotonic() - began
+
+        with ThreadPoolExecutor(20) as pool:
+            wrong = [pool.submit(ask, f"{secret[:-2]}{number:02}") for number in range(100)]
+            wait_until(lambda: sum(each.done() for each in wrong) > 50, 20)
+            right = min(ask(secret) for _ in range(3))
+            assert {each.result()[0] for each in wrong} == {401}
+            assert max(each.result()[1] for each in wrong) > 1
+        assert right[0] == 200
+        assert right[1] < 1
+
+
+def test_many_probes_ask_the_servers_once(
+    settings: Settings, private_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thirty `/ready` at once, from somebody without a name, are one question to the database."""
+    asked: list[Told] = []
+    go_on = threading.Event()
+
+    def slow(database: Database) -> Told:
+        go_on.wait(10)
+        asked.append(ask_database(database))
+        return asked[-1]
+
+    monkeypatch.setattr(context, "ask_database", slow)
+    with bounded(settings, private_database) as (host, port), ThreadPoolExecutor(30) as pool:
+        url = f"http://{host}:{port}"
+        probes = [pool.submit(httpx.get, f"{url}/ready", trust_env=False, timeout=10) for _ in range(30)]
+        assert httpx.post(f"{url}{PATH}", json=BEAT, trust_env=False).json()["error_code"] == 0
+        go_on.set()
+        assert {each.result().status_code for each in probes} == {200}
+    assert 1 <= len(asked) <= 3
