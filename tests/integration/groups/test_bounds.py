@@ -22,10 +22,10 @@ from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest
 from sharequeue.groups.service_heartbeats import ServiceHeartbeats
 from sharequeue.groups.tokens import Tokens
-from sharequeue.service import context, create_app
+from sharequeue.service import create_app
 from sharequeue.service.connections import BoundedServer
 from sharequeue.service.protocol import MAX_HEADER_BYTES
-from sharequeue.service.state_of_servers import Told, ask_database
+from sharequeue.service.state_of_servers import DatabaseProbe, Told
 from sharequeue.settings import Settings
 from tests.certificates import Authority, Pair
 from tests.waiting import wait_until
@@ -314,19 +314,21 @@ def test_wrong_tokens_are_answered_later_and_later(settings: Settings, private_d
         assert right[1] < 1
 
 
+@pytest.mark.deep
 def test_many_probes_ask_the_servers_once(
     settings: Settings, private_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thirty `/ready` at once, from somebody without a name, are one question to the database."""
     asked: list[Told] = []
     go_on = threading.Event()
+    ask = DatabaseProbe.__call__
 
-    def slow(database: Database) -> Told:
+    def slow(probe: DatabaseProbe) -> Told:
         go_on.wait(10)
-        asked.append(ask_database(database))
+        asked.append(ask(probe))
         return asked[-1]
 
-    monkeypatch.setattr(context, "ask_database", slow)
+    monkeypatch.setattr(DatabaseProbe, "__call__", slow)
     with bounded(settings, private_database) as (host, port), ThreadPoolExecutor(30) as pool:
         url = f"http://{host}:{port}"
         probes = [pool.submit(httpx.get, f"{url}/ready", trust_env=False, timeout=10) for _ in range(30)]
