@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -102,6 +102,7 @@ class _Environment(BaseSettings):
     service_ssl_key_location: Path | None = None
     service_allowed_hosts: str | None = None
     service_drain_dead_letters: bool | None = None
+    service_log_format: Literal["text", "json"] | None = None
     service_max_connections: int | None = None
     service_request_timeout_ms: int | None = None
     service_answer_timeout_ms: int | None = None
@@ -245,6 +246,11 @@ class Settings:
         names = ("pool_size", "statement_timeout_ms", "lock_timeout_ms", "pre_ping")
         found = {name: self._values.get(f"database_{name}") for name in names}
         return DatabaseOptions(**{name: value for name, value in found.items() if value is not None})
+
+    @property
+    def log_format(self) -> Literal["text", "json"]:
+        """How `serve` writes its log (`SHAREQUEUE_SERVICE_LOG_FORMAT`, default text)."""
+        return "json" if self._values.get("service_log_format") == "json" else "text"
 
     @property
     def service_limits(self) -> ServiceLimits:

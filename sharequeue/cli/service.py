@@ -33,6 +33,11 @@ _PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=_PEM,
     help="PEM file: the authority of clients' certificates. Who shows one is its subject, and needs no token.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    help="How the log on stderr is written: a line of text, or a JSON object, for each message. Default: text.",
+)
 def serve(
     settings: Settings,
     output: Output,
@@ -42,6 +47,7 @@ def serve(
     ssl_certificate: Path | None,
     ssl_key: Path | None,
     ssl_client_ca: Path | None,
+    log_format: str | None,
 ) -> None:
     """Run the coordinator service: members, assignment, expiry, sweeps, metrics. Ends on Ctrl-C.
 
@@ -60,6 +66,8 @@ def serve(
     if not output.text:
         scheme = "http" if tls is None else "https"
         output.rows([{"url": f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"}])
+    if log_format is not None:
+        settings = settings.replace(service_log_format=log_format)
     run(settings, host, port, require_token=require_token, tls=tls)
 
 

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError, ProgrammingError
 
+from sharequeue import traces
 from sharequeue.database.schema_files import SchemaOutdated, schema_mismatch
 from sharequeue.errors import error_for
 from sharequeue.settings import DatabaseOptions, Settings
@@ -177,13 +178,15 @@ class Database:
         context: Any,
         executemany: bool,
     ) -> tuple[str, Any]:
-        """Put the transaction's settings in front of its first statement, in the same message."""
+        """Put the transaction's settings in front of its first statement, in the same message; and the trace in front
+        of each."""
+        traced = traces.comment() + statement
         if not connection.info.pop("begun", False):
-            return statement, parameters
+            return traced, parameters
         if executemany:
             cursor.execute(self._preamble)
-            return statement, parameters
-        return self._preamble + statement, parameters
+            return traced, parameters
+        return traces.comment() + self._preamble + statement, parameters
 
 
 def connection_defaults(url: str) -> dict[str, Any]:

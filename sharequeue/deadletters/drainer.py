@@ -158,6 +158,7 @@ class DeadLetterDrainer:
                     source,
                     source.group_id,
                     each.reason,
+                    extra={"group": source.group_id, "topic": source.topic, "partition": source.partition},
                 )
 
     def _turn(self, sources: list[SharePartition]) -> None:
@@ -173,7 +174,12 @@ class DeadLetterDrainer:
             # Whatever failed, it concerns these share-partitions only, and what was open is resumed.
             failed = set(sources)
             reason = str(error).splitlines()[0]
-            _log.warning("dead letters of group %s cannot be written: %s", sources[0].group_id, reason)
+            _log.warning(
+                "dead letters of group %s cannot be written: %s",
+                sources[0].group_id,
+                reason,
+                extra={"group": sources[0].group_id},
+            )
         finally:
             with self._lock:
                 self._at_work.difference_update(sources)

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from sharequeue import traces
 from sharequeue.errors import NONE, CoordinatorNotAvailable, UnknownServerError
 from sharequeue.groups.assignments import assigned_topics
 from sharequeue.groups.heartbeats import LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
@@ -61,6 +62,8 @@ class ServiceHeartbeats:
             who = authorization(self._token)
         except TokenRefused as error:
             return HeartbeatResponse(error.code, error.message)
+        if (trace := traces.current()) is not None:
+            who = {**who, traces.HEADER: trace}
         if request.member_epoch != LEAVE_EPOCH:
             # As Kafka's clients do: a service that is asked too often says how long it is not to be asked.
             time.sleep(max(0.0, self._not_before - time.monotonic()))

@@ -186,9 +186,10 @@ class Service:
                 self._look_up(request.group_id, principal, request.subscribed_topic_names)
             response = heartbeat(self.database, request, self.configs, principal)
         except SQLAlchemyError as error:
-            reason = str(error).splitlines()[0]
-            _log.warning("heartbeat of %s failed: %s", request.member_id, reason)
+            _log_failed(request, str(error).splitlines()[0])
             return refusal(CoordinatorNotAvailable())
+        if response.error_code == CoordinatorNotAvailable.code:
+            _log_failed(request, response.error_message or "")
         if response.assignment == () or request.subscribed_topic_names:
             self.coordinator.wake()
         return response
@@ -223,6 +224,15 @@ class Service:
         """Let go of the database and the broker."""
         self.topics.close()
         self.database.close()
+
+
+def _log_failed(request: HeartbeatRequest, reason: str) -> None:
+    _log.warning(
+        "heartbeat of %s failed: %s",
+        request.member_id,
+        reason,
+        extra={"group": request.group_id, "member": request.member_id, "run": request.client_id},
+    )
 
 
 def throttle_time_ms(request: Request) -> int:

@@ -178,6 +178,7 @@ class Coordinator:
                         "member %s of group %s is gone: its session expired, records released",
                         member_id,
                         group_id,
+                        extra={"group": group_id, "member": member_id},
                     )
                 expired += len(gone)
                 left.append(group_id)

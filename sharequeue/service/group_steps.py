@@ -84,13 +84,13 @@ class GroupSteps:
         except SQLAlchemyError:
             raise
         except Exception as error:
-            _log.exception("a step of group %s failed", group_id)
+            _log.exception("a step of group %s failed", group_id, extra={"group": group_id})
             self._note(kind, group_id, f"{type(error).__name__}: {error}")
         else:
             with self._lock:
                 went_on = self._stuck.get(kind, {}).pop(group_id, None)
             if went_on is not None:
-                _log.info("group %s goes on", group_id)
+                _log.info("group %s goes on", group_id, extra={"group": group_id})
 
     def note(self, kind: str, failed: Mapping[str, str]) -> None:
         """Note for which groups a kind of step failed that is one call for all groups."""
@@ -108,4 +108,4 @@ class GroupSteps:
             news = of_kind.get(group_id) != reason
             of_kind[group_id] = reason
         if news:
-            _log.warning("group %s has to wait: %s", group_id, reason)
+            _log.warning("group %s has to wait: %s", group_id, reason, extra={"group": group_id})

@@ -1,11 +1,14 @@
-"""What is noted of every request to the service, whatever it asks? How long it took."""
+"""What is noted of every request to the service, whatever it asks? How long it took, and its trace."""
 
 from __future__ import annotations
 
 import time
 
 from prometheus_client import Histogram
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sharequeue import traces
 
 __all__ = ["Observed"]
 
@@ -24,7 +27,8 @@ class Observed:
             return
         began = time.monotonic()
         try:
-            await self._app(scope, receive, send)
+            with traces.of_request(Headers(scope=scope).get(traces.HEADER)):
+                await self._app(scope, receive, send)
         finally:
             self._durations.labels(operation_of(scope)).observe(time.monotonic() - began)
 

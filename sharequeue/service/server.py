@@ -18,32 +18,12 @@ from sqlalchemy import make_url
 from sharequeue import __version__
 from sharequeue.service.app import create_app
 from sharequeue.service.connections import BoundedServer
+from sharequeue.service.logs import log_to_stderr
 from sharequeue.settings import Settings
 
 _log = logging.getLogger(__name__)
 
 _SHUTDOWN_SECONDS = 3
-
-
-class OneLine(logging.Formatter):
-    """A log in which each message is one line, whatever the names in it hold: nobody forges a line.
-
-    The lines of a traceback are indented.
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line, with control characters as in a literal, and the traceback below it."""
-        text = super().format(record)
-        if not record.exc_info:
-            return _escaped(text)
-        first, *rest = text.split("\n")
-        return "\n".join((_escaped(first), *(f"    {_escaped(line)}" for line in rest)))
-
-
-def _escaped(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +42,7 @@ def serve(
 
     Exits the process with 1 when the address cannot be had. Raises what `create_app` raises.
     """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    log_to_stderr(settings.log_format)
     # Its warnings are each a client's doing, a line for every request that is none: they would fill the disk.
     logging.getLogger("uvicorn.error").addFilter(lambda record: record.levelno != logging.WARNING)
     names = ",".join((*settings.allowed_hosts, host))

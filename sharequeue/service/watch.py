@@ -182,6 +182,7 @@ class Watch:
                     _log.warning(
                         "group %s: removed its %d share-partitions of topic %s (id %s), which is gone since %s",
                         *(group_id, each.share_partitions, each.topic, each.topic_id, each.gone_since),
+                        extra={"group": group_id, "topic": each.topic},
                     )
 
     def _still_watching(self) -> None:
@@ -230,7 +231,9 @@ class Watch:
             if self.waiting.get((group_id, topic)) != reason:
                 news.setdefault((group_id, reason), []).append(topic)
         for (group_id, reason), topics in news.items():
-            _log.warning("group %s waits for topic %s: %s", group_id, listed(topics), reason)
+            _log.warning(
+                "group %s waits for topic %s: %s", group_id, listed(topics), reason, extra={"group": group_id}
+            )
         self.waiting = waiting
 
     def _initialize_topic(
@@ -274,7 +277,9 @@ class Watch:
         for partition in missing:
             if starts.get(partition) is not None:
                 _log.info(
-                    "group %s starts %s-%d at offset %d", group.group_id, topic, partition, starts[partition]
+                    "group %s starts %s-%d at offset %d",
+                    *(group.group_id, topic, partition, starts[partition]),
+                    extra={"group": group.group_id, "topic": topic, "partition": partition},
                 )
         without = [str(partition) for partition in missing if starts.get(partition) is None]
         if without:

@@ -21,6 +21,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from sharequeue import traces
 from sharequeue.class_archive import archive_options, quoted, spark_archive
 from sharequeue.jar_sets import fetch_command, folder_of
 from sharequeue.kept_spark import RUNS_DEFAULTS
@@ -48,6 +49,8 @@ EXTENSIONS = {
 """What a session has for a set of jars, beside the jars."""
 LOG_TAIL_BYTES = 2000
 _DESCRIPTION = "spark.job.description"
+TRACE_TAG = "traceparent-"
+"""With the trace of a run behind it, a tag of its Spark jobs."""
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
@@ -239,7 +242,10 @@ def cancellable(spark: SparkSession) -> Iterator[Jobs]:
     context, process = spark.sparkContext, os.getpid()
     jobs = Jobs(context)
     before = context.getLocalProperty(_DESCRIPTION)
+    trace = traces.current()
     context.addJobTag(jobs.tag)
+    if trace is not None:
+        context.addJobTag(TRACE_TAG + trace)
     context.setInterruptOnCancel(True)
     try:
         with interruptible():
@@ -249,6 +255,8 @@ def cancellable(spark: SparkSession) -> Iterator[Jobs]:
             # After an interrupt the connection to the JVM may be broken, and the thread that had the tag is gone.
             with suppress(*JVM_GONE):
                 context.removeJobTag(jobs.tag)
+                if trace is not None:
+                    context.removeJobTag(TRACE_TAG + trace)
                 jobs.describe(before)
 
 

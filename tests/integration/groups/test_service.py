@@ -28,7 +28,7 @@ from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.membership import Membership
 from sharequeue.groups.published_configs import publish_service_configs
 from sharequeue.service import create_app
-from sharequeue.service.server import OneLine
+from sharequeue.service.logs import OneLine
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import SharePartition

@@ -410,6 +410,7 @@ def test_the_budget_bounds_a_round_and_turns_go_round(
 
 
 def test_spark_s_jobs_say_what_they_are_for(
+    monkeypatch: pytest.MonkeyPatch,
     spark: SparkSession,
     group: str,
     make_topic: MakeTopic,
@@ -417,7 +418,10 @@ def test_spark_s_jobs_say_what_they_are_for(
     assigned: Assigned,
     run_job: RunJob,
 ) -> None:
-    """By group, round and stage; what the session's owner has said of the next jobs is as before."""
+    """By group, round and stage, and by the run's trace; what the session's owner has said of the next jobs is as
+    before."""
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    monkeypatch.setenv("TRACEPARENT", trace)
     topic = make_topic(1)
     produce(topic, 0, range(3))
     spark.sparkContext.setJobDescription("the owner's")
@@ -428,6 +432,9 @@ def test_spark_s_jobs_say_what_they_are_for(
         spark.sparkContext.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
     scala: Any = spark.sparkContext._jsc.sc()
     scala.listenerBus().waitUntilEmpty()
+    tracker = scala.statusTracker()
+    assert len(tracker.getJobIdsForTag(f"traceparent-{trace}")) > 0
+    assert f"traceparent-{trace}" not in spark.sparkContext.getJobTags()
     jvm: Any = spark.sparkContext._jvm
     jobs = scala.statusStore().jobsList(jvm.java.util.ArrayList())
     said = {str(jobs.apply(at).description().toString()) for at in range(jobs.size())}
