@@ -1,9 +1,10 @@
 """P13: do speed and sizes stay as they are, with 10,000 share-partitions at work, for ten minutes and longer?
 
-Each share-partition does one acknowledge + acquire every ten seconds, at an even pace over a few connections; a
-coordinator's housekeeping (sweep, snapshots) runs beside it. Every minute: p50 and p99 of a call, what the
-tables of the state take on disk, bytes of journal per call, the share of updates that were HOT. Then the same
-while an idle transaction holds the horizon back, and after it has gone. The first minute warms up.
+Each share-partition does one acknowledge + acquire every ten seconds, at an even pace over a few connections; the
+service's coordinator (watch, expiry, sweep, journal) runs beside it in a process of its own, over a stand-in for the
+broker in which a fifth of the logs has grown at each look. Every minute: p50 and p99 of a call, what the tables of
+the state take on disk, bytes of journal per call, the share of updates that were HOT. Then the same while an idle
+transaction holds the horizon back, and after it has gone. The first minute warms up.
 
     .venv/bin/python benchmarks/bench_endurance.py            10 + 10 + 3 minutes, 1,000 calls a second
     .venv/bin/python benchmarks/bench_endurance.py --short    2 + 1 + 1 minutes, 100 calls a second
@@ -16,9 +17,12 @@ import argparse
 import os
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,15 +30,17 @@ from uuid import uuid4
 
 import psycopg2
 import sqlalchemy as sa
+from bench_idle import StandIn
 from rich.console import Console
 from rich.table import Table
 
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
+from sharequeue.groups.configs import ServiceConfigs
+from sharequeue.kafka.topics import LogOffsets, TopicInfo, TopicsFound
 from sharequeue.local.stack import down, up
+from sharequeue.service.coordinator import Coordinator
 from sharequeue.settings import Settings
-from sharequeue.state import State
-from sharequeue.state.journal import Journal
 
 BATCH = 500
 CONNECTIONS = 4
@@ -167,16 +173,43 @@ def prepare(database: Database, share_partitions: int) -> None:
         ).all()
 
 
-def housekeeping(database: Database, stop: threading.Event) -> None:
-    """What a coordinator does beside the load: sweep every second, keep journal and tables every ten."""
-    state, journal = State(database), Journal(database)
-    turn = 0
-    while not stop.wait(1.0):
-        turn += 1
-        state.sweep()
-        if turn % 10 == 0:
-            journal.keep()
-            state.administration.give_back_room()
+class Growing(StandIn):
+    """A broker with one topic, of which a fifth of the logs has grown at each look."""
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = partitions
+        self._looks = 0
+
+    def ask(self, names: list[str]) -> TopicsFound:
+        """The one topic, under the id that the state has."""
+        return TopicsFound({name: TopicInfo("id", self.partitions) for name in names}, {})
+
+    def offsets_of(
+        self, partitions: Mapping[str, int], refused: Any = None
+    ) -> dict[tuple[str, int], LogOffsets]:
+        """Each log grows at every fifth look."""
+        self._looks += 1
+        return {
+            (name, partition): LogOffsets(0, end, end)
+            for name, count in partitions.items()
+            for partition in range(count)
+            for end in [10**12 + (self._looks + partition) // 5]
+        }
+
+
+def serve(url: str, share_partitions: int) -> None:
+    """Be the service's coordinator, until the input ends; then say what it could not do."""
+    growing: Any = Growing(share_partitions)
+    stop = threading.Event()
+    with Database(url) as database:
+        coordinator = Coordinator(database, growing, ServiceConfigs())
+        worker = threading.Thread(target=coordinator.run, args=(stop,))
+        worker.start()
+        sys.stdin.read()
+        problems = {**coordinator.faults, **coordinator.groups.stuck}
+        stop.set()
+        worker.join()
+    print(problems or "well", growing._looks, flush=True)
 
 
 def measure(
@@ -184,14 +217,17 @@ def measure(
 ) -> list[Minute]:
     """Runs the phases, each so many minutes long; return what every minute saw."""
     minutes: list[Minute] = []
-    stop = threading.Event()
     with Database(url) as database:
         prepare(database, share_partitions)
         load = Load(url, share_partitions, seconds_apart)
-        keeper = threading.Thread(target=housekeeping, args=(database, stop))
+        keeper = subprocess.Popen(
+            [sys.executable, __file__, "--serve", url, str(share_partitions)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         before, updates = database.rows(SIZES)[0], database.rows(UPDATES)[0]
         load.start()
-        keeper.start()
         try:
             for phase, length in phases:
                 idle = connect(url) if phase == "horizon held" else None
@@ -214,9 +250,9 @@ def measure(
                 if idle is not None:
                     idle.close()
         finally:
-            stop.set()
             load.stop()
-            keeper.join()
+            said, _ = keeper.communicate("", timeout=60)
+            print(f"the service was {said.split()[0]} after {said.split()[-1]} looks at the broker")
     return minutes
 
 
@@ -262,6 +298,9 @@ def show(minutes: list[Minute], share_partitions: int) -> None:
 
 def main() -> None:
     """On a stack of its own, or on the database given, which must be empty."""
+    if "--serve" in sys.argv:
+        serve(sys.argv[2], int(sys.argv[3]))
+        return
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
