@@ -19,7 +19,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 import sqlalchemy as sa
-from confluent_kafka import TopicCollection
+from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -89,7 +89,10 @@ class World:
         admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(60)
 
         def there() -> bool:
-            found = admin.describe_topics(TopicCollection([topic]))[topic].result(30)
+            try:
+                found = admin.describe_topics(TopicCollection([topic]))[topic].result(30)
+            except KafkaException:
+                return False  # not everywhere yet
             self.ledger.incarnation[topic] = f"{topic} {number}", str(found.topic_id)
             return len(found.partitions) == partitions
 

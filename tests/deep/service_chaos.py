@@ -48,6 +48,8 @@ SERVICE = {
 }
 """What the replicas are set to, so that a test need not wait for Kafka's defaults."""
 
+CONNECTION_S = 10.0
+"""Longest that the balancer leaves a connection with the same replica."""
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -191,7 +193,9 @@ class Balancer:
             writer.close()
 
     async def _while_ready(self, replica: Replica) -> None:
-        while replica in self.ready:
+        """Until it is not ready any more, or for a while: a replica that comes back would be sent nobody."""
+        ends_at = time.monotonic() + CONNECTION_S
+        while replica in self.ready and time.monotonic() < ends_at:
             await asyncio.sleep(0.2)
 
 
