@@ -130,6 +130,15 @@ def get(port: int, path: str, timeout: float) -> str | None:
         return None
 
 
+def samples_of(body: str) -> Samples:
+    """Return what a scrape says."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(body)
+        for sample in family.samples
+    }
+
+
 class Balancer:
     """What stands before the replicas in production: it sends each new connection to one that is ready."""
 
@@ -156,12 +165,16 @@ class Balancer:
         for replica in list(self._replicas):
             body = get(replica.port, "/metrics", 6.0)
             if body is not None:
-                return {
-                    (sample.name, frozenset(sample.labels.items())): sample.value
-                    for family in text_string_to_metric_families(body)
-                    for sample in family.samples
-                }
+                return samples_of(body)
         return {}
+
+    def total(self, name: str, **labels: str) -> float:
+        """Return the sum of what the replicas count themselves."""
+        return sum(
+            sum(of(samples_of(body), name, **labels))
+            for replica in self._replicas
+            if (body := get(replica.port, "/metrics", 6.0)) is not None
+        )
 
     def _look(self) -> None:
         while not self._stop.wait(0.2):
