@@ -10,7 +10,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -102,6 +102,18 @@ class World:
 
         wait_until(there, 60)
 
+    def join(self, reads: Mapping[str, tuple[str, ...]]) -> None:
+        """Have so many members join each of these groups, for its topics."""
+        url = f"http://127.0.0.1:{self.balancer.port}"
+        joining = [
+            Membership(url, group, topics, request_timeout=3.0)
+            for group, topics in reads.items()
+            for _ in range(MEMBERS)
+        ]
+        with ThreadPoolExecutor(20) as pool:
+            list(pool.map(lambda member: member.join(timeout=120), joining))
+        self.members += joining
+
     def recover(self) -> None:
         """The fault is over: within a moment all is as it was, and what is produced now is worked on."""
         for replica in self.replicas:
@@ -185,12 +197,7 @@ def world(module_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             ledger = Ledger(database, settings)
             reads = {f"g{n}": ("orders", "parcels") for n in range(GROUPS - 1)} | {CHANGING: (CHANGING,)}
             balancer = Balancer(replicas)
-            members = [
-                Membership(f"http://127.0.0.1:{balancer.port}", group, topics, request_timeout=3.0)
-                for group, topics in reads.items()
-                for _ in range(MEMBERS)
-            ]
-            made = World(module_home, settings, database, ledger, replicas, balancer, members, disks)
+            made = World(module_home, settings, database, ledger, replicas, balancer, [], disks)
             try:
                 for group in reads:
                     alter_group_configs(database, group, {"share.auto.offset.reset": "earliest"})
@@ -199,9 +206,10 @@ def world(module_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
                 for replica in replicas:
                     replica.start()
                 wait_until(lambda: len(balancer.ready) == 2, 120, made.logs)
-                with ThreadPoolExecutor(20) as pool:
-                    list(pool.map(lambda member: member.join(timeout=120), members))
-                with at_work(ledger, [each for each in members if each.group_id in WORKED], WORKERS):
+                made.join(reads)
+                with at_work(
+                    ledger, lambda: [each for each in made.members if each.group_id in WORKED], WORKERS
+                ):
                     made.recover()
                     yield made
             finally:
@@ -286,9 +294,9 @@ def test_a_topic_is_deleted_and_made_again(world: World, partitions: int, number
     assert not [each for each in readers if each.lost.is_set()]
     for member in readers:
         member.leave()
+        world.members.remove(member)
     state.administration.delete_offsets(CHANGING, CHANGING)
-    with ThreadPoolExecutor(20) as pool:
-        list(pool.map(lambda member: member.join(timeout=60), readers))
+    world.join({CHANGING: (CHANGING,)})
     assert {each.topic_id for each in state.figures.describe(CHANGING)} == {topic_id}
     assert len(state.figures.describe(CHANGING)) == partitions
     world.recover()

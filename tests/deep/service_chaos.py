@@ -246,11 +246,11 @@ class Ledger:
                 producer.produce(topic, b"x", partition=partition)
         assert producer.flush(120) == 0
 
-    def work(self, members: list[Membership], stop: threading.Event, seed: int) -> None:
+    def work(self, members: Callable[[], list[Membership]], stop: threading.Event, seed: int) -> None:
         """Lease for a member that is drawn, and acknowledge, until stopped; some holders are slow, some never end."""
         drawn, state = random.Random(seed), State(self.database)  # noqa: S311 - a draw of a test
         while not stop.wait(0.02):
-            member = drawn.choice(members)
+            member = drawn.choice(members())
             assigned = member.assignment
             if not assigned:
                 continue
@@ -306,7 +306,7 @@ UNASSIGNED = sa.text(
 
 
 @contextmanager
-def at_work(ledger: Ledger, members: list[Membership], workers: int) -> Iterator[None]:
+def at_work(ledger: Ledger, members: Callable[[], list[Membership]], workers: int) -> Iterator[None]:
     """Have so many threads at work for these members."""
     stop = threading.Event()
     threads = [
