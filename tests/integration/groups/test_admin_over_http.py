@@ -224,11 +224,6 @@ def test_topics_have_acls_too(ask: Ask, private_database: Database, make_topic: 
     assert beat([closed], 1) == refused
     State(private_database).initialize(SharePartition("other", closed, 0), "id", 0, 1)
     join(private_database, "other", closed)
-    with private_database.transaction() as connection:  # as the coordinator would, which does not run
-        connection.exec_driver_sql(
-            "insert into sharequeue.assignments (group_id, member_id, share_partition_id)"
-            " select group_id, 'm1', share_partition_id from sharequeue.share_partitions where group_id = 'other'"
-        )
     (group,) = ask("share-group-describe", group_ids=["other"])["groups"]
     assert (group["error_code"], group["members"]) == (refused, [])
 
