@@ -148,10 +148,9 @@ class Balancer:
         self.ready: list[Replica] = []
         self._turn = 0
         self._stop = threading.Event()
-        self._loop = asyncio.new_event_loop()
         self._threads = [
             threading.Thread(target=self._look, daemon=True),
-            threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True),
+            threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -159,6 +158,8 @@ class Balancer:
     def close(self) -> None:
         """End it."""
         self._stop.set()
+        for thread in self._threads:
+            thread.join(20)
 
     def samples(self) -> Samples:
         """Return the metrics of a replica that answers; nothing where none does."""
