@@ -142,7 +142,7 @@ def serve(url: str, port: int, *, gather: bool) -> None:
 
     from sharequeue.service import context
     from sharequeue.service.app import create_app
-    from sharequeue.service.connections import BoundedServer
+    from sharequeue.service.edge.connections import BoundedServer
     from sharequeue.settings import Settings
 
     logging.disable(logging.WARNING)

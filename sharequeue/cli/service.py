@@ -56,7 +56,7 @@ def serve(
     # Imported here: the web server's modules are nothing to the other commands.
     from sharequeue.service import Tls
     from sharequeue.service import serve as run
-    from sharequeue.service.hosts import is_loopback
+    from sharequeue.service.edge.hosts import is_loopback
 
     if (ssl_certificate is None) is not (ssl_key is None) or (ssl_client_ca and ssl_certificate is None):
         raise click.UsageError("TLS needs --ssl-certificate and --ssl-key, --ssl-client-ca needs both.")

@@ -13,7 +13,7 @@ from pydantic import Field
 # pydantic reads no TypedDict of Python 3.11's own.
 from typing_extensions import TypedDict
 
-from sharequeue.service.faults import Kind
+from sharequeue.service.health.faults import Kind
 
 Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
 Offset = Annotated[int, Field(ge=-1, le=2**63 - 1)]

@@ -47,11 +47,11 @@ from sharequeue.service.admin_bodies import parsed
 from sharequeue.service.bodies import group_description, heartbeat_request, heartbeat_response
 from sharequeue.service.callers import Throttled, delay, throttled, unauthenticated
 from sharequeue.service.context import Service, refusal, throttle_time_ms
-from sharequeue.service.hosts import AllowedHosts
-from sharequeue.service.observed import Observed
+from sharequeue.service.edge.hosts import AllowedHosts
+from sharequeue.service.health.probes import health, metrics, openapi, ready
+from sharequeue.service.metrics.observed import Observed
 from sharequeue.service.pages import Pages
 from sharequeue.service.pages import routes as page_routes
-from sharequeue.service.probes import health, metrics, openapi, ready
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.state.group_report import read_report

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 
 from sharequeue.errors import ThrottlingQuotaExceeded
 from sharequeue.groups.tokens import TokenRefused
-from sharequeue.service.rates import network_of
+from sharequeue.service.edge.rates import network_of
 
 ANONYMOUS = "User:ANONYMOUS"
 """Kafka's principal of a caller that has not said who it is."""

@@ -17,7 +17,7 @@ from sqlalchemy import make_url
 
 from sharequeue import __version__
 from sharequeue.service.app import create_app
-from sharequeue.service.connections import BoundedServer
+from sharequeue.service.edge.connections import BoundedServer
 from sharequeue.service.logs import log_to_stderr
 from sharequeue.settings import Settings
 

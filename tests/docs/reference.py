@@ -28,7 +28,7 @@ from sharequeue.groups.config_keys import (
     as_text,
     environment_name,
 )
-from sharequeue.service import families, metrics
+from sharequeue.service.metrics import families, registry
 from tests.docs.pages import ROOT
 from tests.docs.reference_sql import functions, views
 
@@ -160,7 +160,7 @@ def commands() -> str:
 
 def metric_names() -> str:
     """Return every metric of `GET /metrics`: type, labels, meaning."""
-    own = metrics.Own()
+    own = registry.Own()
     found: list[tuple[str, str, tuple[str, ...], str]] = [
         (each.name, each.kind, each.labels, each.meaning) for each in families.all_families()
     ]

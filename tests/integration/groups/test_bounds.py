@@ -23,9 +23,9 @@ from sharequeue.groups.heartbeats import HeartbeatRequest
 from sharequeue.groups.service_heartbeats import ServiceHeartbeats
 from sharequeue.groups.tokens import Tokens
 from sharequeue.service import create_app
-from sharequeue.service.connections import BoundedServer
-from sharequeue.service.protocol import MAX_HEADER_BYTES
-from sharequeue.service.state_of_servers import DatabaseProbe, Told
+from sharequeue.service.edge.connections import BoundedServer
+from sharequeue.service.edge.protocol import MAX_HEADER_BYTES
+from sharequeue.service.health.state_of_servers import DatabaseProbe, Told
 from sharequeue.settings import Settings
 from tests.certificates import Authority, Pair
 from tests.waiting import wait_until

@@ -21,8 +21,8 @@ from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.service_leases import hear_replica
 from sharequeue.offsets import OffsetSet
 from sharequeue.service import create_app
-from sharequeue.service.faults import LATE_SECONDS
-from sharequeue.service.figures import MostRows, Reader
+from sharequeue.service.health.faults import LATE_SECONDS
+from sharequeue.service.metrics.figures import MostRows, Reader
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import AcknowledgementBatch, AcknowledgeType, SharePartition

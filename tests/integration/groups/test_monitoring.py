@@ -21,7 +21,7 @@ from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.service_leases import hear_replica
 from sharequeue.offsets import OffsetSet
 from sharequeue.service import create_app
-from sharequeue.service.figures import Reader
+from sharequeue.service.metrics.figures import Reader
 from sharequeue.settings import RoleNames, Settings
 from sharequeue.state import State
 from sharequeue.values import AcknowledgeType, SharePartition

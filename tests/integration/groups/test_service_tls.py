@@ -18,7 +18,7 @@ from sharequeue.groups.acls import Acl, Acls
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.membership import Membership
 from sharequeue.groups.tokens import Tokens
-from sharequeue.service.tls import principal_of_subject
+from sharequeue.service.edge.tls import principal_of_subject
 from sharequeue.service_address import ServiceAddress
 from sharequeue.settings import SettingMissing, Settings
 from tests.certificates import Authority

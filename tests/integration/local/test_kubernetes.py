@@ -21,9 +21,10 @@ import yaml
 
 from sharequeue import __version__
 from sharequeue.groups.config_keys import SERVICE_CONFIGS, environment_name
-from sharequeue.service import probes, server
+from sharequeue.service import server
 from sharequeue.service.app import create_app
-from sharequeue.service.hosts import LOOPBACK_HOSTS
+from sharequeue.service.edge.hosts import LOOPBACK_HOSTS
+from sharequeue.service.health import probes
 from sharequeue.settings import Settings, _Environment
 from tests.integration.local.docker_files import DOCKER, image_environment, mount_points, ours
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sharequeue.service.rates import BURST_S, Rates, network_of
+from sharequeue.service.edge.rates import BURST_S, Rates, network_of
 
 
 def test_a_bucket_empties_and_fills() -> None:

@@ -21,9 +21,9 @@ from sharequeue.groups.service_work import WORK
 from sharequeue.groups.tokens import TokenRefused
 from sharequeue.service.answers import FaultAnswer, ReadyAnswer, WorkAnswer
 from sharequeue.service.context import Service
-from sharequeue.service.faults import Fault, Faults
+from sharequeue.service.health.faults import Fault, Faults
+from sharequeue.service.health.state_of_servers import Told
 from sharequeue.service.openapi import rendered
-from sharequeue.service.state_of_servers import Told
 
 __all__ = ["health", "metrics", "openapi", "ready"]
 

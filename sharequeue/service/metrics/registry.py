@@ -19,8 +19,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from sharequeue.database import Database
 from sharequeue.errors import ShareError
 from sharequeue.service.coordinator import Coordinator
-from sharequeue.service.exposition import Family, written
-from sharequeue.service.families import (
+from sharequeue.service.health.faults import Fault, Faults
+from sharequeue.service.health.once import Once
+from sharequeue.service.metrics.exposition import Family, written
+from sharequeue.service.metrics.families import (
     DATABASE_UP,
     LETTERS_FAILED,
     REPLICA_WORK,
@@ -29,9 +31,7 @@ from sharequeue.service.families import (
     of_faults,
     of_work,
 )
-from sharequeue.service.faults import Fault, Faults
-from sharequeue.service.figures import MostRows, Read, Reader
-from sharequeue.service.once import Once
+from sharequeue.service.metrics.figures import MostRows, Read, Reader
 
 __all__ = ["Metrics"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sharequeue.service.exposition import Family, Kind, Series, labelled
-from sharequeue.service.faults import KINDS, Fault
-from sharequeue.service.figures import Read
+from sharequeue.service.health.faults import KINDS, Fault
+from sharequeue.service.metrics.exposition import Family, Kind, Series, labelled
+from sharequeue.service.metrics.figures import Read
 
 __all__ = [
     "DATABASE_UP",

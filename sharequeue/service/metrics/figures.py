@@ -17,7 +17,7 @@ from sqlalchemy import text
 
 from sharequeue.database import Database
 from sharequeue.groups.service_work import Replicas, read_replicas
-from sharequeue.service.state_of_servers import held_letters
+from sharequeue.service.health.state_of_servers import held_letters
 from sharequeue.values import HeldDeadLetters
 
 __all__ = ["Growth", "MostRows", "Read", "Reader"]

@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 import uvicorn
 
-from sharequeue.service.protocol import Connection
-from sharequeue.service.rates import network_of
+from sharequeue.service.edge.protocol import Connection
+from sharequeue.service.edge.rates import network_of
 from sharequeue.service_limits import ServiceLimits
 
 __all__ = ["BoundedServer", "Connections", "most_connections"]
