@@ -12,11 +12,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # What builds the documentation stands apart: nothing else needs it.
 DOCS := $(VENV)/docs
+# What locks and audits the packages, too.
+TOOLS := $(VENV)/tools
 PYTEST_ARGS ?=
 # Two at a time, a file of tests whole. Three are no faster on two cores.
 PYTEST_WORKERS ?= 2
 
-.PHONY: help demo test test/deep up down status ui reset doctor check format bench docs pictures
+.PHONY: help demo test test/deep up down status ui reset doctor check audit lock format bench docs pictures
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z/-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,11 +50,25 @@ reset: $(READY) ## stop the stack and remove its data (asks first)
 doctor: $(READY) ## check this machine, the servers, the schema and the clock
 	@$(BIN)/sharequeue doctor
 
-check: $(READY) ## lint, format, types, import contracts
+check: $(READY) ## lint, format, types, import contracts, known faults of packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory audit
+
+audit: $(READY) ## look for known faults in the packages of requirements.lock, where the index tells
+	@$(MAKE) --no-print-directory $(TOOLS)/.ready || true
+	@$(BIN)/python -m tests.audit $(TOOLS)/bin/pip-audit
+
+# For all Pythons and platforms at once, with hashes. `--upgrade`: the newest that the bounds of pyproject.toml allow.
+LOCK := $(TOOLS)/bin/uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+    --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
+
+lock: $(TOOLS)/.ready ## renew the lock files: exact versions and hashes of all packages
+	@$(LOCK) --extra dagster --extra service --extra embedded --extra java --extra dev --output-file requirements.lock
+	@$(LOCK) docker/requirements.in --constraint requirements.lock --extra dagster --extra service \
+	    --output-file docker/requirements.lock
 
 format: $(READY) ## put the code into the project's format
 	$(BIN)/ruff check --fix .
@@ -76,6 +92,12 @@ $(DOCS)/.ready: pyproject.toml | $(READY)
 	@$(BIN)/python -m venv $(DOCS)
 	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check $$($(BIN)/python -c 'import tomllib; \
 	    print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	@touch $@
+
+$(TOOLS)/.ready: pyproject.toml | $(READY)
+	@$(BIN)/python -m venv $(TOOLS)
+	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check $$($(BIN)/python -c 'import tomllib; \
+	    print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["tools"])')
 	@touch $@
 
 $(READY): pyproject.toml

@@ -147,12 +147,12 @@ def test_a_postgres_that_is_too_old_is_refused(
 
 def _older() -> dict[int, Path]:
     """Where the binaries of PostgreSQL before 18 are, by major version: 16 in the wheel that brings 18, and 15 in
-    an early release of the wheel that one was made from, which knows no Python 3.13."""
+    an early release of the wheel that one was made from, which knows no Python 3.12."""
     found = {16: postgres._binaries().parents[1] / "pginstall" / "bin"}
     spec = importlib.util.find_spec("pgserver")
     if spec is not None and spec.origin is not None:
         found[15] = Path(spec.origin).parent / "pginstall" / "bin"
-    elif sys.platform == "linux" and sys.version_info < (3, 13):
+    elif sys.platform == "linux" and sys.version_info < (3, 12):
         raise AssertionError("The wheel with PostgreSQL 15 is missing: pip install -e '.[dev]'")
     return found
 
