@@ -189,6 +189,15 @@ class InMemoryFigures:
         names = [group_id] if group_id is not None else self.groups.group_ids()
         return [self._status(at) for name in names for at in self.groups.share_partitions(name)]
 
+    def some(
+        self, group_id: str, *, skip: int = 0, most: int, by_lag: bool = False
+    ) -> list[SharePartitionStatus]:
+        """The figures of `most` share-partitions of a group, after `skip` others: by name, or most lag first."""
+        found = self.describe(group_id)
+        if by_lag:
+            found.sort(key=lambda each: -each.lag)
+        return found[skip : skip + most]
+
     def _status(self, at: SharePartition) -> SharePartitionStatus:
         found, view = self.groups.share_partition(at), self.groups.describe(at)
         states = states_of(view)
