@@ -43,7 +43,7 @@ ELSEWHERE = {
     # A keeper outlives the command.
     "docs/howto/keep-spark.md": "tests/deep/deep_kept_spark.py",
     # No container runs where the tests do; what each container runs is run as a process.
-    "docker/README.md": "tests/integration/local/test_containers.py",
+    "docker/README.md": "tests/deep/deep_containers.py",
 }
 HERE = {
     "docs/explanation/journal.md",

@@ -1,7 +1,7 @@
 """The production-like stack of docker/ agrees with the code.
 
 No Docker engine is needed: the Dockerfile and the compose file are read. What their commands do as processes is in
-`test_containers.py`. What only an engine can show, such as that the image builds, is not shown here.
+`deep_containers.py`. What only an engine can show, such as that the image builds, is not shown here.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 No cluster is needed: they are read, put together as kustomize does, and validated against the strict JSON schema of
 Kubernetes 1.33. Of this schema `kubernetes-1.33.json` has the kinds that are used, because the package it is from
 (kubernetes-validate) has 72 MB. Their commands are those of the compose file, which run as processes in
-`test_containers.py`.
+`deep_containers.py`.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ def test_a_sweep_reads_and_writes_by_its_limit(private_database: Database, state
         with touching(private_database) as (connection, touched):
             swept = call(connection, "select * from sharequeue.sweep(50)")
             assert swept is not None
-            assert dict(swept) == {"leases": 50, "records": 25_000}
+            assert dict(swept) == {"leases": 50, "records": 25_000, "stuck": {}}
         assert touched.written == 100
         read.append(touched.read)
     assert read[1] <= 2 * read[0], read
