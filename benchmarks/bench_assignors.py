@@ -24,8 +24,8 @@ from rig import FULL, in_turn, median, report, server, spread
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
+from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
-from sharequeue.groups.published_configs import publish_service_configs
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
 from sharequeue.values import AcknowledgeType, SharePartition

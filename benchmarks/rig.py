@@ -28,7 +28,7 @@ from rich.table import Table
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
 from sharequeue.groups.configs import ServiceConfigs
-from sharequeue.groups.published_configs import publish_service_configs
+from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.local import postgres
 from sharequeue.local.home import Home
 

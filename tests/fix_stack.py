@@ -25,9 +25,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
-from sharequeue.groups.config_keys import environment_name
 from sharequeue.groups.configs import ServiceConfigs
-from sharequeue.groups.published_configs import publish_service_configs
+from sharequeue.groups.configs.names import environment_name
+from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import optional_jars, ports, postgres, processes

@@ -20,13 +20,15 @@ from sharequeue.cli.over_http import OVER_HTTP, Service, service_of
 from sharequeue.database import Database
 from sharequeue.deadletters.topic import TOPIC_NAME, DeadLetterRules, name_problem
 from sharequeue.errors import ShareError
-from sharequeue.groups.config_keys import GROUP_CONFIGS, SERVICE_CONFIGS, as_text, unknown_config
 from sharequeue.groups.configs import (
     GroupConfigs,
     ServiceConfigs,
     alter_and_tell,
     validate_group_config,
 )
+from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS
+from sharequeue.groups.configs.names import unknown_config
+from sharequeue.groups.configs.texts import as_text
 from sharequeue.groups.known import group_names, require_group
 from sharequeue.settings import Settings
 

@@ -26,7 +26,7 @@ from sharequeue.cli.failures import setting_failure
 from sharequeue.cli.output import Output
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound, InvalidConfig
-from sharequeue.groups.config_keys import reset_duration
+from sharequeue.groups.configs.texts import reset_duration
 from sharequeue.groups.known import group_names, require_among, require_group
 from sharequeue.settings import Settings
 

@@ -24,8 +24,8 @@ from sharequeue.errors import (
     TopicAlreadyExists,
     UnknownServerError,
 )
-from sharequeue.groups.config_keys import environment_name
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
+from sharequeue.groups.configs.names import environment_name
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.kafka.transactions import is_passing

@@ -26,8 +26,8 @@ from sharequeue.errors import (
     UnknownTopicOrPartition,
 )
 from sharequeue.groups.acls import authorized_operations, authorized_topic_operations, on_behalf_of
-from sharequeue.groups.config_keys import as_text
 from sharequeue.groups.configs import GroupConfigs, alter_and_tell
+from sharequeue.groups.configs.texts import as_text
 from sharequeue.groups.descriptions import GroupSummary, describe_group, list_groups
 from sharequeue.groups.known import awaited_share_partitions, group_topics
 from sharequeue.kafka.topics import Topics

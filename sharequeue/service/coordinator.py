@@ -23,8 +23,8 @@ from sharequeue.database import Database
 from sharequeue.deadletters.drainer import DeadLetterDrainer
 from sharequeue.groups.assignments import backlog_groups, rebalance
 from sharequeue.groups.configs import ServiceConfigs
+from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.heartbeats import changed_groups, due_groups, expire_members_of, refresh_group
-from sharequeue.groups.published_configs import publish_service_configs
 from sharequeue.groups.service_leases import beat_and_hear, hear_replica, replica_name
 from sharequeue.groups.service_work import ReplicaWork, Work
 from sharequeue.kafka.topics import Topics

@@ -291,6 +291,6 @@ records = spark.read.format("kafka").options(**spark_options(settings)).option("
 folder = f"{settings.output}/docker"
 records.select("value").mapInArrow(handle, "value binary, place string").write.parquet(folder)
 rows = spark.read.parquet(folder).collect()
-print(len({bytes(row.value) for row in rows}), sum("/spark/app-" not in row.place for row in rows))
+print(len({bytes(row.value) for row in rows}), sum("/work/app-" not in row.place for row in rows))
 spark.stop()
 """

@@ -23,8 +23,8 @@ from sqlalchemy.exc import DBAPIError
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
 from sharequeue.errors import FencedStateEpoch, InvalidRecordState, ShareError
-from sharequeue.groups.config_keys import environment_name
 from sharequeue.groups.configs import alter_group_configs
+from sharequeue.groups.configs.names import environment_name
 from sharequeue.local import ports
 from sharequeue.local.stack import up
 from sharequeue.state import State

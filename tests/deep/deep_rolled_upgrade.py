@@ -28,7 +28,7 @@ import sqlalchemy as sa
 from confluent_kafka import Producer
 
 from sharequeue.database import Database
-from sharequeue.groups.config_keys import environment_name
+from sharequeue.groups.configs.names import environment_name
 from sharequeue.local.stack import StackInfo
 from sharequeue.state import State
 from tests.deep.servers import Replica, of_code, sharequeue

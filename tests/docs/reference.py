@@ -21,13 +21,9 @@ from sharequeue import service_limits, settings
 from sharequeue.cli import command
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.errors import ERRORS_BY_CODE, explanation
-from sharequeue.groups.config_keys import (
-    GROUP_CONFIGS,
-    SERVICE_CONFIGS,
-    ConfigKey,
-    as_text,
-    environment_name,
-)
+from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS, ConfigKey
+from sharequeue.groups.configs.names import environment_name
+from sharequeue.groups.configs.texts import as_text
 from sharequeue.service.metrics import families, registry
 from tests.docs.pages import ROOT
 from tests.docs.reference_sql import functions, views

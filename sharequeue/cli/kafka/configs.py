@@ -14,8 +14,9 @@ from sharequeue.cli.options import settings_options
 from sharequeue.cli.output import Output, answers, flag, text
 from sharequeue.database import Database
 from sharequeue.errors import InvalidConfig, ShareError
-from sharequeue.groups.config_keys import GROUP_CONFIGS, SERVICE_CONFIGS, as_text
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, alter_and_tell
+from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS
+from sharequeue.groups.configs.texts import as_text
 from sharequeue.groups.known import group_names
 from sharequeue.settings import Settings
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from starlette.responses import Response
 
-from sharequeue.groups.config_keys import as_text
 from sharequeue.groups.configs import GroupConfigs
+from sharequeue.groups.configs.texts import as_text
 from sharequeue.groups.descriptions import assignor_of
 from sharequeue.reporting import drawing
 from sharequeue.reporting.drawing import STATE_COLOURS

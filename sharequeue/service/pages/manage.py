@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from starlette.responses import RedirectResponse, Response
 
 from sharequeue.errors import InvalidRequest
-from sharequeue.groups.config_keys import GROUP_CONFIGS, as_text
 from sharequeue.groups.configs import GroupConfigs
+from sharequeue.groups.configs.keys import GROUP_CONFIGS
+from sharequeue.groups.configs.texts import as_text
 from sharequeue.groups.known import group_topics
 from sharequeue.names import shown
 from sharequeue.reporting.html import Content, Html, address, each, element, joined, table

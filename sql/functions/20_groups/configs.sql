@@ -1,5 +1,5 @@
 -- Group configs as the state functions need them: the group's own value, else the service's, else Kafka's default. Names,
--- defaults and bounds for people are in sharequeue/groups/config_keys.py; a test holds the two against each other.
+-- defaults and bounds for people are in sharequeue/groups/configs/keys.py; a test holds the two against each other.
 create or replace function sharequeue_internal.group_config(p_group_id text, p_name text) returns text
 language sql stable set search_path = pg_catalog as $$
     select coalesce(
@@ -93,7 +93,7 @@ language sql volatile set search_path = pg_catalog as $$
 $$;
 
 -- Refuses what cannot be configs of a service: texts by name, whole numbers where the state functions read numbers. What is
--- in bounds is sharequeue/groups/configs.py's matter.
+-- in bounds is sharequeue/groups/configs/'s matter.
 create or replace function sharequeue_internal.check_service_configs(p_configs jsonb) returns void
 language plpgsql immutable as $$
 declare
@@ -116,7 +116,7 @@ begin
 end
 $$;
 
--- What the service is configured to, all of it at once; names and values are checked by sharequeue/groups/configs.py. Groups
+-- What the service is configured to, all of it at once; names and values are checked by sharequeue/groups/configs/. Groups
 -- follow when something has changed.
 create or replace function sharequeue.set_service_configs(p_configs jsonb) returns boolean
 language plpgsql volatile set search_path = pg_catalog as $$

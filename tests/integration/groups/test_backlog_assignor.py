@@ -8,9 +8,9 @@ from sqlalchemy import text
 from sharequeue.database import Database
 from sharequeue.errors import InvalidConfig
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, alter_group_configs
+from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
-from sharequeue.groups.published_configs import publish_service_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State

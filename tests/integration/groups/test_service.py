@@ -24,9 +24,9 @@ from sharequeue.database import Database, schema_files
 from sharequeue.database.schema_files import Migration
 from sharequeue.errors import CoordinatorNotAvailable, InvalidRequest
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
+from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.membership import Membership
-from sharequeue.groups.published_configs import publish_service_configs
 from sharequeue.service import create_app
 from sharequeue.service.logs import OneLine
 from sharequeue.settings import Settings

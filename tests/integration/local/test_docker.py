@@ -21,8 +21,9 @@ import sqlalchemy as sa
 
 from sharequeue.cli import command
 from sharequeue.database import Database
-from sharequeue.groups.config_keys import SERVICE_CONFIGS, environment_name
 from sharequeue.groups.configs import ServiceConfigs
+from sharequeue.groups.configs.keys import SERVICE_CONFIGS
+from sharequeue.groups.configs.names import environment_name
 from sharequeue.kafka.clients import spark_options
 from sharequeue.local import jars, kafka, ports
 from sharequeue.local.home import Home

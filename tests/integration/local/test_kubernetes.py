@@ -20,7 +20,8 @@ import sqlalchemy as sa
 import yaml
 
 from sharequeue import __version__
-from sharequeue.groups.config_keys import SERVICE_CONFIGS, environment_name
+from sharequeue.groups.configs.keys import SERVICE_CONFIGS
+from sharequeue.groups.configs.names import environment_name
 from sharequeue.service import server
 from sharequeue.service.app import create_app
 from sharequeue.service.edge.hosts import LOOPBACK_HOSTS

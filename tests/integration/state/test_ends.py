@@ -16,8 +16,8 @@ from sharequeue.database import Database
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.errors import GroupIdNotFound, InconsistentClusterId
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, alter_group_configs
+from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, ensure_group, heartbeat
-from sharequeue.groups.published_configs import publish_service_configs
 from sharequeue.kafka.topics import Topics
 from sharequeue.offsets import OffsetSet
 from sharequeue.service.coordinator import Coordinator

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sharequeue.database import Database
 from sharequeue.errors import InvalidRecordState, InvalidRequest, ShareError, error_for
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
-from sharequeue.groups.published_configs import publish_service_configs
+from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.offsets import MAX_OFFSET, OffsetSet
 from sharequeue.state import State
 from sharequeue.values import AcknowledgementBatch, AcknowledgeType, Lease, SharePartition

@@ -8,8 +8,10 @@ import pytest
 
 from sharequeue import errors
 from sharequeue.errors import InvalidConfig, ShareError, UnknownServerError, error_for
-from sharequeue.groups.config_keys import GROUP_CONFIGS, SERVICE_CONFIGS, environment_name, reset_duration
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, validate_group_config
+from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS
+from sharequeue.groups.configs.names import environment_name
+from sharequeue.groups.configs.texts import reset_duration
 
 NUMBERS = {
     "UNKNOWN_SERVER_ERROR": -1,

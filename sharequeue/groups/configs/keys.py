@@ -1,22 +1,15 @@
-"""Which configurations exist, what may they hold, and what are they called today?
+"""Which configurations exist, and what may they hold?
 
-Pure definitions: every group and service configuration with Kafka's name, its default, its bounds and what it
-is for, the rules by which a text becomes a value, and the messages for names that are gone. Mirrors Kafka's
-`GroupConfig` (groups), `ShareGroupConfig` and `GroupCoordinatorConfig` (the broker's `group.share.*`, here
-the service's). Our own names begin with `sharequeue.`. Where values are kept, and what a group's effective
-value is, `configs` says.
+Pure definitions: every group and service configuration with Kafka's name, its default, its bounds and what it is for.
+Mirrors Kafka's `GroupConfig` (groups), `ShareGroupConfig` and `GroupCoordinatorConfig` (the broker's `group.share.*`,
+here the service's). Our own names begin with `sharequeue.`.
 """
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Literal
-
-from sharequeue.errors import InvalidConfig
 
 Kind = Literal["int", "boolean", "text"]
 Value = int | bool | str
@@ -294,133 +287,3 @@ _SERVICE = (
 
 GROUP_CONFIGS: Mapping[str, ConfigKey] = {key.name: key for key in _GROUP}
 SERVICE_CONFIGS: Mapping[str, ConfigKey] = {key.name: key for key in _SERVICE}
-
-_RENAMED: Mapping[str, str] = {
-    "group.share.record.lock.partition.limit": "`group.share.partition.max.record.locks`",
-    "group.share.record.lock.duration.max.ms": "`group.share.max.record.lock.duration.ms`",
-    "group.share.isolation.level": "the group config `share.isolation.level`",
-    "group.share.auto.offset.reset": "the group config `share.auto.offset.reset`",
-    "record.lock.duration.ms": "the optional lock duration of an acquire",
-}
-_GONE: Mapping[str, str] = {
-    "group.type": "a consumer group and a share group may not share a name; there is nothing to set",
-}
-_BROKER_ONLY = frozenset(
-    {
-        "group.share.enable",
-        "group.share.max.groups",
-        "group.share.max.share.sessions",
-        "group.coordinator.rebalance.protocols",
-        "group.share.persister.class.name",
-        "max.share.session.cache.slots",
-        "share.fetch.purgatory.purge.interval.requests",
-    }
-)
-_TRUTH = {"true": True, "false": False}
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_DURATION = re.compile(
-    r"([-+]?)P(?:([-+]?\d+)D)?(?:T(?:([-+]?\d+)H)?(?:([-+]?\d+)M)?(?:([-+]?\d+(?:\.\d{1,9})?)S)?)?",
-    re.IGNORECASE,
-)
-
-
-def unknown_config(name: str, known: Mapping[str, ConfigKey]) -> InvalidConfig:
-    """Why a name is not a configuration here: renamed, gone, a broker's own, at the other level, or
-    mistyped."""
-    if name in _RENAMED:
-        return InvalidConfig(f"`{name}` is an old name: use {_RENAMED[name]}.")
-    if name in _GONE:
-        return InvalidConfig(f"`{name}` is gone: {_GONE[name]}.")
-    if name in _BROKER_ONLY or (name.startswith("share.coordinator.") and name not in SERVICE_CONFIGS):
-        return InvalidConfig(f"`{name}` has no meaning outside a Kafka broker; leave it out.")
-    if name in SERVICE_CONFIGS:
-        own = name.removeprefix("group.")
-        hint = f", or `{own}` for one group" if own in GROUP_CONFIGS else ""
-        return InvalidConfig(
-            f"`{name}` is the service's, not a group's: set {environment_name(name)} where it runs{hint}."
-        )
-    if name in GROUP_CONFIGS:
-        return InvalidConfig(f"`{name}` is a group's config, not the service's: alter it on the group.")
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
-    hint = f" Did you mean `{close[0]}`?" if close else f" Known are: {', '.join(sorted(known))}."
-    return InvalidConfig(f"there is no config `{name}`.{hint}")
-
-
-def environment_name(service_config: str) -> str:
-    """The environment variable that sets a service config: `SHAREQUEUE_` and the name in capitals."""
-    return "SHAREQUEUE_" + service_config.upper().replace(".", "_")
-
-
-def parse(key: ConfigKey, text: str) -> Value:
-    """The value that a text stands for, checked against the key's own type, choices and bounds.
-
-    Raises `InvalidConfig`: what was given, what was expected and what to do.
-    """
-    if key.kind == "boolean":
-        truth = _TRUTH.get(text.strip().lower())
-        if truth is None:
-            raise InvalidConfig(f"`{key.name}` is {text!r}, but must be true or false.")
-        return truth
-    if key.kind == "int":
-        return _whole_number(key, text)
-    value = text.strip()
-    if key.choices and value not in key.choices:
-        raise InvalidConfig(f"`{key.name}` is {text!r}, but must be one of: {', '.join(key.choices)}.")
-    if key.name == "share.auto.offset.reset":
-        reset_duration(value)
-    if key.name == "errors.deadletterqueue.topic.name":
-        _check_dead_letter_topic(value)
-    return value
-
-
-def _whole_number(key: ConfigKey, text: str) -> int:
-    try:
-        number = int(text.strip())
-    except ValueError:
-        raise InvalidConfig(f"`{key.name}` is {text!r}, but must be a whole number.") from None
-    low = -MAX_INT if key.low is None else key.low
-    high = MAX_INT if key.high is None else key.high
-    if not low <= number <= high:
-        raise InvalidConfig(f"`{key.name}` is {number}, but must lie between {low} and {high}.")
-    return number
-
-
-def as_text(value: Value) -> str:
-    """The one text under which a value is stored and shown."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
-
-
-def reset_duration(policy: str) -> timedelta | None:
-    """How far back `by_duration:<ISO-8601>` reaches; None for `latest` and `earliest`.
-
-    Java's `Duration` syntax (`P2D`, `PT1H30M`, `PT0.5S`). Raises `InvalidConfig` for anything else, and for a
-    negative duration (Kafka's `ShareGroupAutoOffsetResetStrategy`).
-    """
-    if policy in ("latest", "earliest"):
-        return None
-    expected = "must be latest, earliest or by_duration:<ISO-8601 duration>, as by_duration:PT1H"
-    prefix, _, duration = policy.partition(":")
-    match = _DURATION.fullmatch(duration) if prefix == "by_duration" else None
-    if match is None or not any(match.groups()[1:]) or duration.upper().endswith("T"):
-        raise InvalidConfig(f"`share.auto.offset.reset` is {policy!r}, but {expected}.")
-    sign, days, hours, minutes, seconds = match.groups()
-    clock = timedelta(hours=int(hours or 0), minutes=int(minutes or 0), seconds=float(seconds or 0))
-    span = timedelta(days=int(days or 0)) + clock
-    span = -span if sign == "-" else span
-    if span < timedelta(0):
-        raise InvalidConfig(f"`share.auto.offset.reset` is {policy!r}: the duration must not be negative.")
-    return span
-
-
-def _check_dead_letter_topic(topic: str) -> None:
-    if topic.startswith("__"):
-        raise InvalidConfig(
-            f"`errors.deadletterqueue.topic.name` is {topic!r}, but names beginning with __ are Kafka's own."
-        )
-    if topic and (topic in (".", "..") or not _TOPIC_NAME.fullmatch(topic)):
-        raise InvalidConfig(
-            f"`errors.deadletterqueue.topic.name` is {topic!r}, which is no legal topic name: use "
-            "letters, digits, dots, underscores and hyphens, 249 characters at most."
-        )

@@ -13,8 +13,9 @@ import logging
 from sqlalchemy import text
 
 from sharequeue.database import Database
-from sharequeue.groups.config_keys import SERVICE_CONFIGS, as_text
 from sharequeue.groups.configs import ServiceConfigs
+from sharequeue.groups.configs.keys import SERVICE_CONFIGS
+from sharequeue.groups.configs.texts import as_text
 
 _log = logging.getLogger(__name__)
 
