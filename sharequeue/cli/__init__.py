@@ -45,8 +45,7 @@ from sharequeue.errors import ShareError
 from sharequeue.extras import ExtraMissing
 from sharequeue.jar_sets import JarSetInvalid
 from sharequeue.local.preflight import StackError
-from sharequeue.output_place import OutputInvalid
-from sharequeue.settings import SettingMissing
+from sharequeue.settings import OutputInvalid, SettingMissing
 
 __all__ = ["command", "main"]
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 
 from sharequeue.errors import RequestTimedOut, ShareError
 from sharequeue.jar_sets import JarSetInvalid
-from sharequeue.output_place import OutputInvalid
+from sharequeue.settings import OutputInvalid
 from sharequeue.values import SharePartitionStatus
 
 __all__ = [

@@ -16,8 +16,7 @@ from sharequeue.errors import CoordinatorNotAvailable, error_for
 from sharequeue.groups.assignments import assigned_topics
 from sharequeue.groups.descriptions import MemberDescription
 from sharequeue.groups.tokens import authorization
-from sharequeue.service_address import ServiceAddress
-from sharequeue.settings import Settings
+from sharequeue.settings import ServiceAddress, Settings
 
 __all__ = ["OVER_HTTP", "Service", "service_of"]
 

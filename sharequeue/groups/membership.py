@@ -27,7 +27,7 @@ from sharequeue.errors import (
 )
 from sharequeue.groups.heartbeats import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
 from sharequeue.groups.service_heartbeats import TIMEOUT_S, ServiceHeartbeats
-from sharequeue.service_address import ServiceAddress
+from sharequeue.settings import ServiceAddress
 from sharequeue.values import SharePartition
 
 _log = logging.getLogger(__name__)

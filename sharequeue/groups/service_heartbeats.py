@@ -15,7 +15,7 @@ from sharequeue.errors import NONE, CoordinatorNotAvailable, UnknownServerError
 from sharequeue.groups.assignments import assigned_topics
 from sharequeue.groups.heartbeats import LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
 from sharequeue.groups.tokens import TokenRefused, authorization
-from sharequeue.service_address import ServiceAddress
+from sharequeue.settings import ServiceAddress
 
 PATH = "/v1/share-group-heartbeat"
 TIMEOUT_S = 10.0

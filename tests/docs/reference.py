@@ -17,7 +17,6 @@ from typing import get_args
 import click
 from pydantic import BaseModel
 
-from sharequeue import service_limits, settings
 from sharequeue.cli import command
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.errors import ERRORS_BY_CODE, explanation
@@ -25,6 +24,7 @@ from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS, Confi
 from sharequeue.groups.configs.names import environment_name
 from sharequeue.groups.configs.texts import as_text
 from sharequeue.service.metrics import families, registry
+from sharequeue.settings import database, service_limits, settings, sources
 from tests.docs.pages import ROOT
 from tests.docs.reference_sql import functions, views
 
@@ -86,7 +86,7 @@ def service_configs() -> str:
 def _documented() -> Mapping[str, str]:
     """Return the docstrings of the settings by name: of attributes, and of properties."""
     found: dict[str, str] = {}
-    for node in ast.walk(ast.parse(inspect.getsource(settings) + inspect.getsource(service_limits))):
+    for node in ast.walk(ast.parse("\n".join(map(inspect.getsource, (settings, database, service_limits))))):
         if not isinstance(node, ast.ClassDef):
             continue
         for each, following in zip(node.body, [*node.body[1:], None], strict=True):
@@ -104,15 +104,15 @@ def environment() -> str:
     """Return every `SHAREQUEUE_*` variable, with what the code says of it."""
     documented = _documented()
     rows = []
-    for field in settings._Environment.model_fields:
+    for field in sources.Environment.model_fields:
         short = field.removeprefix("service_").removeprefix("database_").removesuffix("_role")
         text = documented.get(field) or documented.get(short) or ""
-        assert text, f"settings.py says nothing of {field}"
+        assert text, f"sharequeue/settings/ says nothing of {field}"
         variable = f"`SHAREQUEUE_{field.upper()}`"
         said = re.sub(rf" \({variable}\)|(?<=\(){variable}, |^{variable}[,:] ", "", " ".join(text.split()))
         rows.append((variable, said[0].upper() + said[1:]))
-    rows.append((f"`{settings.KAFKA_PREFIX}<NAME>`", documented["kafka"]))
-    rows.append((f"`{settings.REGISTRY_PREFIX}<NAME>`", documented["registry"]))
+    rows.append((f"`{sources.KAFKA_PREFIX}<NAME>`", documented["kafka"]))
+    rows.append((f"`{sources.REGISTRY_PREFIX}<NAME>`", documented["registry"]))
     return table(("variable", "meaning"), rows)
 
 

@@ -20,7 +20,7 @@ import uvicorn
 
 from sharequeue.service.edge.protocol import Connection
 from sharequeue.service.edge.rates import network_of
-from sharequeue.service_limits import ServiceLimits
+from sharequeue.settings import ServiceLimits
 
 __all__ = ["BoundedServer", "Connections", "most_connections"]
 

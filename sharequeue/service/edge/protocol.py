@@ -17,7 +17,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from sharequeue.errors import InvalidRequest
 from sharequeue.service.callers import CONNECTION
 from sharequeue.service.edge.tls import done_as, principal_of_subject
-from sharequeue.service_limits import ServiceLimits
+from sharequeue.settings import ServiceLimits
 
 __all__ = ["MAX_HEADER_BYTES", "Connection"]
 

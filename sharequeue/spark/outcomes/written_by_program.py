@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StringType
 
-from sharequeue.output_place import located
+from sharequeue.settings.output import located
 from sharequeue.spark.contract import OUTCOMES, RELEASE, HandlerError
 from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.outcomes.read_back import Seen, seen_in

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from sharequeue import Database, Settings, ShareConsumer
 from sharequeue.consumer import beats as ways
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
-from sharequeue.service_address import ServiceAddress
+from sharequeue.settings import ServiceAddress
 from tests.fix_stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some
 

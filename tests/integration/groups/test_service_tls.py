@@ -19,8 +19,7 @@ from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.membership import Membership
 from sharequeue.groups.tokens import Tokens
 from sharequeue.service.edge.tls import principal_of_subject
-from sharequeue.service_address import ServiceAddress
-from sharequeue.settings import SettingMissing, Settings
+from sharequeue.settings import ServiceAddress, SettingMissing, Settings
 from tests.certificates import Authority
 from tests.waiting import wait_until
 

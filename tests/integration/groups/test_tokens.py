@@ -42,8 +42,7 @@ from sharequeue.groups.tokens import Tokens
 from sharequeue.service import app as service_app
 from sharequeue.service import create_app
 from sharequeue.service.callers import ANONYMOUS
-from sharequeue.service_address import ServiceAddress
-from sharequeue.settings import RoleNames, Settings
+from sharequeue.settings import RoleNames, ServiceAddress, Settings
 from tests.integration.groups.test_service import serving
 
 LIMIT = "share.delivery.count.limit"

@@ -29,7 +29,8 @@ from sharequeue.local import jars, kafka, ports
 from sharequeue.local.home import Home
 from sharequeue.local.preflight import JAVA_MAJORS, PYTHON_MINORS, find_java
 from sharequeue.local.stack import StackInfo
-from sharequeue.settings import KAFKA_PREFIX, RoleNames, Settings, _Environment
+from sharequeue.settings import KAFKA_PREFIX, RoleNames, Settings
+from sharequeue.settings.sources import Environment
 from tests.integration.local.docker_files import (
     DOCKER,
     REPOSITORY,
@@ -80,7 +81,7 @@ def test_every_variable_is_one_the_code_reads(
     texts = {"image": repr(image_environment()), "README": (DOCKER / "README.md").read_text()}
     named = set(re.findall(r"SHAREQUEUE_[A-Z_]*[A-Z]", texts.get(role) or repr(SERVICES[role])))
     kafka_names = {name for name in named if name.startswith(KAFKA_PREFIX)}
-    known = {f"SHAREQUEUE_{field.upper()}" for field in _Environment.model_fields}
+    known = {f"SHAREQUEUE_{field.upper()}" for field in Environment.model_fields}
     known |= {environment_name(config) for config in SERVICE_CONFIGS}
     assert named - kafka_names <= known
     file = tmp_path / "ca.pem"

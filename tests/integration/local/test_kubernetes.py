@@ -26,7 +26,8 @@ from sharequeue.service import server
 from sharequeue.service.app import create_app
 from sharequeue.service.edge.hosts import LOOPBACK_HOSTS
 from sharequeue.service.health import probes
-from sharequeue.settings import Settings, _Environment
+from sharequeue.settings import Settings
+from sharequeue.settings.sources import Environment
 from tests.integration.local.docker_files import DOCKER, image_environment, mount_points, ours
 
 FOLDER = DOCKER / "kubernetes"
@@ -111,7 +112,7 @@ def test_every_file_is_part_of_a_kustomization() -> None:
 def test_settings_are_ones_the_code_reads(name: str, no_environment: pytest.MonkeyPatch) -> None:
     """No SHAREQUEUE_* name is unknown, no URL has a password, and the login is that of the process."""
     given = environment(name)
-    known = {f"SHAREQUEUE_{field.upper()}" for field in _Environment.model_fields}
+    known = {f"SHAREQUEUE_{field.upper()}" for field in Environment.model_fields}
     known |= {environment_name(config) for config in SERVICE_CONFIGS} | {
         "POSTGRES_ADDRESS",
         "POSTGRES_PARAMETERS",

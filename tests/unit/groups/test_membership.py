@@ -11,7 +11,7 @@ from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
 from sharequeue.groups.membership import Membership
 from sharequeue.groups.service_heartbeats import ServiceHeartbeats
-from sharequeue.service_address import ServiceAddress
+from sharequeue.settings import ServiceAddress
 from tests.waiting import wait_until
 
 ANSWER = HeartbeatResponse(

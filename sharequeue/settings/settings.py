@@ -2,127 +2,38 @@
 
 The same settings for every part of the project (command line, service, Spark, Dagster, tests). An environment
 variable wins over `<home>/stack.json`, which `sharequeue up` writes for the stack it started, which wins over
-the default. What a share group may be configured to do is not here but in `configs.py`. Only librdkafka's
-names are used for Kafka's client security; `kafka_clients.py` translates them for Java.
+the default. What a share group may be configured to do is not here but in `groups.configs`. Only librdkafka's
+names are used for Kafka's client security; `kafka.clients` translates them for Java.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Self
-from urllib.parse import urlsplit, urlunsplit
-
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from typing import Any, Literal, Self
 
 from sharequeue import jar_sets
-from sharequeue.output_place import is_uri, located
-from sharequeue.service_address import ServiceAddress, SettingMissing
-from sharequeue.service_limits import ServiceLimits
+from sharequeue.settings.database import DatabaseOptions, RoleNames, normalise_database_url, sibling_database
+from sharequeue.settings.output import is_uri, located
+from sharequeue.settings.service_address import ServiceAddress, SettingMissing
+from sharequeue.settings.service_limits import ServiceLimits
+from sharequeue.settings.sources import (
+    KAFKA_PREFIX,
+    REGISTRY_PREFIX,
+    STACK_FILE,
+    Environment,
+    read_stack_file,
+    variables,
+)
 
-__all__ = ["DatabaseOptions", "RoleNames", "SettingMissing", "Settings", "normalise_database_url"]
+__all__ = ["Settings"]
 
-KAFKA_PREFIX = "SHAREQUEUE_KAFKA_"
-REGISTRY_PREFIX = "SHAREQUEUE_REGISTRY_"
-STACK_FILE = "stack.json"
-_DRIVER = "postgresql+psycopg2"
 _KEPT = (
     "home", "spark_master", "spark_jars", "jars", "output", "output_shared", "ivy_settings", "kafka", "registry",
 )  # fmt: skip
 """Fields that a copy takes as they are."""
-
-
-def normalise_database_url(url: str) -> str:
-    """Name the driver in a bare Postgres URL, and write several hosts (`h1:5432,h2:5432`, as libpq takes them) as
-    SQLAlchemy does.
-
-    SQLAlchemy 2.1 maps `postgresql://` to psycopg 3, under which dagster-postgres fails on every run.
-    """
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        return url
-    place, slash, tail = rest.partition("/")
-    user, at, hosts = place.rpartition("@")
-    if "," in hosts:
-        name, _, query = tail.partition("?")
-        listed = "&".join([*(f"host={host}" for host in hosts.split(",")), *filter(None, [query])])
-        rest = f"{user}{at}{slash}{name}?{listed}"
-    return f"{_DRIVER if scheme in ('postgresql', 'postgres') else scheme}://{rest}"
-
-
-@dataclass(frozen=True, slots=True)
-class DatabaseOptions:
-    """How connections to Postgres are kept: `SHAREQUEUE_DATABASE_<NAME>`. Raises ValueError for what cannot be."""
-
-    pool_size: int = 5
-    """Connections kept open; as many again may be opened for a moment."""
-    statement_timeout_ms: int = 60_000
-    """Longest that one statement may take; 0 for no bound."""
-    lock_timeout_ms: int = 30_000
-    """Longest that a statement waits for a row lock; 0 for no bound."""
-    pre_ping: bool = True
-    """Test a connection that has been idle for a second before it is used."""
-
-    def __post_init__(self) -> None:
-        if self.pool_size < 1 or min(self.statement_timeout_ms, self.lock_timeout_ms) < 0:
-            raise ValueError("the pool holds at least one connection, and timeouts are not negative")
-
-
-class RoleNames(NamedTuple):
-    """What the group roles in Postgres are called: `SHAREQUEUE_DATABASE_<PURPOSE>_ROLE`."""
-
-    owner: str = "sharequeue_owner"
-    """Owns the schema and may do everything; who migrates is a member."""
-    service: str = "sharequeue_service"
-    """Runs the coordinator: keeps groups and members, and may speak for other principals."""
-    worker: str = "sharequeue_worker"
-    """May call the functions of operations and touches no table."""
-    reader: str = "sharequeue_reader"
-    """Sees the views."""
-
-
-class _Environment(BaseSettings):
-    """The `SHAREQUEUE_*` variables, as they stand; empty ones count as unset."""
-
-    model_config = SettingsConfigDict(env_prefix="SHAREQUEUE_", env_ignore_empty=True, extra="ignore")
-
-    home: Path | None = None
-    database_url: str | None = None
-    dagster_url: str | None = None
-    bootstrap_servers: str | None = None
-    service_url: str | None = None
-    service_token: str | None = None
-    service_token_file: Path | None = None
-    service_ssl_ca_location: Path | None = None
-    service_ssl_certificate_location: Path | None = None
-    service_ssl_key_location: Path | None = None
-    service_allowed_hosts: str | None = None
-    service_drain_dead_letters: bool | None = None
-    service_log_format: Literal["text", "json"] | None = None
-    service_max_connections: int | None = None
-    service_request_timeout_ms: int | None = None
-    service_answer_timeout_ms: int | None = None
-    service_idle_timeout_ms: int | None = None
-    service_requests_per_second: int | None = None
-    spark_master: str | None = None
-    keep_spark_seconds: int | None = None
-    spark_jars: str | None = None
-    jars: Path | None = None
-    output: str | None = None
-    output_shared: bool | None = None
-    ivy_settings: Path | None = None
-    database_pool_size: int | None = None
-    database_statement_timeout_ms: int | None = None
-    database_lock_timeout_ms: int | None = None
-    database_pre_ping: bool | None = None
-    database_owner_role: str | None = None
-    database_service_role: str | None = None
-    database_worker_role: str | None = None
-    database_reader_role: str | None = None
 
 
 class Settings:
@@ -184,7 +95,7 @@ class Settings:
     def __init__(self, values: Mapping[str, Any]) -> None:
         home = Path(values.get("home") or ".sharequeue").expanduser().absolute()
         database_url = normalise_database_url(str(values.get("database_url") or ""))
-        dagster_url = normalise_database_url(str(values.get("dagster_url") or "")) or _sibling_database(
+        dagster_url = normalise_database_url(str(values.get("dagster_url") or "")) or sibling_database(
             database_url
         )
         ivy_settings = values.get("ivy_settings")
@@ -217,9 +128,9 @@ class Settings:
         `home` and `overrides` (by field name) win over both. Raises `SettingMissing` when the stack file is
         there but cannot be read.
         """
-        environment = _Environment()
+        environment = Environment()
         folder = Path(home or environment.home or ".sharequeue").expanduser().absolute()
-        values: dict[str, Any] = dict(_read_stack_file(folder / STACK_FILE))
+        values: dict[str, Any] = dict(read_stack_file(folder / STACK_FILE))
         values.update(environment.model_dump(exclude_none=True))
         if (environment.database_url or overrides.get("database_url")) and not environment.dagster_url:
             values.pop(
@@ -227,7 +138,7 @@ class Settings:
             )  # the stack's Dagster database is on the server that was overridden
         if overrides.get("service_token"):
             values.pop("service_token_file", None)
-        given = {"kafka": _environment(KAFKA_PREFIX), "registry": _environment(REGISTRY_PREFIX)}
+        given = {"kafka": variables(KAFKA_PREFIX), "registry": variables(REGISTRY_PREFIX)}
         values.update({"home": folder, **given, **overrides})
         return cls(values)
 
@@ -372,31 +283,3 @@ class Settings:
 
     def __repr__(self) -> str:
         return f"Settings(home={str(self.home)!r}, bootstrap_servers={self._values['bootstrap_servers']!r})"
-
-
-def _sibling_database(database_url: str) -> str:
-    """Return the URL of the database `dagster` on the same server."""
-    if not database_url:
-        return ""
-    return urlunsplit(urlsplit(database_url)._replace(path="/dagster"))
-
-
-def _read_stack_file(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise SettingMissing(
-            f"{path} cannot be read ({error}): run `sharequeue up`, which writes it anew."
-        ) from error
-    names = ("database_url", "dagster_url", "bootstrap_servers", "service_url", "jars", "keep_spark_seconds")
-    return {name: content[name] for name in names if isinstance(content, dict) and content.get(name)}
-
-
-def _environment(prefix: str) -> dict[str, str]:
-    return {
-        name.removeprefix(prefix).lower().replace("_", "."): value
-        for name, value in os.environ.items()
-        if name.startswith(prefix) and value
-    }

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sharequeue.output_place import is_uri, located
 from sharequeue.settings import Settings
+from sharequeue.settings.output import is_uri, located
 
 
 @pytest.mark.parametrize(
