@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 from rig import FULL
 
-from sharequeue.class_archive import folder_of
+from sharequeue.jvm.class_archive import folder_of
 from sharequeue.local import class_archives
 from sharequeue.local.preflight import find_java
 from sharequeue.settings import Settings

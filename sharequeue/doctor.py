@@ -13,11 +13,11 @@ from importlib.metadata import PackageNotFoundError, version
 import sqlalchemy as sa
 from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
-from sharequeue import kept_spark
 from sharequeue.database import Database
 from sharequeue.database.migrations import OLDEST_POSTGRES, pending
 from sharequeue.database.schema_files import SchemaOutdated, schema_mismatch
 from sharequeue.errors import ShareError
+from sharequeue.jvm import kept_spark
 from sharequeue.kafka.clients import spark_options
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import jars

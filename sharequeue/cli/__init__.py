@@ -43,7 +43,7 @@ from sharequeue.database.migrations import SchemaBusy
 from sharequeue.database.schema_files import SchemaOutdated
 from sharequeue.errors import ShareError
 from sharequeue.extras import ExtraMissing
-from sharequeue.jar_sets import JarSetInvalid
+from sharequeue.jvm.jar_sets import JarSetInvalid
 from sharequeue.local.preflight import StackError
 from sharequeue.settings import OutputInvalid, SettingMissing
 

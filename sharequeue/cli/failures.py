@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 
 from sharequeue.errors import RequestTimedOut, ShareError
-from sharequeue.jar_sets import JarSetInvalid
+from sharequeue.jvm.jar_sets import JarSetInvalid
 from sharequeue.settings import OutputInvalid
 from sharequeue.values import SharePartitionStatus
 

@@ -8,7 +8,7 @@ import click
 
 from sharequeue.cli.options import home_option
 from sharequeue.cli.output import Output, answers, text
-from sharequeue.jar_sets import DESCRIPTIONS, folder_of
+from sharequeue.jvm.jar_sets import DESCRIPTIONS, folder_of
 from sharequeue.local import optional_jars
 from sharequeue.settings import Settings
 

@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from sharequeue.class_archive import broker_archive, folder_of, is_whole, length_of, spark_archive
-from sharequeue.java import is_of_wheel, java_program
+from sharequeue.jvm.class_archive import broker_archive, folder_of, is_whole, length_of, spark_archive
+from sharequeue.jvm.java import is_of_wheel, java_program
 from sharequeue.local import kafka, ports, processes
 from sharequeue.local.home import Home, write_json
 from sharequeue.local.preflight import StackError, find_java

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sharequeue.java import is_of_wheel
+from sharequeue.jvm.java import is_of_wheel
 from sharequeue.local.home import Progress, file_lock
 from sharequeue.local.preflight import Java, StackError
 from sharequeue.local.trust_store import trust_options

@@ -17,7 +17,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sharequeue.class_archive import archive_options, broker_archive
+from sharequeue.jvm.class_archive import archive_options, broker_archive
 from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, Progress
 from sharequeue.local.preflight import Java, StackError

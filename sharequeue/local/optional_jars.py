@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sharequeue.jar_sets import folder_of
+from sharequeue.jvm.jar_sets import folder_of
 from sharequeue.local import jars
 from sharequeue.local.home import Progress
 from sharequeue.local.preflight import find_java

@@ -16,8 +16,8 @@ from pathlib import Path
 if __name__ == "__main__":  # as a script, it is not of a package
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from sharequeue import java
-from sharequeue.java import JAVA_MAJORS, Java, NoJava
+from sharequeue.jvm import java
+from sharequeue.jvm.java import JAVA_MAJORS, Java, NoJava
 
 __all__ = [
     "DISK_NEEDED_FOR_SETUP",
@@ -42,7 +42,7 @@ class StackError(Exception):
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """Find Java 17 or 21, as `sharequeue.java` does. Raises `StackError` with what was found and what to do."""
+    """Find Java 17 or 21, as `sharequeue.jvm.java` does. Raises `StackError` with what was found and what to do."""
     try:
         return java.find_java(os.environ if environment is None else environment)
     except NoJava as error:

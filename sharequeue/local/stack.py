@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sharequeue import kept_spark
 from sharequeue.database import Database
 from sharequeue.database.migrations import may_migrate, migrate
 from sharequeue.database.schema_files import schema_mismatch
+from sharequeue.jvm import kept_spark
 from sharequeue.local import class_archives, dagster_ui, jars, kafka, ports, postgres, processes, service
 from sharequeue.local.home import Home, Progress, read_json, write_json
 from sharequeue.local.machine import FAILURE, examine_machine

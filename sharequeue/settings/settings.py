@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
-from sharequeue import jar_sets
+from sharequeue.jvm import jar_sets
 from sharequeue.settings.database import DatabaseOptions, RoleNames, normalise_database_url, sibling_database
 from sharequeue.settings.output import is_uri, located
 from sharequeue.settings.service_address import ServiceAddress, SettingMissing

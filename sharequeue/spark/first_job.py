@@ -18,7 +18,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from sharequeue.class_archive import QUIET
+from sharequeue.jvm.class_archive import QUIET
 from sharequeue.spark.gateway import start_gateway
 
 

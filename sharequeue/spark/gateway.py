@@ -26,7 +26,7 @@ from pyspark import SparkConf
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 
-from sharequeue.java import is_of_wheel, java_program
+from sharequeue.jvm.java import is_of_wheel, java_program
 
 __all__ = ["NotStarted", "attach", "java_command", "java_environment", "needs_launcher", "start_gateway"]
 

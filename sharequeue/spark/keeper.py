@@ -34,7 +34,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from sharequeue.kept_spark import NAME, address_file
+from sharequeue.jvm.kept_spark import NAME, address_file
 from sharequeue.settings import Settings
 from sharequeue.spark.gateway import start_gateway
 from sharequeue.spark.session import configuration

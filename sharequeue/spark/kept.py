@@ -21,7 +21,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession, SQLContext
 
-from sharequeue.kept_spark import NoKeeper, SilentKeeper, begin, connect, log_file
+from sharequeue.jvm.kept_spark import NoKeeper, SilentKeeper, begin, connect, log_file
 from sharequeue.settings import Settings
 from sharequeue.spark.gateway import attach
 from sharequeue.spark.terms import GUEST, terms_of

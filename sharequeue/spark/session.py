@@ -22,9 +22,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue import traces
-from sharequeue.class_archive import archive_options, quoted, spark_archive
-from sharequeue.jar_sets import fetch_command, folder_of
-from sharequeue.kept_spark import RUNS_DEFAULTS
+from sharequeue.jvm.class_archive import archive_options, quoted, spark_archive
+from sharequeue.jvm.jar_sets import fetch_command, folder_of
+from sharequeue.jvm.kept_spark import RUNS_DEFAULTS
 from sharequeue.settings import Settings
 from sharequeue.spark.gateway import start_gateway
 from sharequeue.spark.interrupts import interruptible, kept_handlers

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from sharequeue.class_archive import QUIET
+from sharequeue.jvm.class_archive import QUIET
 
 __all__ = ["GUEST", "forget_others", "terms_of", "unlike"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sharequeue.class_archive import folder_of
+from sharequeue.jvm.class_archive import folder_of
 from sharequeue.local import class_archives
 from sharequeue.local.preflight import find_java
 from tests.fix_stack import jars_folder

@@ -14,10 +14,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from sharequeue.class_archive import folder_of, is_whole
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.java import has_wheel
+from sharequeue.jvm.class_archive import folder_of, is_whole
+from sharequeue.jvm.java import has_wheel
 from sharequeue.kafka.clients import client_config
 from sharequeue.local.stack import status
 from sharequeue.settings import Settings
@@ -36,7 +36,7 @@ def orders(records):
     print("spark runs on", system.getProperty("java.home"))
     return records.select("topic", "partition", "offset", "lease_id").withColumn("outcome", fn.lit("accept"))
 """
-HIDING = "import sharequeue.java\nsharequeue.java._USUAL_FOLDERS = ()\n"
+HIDING = "import sharequeue.jvm.java\nsharequeue.jvm.java._USUAL_FOLDERS = ()\n"
 """What every Python process runs at its start: the usual folders of this machine have a Java."""
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.kept_spark import NAME, Address, NoKeeper, address_file, ask, log_file
+from sharequeue.jvm.kept_spark import NAME, Address, NoKeeper, address_file, ask, log_file
 from sharequeue.local import processes
 from sharequeue.local.home import Home
 from sharequeue.local.stack import StackInfo

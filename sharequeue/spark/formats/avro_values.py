@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.avro.functions import from_avro
 
-from sharequeue.jar_sets import fetch_command
+from sharequeue.jvm.jar_sets import fetch_command
 from sharequeue.spark.contract import HandlerError
 from sharequeue.spark.formats.decided import DECODED, decided, of_registry, shown
 from sharequeue.spark.formats.registry import Registry

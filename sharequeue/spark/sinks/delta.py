@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import StructType
 
-from sharequeue.jar_sets import fetch_command
+from sharequeue.jvm.jar_sets import fetch_command
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.session import EXTENSIONS
 from sharequeue.spark.sinks.interface import OpenSink, SinkContext, SinkRefused

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from sharequeue.jar_sets import fetch_command
+from sharequeue.jvm.jar_sets import fetch_command
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.sinks.interface import OpenSink, SinkContext, SinkRefused
 from sharequeue.spark.sinks.transferring import CLAIM_SECONDS, OpenTransfer, Rows, Step, refuse_not_null

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark import SparkConf
 
-from sharequeue.class_archive import (
+from sharequeue.jvm.class_archive import (
     QUIET,
     archive_options,
     broker_archive,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sharequeue.class_archive import (
+from sharequeue.jvm.class_archive import (
     archive_options,
     broker_archive,
     folder_of,

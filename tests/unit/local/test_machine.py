@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sharequeue import java
-from sharequeue.java import is_of_wheel, java_program, parse_java_version
+from sharequeue.jvm import java
+from sharequeue.jvm.java import is_of_wheel, java_program, parse_java_version
 from sharequeue.local.preflight import StackError, check_disk, check_python, find_java
 from tests.fix_stack import REPOSITORY
 

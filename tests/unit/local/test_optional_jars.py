@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from sharequeue.cli import command
-from sharequeue.jar_sets import DESCRIPTIONS, JarSetInvalid, folder_of
+from sharequeue.jvm.jar_sets import DESCRIPTIONS, JarSetInvalid, folder_of
 from sharequeue.local import jars
 from sharequeue.local.optional_jars import MEGABYTES, jar_set
 from sharequeue.settings import Settings

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sharequeue.kept_spark import NoKeeper, SilentKeeper, address_file, ask, connect
+from sharequeue.jvm.kept_spark import NoKeeper, SilentKeeper, address_file, ask, connect
 from sharequeue.settings import Settings
 from sharequeue.spark import SparkNotReady, lease, pipeline
 from sharequeue.spark.session import refuse_connect

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sharequeue.java import java_program
+from sharequeue.jvm.java import java_program
 
 __all__ = [
     "QUIET",
