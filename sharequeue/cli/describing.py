@@ -171,7 +171,7 @@ def _show(output: Output, rows: Sequence[Mapping[str, Any]], now: datetime) -> N
     for row in rows:
         if row.get("remark"):
             at = f"{row['group']} {row['topic']}-{row['partition']}"
-            output.note(f"REMARK {at}: {printable(row['remark'])}")
+            output.note(printable(f"REMARK {at}: {row['remark']}"))
 
 
 def _watch(database: Database, output: Output, named: GroupsNamed, every: float, times: int | None) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
@@ -72,8 +73,14 @@ class Marker:
 
 
 def marker_group(group_id: str) -> str:
-    """The consumer group under which the markers of a share group are committed."""
-    return f"sharequeue.dlq.{group_id}"
+    """The consumer group under which the markers of a share group are committed.
+
+    The client refuses to commit for a group whose name is more than printable ASCII. Such a name is written as in a
+    URL, behind a prefix that no other group's has.
+    """
+    if all(" " <= each <= "~" for each in group_id):
+        return f"sharequeue.dlq.{group_id}"
+    return f"sharequeue.dlq-encoded.{quote(group_id, safe='')}"
 
 
 def transactional_id(source: SharePartition) -> str:

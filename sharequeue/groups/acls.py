@@ -31,6 +31,7 @@ __all__ = [
     "authorized_operations",
     "authorized_topic_operations",
     "on_behalf_of",
+    "refused_topics",
     "require_heartbeat",
 ]
 
@@ -165,6 +166,22 @@ def authorized_topic_operations(database: Database, topic: str) -> list[str]:
     return list(row["found"])
 
 
+def refused_topics(database: Database, topics: Iterable[str], operation: str) -> set[str]:
+    """Return those of some topics with which the caller may not do this, in one question."""
+    names = sorted(set(topics))
+    if not names:
+        return set()
+    rows = database.rows(
+        sa.text(
+            "select t.name from unnest(cast(:topics as text[])) as t (name)"
+            " where not :operation = any (sharequeue.authorized_topic_operations(t.name))"
+        ),
+        topics=names,
+        operation=operation,
+    )
+    return {row["name"] for row in rows}
+
+
 def require_heartbeat(database: Database, principal: str, group_id: str, topics: Iterable[str]) -> None:
     """Ask what a heartbeat asks first: whether a principal may join a group with these topics.
 
@@ -175,9 +192,9 @@ def require_heartbeat(database: Database, principal: str, group_id: str, topics:
     with on_behalf_of(database, principal) as connection:
         if "READ" not in authorized_operations(Joined(connection), group_id):
             raise GroupAuthorizationFailed(f"{principal} may not READ group {shown(group_id)}")
-        for topic in filter(is_topic_name, topics):
-            if "DESCRIBE" not in authorized_topic_operations(Joined(connection), topic):
-                raise TopicAuthorizationFailed(f"{principal} may not DESCRIBE topic {shown(topic)}")
+        refused = refused_topics(Joined(connection), filter(is_topic_name, topics), "DESCRIBE")
+        if refused:
+            raise TopicAuthorizationFailed(f"{principal} may not DESCRIBE topic {shown(min(refused))}")
 
 
 @contextmanager

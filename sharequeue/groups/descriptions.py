@@ -91,7 +91,7 @@ def describe_group(database: Database, group_id: str) -> GroupDescription:
     """One group. Raises `InvalidGroupId` for an id that cannot be one, `GroupIdNotFound` when there is none of that
     name."""
     if not group_id or "\x00" in group_id or too_long("group id", group_id):
-        raise InvalidGroupId()
+        raise InvalidGroupId(too_long("group id", group_id) or None)
     parameters = {"group_id": group_id}
     with database.transaction() as connection:
         group = connection.execute(

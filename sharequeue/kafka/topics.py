@@ -232,11 +232,12 @@ class Topics(Asking):
         """Per partition the first offset whose record's timestamp is at or after `timestamp_ms` (Unix
         milliseconds).
 
-        None where there is no such record. `patience` and errors as `offsets`.
+        None where there is no such record. `patience` and errors as `offsets`. No record is older than 1970, and to
+        the broker a negative time is no time.
         """
         info = self.info(name)
         asked = [TopicPartition(name, partition) for partition in range(info.partitions)]
-        spec = _SPEC.for_timestamp(timestamp_ms)
+        spec = _SPEC.for_timestamp(max(timestamp_ms, 0))
         found = self._until_led(
             lambda: self._collect(self._list(asked, spec, IsolationLevel.READ_UNCOMMITTED)),
             info.partitions,

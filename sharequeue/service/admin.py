@@ -25,7 +25,7 @@ from sharequeue.errors import (
     TopicAuthorizationFailed,
     UnknownTopicOrPartition,
 )
-from sharequeue.groups.acls import authorized_operations, authorized_topic_operations, on_behalf_of
+from sharequeue.groups.acls import authorized_operations, on_behalf_of, refused_topics
 from sharequeue.groups.configs import GroupConfigs, alter_and_tell
 from sharequeue.groups.configs.texts import as_text
 from sharequeue.groups.descriptions import GroupSummary, describe_group, list_groups
@@ -137,6 +137,8 @@ class Admin:
     def reset_offsets(self, body: AlterOffsetsBody, *, execute: bool) -> list[ResetRow]:
         """What `alter_offsets` does, or would do: a row for each partition, those that are refused with why."""
         self.require(body.group_id, "READ")
+        if not body.topics:
+            return []  # as in Kafka: no group is made by asking for nothing
         refused = self._refused({each.topic_name for each in body.topics}, "READ")
         ids = dict(self._topics.ask({each.topic_name for each in body.topics}).known)
         starts: dict[tuple[str, int], int] = {}
@@ -225,16 +227,16 @@ class Admin:
         one of the topics that it reads or has members for.
         """
         self.require(group_id, "DESCRIBE")
-        self._require_topics(sorted(group_topics(self._database, group_id)))
+        self._require_topics(group_topics(self._database, group_id))
 
     def _refused(self, topics: Iterable[str], operation: str) -> dict[str, ShareError]:
         """Return the errors of topics with which the caller may not do this."""
         with on_behalf_of(self._database, self._principal) as connection:
-            return {
-                topic: TopicAuthorizationFailed(f"{self._principal} may not {operation} topic {shown(topic)}")
-                for topic in topics
-                if operation not in authorized_topic_operations(Joined(connection), topic)
-            }
+            refused = refused_topics(Joined(connection), topics, operation)
+        return {
+            topic: TopicAuthorizationFailed(f"{self._principal} may not {operation} topic {shown(topic)}")
+            for topic in sorted(refused)
+        }
 
     def _require_topics(self, topics: Iterable[str]) -> None:
         """Raises TopicAuthorizationFailed where the caller may not look at one of them."""

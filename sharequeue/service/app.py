@@ -275,7 +275,7 @@ async def _described(service: Service, request: Request) -> str:
     """
     group_id = str(request.path_params["group_id"])
     if "\x00" in group_id:
-        raise InvalidGroupId()
+        raise InvalidGroupId("The group id has a NUL character in it: no group is called so.")
     admin = Admin(service.database, service.topics, await service.principal(request))
     await service.in_thread(lambda: admin.require_whole(group_id))
     return group_id

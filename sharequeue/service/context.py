@@ -65,7 +65,8 @@ _THREADS_OF_ONE = 8
 _LONGEST_LINE = 2_000
 """Calls of one caller that wait. A client may be gone, and its requests still be waiting."""
 _REFUSED_PER_SECOND = 20
-"""Tokens that name nobody, from one network. After more of them, each refusal takes longer, up to five seconds."""
+"""Tokens and sessions that name nobody, from one network. After more of them, each refusal takes longer, up to five
+seconds."""
 _LONGEST_DELAY_S = 5.0
 _COSTS = {"/v1/share-group-heartbeat": 1, "/ready": 0}
 _COST = 5
@@ -155,8 +156,7 @@ class Service:
             found = await self._named(request)
         except TokenRefused:
             if "authorization" in request.headers:
-                over = self._refused.take(origin, most_over=_LONGEST_DELAY_S)
-                await delay(request, min(over, _LONGEST_DELAY_S))
+                await self.slowed(request)
             raise
         _caller.set(found)
         if not hasattr(request.state, "over_s"):
@@ -165,6 +165,11 @@ class Service:
                 raise Throttled(over)
             request.state.over_s = over
         return found
+
+    async def slowed(self, request: Request) -> None:
+        """Let who has shown a secret that names nobody wait: the longer, the more of them its network shows."""
+        over = self._refused.take(network(request), most_over=_LONGEST_DELAY_S)
+        await delay(request, min(over, _LONGEST_DELAY_S))
 
     async def _named(self, request: Request) -> str:
         named = request.headers.getlist("authorization")

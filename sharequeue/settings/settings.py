@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 
 from sharequeue.jvm import jar_sets
 from sharequeue.settings.database import DatabaseOptions, RoleNames, normalise_database_url, sibling_database
+from sharequeue.settings.hidden import Hidden
 from sharequeue.settings.output import is_uri, located
 from sharequeue.settings.service_address import ServiceAddress, SettingMissing
 from sharequeue.settings.service_limits import ServiceLimits
@@ -108,8 +109,8 @@ class Settings:
         put(self, "output", located(str(values.get("output") or home / "output")))
         put(self, "output_shared", bool(values.get("output_shared")))
         put(self, "ivy_settings", Path(ivy_settings).expanduser().absolute() if ivy_settings else None)
-        put(self, "kafka", MappingProxyType(dict(values.get("kafka") or {})))
-        put(self, "registry", MappingProxyType(dict(values.get("registry") or {})))
+        put(self, "kafka", Hidden(values.get("kafka") or {}))
+        put(self, "registry", Hidden(values.get("registry") or {}))
         hosts = str(values.get("service_allowed_hosts") or "").split(",")
         put(self, "allowed_hosts", tuple(host.strip() for host in hosts if host.strip()))
         put(self, "drain_dead_letters", values.get("service_drain_dead_letters") is not False)

@@ -165,6 +165,8 @@ def test_what_is_printed_of_objects(marked: Marked) -> None:
         objects = [
             settings,
             settings.replace(home=settings.home.parent),
+            settings.kafka,
+            settings.registry,
             database,
             database.engine,
             database.engine.url,

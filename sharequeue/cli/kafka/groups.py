@@ -19,7 +19,7 @@ from sharequeue.cli.kafka.tools import (
 )
 from sharequeue.cli.kafka.views import members_view, offsets_view, state_view
 from sharequeue.cli.options import parse_topics, settings_options
-from sharequeue.cli.output import Output, answers, number, text
+from sharequeue.cli.output import Output, answers, number, printable, text
 from sharequeue.database import Database
 from sharequeue.errors import GroupIdNotFound, ShareError
 from sharequeue.groups.descriptions import GroupDescription, describe_group, list_groups
@@ -149,7 +149,7 @@ class _Tool:
         if wanted is None:
             rows = [{"group": each.group_id} for each in found]
             if found or not self.output.text:
-                self.print(rows, "\n".join(each.group_id for each in found))
+                self.print(rows, "\n".join(printable(each.group_id) for each in found))
             return
         states = [each.strip().capitalize() for each in wanted.split(",") if each.strip()]
         if set(states) - set(_STATES):

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import click
 
+from sharequeue.cli.output import printable
 from sharequeue.errors import (
     GroupAuthorizationFailed,
     InvalidConfig,
@@ -98,10 +99,14 @@ def java_name(error: ShareError) -> str:
 
 
 def table(rows: Sequence[Sequence[object]], widths: Sequence[int]) -> str:
-    """Return lines as Kafka's tools write them: each column as wide as its longest value, and no less than that."""
-    wide = [max(least, *(len(str(row[at])) for row in rows)) for at, least in enumerate(widths)]
+    """Return lines as Kafka's tools write them: each column as wide as its longest value, and no less than that.
+
+    What a terminal would obey is escaped: a member names itself as it likes.
+    """
+    shown = [[printable(str(cell)) for cell in row] for row in rows]
+    wide = [max(least, *(len(row[at]) for row in shown)) for at, least in enumerate(widths)]
     lines = (
-        " ".join(str(cell).ljust(width) for cell, width in zip(row, (*wide, 0), strict=False)) for row in rows
+        " ".join(cell.ljust(width) for cell, width in zip(row, (*wide, 0), strict=False)) for row in shown
     )
     return "\n".join(lines)
 

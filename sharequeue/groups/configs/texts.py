@@ -7,12 +7,14 @@ from datetime import timedelta
 
 from sharequeue.errors import InvalidConfig
 from sharequeue.groups.configs.keys import MAX_INT, ConfigKey, Value
+from sharequeue.names import shown
 
 _TRUTH = {"true": True, "false": False}
+_WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,100}")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _DURATION = re.compile(
     r"([-+]?)P(?:([-+]?\d+)D)?(?:T(?:([-+]?\d+)H)?(?:([-+]?\d+)M)?(?:([-+]?\d+(?:\.\d{1,9})?)S)?)?",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 
 
@@ -39,10 +41,9 @@ def parse(key: ConfigKey, text: str) -> Value:
 
 
 def _whole_number(key: ConfigKey, text: str) -> int:
-    try:
-        number = int(text.strip())
-    except ValueError:
-        raise InvalidConfig(f"`{key.name}` is {text!r}, but must be a whole number.") from None
+    if not _WHOLE_NUMBER.fullmatch(text.strip()):
+        raise InvalidConfig(f"`{key.name}` is {shown(text)}, but must be a whole number.")
+    number = int(text)
     low = -MAX_INT if key.low is None else key.low
     high = MAX_INT if key.high is None else key.high
     if not low <= number <= high:
@@ -71,8 +72,13 @@ def reset_duration(policy: str) -> timedelta | None:
     if match is None or not any(match.groups()[1:]) or duration.upper().endswith("T"):
         raise InvalidConfig(f"`share.auto.offset.reset` is {policy!r}, but {expected}.")
     sign, days, hours, minutes, seconds = match.groups()
-    clock = timedelta(hours=int(hours or 0), minutes=int(minutes or 0), seconds=float(seconds or 0))
-    span = timedelta(days=int(days or 0)) + clock
+    try:
+        clock = timedelta(hours=int(hours or 0), minutes=int(minutes or 0), seconds=float(seconds or 0))
+        span = timedelta(days=int(days or 0)) + clock
+    except (OverflowError, ValueError):
+        raise InvalidConfig(
+            f"`share.auto.offset.reset` is {shown(policy)}: the duration is longer than {timedelta.max.days:,} days."
+        ) from None
     span = -span if sign == "-" else span
     if span < timedelta(0):
         raise InvalidConfig(f"`share.auto.offset.reset` is {policy!r}: the duration must not be negative.")

@@ -43,8 +43,10 @@ class AllowedHosts:
         if scope["type"] != "http" or ANY in self._hosts:
             await self._app(scope, receive, send)
             return
-        host = host_name(HTTPConnection(scope).headers.get("host", ""))
-        if host in self._hosts:
+        named = HTTPConnection(scope).headers.getlist("host")
+        # Of two, a proxy before us may have looked at the other one.
+        host = host_name(", ".join(named))
+        if len(named) == 1 and host in self._hosts:
             await self._app(scope, receive, send)
             return
         error = InvalidRequest(

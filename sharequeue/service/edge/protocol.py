@@ -8,6 +8,7 @@ A client with a certificate calls as its subject (`tls`).
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,15 @@ class Connection(HttpProtocol):
                 self.abort()
         if self.cycle is not None and not self.cycle.response_complete:
             self._reading = self.cycle.more_body
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, as every error is answered: in JSON."""
+        body = json.dumps({"error_code": InvalidRequest.code, "error_message": msg}).encode()
+        head = (
+            f"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        )
+        self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
+        self.transport.close()
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or the rest of this one."""

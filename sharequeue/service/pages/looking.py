@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, quote
 import anyio
 from anyio.to_thread import run_sync
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from sharequeue.database import Database
@@ -119,7 +119,7 @@ class Look:
         if group_id == "-" and self.asked("name"):
             group_id = self.asked("name")
         if "\x00" in group_id:
-            raise InvalidGroupId()
+            raise InvalidGroupId("The group id has a NUL character in it: no group is called so.")
         self.admin.require_whole(group_id)
         require_there(self.database, group_id)
         return group_id
@@ -199,7 +199,11 @@ class Pages:
                     caller = await self._caller(request)
                 look = Look(self._service, self._database, self._settings, request, caller, form)
                 return await self._in_thread(lambda: handler(look), slow)
+            except ClientDisconnect:
+                return Response(status_code=400)  # which nobody reads
             except TokenRefused as error:
+                if anybody and "token" in form:
+                    await self._service.slowed(request)
                 return sign_in_asked(error, form.get("next") or here_of(request))
             except NotOurs as error:
                 return error_document("Not from here", str(error), 403, who=caller.shown)
@@ -233,6 +237,8 @@ class Pages:
             if found is not None:
                 # As a certificate's subject, so that the bounds on callers hold for it.
                 request.scope[CERTIFIED], signed = found, True
+            else:
+                await self._service.slowed(request)
         principal = await self._service.principal(request)
         proved = "authorization" in request.headers or certified(request) is not None
         return Caller(principal, who(principal, here, proved=proved, signed=signed), proved=proved)

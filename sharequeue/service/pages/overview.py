@@ -37,7 +37,9 @@ _COLUMNS = (
 def overview(look: Look) -> Response:
     """Return the page of all groups that the caller may describe."""
     part, after = look.asked("q")[:249].replace("\x00", ""), look.asked("after")[:249].replace("\x00", "")
-    found = look.listed(part, after, _MOST + 1)
+    found = look.read("the groups", lambda: look.listed(part, after, _MOST + 1))
+    if found is None:
+        return look.document("Share groups", element("h1", "Share groups"), _filter(part), look.said_late())
     listed, more = found[:_MOST], len(found) > _MOST
     open_to_caller = [group.group_id for group in listed if group.whole]
     return look.document(

@@ -89,7 +89,8 @@ class Member:
 
 _GROUPS = sa.text(
     "select g.group_id, (select count(*) from sharequeue.members m where m.group_id = g.group_id) as members,"
-    " not exists (select from (select distinct topic from sharequeue.share_partitions p"
+    " coalesce((select not s.acls_apply from sharequeue.group_settings s where s.group_id = g.group_id), false)"
+    " or not exists (select from (select distinct topic from sharequeue.share_partitions p"
     "   where p.group_id = g.group_id union select t from sharequeue.members m, unnest(m.subscribed_topic_names) as t"
     "   where m.group_id = g.group_id offset 0) as of_group"
     "  where not 'DESCRIBE' = any (sharequeue.authorized_topic_operations(of_group.topic))) as whole"

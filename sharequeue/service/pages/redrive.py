@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 _PLAN_SECONDS = 10.0
 _MOST_CHOSEN = 20_000
-"""Characters of offsets in a form."""
+"""Characters of offsets in a form. They are letters, digits and `:- `, of which the browser makes three at most."""
 _NAMES = ("cause", "topic", "offsets", "header", "only", "rate")
 _LAST = sa.text(
     "select requested_by, requested_at, ended_at, sent, selection, target_topics from sharequeue.redrives"
@@ -80,8 +80,13 @@ def redrive(look: Look) -> Response:
         return _page(look, group_id, topic, look.request.query_params)
     require_actor(look, group_id, "ALTER")
     work = _work(look, group_id, topic, None)
-    if look.form.get("do") == "send":
+    do = look.form.get("do")
+    if do == "send":
+        if not look.form.get("offsets", "").split():
+            raise InvalidRequest("The form names no letters: have a look first at what would be sent.")
         return _begin(group_id, topic, work)
+    if do != "plan":
+        raise InvalidRequest("The form does not say what to do.")
     return _page(look, group_id, topic, look.form, _planned(look, group_id, _plan(look, group_id, topic)))
 
 
@@ -91,12 +96,12 @@ def _work(look: Look, group_id: str, topic: str, deadline: float | None) -> Call
     topics = frozenset(name for name in group_topics(look.database, group_id) if look.may_topic(name, "READ"))
     if form.get("topic") and form["topic"] not in topics:
         raise InvalidRequest(f"The group reads no topic {shown(form['topic'])}, or you may not READ it.")
+    if form.get("cause") and form["cause"] not in CAUSES:
+        raise InvalidRequest(f"There is no cause {shown(form['cause'])}: it is one of {', '.join(CAUSES)}.")
     try:
-        rate = float(form["rate"]) if form.get("rate") else None
-        if rate is not None and not 0 < rate < 1e9:
-            raise ValueError("the rate is a number of records a second, more than 0")
+        rate = _rate(form.get("rate", ""))
         selection = _Own(
-            cause=form.get("cause") if form.get("cause") in CAUSES else None,
+            cause=form.get("cause") or None,
             group=group_id,
             source_topic=form.get("topic") or None,
             header=parse_header(form["header"]) if form.get("header") else None,
@@ -112,6 +117,18 @@ def _work(look: Look, group_id: str, topic: str, deadline: float | None) -> Call
         "requested_by": look.principal,
     }
     return lambda: Redrive(look.settings, look.service.database, topic, selection, **options)
+
+
+def _rate(text: str) -> float | None:
+    if not text:
+        return None
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < 1e9:
+        raise ValueError("the rate is a number of records a second, more than 0")
+    return rate
 
 
 def _plan(look: Look, group_id: str, topic: str) -> RedrivePlan | str:
@@ -255,13 +272,12 @@ def _planned(look: Look, group_id: str, plan: RedrivePlan | str) -> Html:
     rows: list[Sequence[Content]] = [
         (target, count, others.get(target, "none")) for target, count in sorted(plan.targets.items())
     ]
-    # Sent is what was shown, and not what came since; unless it is too scattered for a form.
+    # Sent is what was shown, and not what came since.
     chosen = " ".join(
         f"{partition}:{first}-{end - 1}" for partition, of in plan.chosen.items() for first, end in of.ranges
     )
     fields = {name: look.form[name] for name in _NAMES if look.form.get(name)}
-    if len(chosen) <= _MOST_CHOSEN:
-        fields["offsets"] = chosen
+    fields["offsets"] = chosen
     said = element(
         "p",
         f"{plan.letters:,} letters would be sent. {plan.sent_before:,} were sent before and "
@@ -271,7 +287,15 @@ def _planned(look: Look, group_id: str, plan: RedrivePlan | str) -> Html:
     button = element(
         "button", f"Send {plan.letters:,} letters", type="submit", name="do", value="send", class_="act"
     )
-    send = element("form", hidden, button, class_="ask", method="post", action=address("/redrive", group_id))
+    send = (
+        element("form", hidden, button, class_="ask", method="post", action=address("/redrive", group_id))
+        if len(chosen) <= _MOST_CHOSEN
+        else element(
+            "p",
+            "They lie too scattered to be named in a form: choose some of them, or use `sharequeue dlq redrive`.",
+            class_="wrong",
+        )
+    )
     return element(
         "section",
         element("h2", "What would be sent"),

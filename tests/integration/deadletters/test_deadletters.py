@@ -33,6 +33,20 @@ Make = Callable[..., GivenUp]
 # What is written ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["k\u00f6ln \u6ce8\u6587 \U0001f600", "<b>\"'&/..%2F?#\\"])
+def test_a_group_of_any_name_has_dead_letters(given_up: Make, name: str) -> None:
+    """Each once, also when the writer comes again; the header has the name as it is."""
+    case = given_up()
+    case = case.renamed(f"{case.group} {name}")
+    case.produce(3)
+    case.reject()
+    case.writer().drain()
+    case.writer().drain()
+    written = _raw(case.settings, case.dead_letter_topic, 3)
+    assert {dict(headers)["__dlq.errors.group"] for _, _, headers, _ in written} == {case.group.encode()}
+    assert case.state.dead_letters.held() == []
+
+
 @pytest.mark.parametrize("copy", [False, True])
 def test_letters_equal_those_of_the_brokers_own_share_group(
     given_up: Make, make_topic: MakeTopic, settings: Settings, group: str, copy: bool

@@ -156,6 +156,9 @@ def test_offsets_are_described_altered_and_deleted(
     (kept,) = ask("delete-groups", groups_names=["g"])["results"]
     assert kept["error_code"] == NonEmptyGroup.code
     heartbeat(private_database, HeartbeatRequest("g", "m1", -1))
+    assert ask("alter-share-group-offsets", group_id="new", topics=[])["responses"] == []
+    (asked,) = ask("share-group-describe", group_ids=["new"])["groups"]
+    assert asked["error_code"] == GroupIdNotFound.code
     assert ask("delete-share-group-offsets", **named)["responses"][0]["error_code"] == 0
     assert ask("delete-share-group-offsets", **named)["responses"][0]["error_code"] == missing
     results = ask("delete-groups", groups_names=["g", "absent"])["results"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import ssl
 import threading
@@ -191,6 +192,9 @@ def test_what_is_no_request_is_refused_and_forgotten(
     assert b" 200 " not in said(address, post + b"Content-Length: 2\r\nContent-Length: 40\r\n\r\n{}")
     assert b" 200 " not in said(address, post + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}")
     assert said(address, (get + b"\r\n") * 1000).count(b" 200 ") < 1000
+    # Of two hosts, a proxy before us may have looked at the other one.
+    for host in (b"evil.example", b"localhost"):
+        assert b" 400 " in said(address, get + b"Host: " + host + b"\r\nConnection: close\r\n\r\n")
     assert b"alive" in said(address, get + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
     assert b"alive" in said(address, b"GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n")
     for nonsense in (
@@ -200,6 +204,9 @@ def test_what_is_no_request_is_refused_and_forgotten(
         b"\0" * 70_000,
     ):
         assert b" 200 " not in said(address, nonsense)
+    head, _, body = said(address, b"FOO / HTTP/1.1\r\n\r\n").partition(b"\r\n\r\n")
+    assert b" 400 " in head
+    assert json.loads(body)["error_code"] == 42
     assert b"alive" in said(address, get + b"Connection: close\r\n\r\n")
     assert not [record for record in caplog.records if record.exc_info]
 

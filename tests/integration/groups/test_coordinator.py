@@ -109,6 +109,19 @@ def test_by_duration_starts_at_a_young_record(
     assert coordinator.waiting == {}
 
 
+def test_by_duration_reaches_no_further_than_the_first_record(
+    settings: Settings, private_database: Database, coordinator: Coordinator, make_topic: MakeTopic
+) -> None:
+    """A duration that reaches behind 1970 is a time before every record, and no number that means something else to
+    the broker: the group begins with the first."""
+    topic = make_topic(1)
+    produce(settings, topic, 2)
+    join(private_database, topic, "by_duration:PT1000000000H")
+    coordinator.step()
+    assert starts(private_database) == {0: 0}
+    assert coordinator.waiting == {}
+
+
 @pytest.mark.rule("R-GR-10")
 def test_a_topic_without_a_start_is_tried_again_after_the_interval(
     settings: Settings, private_database: Database, topics: Topics, make_topic: MakeTopic

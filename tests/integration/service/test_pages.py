@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -15,6 +16,7 @@ from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.groups.tokens import Tokens
 from sharequeue.offsets import OffsetSet
+from sharequeue.service.pages import looking, reads
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.state.reports import Reports
@@ -42,6 +44,37 @@ def client(here: Settings) -> Iterator[TestClient]:
     """Give such a client, whom nobody asks for a token."""
     with client_of(here) as client:
         yield client
+
+
+def test_groups_that_take_too_long_are_left_out(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page is there all the same, and says what it lacks."""
+    monkeypatch.setattr(looking, "STATEMENT_SECONDS", 0.05)
+    monkeypatch.setattr(reads, "_GROUPS", sa.text("select pg_sleep(:most), :part, :after"))
+    with client_of(here) as client:
+        assert "left out: the groups" in got(client, "/").text
+
+
+def test_a_group_with_thousands_of_topics_is_shown_in_time(
+    client: TestClient, private_database: Database
+) -> None:
+    """As many as a heartbeat may name, none of them there: one question for all of them, whoever asks."""
+    names = tuple(f"nothing-{number}" for number in range(10_000))
+    request = HeartbeatRequest(
+        "many", "m", 0, subscribed_topic_names=names, client_id="c", client_host="here"
+    )
+    assert heartbeat(private_database, request, ServiceConfigs.of({}), "User:ann").error_code == 0
+    statements: list[str] = []
+
+    def note(*call: Any) -> None:
+        statements.append(call[2])
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        for path in ("/", "/groups/many", "/v1/groups/many"):
+            assert client.get(path).status_code == 200
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    assert len(statements) < 100
 
 
 def join(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 
 import pytest
 import sqlalchemy as sa
@@ -96,9 +97,28 @@ def test_what_was_shown_is_sent_once(client: TestClient, case: GivenUp, make_top
     (link,) = (each for each in letter.links() if "redrive" in each)
     (offsets,) = (each.get("value") for each in got(client, link).all("input") if each.get("id") == "offsets")
     assert offsets == "0:8"
-    for fields in ({"offsets": "x"}, {"header": "x"}, {"rate": "-1"}, {"rate": "nan"}, {"topic": other}):
+    for fields in (
+        {"offsets": "x"}, {"header": "x"}, {"rate": "-1"}, {"rate": "nan"}, {"rate": "x"}, {"topic": other},
+        {"cause": "rejectd"}, {"do": "sent"}, {"do": ""},
+    ):  # fmt: skip
         asked(client, case.group, 400, **fields)
+    # Without what was shown nothing is sent: a name with a mistake in it is not all letters.
+    asked(client, case.group, 400, do="send")
+    asked(client, case.group, 400, do="send", cause="rejected")
+    asked(client, case.group, 400, do="send", cause="rejectd", offsets="0:7")
+    assert len(put_back(case, case.topic)) == 7
     assert "ends at offset" in asked(client, case.group, offsets="0:99999").text
+
+
+def test_letters_too_scattered_for_a_form_are_not_sent(
+    client: TestClient, case: GivenUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sent is what was shown. What no form can name has no button, and the page says what to do."""
+    monkeypatch.setattr(import_module("sharequeue.service.pages.redrive"), "_MOST_CHOSEN", 3)
+    page = asked(client, case.group)
+    assert "10 letters would be sent" in page.text
+    assert "too scattered" in page.text
+    assert [each for each in page.all("button") if each.get("value") == "send"] == []
 
 
 def test_who_may_not_sends_nothing(client: TestClient, case: GivenUp) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import anyio
 import pytest
 import sqlalchemy as sa
 from starlette.testclient import TestClient
@@ -114,6 +115,55 @@ def test_only_a_page_of_ours_signs_anybody_in_or_out(
         assert [each.get("value") for each in shown.all("input") if each.get("name") == "next"] == ["/"]
     assert secret not in caplog.text
     assert wrong not in caplog.text
+
+
+def test_wrong_secrets_of_the_pages_are_answered_later_and_later(
+    client: TestClient, private_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token at the form and a session in a cookie are secrets as a token in the header is: whoever tries many of
+    them waits, and whoever has a right one does not."""
+    waited: list[float] = []
+
+    async def delay(request: Any, seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr("sharequeue.service.context.delay", delay)
+    for number in range(60):
+        if number % 2:
+            assert sign_in(client, f"sq_{number:043}").status_code == 401
+        else:
+            assert client.get("/", headers={"Cookie": f"sharequeue={number:043}"}).status_code == 401
+    assert len(waited) == 60
+    assert waited[0] == 0
+    assert waited[-1] > 0.1
+    _, secret = Tokens(private_database).create("User:ann")
+    assert sign_in(client, secret).status_code == 303
+    assert client.get("/").status_code == 200
+    assert len(waited) == 60
+
+
+@pytest.mark.parametrize("path", ["/sign-in", "/manage/g", "/redrive/g"])
+def test_who_goes_in_the_middle_of_a_form_leaves_nothing_behind(client: TestClient, path: str) -> None:
+    """No traceback in the log: anybody could write many."""
+    headers = {**OURS, "Content-Type": "application/x-www-form-urlencoded", "Host": "localhost"}
+    scope = {
+        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+        "scheme": "http", "http_version": "1.1", "client": ("127.0.0.1", 1), "server": ("localhost", 80),
+    }  # fmt: skip
+    said: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    async def go() -> None:
+        await client.app(scope, receive, send)
+
+    anyio.run(go)
+    assert said[0]["status"] == 400
 
 
 def test_over_tls_the_cookie_is_of_this_host_alone(settings: Settings, private_database: Database) -> None:

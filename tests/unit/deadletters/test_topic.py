@@ -17,7 +17,7 @@ from sharequeue.deadletters.topic import (
     topic_problem,
     unanswered,
 )
-from sharequeue.deadletters.transactions import Marker, transactional_id
+from sharequeue.deadletters.transactions import Marker, marker_group, transactional_id
 from sharequeue.errors import TopicAuthorizationFailed, UnknownServerError
 from sharequeue.values import SharePartition
 
@@ -98,6 +98,16 @@ def test_a_marker_that_somebody_else_wrote_is_of_no_batch() -> None:
     found = Marker.parse(TopicPartition("t", 4, 3))
     assert found is not None
     assert not found.is_of(3, "abc")
+
+
+def test_the_marker_of_each_group_has_a_name_that_the_client_takes() -> None:
+    """Printable ASCII as it is; any other name is encoded, and never as another group's."""
+    assert marker_group("a b%C3%B6'") == "sharequeue.dlq.a b%C3%B6'"
+    assert marker_group("k\u00f6ln") == "sharequeue.dlq-encoded.k%C3%B6ln"
+    names = ["\u00f6", "%C3%B6", "-encoded.%C3%B6", "\u202e", "\U0001f600" * 249, "~", "\x7f"]
+    found = [marker_group(name) for name in names]
+    assert len(set(found)) == len(names)
+    assert all(name.isascii() and name.isprintable() for name in found)
 
 
 def test_the_transactional_id_names_group_and_source() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import pprint
 import re
 from pathlib import Path
 
@@ -120,6 +121,19 @@ def test_settings_are_immutable_replaceable_and_picklable(
     assert ":p@" not in repr(copy)
     with pytest.raises(AttributeError):
         copy.home = home
+
+
+def test_mappings_with_secrets_show_their_names_alone(home: Path, no_environment: pytest.MonkeyPatch) -> None:
+    """However they are printed, and also when they come from `replace`; as mappings they are what they were."""
+    secrets = {"sasl.password": "abc-secret", "ssl.key.password": "abc-secret"}
+    no_environment.setenv("SHAREQUEUE_REGISTRY_BASIC_AUTH_USER_INFO", "u:abc-secret")
+    settings = Settings.load(home).replace(kafka=secrets)
+    for each in (settings.kafka, settings.registry, settings, settings.replace(home=home).kafka):
+        assert "abc-secret" not in f"{each} {each!r} {pprint.pformat(each)} {[each]}"
+    assert repr(settings.kafka) == "{'sasl.password': '***', 'ssl.key.password': '***'}"
+    assert settings.kafka == secrets
+    assert {**settings.kafka, "a": "b"} == {**secrets, "a": "b"}
+    assert pickle.loads(pickle.dumps(settings)).kafka == secrets  # noqa: S301
 
 
 def test_kafka_security_reaches_both_client_families(home: Path, no_environment: pytest.MonkeyPatch) -> None:
