@@ -53,15 +53,6 @@ def pair(stack_home: Path) -> Iterator[Pair]:
         found.end()
 
 
-def wait_for_the_standby(pair: Pair, setting: str) -> None:
-    """From now on a commit waits for the standby (`on`: until it is on its disk), or for nobody."""
-    pair.sql(f"alter system set synchronous_standby_names = '{'*' if setting != 'local' else ''}'")
-    pair.sql(f"alter system set synchronous_commit = '{setting}'")
-    pair.sql("select pg_reload_conf()")
-    wanted = "sync" if setting != "local" else "async"
-    wait_until(lambda: pair.sql("select sync_state from pg_stat_replication") == wanted, 30)
-
-
 class Worker:
     """Leases ten records and accepts them, again and again; notes what was confirmed, and goes on after an error of
     its connection, as a run or a consumer does."""
@@ -108,7 +99,7 @@ def test_who_waits_for_the_standby_loses_nothing_confirmed(
 ) -> None:
     """The primary dies under a service, its member and a worker; the standby is promoted. Service and worker go on by
     themselves, the member is still one, and no record whose acknowledgement was confirmed comes again."""
-    wait_for_the_standby(pair, setting)
+    pair.wait_for_it(setting)
     broker = {"bootstrap.servers": pair.info.bootstrap_servers}
     admin = AdminClient({**broker})
     admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
@@ -175,7 +166,7 @@ def test_what_a_failover_without_waiting_loses(pair: Pair, told: list[str]) -> N
     """The standby has not had the last moments. Leases and acknowledgements from then are gone: their records come
     again. Nobody who held one of them can end anything, though another holder may have the same lease id; after
     `state raise-epochs` nobody from before the failover can, and the invariants hold."""
-    wait_for_the_standby(pair, "local")
+    pair.wait_for_it("local")
     with Database(pair.url()) as database:
         state = State(database)
         alter_group_configs(database, "g", {"share.auto.offset.reset": "earliest"})
@@ -183,8 +174,7 @@ def test_what_a_failover_without_waiting_loses(pair: Pair, told: list[str]) -> N
         state.observe(AT, "id", 0, 100, 100)
         kept = state.acquire(AT, "kept", None, 10)
         assert kept is not None
-        behind = "select pg_current_wal_lsn() = replay_lsn from pg_stat_replication"
-        wait_until(lambda: bool(pair.sql(behind)), 30)
+        pair.catch_up()
         pair.cut()
         state.acknowledge(kept, {ACCEPT: kept.offsets})  # confirmed, and lost
         lost = state.acquire(AT, "lost", None, 10)
@@ -227,7 +217,6 @@ def test_what_a_failover_without_waiting_loses(pair: Pair, told: list[str]) -> N
 def test_a_commit_that_waits_for_no_disk_is_lost_by_a_crash(pair: Pair, told: list[str]) -> None:
     """With `synchronous_commit = off` a confirmed acknowledgement may be gone after a crash of the primary alone."""
     pair.end()
-    pair.standby = None
     pair.sql("alter system set wal_writer_delay = '10s'")
     pair.sql("alter system set synchronous_commit = 'off'")
     pair.sql("select pg_reload_conf()")

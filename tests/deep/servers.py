@@ -27,40 +27,37 @@ HEARTBEAT = "/v1/share-group-heartbeat"
 
 @dataclass
 class Pair:
-    """The primary of a stack, and its standby, made by pg_basebackup from it."""
+    """The primary of a stack, and its standby, made by pg_basebackup from it. Once the standby is promoted it is the
+    primary, of which another standby can be made, at the address of the one that died."""
 
     info: StackInfo
     port: int
+    """The standby's; of who will be the standby, while there is none."""
     standby: psutil.Process | None = None
+    primary: psutil.Process | None = None
+    """Who was promoted last; None: it is the stack's own."""
+    primary_port: int = field(init=False)
     _runner: postgres._Runner = field(init=False)
+    _made: int = 0
 
     def __post_init__(self) -> None:
         self._runner = postgres._Runner.choose(self._home, postgres._binaries())
+        self.primary_port = sa.make_url(self.info.database_url).port or 0
 
     @property
     def _home(self) -> Home:
         return Home.at(self.info.home)
 
-    @property
-    def folder(self) -> Path:
-        """The standby's data."""
-        return self._home.postgres / "standby"
-
-    def url(self, *, primary: bool = True, standby: bool = True) -> str:
-        """The address of both, of which libpq takes the one that can be written; or of one of them."""
-        first = sa.make_url(self.info.database_url)
-        hosts = [f"127.0.0.1:{first.port}"] * primary + [f"127.0.0.1:{self.port}"] * standby
-        hosts_given = (
-            {"host": hosts, "target_session_attrs": "read-write"} if len(hosts) > 1 else {"host": hosts[0]}
-        )
-        changed = first.set(host=None, port=None, query={**hosts_given, "connect_timeout": "2"})
-        return changed.render_as_string(hide_password=False)
+    def url(self) -> str:
+        """The address of both, of which libpq takes the one that can be written."""
+        own = sa.make_url(self.info.database_url)
+        hosts = [f"127.0.0.1:{port}" for port in sorted((self.primary_port, self.port))]
+        given = {"host": hosts, "target_session_attrs": "read-write", "connect_timeout": "2"}
+        return own.set(host=None, port=None, query=given).render_as_string(hide_password=False)
 
     def sql(self, statement: str, *, standby: bool = False) -> Any:
         """The first value of a statement's first row, done by the one or the other."""
-        url = sa.make_url(self.info.database_url).set(drivername="postgresql")
-        url = url.set(port=self.port) if standby else url
-        connection = psycopg2.connect(url.render_as_string(hide_password=False))
+        connection = psycopg2.connect(self._of(self.port if standby else self.primary_port))
         connection.autocommit = True
         try:
             with connection.cursor() as cursor:
@@ -70,39 +67,25 @@ class Pair:
         finally:
             connection.close()
 
+    def _of(self, port: int, **changed: Any) -> str:
+        url = sa.make_url(self.info.database_url).set(drivername="postgresql", port=port, **changed)
+        return url.render_as_string(hide_password=False)
+
     def begin(self) -> None:
         """Copy the primary, and have the copy stream from it."""
-        source = sa.make_url(self.info.database_url).set(drivername="postgresql", database="postgres")
+        self._made += 1
+        folder = self._home.postgres / f"standby-{self._made}"
         binaries = postgres._binaries()
-        made = self._runner.run(
-            [
-                *(
-                    str(binaries / "pg_basebackup"),
-                    "-D",
-                    str(self.folder),
-                    "-X",
-                    "stream",
-                    "-c",
-                    "fast",
-                    "-R",
-                ),
-                *("-d", source.render_as_string(hide_password=False)),
-            ]
-        )
+        source = self._of(self.primary_port, database="postgres")
+        copy = [str(binaries / "pg_basebackup"), "-D", str(folder), "-X", "stream", "-c", "fast", "-R"]
+        made = self._runner.run([*copy, "-d", source])
         assert made.returncode == 0, made.stderr
         user, group = self._runner.user or (None, None)
         options = [part for name, value in postgres._OPTIONS.items() for part in ("-c", f"{name}={value}")]
-        with (self._home.logs / "standby.log").open("wb") as log:
+        server = [str(binaries / "postgres"), "-D", str(folder), "-p", str(self.port), *options]
+        with (self._home.logs / f"standby-{self._made}.log").open("wb") as log:
             started = subprocess.Popen(
-                [
-                    *self._runner.prefix,
-                    str(binaries / "postgres"),
-                    "-D",
-                    str(self.folder),
-                    "-p",
-                    str(self.port),
-                    *options,
-                ],
+                [*self._runner.prefix, *server],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd="/",
@@ -113,6 +96,20 @@ class Pair:
             )
         self.standby = psutil.Process(started.pid)
         wait_until(lambda: self.senders() != [], 60, "the standby does not stream")
+
+    def wait_for_it(self, setting: str) -> None:
+        """From now on a commit waits for the standby (`on`: until it is on its disk), or for nobody (`local`)."""
+        self.sql(f"alter system set synchronous_standby_names = '{'*' if setting != 'local' else ''}'")
+        self.sql(f"alter system set synchronous_commit = '{setting}'")
+        self.sql("select pg_reload_conf()")
+        wanted = "sync" if setting != "local" else "async"
+        wait_until(lambda: self.sql("select sync_state from pg_stat_replication") == wanted, 30)
+
+    def catch_up(self) -> None:
+        """Wait until the standby has what the primary has now."""
+        now = self.sql("select pg_current_wal_lsn()")
+        reached = f"select replay_lsn >= '{now}' from pg_stat_replication"  # noqa: S608 - an LSN of its own
+        wait_until(lambda: bool(self.sql(reached)), 30)
 
     def senders(self) -> list[int]:
         """The processes of the primary that stream to a standby."""
@@ -126,9 +123,11 @@ class Pair:
 
     def kill_primary(self) -> None:
         """SIGKILL to every process of the primary."""
-        running = processes.find(self._home, postgres.NAME)
-        assert running is not None
-        server = psutil.Process(running.pid)
+        server = self.primary
+        if server is None:
+            running = processes.find(self._home, postgres.NAME)
+            assert running is not None
+            server = psutil.Process(running.pid)
         everybody = [server, *server.children(recursive=True)]
         for each in everybody:
             with suppress(psutil.NoSuchProcess):
@@ -138,12 +137,16 @@ class Pair:
     def promote(self) -> None:
         """Make the standby the primary."""
         assert self.sql("select pg_promote(true, 60)", standby=True)
+        self.primary, self.standby = self.standby, None
+        self.primary_port, self.port = self.port, self.primary_port
 
     def end(self) -> None:
-        """Stop the standby."""
-        if self.standby is not None:
-            self.standby.send_signal(signal.SIGINT)
-            self.standby.wait(30)
+        """Stop the standby, and who was promoted."""
+        for each in (self.standby, self.primary):
+            if each is not None and each.is_running():
+                each.send_signal(signal.SIGINT)
+                each.wait(30)
+        self.standby = self.primary = None
 
 
 @dataclass

@@ -64,13 +64,14 @@ def free_port() -> int:
 class Replica:
     """A process of the service, which can be told where to end or stop."""
 
-    def __init__(self, home: Path, folder: Path, name: str) -> None:
+    def __init__(self, settings: Settings, folder: Path, name: str) -> None:
         self.name, self.port = name, free_port()
         self._mark, self._log = folder / f"{name}.mark", folder / f"{name}.log"
         self._environment = {
             **os.environ,
             **SERVICE,
-            "SHAREQUEUE_HOME": str(home),
+            "SHAREQUEUE_HOME": str(settings.home),
+            "SHAREQUEUE_DATABASE_URL": settings.database_url,
             "PYTHONPATH": str(REPOSITORY),
         }
         self.process: subprocess.Popen[bytes] | None = None
@@ -234,6 +235,8 @@ class Ledger:
     wrong: list[str] = field(default_factory=list)
     incarnation: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Each topic's name in the ledger, and its id."""
+    forgotten: set[tuple[str, str, int, int]] = field(default_factory=set)
+    """What may be accepted once more: a failover has lost its acknowledgement."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def produce(self, topic: str, partitions: int, each: int) -> None:
@@ -295,7 +298,8 @@ class Ledger:
 
     def doubled(self) -> list[tuple[str, str, int, int]]:
         """Return what was accepted twice."""
-        return [at for at, times in self.accepted.items() if times > 1]
+        with self.lock:
+            return [at for at, times in self.accepted.items() if times > 1 + (at in self.forgotten)]
 
 
 UNASSIGNED = sa.text(
