@@ -94,7 +94,7 @@ class Client:
         except RolledBack:
             self._common.tally["rolled back"] += 1
         except psycopg2.Error as error:
-            if error.pgcode not in (*GONE, DEADLOCK, NOT_PREPARED):
+            if error.pgcode not in (*GONE, CUT_OFF, DEADLOCK, NOT_PREPARED):
                 self._common.ledger.faults.append(f"{error.pgcode}: {error}")
             self._common.tally[f"met {error.pgcode}"] += 1
             self._again()

@@ -18,8 +18,8 @@ from tests.transaction_run import attack
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_transactions_that_are_prepared_too(stack_home: Path, told: list[str]) -> None:
-    """Eight clients at once, of whose transactions some are prepared and ended later. The clock is moved by minutes to
-    and fro between two phases."""
+    """Eight clients at once, some of whose transactions are prepared and ended later. The clock is moved by minutes
+    to and fro between two phases."""
     info = up(stack_home, say, service=False)
     Pair(info, 0).sql("alter system set max_prepared_transactions = 50")
     down(stack_home, say)
