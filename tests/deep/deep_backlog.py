@@ -1,0 +1,24 @@
+"""A group that is assigned by backlog, a thousand times changed: is anything ever without somebody?"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from sharequeue.database import Database
+from sharequeue.kafka.topics import Topics
+from tests.backlog_history import Group
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("most", [6, 40])
+def test_members_come_and_go(private_database: Database, topics: Topics, most: int, told: list[str]) -> None:
+    """As in the ordinary run, five hundred changes with fewer members than share-partitions, and with many more."""
+    seed = random.SystemRandom().randrange(10**6)
+    told.append(f"assigned by backlog, {most} members at most: seed {seed}")
+    group = Group(private_database, topics, seed)
+    for _ in range(500):
+        group.step(most)
+    told[-1] += f", 500 changes, nobody starved; shifts of the backlog moved {group.moved} share-partitions"
