@@ -37,6 +37,7 @@ class Group:
         self._silent: set[str] = set()
         self.told: dict[str, frozenset[Pair]] = {}
         self.lags = {(topic, n): 0 for topic, many in PARTITIONS.items() for n in range(many)}
+        self._ends = dict(self.lags)
         self.moved = 0
         alter_group_configs(
             database,
@@ -52,8 +53,10 @@ class Group:
             self._wait_for(topic, n, 0)
 
     def _wait_for(self, topic: str, partition: int, lag: int) -> None:
+        """The log goes on, and its start too, so that so much is left to do."""
         self.lags[topic, partition] = lag
-        self._state.observe(SharePartition(GROUP, topic, partition), topic, 0, lag, lag)
+        end = self._ends[topic, partition] = self._ends[topic, partition] + lag
+        self._state.observe(SharePartition(GROUP, topic, partition), topic, end - lag, end, end)
 
     def _beat(self, member: str, epoch: int) -> None:
         full = tuple(PARTITIONS) if epoch == JOIN_EPOCH else None
@@ -82,7 +85,7 @@ class Group:
         draw = self._draw
         kinds = ("join", "leave", "fall silent", "shift")
         kind = draw.choices(kinds, (45, 35, 5, 15) if len(self._epochs) < most else (0, 80, 5, 15))[0]
-        if len(self._epochs) < 2 and kind != "shift":
+        if not self._epochs or (len(self._epochs) < 2 and kind != "shift"):
             kind = "join"
         if kind == "join":
             self._named += 1
@@ -105,8 +108,9 @@ class Group:
     def _shift(self) -> None:
         before = dict(self.told)
         topic, partition = self._draw.choice(list(self.lags))
-        factor = self._draw.choice((2, 10, 1000))
-        self._wait_for(topic, partition, self.lags[topic, partition] * factor + self._draw.randrange(100))
+        factor = self._draw.choice((0, 2, 10, 1000))
+        lag = min(10**9, self.lags[topic, partition] * factor + self._draw.randrange(100))
+        self._wait_for(topic, partition, lag)
         stays = bool(before) and self.load() <= KEPT
         self._coordinator.settle()
         self.all_beat()

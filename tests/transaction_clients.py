@@ -32,6 +32,8 @@ LOCK_MS = 31 * 60_000 + 30_000
 STEP_S = 7 * 60
 REFUSED_LEVELS = (extensions.ISOLATION_LEVEL_REPEATABLE_READ, extensions.ISOLATION_LEVEL_SERIALIZABLE)
 CUT_OFF, DEADLOCK, GONE = "57014", "40P01", ("57P01", None)
+NO_GROUP = "SQ069"
+"""Whoever waits while a group is deleted and made again may be told so."""
 NOT_PREPARED = "0A000"
 """A transaction that has notified somebody cannot be prepared: Postgres says so, and takes it back."""
 
@@ -94,7 +96,7 @@ class Client:
         except RolledBack:
             self._common.tally["rolled back"] += 1
         except psycopg2.Error as error:
-            if error.pgcode not in (*GONE, CUT_OFF, DEADLOCK, NOT_PREPARED):
+            if error.pgcode not in (*GONE, CUT_OFF, DEADLOCK, NOT_PREPARED, NO_GROUP):
                 self._common.ledger.faults.append(f"{error.pgcode}: {error}")
             self._common.tally[f"met {error.pgcode}"] += 1
             self._again()
