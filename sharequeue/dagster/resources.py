@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
+from sharequeue.dagster.connections import keep_connections
 from sharequeue.database import Database
 from sharequeue.settings import Settings
 from sharequeue.state import State
@@ -39,8 +40,12 @@ class StateResource(dg.ConfigurableResource[Any]):
     _database: Database | None = PrivateAttr(default=None)
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Make nothing yet: where an address is missing, whoever asks for the pool says so in a way of its own."""
+        """Make no pool yet: where an address is missing, whoever asks for it says so in a way of its own. A run keeps
+        its connections to Dagster's database.
+        """
         self._in_use = True
+        if context.run is not None and context.instance is not None:
+            keep_connections(context.instance)
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Close the pool."""

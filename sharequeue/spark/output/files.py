@@ -68,6 +68,10 @@ class Files:
         """Return the paths of all files under a folder, in one text: a call for each of them would take longer than
         the listing. It is empty if there is no folder.
         """
+        if (local := self._local(folder)) is not None:
+            # Hadoop starts a program for each local file, to say whose it is.
+            found = (f"{at}/{name}" for at, _, names in os.walk(local) for name in names)
+            return "\n".join(path for path in found if not _is_checksum(path.rpartition("/")[2]))
         try:
             found = self._fs.listFiles(self._path(folder), True)
             return str(self._jvm.org.apache.hadoop.util.functional.RemoteIterators.toList(found).toString())

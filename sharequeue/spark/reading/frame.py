@@ -2,10 +2,10 @@
 
 Spark's own connector reads the scans that `plan.py` chose. What a scan reads in vain is filtered out here. Where
 little is wanted of much, `seeking.py` reads it instead. Each record gets the delivery count and the lease that it was
-leased with. Where a scan is leased whole, these are constants. Otherwise they come from a broadcast join with the
-leased ranges. The ranges are cut into buckets of offsets, so that it is an equi-join: single offsets far apart are
-found as fast as one range. A retried or speculative task reads the same records, because the ranges are fixed in the
-leases.
+leased with. Where a scan is leased whole, or few offsets of it are, these are looked up in a constant map. Otherwise
+they come from a broadcast join with the leased ranges. The ranges are cut into buckets of offsets, so that it is an
+equi-join: single offsets far apart are found as fast as one range. A retried or speculative task reads the same
+records, because the ranges are fixed in the leases.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -43,7 +43,9 @@ READER_OPTIONS: Mapping[str, str] = {
     "kafkaConsumer.pollTimeoutMs": "30000",
 }
 MOST_CONSTANTS = 32
-"""Up to so many topic-partitions are distinguished by a CASE in generated code, more by the join."""
+"""Up to so many topic-partitions, or offsets, are looked up in a map, one after the other; more by the join."""
+FEW_RECORDS = 100_000
+"""A scan over more offsets than this looks nothing up by offset: the join is faster for each record."""
 MOST_BUCKETS = 200_000
 """Broadcast rows aimed at; where there are more ranges than that, each costs two."""
 
@@ -179,15 +181,16 @@ def _typed(
 def _labelled(spark: SparkSession, records: DataFrame, scan: Scan, pieces: Sequence[Leased]) -> DataFrame:
     owners = _sole_owners(scan, pieces)
     if owners is not None:
+        counts = {at: piece.delivery_count for at, piece in owners.items()}
+        ids = {at: piece.lease_id for at, piece in owners.items()}
         return records.withColumns(
             {
-                "delivery_count": _constant(
-                    owners, {at: piece.delivery_count for at, piece in owners.items()}, "int"
-                ),
-                "lease_id": _constant(owners, {at: piece.lease_id for at, piece in owners.items()}, "long"),
+                "delivery_count": fn.expr(_by_topic(counts, "int")),
+                "lease_id": fn.expr(_by_topic(ids, "bigint")),
             }
         )
-    return _joined(spark, records, scan, pieces)
+    few = _few(scan, pieces)
+    return _joined(spark, records, scan, pieces) if few is None else _looked_up(records, few)
 
 
 def _sole_owners(scan: Scan, pieces: Sequence[Leased]) -> dict[TopicPartition, Leased] | None:
@@ -205,22 +208,53 @@ def _sole_owners(scan: Scan, pieces: Sequence[Leased]) -> dict[TopicPartition, L
     return owners
 
 
-def _constant(
-    owners: Mapping[TopicPartition, Leased], values: Mapping[TopicPartition, int], kind: str
-) -> Column:
-    distinct = set(values.values())
-    if len(distinct) == 1:
-        return fn.lit(distinct.pop()).cast(kind)
-    one_topic = len({topic for topic, _ in owners}) == 1
-    chosen: Column | None = None
+def _by_topic(values: Mapping[TopicPartition, int], kind: str) -> str:
+    """Return SQL for a value by topic and partition."""
+    topics: dict[str, dict[str, int]] = {}
     for (topic, partition), value in values.items():
-        here = fn.col("partition") == partition
-        if not one_topic:
-            here = here & (fn.col("topic") == topic)
-        result = fn.lit(value).cast(kind)
-        chosen = fn.when(here, result) if chosen is None else chosen.when(here, result)
-    assert chosen is not None  # noqa: S101 - a scan has at least one segment
-    return chosen
+        topics.setdefault(topic, {})[str(partition)] = value
+    if len(topics) == 1:
+        return _mapped(topics.popitem()[1], "partition", kind)
+    cases = (
+        f"when '{topic}' then {_mapped(of_topic, 'partition', kind)}" for topic, of_topic in topics.items()
+    )
+    return f"case topic {' '.join(cases)} end"
+
+
+def _mapped(values: Mapping[str, int], key: str, kind: str) -> str:
+    """Return SQL for the value of a key, null for another key.
+
+    A number in an expression stands in the code that Spark makes of it, and each round has other lease ids: Spark
+    would compile every stage anew in every round. A map stands beside the code, which remains the same.
+    """
+    entries = ", ".join(f"{each}, cast({value} as {kind})" for each, value in values.items())
+    return f"map({entries})[{key}]"
+
+
+def _few(scan: Scan, pieces: Sequence[Leased]) -> dict[tuple[int, int], Leased] | None:
+    """Return the leased partitions and offsets of a small scan of one topic; None where there are many."""
+    if len(scan.topics) > 1 or scan.records > FEW_RECORDS:
+        return None
+    there = _by_partition(pieces)
+    found: dict[tuple[int, int], Leased] = {}
+    for segment in scan.segments:
+        whole = OffsetSet.of((segment.first, segment.end))
+        for piece in there.get((segment.topic, segment.partition), ()):
+            inside = piece.offsets & whole
+            if len(found) + inside.count > MOST_CONSTANTS:
+                return None
+            for first, end in inside.ranges:
+                found |= {(segment.partition, offset): piece for offset in range(first, end)}
+    return found
+
+
+def _looked_up(records: DataFrame, few: Mapping[tuple[int, int], Leased]) -> DataFrame:
+    key = _bucket_key("offset", "partition")
+    keys = {at: _bucket_key(f"{at[1]}L", str(at[0])) for at in few}
+    counts = _mapped({keys[at]: piece.delivery_count for at, piece in few.items()}, key, "int")
+    ids = _mapped({keys[at]: piece.lease_id for at, piece in few.items()}, key, "bigint")
+    labelled = records.selectExpr("*", f"{counts} as delivery_count", f"{ids} as lease_id")
+    return labelled.filter("lease_id is not null")
 
 
 def _joined(spark: SparkSession, records: DataFrame, scan: Scan, pieces: Sequence[Leased]) -> DataFrame:

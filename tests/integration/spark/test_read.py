@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -109,6 +110,41 @@ def test_scattered_offsets_come_with_their_own_count_and_lease(
         lease_of(22, filled, 0, (1, OffsetSet.of((5, 50), (999, 1000)))),
         lease_of(23, filled, 2, (5, OffsetSet.of((0, 1000)))),
     )
+
+
+def test_few_offsets_are_looked_up(
+    spark: SparkSession, settings: Settings, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a round leases of released records comes without a join; with more of them it is joined."""
+    leases = [
+        lease_of(24, filled, 0, (2, OffsetSet.of((3, 4), (998, 999))), (1, OffsetSet.of((4, 6)))),
+        lease_of(25, filled, 0, (1, OffsetSet.of((7, 8)))),
+        lease_of(26, filled, 2, (5, OffsetSet.of((0, 1), (7, 8), (999, 1000)))),
+    ]
+    assert "Join" not in leased_records(spark, settings, leases)._jdf.queryExecution().toString()
+    check(spark, settings, *leases)
+    monkeypatch.setattr(read, "FEW_RECORDS", 10)
+    assert "Join" in leased_records(spark, settings, leases)._jdf.queryExecution().toString()
+    check(spark, settings, *leases)
+
+
+@pytest.mark.parametrize("offsets", [((0, 100),), ((3, 4), (50, 52), (90, 91))])
+def test_the_next_lease_needs_no_code_of_its_own(
+    spark: SparkSession, settings: Settings, filled: str, offsets: tuple[tuple[int, int], ...]
+) -> None:
+    """Spark compiles a stage once for all rounds, whatever lease ids and offsets they have."""
+    jvm: Any = spark._jvm
+    compiled = jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
+
+    def leases(number: int) -> list[Lease]:
+        moved = OffsetSet.of(*((first + number, end + number) for first, end in offsets))
+        return [lease_of(1000 * number + p, filled, p, (1, moved)) for p in range(2)]
+
+    check(spark, settings, *leases(1))
+    before = compiled.getCount()
+    for number in range(2, 5):
+        check(spark, settings, *leases(number))
+    assert compiled.getCount() == before
 
 
 def test_ranges_far_apart_are_read_by_several_scans(
