@@ -162,6 +162,9 @@ def _route(service: Service, handler: Handler) -> Callable[[Request], Awaitable[
         except SQLAlchemyError as error:
             _log.warning("%s failed: %s", request.url.path, str(error).splitlines()[0])
             return _error(CoordinatorNotAvailable(), 503)
+        except Exception:
+            _log.exception("%s failed", request.url.path)
+            return _error(UnknownServerError(), 500)
 
     return endpoint
 

@@ -49,6 +49,7 @@ _FAILURES = {
     "400": "The request is malformed, or names a host that is not allowed.",
     "401": "The token is not in force, or there is none where one is required.",
     "403": "The token is good for other requests alone.",
+    "500": "It failed in a way that nobody foresaw: the log of the service has the cause.",
     "503": "The database does not answer.",
 }
 

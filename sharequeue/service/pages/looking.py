@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 from urllib.parse import parse_qs, quote
@@ -30,8 +30,14 @@ from sharequeue.errors import (
     InvalidRequest,
     ShareError,
     TopicAuthorizationFailed,
+    UnknownServerError,
 )
-from sharequeue.groups.acls import authorized_operations, authorized_topic_operations, on_behalf_of
+from sharequeue.groups.acls import (
+    authorized_operations,
+    authorized_topic_operations,
+    on_behalf_of,
+    refused_topics,
+)
 from sharequeue.groups.known import require_there
 from sharequeue.groups.page_sessions import principal_of_session
 from sharequeue.groups.tokens import TokenRefused
@@ -129,10 +135,20 @@ class Look:
         with on_behalf_of(self.database, self.principal) as connection:
             return reads.groups(Joined(connection), part, after, most)
 
+    def whole(self, group_ids: Sequence[str]) -> set[str]:
+        """Return those of some groups of which the caller may look at all topics."""
+        with on_behalf_of(self.database, self.principal) as connection:
+            return reads.whole(Joined(connection), group_ids)
+
     def may(self, group_id: str) -> list[str]:
         """Return what the caller may do with a group."""
         with on_behalf_of(self.database, self.principal) as connection:
             return authorized_operations(Joined(connection), group_id)
+
+    def closed(self, topics: Iterable[str]) -> set[str]:
+        """Return those of some topics that the caller may not DESCRIBE."""
+        with on_behalf_of(self.database, self.principal) as connection:
+            return refused_topics(Joined(connection), topics, "DESCRIBE")
 
     def may_topic(self, topic: str, operation: str) -> bool:
         """Return whether the caller may do something with a topic."""
@@ -224,6 +240,9 @@ class Pages:
                 )
             except TimeoutError:
                 return _away(request, "Too many people look at once. The page tries again by itself.")
+            except Exception:
+                _log.exception("%s failed", request.url.path)
+                return error_document("This failed", UnknownServerError().message, 500, who=caller.shown)
 
         return endpoint
 

@@ -41,14 +41,16 @@ def overview(look: Look) -> Response:
     if found is None:
         return look.document("Share groups", element("h1", "Share groups"), _filter(part), look.said_late())
     listed, more = found[:_MOST], len(found) > _MOST
-    open_to_caller = [group.group_id for group in listed if group.whole]
+    names = [group.group_id for group in listed]
+    whole = look.read("figures of the groups", lambda: look.whole(names))
+    open_to_caller = sorted(whole or ())
     return look.document(
         "Share groups",
         element("h1", "Share groups"),
         element("p", "As of ", moment(State(look.database).now()), " UTC."),
         _alerts(look, open_to_caller),
         _filter(part),
-        _table(look, listed, open_to_caller, part, after)
+        _table(look, listed, whole, part, after)
         if listed
         else element("p", "There is no such group." if part else "There is no share group yet."),
         element("p", link("More groups", address("/", q=part or None, after=listed[-1].group_id)))
@@ -82,10 +84,12 @@ def _alerts(look: Look, groups: Sequence[str]) -> Html:
         for group, why in sorted(coordinator.groups.stuck.items())
         if group in shown
     ]
+    faults = dict(coordinator.watcher.faults)
+    closed = look.read("topics that the broker says nothing about", lambda: look.closed(faults))
+    open_to_caller = sorted(set(faults) - closed) if closed is not None else []
     said += [
-        joined(element("strong", f"topic {topic}: "), why)
-        for topic, why in sorted(coordinator.watcher.faults.items())
-        if look.may_topic(topic, "DESCRIBE")
+        joined(element("strong", f"topic {topic}: "), faults[topic])
+        for topic in open_to_caller[:_MOST_REMARKS]
     ]
     remarks = (
         look.read(
@@ -103,7 +107,7 @@ def _alerts(look: Look, groups: Sequence[str]) -> Html:
         )
         for each in remarks[:_MOST_REMARKS]
     ]
-    if len(remarks) > _MOST_REMARKS:
+    if len(remarks) > _MOST_REMARKS or len(open_to_caller) > _MOST_REMARKS:
         said.append("There are more: see the pages of the groups.")
     if not said:
         return element("p", "Nothing is degraded.", class_="good")
@@ -116,8 +120,9 @@ def _alerts(look: Look, groups: Sequence[str]) -> Html:
 
 
 def _table(
-    look: Look, listed: Sequence[reads.ListedGroup], groups: Sequence[str], part: str, after: str
+    look: Look, listed: Sequence[reads.ListedGroup], whole: set[str] | None, part: str, after: str
 ) -> Html:
+    groups = sorted(whole or ())
     figures = look.read("figures of the groups", lambda: reads.figures(look.database, groups)) or {}
     letters = look.read("dead letters of the groups", lambda: reads.letters(look.database, groups)) or {}
     rows: list[Sequence[Content]] = []
@@ -125,8 +130,9 @@ def _table(
         name = link(group.group_id, address("/groups", group.group_id))
         state = "Stable" if group.members else "Empty"
         mine = figures.get(group.group_id)
-        if not group.whole or mine is None:
-            why = None if group.whole else element("span", "a topic of it is closed to you", class_="note")
+        if mine is None:
+            closed = whole is not None and group.group_id not in whole
+            why = element("span", "a topic of it is closed to you", class_="note") if closed else None
             rows.append((joined(name, " ", why), state, group.members, *[None] * (len(_COLUMNS) - 3)))
             continue
         dead = letters.get(group.group_id, reads.Letters())

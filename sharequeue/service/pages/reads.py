@@ -27,11 +27,10 @@ RUN = "dagster-run-"
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
-    """A group in the list; `whole` says whether the caller may look at all its topics."""
+    """A group in the list."""
 
     group_id: str
     members: int
-    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +87,20 @@ class Member:
 
 
 _GROUPS = sa.text(
-    "select g.group_id, (select count(*) from sharequeue.members m where m.group_id = g.group_id) as members,"
-    " coalesce((select not s.acls_apply from sharequeue.group_settings s where s.group_id = g.group_id), false)"
-    " or not exists (select from (select distinct topic from sharequeue.share_partitions p"
-    "   where p.group_id = g.group_id union select t from sharequeue.members m, unnest(m.subscribed_topic_names) as t"
-    "   where m.group_id = g.group_id offset 0) as of_group"
-    "  where not 'DESCRIBE' = any (sharequeue.authorized_topic_operations(of_group.topic))) as whole"
+    "select g.group_id, (select count(*) from sharequeue.members m where m.group_id = g.group_id) as members"
     " from sharequeue.share_groups g where g.group_id > :after"
     " and (:part = '' or position(lower(:part) in lower(g.group_id)) > 0)"
     " and 'DESCRIBE' = any (sharequeue.authorized_operations(g.group_id))"
     " order by g.group_id limit :most"
+)
+# Whether ACLs apply is written down: where none do, nobody asks topic by topic.
+_WHOLE = sa.text(
+    "select g.group_id from unnest(cast(:groups as text[])) as g (group_id)"
+    " where coalesce((select not s.acls_apply from sharequeue.group_settings s where s.group_id = g.group_id), false)"
+    " or not exists (select from (select distinct topic from sharequeue.share_partitions p"
+    "   where p.group_id = g.group_id union select t from sharequeue.members m, unnest(m.subscribed_topic_names) as t"
+    "   where m.group_id = g.group_id offset 0) as of_group"
+    "  where not 'DESCRIBE' = any (sharequeue.authorized_topic_operations(of_group.topic)))"
 )
 _FIGURES = sa.text(
     "select group_id, share_partitions, lag, in_flight, available, acquired, archiving, waiting,"
@@ -165,6 +168,11 @@ _PLACE = sa.text(
 def groups(database: Database, part: str, after: str, most: int) -> list[ListedGroup]:
     """Return the groups that the caller may describe, by name: those after one, whose id has a part in it."""
     return [ListedGroup(**row) for row in database.rows(_GROUPS, part=part, after=after, most=most)]
+
+
+def whole(database: Database, group_ids: Sequence[str]) -> set[str]:
+    """Return those of some groups of which the caller may look at all topics."""
+    return {row["group_id"] for row in database.rows(_WHOLE, groups=list(group_ids))}
 
 
 def figures(database: Database, group_ids: Sequence[str]) -> dict[str, GroupFigures]:

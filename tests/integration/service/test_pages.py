@@ -46,11 +46,19 @@ def client(here: Settings) -> Iterator[TestClient]:
         yield client
 
 
-def test_groups_that_take_too_long_are_left_out(here: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page is there all the same, and says what it lacks."""
-    monkeypatch.setattr(looking, "STATEMENT_SECONDS", 0.05)
-    monkeypatch.setattr(reads, "_GROUPS", sa.text("select pg_sleep(:most), :part, :after"))
+def test_groups_that_take_too_long_are_left_out(
+    here: Settings, private_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page is there all the same, and says what it lacks: figures where a group has thousands of topics to ask
+    about, or all of it."""
+    alter_group_configs(private_database, "g", {})
+    monkeypatch.setattr(looking, "STATEMENT_SECONDS", 0.3)
+    monkeypatch.setattr(reads, "_WHOLE", sa.text("select pg_sleep(10), :groups"))
     with client_of(here) as client:
+        page = got(client, "/")
+        assert [row[0] for row in page.rows("Share groups")] == ["g"]
+        assert "left out: figures of the groups" in page.text
+        monkeypatch.setattr(reads, "_GROUPS", sa.text("select pg_sleep(10), :most, :part, :after"))
         assert "left out: the groups" in got(client, "/").text
 
 
@@ -75,6 +83,27 @@ def test_a_group_with_thousands_of_topics_is_shown_in_time(
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", note)
     assert len(statements) < 100
+
+
+def test_what_nobody_foresaw_is_an_error_like_others(
+    client: TestClient,
+    private_database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Status 500, as JSON or as a page, without what failed; the log has that."""
+    alter_group_configs(private_database, "g", {})
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OverflowError("what-failed")
+
+    monkeypatch.setattr(reads, "groups", fail)
+    assert "what-failed" not in got(client, "/", 500).text
+    monkeypatch.setattr("sharequeue.service.admin.alter_and_tell", fail)
+    answer = client.post("/v1/incremental-alter-configs", json={"group_id": "g", "configs": {}})
+    assert (answer.status_code, answer.json()["error_code"]) == (500, -1)
+    assert "what-failed" not in answer.text
+    assert [record.exc_info is not None for record in caplog.records].count(True) == 2
 
 
 def join(
