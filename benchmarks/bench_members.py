@@ -143,6 +143,7 @@ def serve(url: str, port: int, *, gather: bool) -> None:
     from sharequeue.service import context
     from sharequeue.service.app import create_app
     from sharequeue.service.edge.connections import BoundedServer
+    from sharequeue.service.server import collect_rarely
     from sharequeue.settings import Settings
 
     logging.disable(logging.WARNING)
@@ -159,6 +160,7 @@ def serve(url: str, port: int, *, gather: bool) -> None:
     config = uvicorn.Config(
         app, host=LOOPBACK, port=port, log_config=None, access_log=False, server_header=False
     )
+    collect_rarely()
     BoundedServer(config, settings.service_limits).run()
 
 

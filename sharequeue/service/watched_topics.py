@@ -17,6 +17,7 @@ from itertools import groupby
 from sqlalchemy import Connection, text
 
 from sharequeue.database import Database
+from sharequeue.database.arrays import array_of_numbers, array_of_texts
 from sharequeue.kafka.topics import LogOffsets, TopicInfo
 
 
@@ -158,12 +159,12 @@ def confirm_logs(
             " cast(:topic_ids as text[]), cast(:log_starts as bigint[]), cast(:log_ends as bigint[]),"
             " cast(:stable as bigint[])) as due"
         ),
-        topics=[topic for topic, _ in at],
-        partitions=[partition for _, partition in at],
-        topic_ids=[known[topic].topic_id for topic, _ in at],
-        log_starts=[logs[key].log_start for key in at],
-        log_ends=[logs[key].log_end for key in at],
-        stable=[logs[key].last_stable_offset for key in at],
+        topics=array_of_texts(topic for topic, _ in at),
+        partitions=array_of_numbers(partition for _, partition in at),
+        topic_ids=array_of_texts(known[topic].topic_id for topic, _ in at),
+        log_starts=array_of_numbers(logs[key].log_start for key in at),
+        log_ends=array_of_numbers(logs[key].log_end for key in at),
+        stable=array_of_numbers(logs[key].last_stable_offset for key in at),
     )
     return set(row["due"])
 

@@ -127,7 +127,6 @@ class BoundedServer(uvicorn.Server):
     """uvicorn's server, with these bounds on its connections."""
 
     def __init__(self, config: uvicorn.Config, limits: ServiceLimits) -> None:
-        config.timeout_keep_alive = max(1, round(limits.idle_timeout_ms / 1000))
         config.ws = "none"  # there are no websockets here, whatever is installed
         super().__init__(config)
         self.limits = limits

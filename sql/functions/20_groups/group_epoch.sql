@@ -2,6 +2,8 @@
 
 -- Share-partitions that may be assigned: initialised, active, subscribed by somebody, and partitions that the topic has
 -- as it was last seen: under the same id, and not beyond its number of partitions (0 when it was seen to be gone).
+-- The topics are an array, made once: as `in (select …)` the members are read again for each share-partition, and a look at 50
+-- groups of 200 members and 200 share-partitions takes 640 ms, not 30.
 create or replace function sharequeue.assignable_share_partitions(p_group_id text)
 returns table (topic text, share_partition_id bigint)
 language sql stable set search_path = pg_catalog as $$
@@ -10,8 +12,8 @@ language sql stable set search_path = pg_catalog as $$
     left join sharequeue.topics t on t.topic = sp.topic
     where sp.group_id = p_group_id and sp.status = 'active'
         and (t.topic is null or (t.topic_id = sp.topic_id and sp.partition < t.partitions))
-        and sp.topic in (
-            select unnest(m.subscribed_topic_names) from sharequeue.members m where m.group_id = p_group_id)
+        and sp.topic = any (array(
+            select distinct unnest(m.subscribed_topic_names) from sharequeue.members m where m.group_id = p_group_id))
 $$;
 
 -- The topics that a group's members subscribe to, as one text: another one means another group epoch.
@@ -19,8 +21,8 @@ create or replace function sharequeue.metadata_hash(p_group_id text) returns tex
 language sql stable set search_path = pg_catalog as $$
     select md5(coalesce(string_agg(t.topic || ' ' || t.topic_id || ' ' || t.partitions, ',' order by t.topic), ''))
     from sharequeue.topics t
-    where t.partitions > 0 and t.topic in (
-        select unnest(m.subscribed_topic_names) from sharequeue.members m where m.group_id = p_group_id)
+    where t.partitions > 0 and t.topic = any (array(
+        select distinct unnest(m.subscribed_topic_names) from sharequeue.members m where m.group_id = p_group_id))
 $$;
 
 -- Raises the group epoch by one when there is any reason to (R-GR, rule 4): a subscription changed (the caller knows),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import socket
 import ssl
@@ -25,7 +26,7 @@ from sharequeue.groups.service_heartbeats import ServiceHeartbeats
 from sharequeue.groups.tokens import Tokens
 from sharequeue.service import create_app
 from sharequeue.service.edge.connections import BoundedServer
-from sharequeue.service.edge.protocol import MAX_HEADER_BYTES
+from sharequeue.service.edge.protocol import MAX_HEADER_BYTES, Connection
 from sharequeue.service.health.state_of_servers import DatabaseProbe, Told
 from sharequeue.settings import Settings
 from tests.certificates import Authority, Pair
@@ -209,6 +210,43 @@ def test_what_is_no_request_is_refused_and_forgotten(
     assert json.loads(body)["error_code"] == 42
     assert b"alive" in said(address, get + b"Connection: close\r\n\r\n")
     assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_request_may_begin_before_the_one_before_it_is_answered(address: tuple[str, int]) -> None:
+    """And end after it; nothing of an answered request is kept."""
+    ask = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with socket.create_connection(address, timeout=10) as client:
+        client.sendall(ask + ask[:20])
+        assert _answer(client).startswith(b"HTTP/1.1 200")
+        client.sendall(ask[20:])
+        assert _answer(client).startswith(b"HTTP/1.1 200")
+        port = client.getsockname()[1]
+        [held] = [
+            each
+            for each in gc.get_objects()
+            if isinstance(each, Connection) and each.client is not None and each.client[1] == port
+        ]
+        wait_until(lambda: held.cycle is None and held.scope is None, 5)
+
+
+def test_who_asks_for_nothing_more_is_let_go(address: tuple[str, int]) -> None:
+    """After the idle time-out; the answer came before."""
+    with socket.create_connection(address, timeout=10) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answered = time.monotonic()
+        assert _answer(client).startswith(b"HTTP/1.1 200")
+        assert client.recv(1) == b""
+        assert time.monotonic() - answered > LIMITS["service_idle_timeout_ms"] / 1000
+
+
+def _answer(client: socket.socket) -> bytes:
+    """Read one answer whose body is a JSON object."""
+    found = b""
+    while not found.endswith(b"}"):
+        more = client.recv(1000)
+        assert more, found
+        found += more
+    return found
 
 
 @pytest.mark.deep
