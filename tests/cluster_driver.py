@@ -27,6 +27,7 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from sharequeue.spark import ParquetByLease, run_rounds, spark_session
 from sharequeue.spark.job import ShareGroupJob
+from sharequeue.spark.reading import frame, seeking
 from sharequeue.spark.sinks.interface import SinkContext
 from sharequeue.spark.sinks.postgres import OpenTable, PostgresTable
 from sharequeue.spark.sinks.postgres_copy import Copier
@@ -195,6 +196,21 @@ def settings_of(settings: Settings, spark: SparkSession, unshared: str | None) -
     return settings.replace(output="/proc/self/cwd/output-of-its-own", output_shared=unshared != "untold")
 
 
+def noted_seeks() -> list[int]:
+    """A list that gets the number of ranges of each seek; from here on the tests' few records are many to a scan."""
+    noted: list[int] = []
+    seek = seeking.seek_records
+    patched = vars(seeking)
+
+    def noting(*given: Any, **more: Any) -> DataFrame:
+        noted.append(given[2].num_rows)
+        return seek(*given, **more)
+
+    vars(frame)["seek_records"] = noting
+    patched |= {"NEAR": 0, "SEEK_RECORDS": 20, "batch_records": lambda *_: 1.0}
+    return noted
+
+
 def main() -> None:
     """Arguments: home of the stack, output, address of the cluster's master, more of Spark's settings as JSON."""
     from tests.fix_pipelines import Holder
@@ -203,6 +219,7 @@ def main() -> None:
     settings = Settings.load(home, output=output, output_shared=True, spark_master=master)
     spark = spark_session(settings, "tests on a cluster", {**CONF, **json.loads(conf)})
     since = 0
+    sought = noted_seeks()
     for line in sys.stdin:
         given: dict[str, Any] = json.loads(line)
         group, topic = given["group"], given["topic"]
@@ -217,7 +234,13 @@ def main() -> None:
         copying = {name: given[name] for name in ("url", "connections") if name in given}
         sink = ParquetByLease() if table is None else StoppingTable(table, stop=stop, **copying)
         job = ShareGroupJob(
-            group, (topic,), handler, f"sink-{group}", destination=sink, lock_duration_ms=lock_ms
+            group,
+            (topic,),
+            handler,
+            f"sink-{group}",
+            destination=sink,
+            lock_duration_ms=lock_ms,
+            reader_options={seeking.SEEK: given.get("seek", "auto")},
         )
         holder = Holder([SharePartition(group, topic, number) for number in range(2)])
         wait_for_executors(spark, given.get("executors", 2))
@@ -231,6 +254,8 @@ def main() -> None:
                 continue
         again = done_over(spark, since)
         since = again.pop("stages")
+        again["sought"] = len(sought)
+        sought.clear()
         figures = {"accepted": report.accepted, "rounds": len(report.rounds), "lag": report.lag}
         print(json.dumps({**figures, **again}), flush=True)
     spark.stop()

@@ -16,12 +16,13 @@ from sharequeue.database import Database
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import optional_jars
 from sharequeue.local.stack import StackInfo
+from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
-from sharequeue.values import SharePartition
+from sharequeue.values import AcknowledgeType, SharePartition
 from tests.fix_cluster import HOSTS, RECORDS, Cluster, cluster_on, executor_of
 from tests.fix_object_stores import S3
 from tests.fix_pipelines import Holder, MakeTable, Produce, all_accepted, job_of
@@ -194,6 +195,38 @@ def test_executors_that_come_and_go_lose_nothing(
         cluster.conf = usual
     assert (report.get("accepted"), report.get("error")) == (2 * RECORDS, None)
     ledger(state, spark, group)
+
+
+@pytest.mark.parametrize("seek", ["always", "auto", "never"])
+def test_executors_seek_what_is_far_apart(
+    group: str,
+    filled: str,
+    cluster: Cluster,
+    state: State,
+    spark: SparkSession,
+    own_settings: Settings,
+    seek: str,
+) -> None:
+    """Each hundredth record comes again: executors seek it if told to, and if nobody says, once they have been asked
+    whether they can."""
+    again = OffsetSet.from_offsets(range(0, RECORDS, 100))
+    for partition in range(2):
+        lease = state.acquire(
+            SharePartition(group, filled, partition), "before", None, RECORDS, redelivery="fan_out"
+        )
+        assert lease is not None
+        state.acknowledge(
+            lease, {AcknowledgeType.ACCEPT: lease.offsets - again, AcknowledgeType.RELEASE: again}
+        )
+    cluster.begin(group, filled, seek=seek)
+    report = cluster.end()
+    assert (report.get("accepted"), report.get("error")) == (2 * again.count, None)
+    assert (report["sought"] > 0) == (seek != "never")
+    assert [(status.spso, status.lag) for status in state.figures.describe(group)] == [(RECORDS, 0)] * 2
+    rows = read_output(spark, state, group, f"sink-{group}").collect()
+    assert sorted((row["partition"], row["offset"]) for row in rows) == [
+        (partition, offset) for partition in range(2) for offset in range(0, RECORDS, 100)
+    ]
 
 
 def test_what_the_executors_open_towards_postgres_is_bounded(

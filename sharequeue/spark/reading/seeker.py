@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -123,6 +124,33 @@ class Seeker:
             message.value(),
             [{"key": key, "value": value} for key, value in headers] if headers else None,
         )
+
+
+class Probe:
+    """Says whether the worker that calls it could seek: it has what a Seeker needs, and brokers answer it."""
+
+    def __init__(self, config: Mapping[str, Any], topic: str, seconds: float) -> None:
+        self.config = {**config, **CONSUMER}
+        self.topic = topic
+        self.seconds = seconds
+
+    def __call__(self, _: object) -> bool:
+        """Return whether it could; whatever is in the way is a reason to scan, and no error."""
+        try:
+            if find_spec("pyarrow") is None:
+                return False
+            consumer = _kafka().Consumer(self.config)
+            try:
+                topic = consumer.list_topics(self.topic, timeout=self.seconds).topics[self.topic]
+                # All of its leaders: brokers may be reached one by one.
+                for partition in topic.partitions:
+                    place = _kafka().TopicPartition(self.topic, partition)
+                    consumer.get_watermark_offsets(place, timeout=self.seconds)
+                return topic.error is None
+            finally:
+                consumer.close()
+        except Exception:
+            return False
 
 
 class _Reader:

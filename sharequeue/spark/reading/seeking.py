@@ -16,13 +16,15 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.kafka.clients import portable_config
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.spark.reading.plan import NEAR, Segment, TopicPartition
-from sharequeue.spark.reading.seeker import CONSUMER, Seeker
+from sharequeue.spark.reading.seeker import CONSUMER, Probe, Seeker
 
 SEEK_RECORDS = 2_000
 """Records that a task scans in the time of one seek."""
@@ -37,6 +39,9 @@ CHOICES = ("auto", "always", "never")
 READ_OVER = 500
 """Offsets between two wanted ones that a task reads over: a seek takes longer."""
 ISOLATION = "kafka.isolation.level"
+PROBE_SECONDS = 5.0
+_ABLE: dict[tuple[str, str], bool] = {}
+"""What the executors of an application have answered, for the brokers of these addresses."""
 
 
 def check_choice(options: Mapping[str, str]) -> None:
@@ -57,15 +62,13 @@ def sought(
 
     Where nobody chose, a seek counts as SEEK_RECORDS records, or as two log batches where these are larger. They are
     measured in the longest segment, and only where a scan would lose at SEEK_RECORDS. Then nothing is sought on a
-    cluster, because nobody knows whether its executors have confluent-kafka, and nothing with options of the Kafka
-    client that only the connector understands.
+    cluster whose executors cannot, and nothing with options of the Kafka client that only the connector understands.
     """
     choice = options.get(SEEK, "auto")
     if choice != "auto":
         return list(segments) if choice == "always" else []
-    local = (spark.conf.get("spark.master") or "").startswith("local")
     known = (*ours, ISOLATION)
-    if not local or any(name.startswith("kafka.") and name not in known for name in options):
+    if any(name.startswith("kafka.") and name not in known for name in options):
         return []
 
     def inside(segment: Segment) -> OffsetSet:
@@ -80,7 +83,28 @@ def sought(
         return []
     longest = max(found, key=lambda segment: segment.end - segment.first)
     batch = batch_records(settings, options[ISOLATION], longest, inside(longest))
-    return [segment for segment in found if sparse(segment, max(SEEK_RECORDS, 2 * batch))]
+    found = [segment for segment in found if sparse(segment, max(SEEK_RECORDS, 2 * batch))]
+    return found if found and tasks_can_seek(spark, settings, longest.topic) else []
+
+
+def tasks_can_seek(spark: SparkSession, settings: Settings, topic: str) -> bool:
+    """Return whether Spark's tasks can seek, as far as one knows.
+
+    On this machine they can what the driver can. The executors of a cluster are asked, once for each application, by
+    as many tasks as there are cores; those that come later are taken to be like them. Where Python cannot be started
+    there at all, the answer is no.
+    """
+    if str(spark.sparkContext.master).startswith("local"):
+        return True
+    asked = spark.sparkContext.applicationId, settings.bootstrap_servers
+    if asked not in _ABLE:
+        tasks = spark.sparkContext.defaultParallelism
+        probe = Probe(portable_config(settings), topic, PROBE_SECONDS)
+        try:
+            _ABLE[asked] = all(spark.sparkContext.parallelize(range(tasks), tasks).map(probe).collect())
+        except (Py4JJavaError, PySparkException):
+            _ABLE[asked] = False
+    return _ABLE[asked]
 
 
 def batch_records(settings: Settings, isolation_level: str, segment: Segment, wanted: OffsetSet) -> float:

@@ -15,7 +15,10 @@ create or replace function sharequeue.acknowledge(
     p_gap int8multirange, p_outputs jsonb default '[]', p_renew int8multirange default '{}',
     p_not_before timestamptz default null
 ) returns sharequeue.acknowledged
-language plpgsql volatile set search_path = pg_catalog as $$
+-- One plan for all calls: a plan for one call is made anew at each, and costs more than what it does. It may be made while
+-- tables are small, and then reads none of them whole.
+language plpgsql volatile
+set search_path = pg_catalog set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
     v_result sharequeue.acknowledged;
     v_found record;
@@ -23,6 +26,7 @@ declare
     v_stored jsonb;
     v_sp sharequeue.share_partitions;
     v_acknowledgements sharequeue.acknowledgements := row(p_accept, p_release, p_reject, p_gap, p_renew);
+    v_from_spso sharequeue.acknowledgements;
     v_span int8multirange;
     v_held int8multirange;
     v_outside bigint;
@@ -58,32 +62,35 @@ begin
         perform sharequeue_internal.settle_lapsed(v_sp.share_partition_id, v_at);
         select * into v_sp from sharequeue.share_partitions where share_partition_id = v_sp.share_partition_id;
     end if;
+    v_from_spso := sharequeue_internal.acknowledgements_from(v_acknowledgements, v_sp.spso);
+    v_span := sharequeue_internal.span(v_from_spso);
+    if not isempty(v_span) then
+        v_held := sharequeue_internal.held(v_sp.share_partition_id, lower(v_span), upper(v_span) - 1, p_member_id, p_token);
+        v_outside := sharequeue_internal.first_outside(v_from_spso, v_held);
+    end if;
     if p_outputs <> '[]' then
+        -- What was found to be held is not looked for again.
         select * into v_result.error_code, v_result.error_message, v_lease_id
-        from sharequeue_internal.check_outputs(v_sp.share_partition_id, p_member_id, p_token, v_acknowledgements, p_outputs);
+        from sharequeue_internal.check_outputs(v_sp.share_partition_id, p_member_id, p_token,
+            case when v_outside is null and v_from_spso = v_acknowledgements
+                then row('{}', '{}', '{}', '{}', '{}')::sharequeue.acknowledgements else v_acknowledgements end, p_outputs);
         if v_result.error_code <> 0 then
             return v_result;
         end if;
     end if;
-    v_acknowledgements := sharequeue_internal.acknowledgements_from(v_acknowledgements, v_sp.spso);
-    v_span := sharequeue_internal.span(v_acknowledgements);
-    if not isempty(v_span) then
-        v_held := sharequeue_internal.held(v_sp.share_partition_id, lower(v_span), upper(v_span) - 1, p_member_id, p_token);
-        v_outside := sharequeue_internal.first_outside(v_acknowledgements, v_held);
-        if v_outside is not null then
-            v_result.error_code := 121;
-            v_result.error_message := format('offset %s is not held under this lease: its lock lapsed, it was acknowledged '
-                'already, or it belongs to another member', v_outside);
-            return v_result;
-        elsif not isempty(p_renew) and not (v_found.settings).renew_enabled then
-            v_result.error_code := 121;
-            v_result.error_message := 'Renewing acquisition locks is not enabled for the group.';
-            return v_result;
-        end if;
+    if v_outside is not null then
+        v_result.error_code := 121;
+        v_result.error_message := format('offset %s is not held under this lease: its lock lapsed, it was acknowledged '
+            'already, or it belongs to another member', v_outside);
+        return v_result;
+    elsif not isempty(p_renew) and not isempty(v_span) and not (v_found.settings).renew_enabled then
+        v_result.error_code := 121;
+        v_result.error_message := 'Renewing acquisition locks is not enabled for the group.';
+        return v_result;
     end if;
-    v_acknowledgements.accept := p_accept;
+    v_from_spso.accept := p_accept;
     v_result := sharequeue_internal.apply_acknowledgements(
-        v_sp, v_found.settings, p_member_id, p_token, v_acknowledgements, coalesce(v_held, '{}'), p_not_before, v_at);
+        v_sp, v_found.settings, p_member_id, p_token, v_from_spso, coalesce(v_held, '{}'), p_not_before, v_at);
     insert into sharequeue.lease_outputs (lease_id, sink, group_id, topic, partition, topic_id, location, records,
         acknowledged_at)
     select v_lease_id, o->>'sink', p_group_id, p_topic, p_partition, v_sp.topic_id, o->>'location', (o->>'records')::bigint, v_at

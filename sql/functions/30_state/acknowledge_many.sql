@@ -6,7 +6,8 @@ create or replace function sharequeue.acknowledge_many(
     p_releases int8multirange[], p_rejects int8multirange[], p_gaps int8multirange[], p_outputs jsonb,
     p_not_befores timestamptz[]
 ) returns setof sharequeue.acknowledged_of
-language plpgsql volatile set search_path = pg_catalog as $$
+language plpgsql volatile
+set search_path = pg_catalog set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
     v_there boolean[];
     v_place integer;

@@ -146,6 +146,7 @@ declare
     v_read_end bigint := case when p_settings.read_committed then p_sp.last_stable_offset else p_sp.log_end end;
     v_most bigint := p_max_records;
     v_probe boolean := false;
+    v_past bigint;
     v_at integer;
 begin
     if v_sp.next_expiry <= p_at then
@@ -159,7 +160,24 @@ begin
         return;
     end if;
     v_lease_id := nextval('sharequeue.leases_lease_id_seq');
-    if p_options.redelivery = 'fan_out' then
+    if p_options.redelivery = 'fan_out' and not v_sp.redeliverable and not v_probe then
+        -- Nothing comes again: fresh records, as take_fan_out takes them, in half as many statements.
+        v_past := v_sp.speo + least(v_read_end - v_sp.speo, v_most, p_settings.max_record_locks - (v_sp.speo - v_sp.spso));
+        if v_past > v_sp.speo then
+            insert into sharequeue.in_flight_batches
+                (share_partition_id, first_offset, last_offset, state, delivery_count, lease_id)
+            values (v_sp.share_partition_id, v_sp.speo, v_past - 1, 1, 1, v_lease_id);
+            insert into sharequeue.leases (lease_id, share_partition_id, member_id, member_epoch, token, lock_duration_ms,
+                acquired_at, expires_at, fan_out, own_lock_duration)
+            values (v_lease_id, v_sp.share_partition_id, p_holder.member_id, coalesce(p_holder.member_epoch, -1), v_token,
+                v_lock_ms, p_at, v_expires_at, true, p_options.lock_duration_ms is not null);
+            update sharequeue.share_partitions set speo = v_past, next_expiry = least(next_expiry, v_expires_at)
+            where share_partition_id = v_sp.share_partition_id;
+            return next row(0::smallint, null, v_lease_id, v_token, v_sp.state_epoch, v_lock_ms, v_expires_at, 1::smallint,
+                int8multirange(int8range(v_sp.speo, v_past)))::sharequeue.acquired;
+        end if;
+        return;
+    elsif p_options.redelivery = 'fan_out' then
         v_taken := sharequeue_internal.take_fan_out(
             v_sp, p_settings, v_most, v_read_end, v_lease_id, p_at, p_options.leave_out);
     else

@@ -56,7 +56,13 @@ begin
     end if;
     v_order := array(select generate_series(1, cardinality(p_topics)));
     if p_redelivery = 'fan_out' and p_last_attempt then
-        foreach v_place in array v_order loop
+        for v_place in
+            select n.place
+            from unnest(p_topics, p_partitions) with ordinality as n (topic, partition, place)
+            join sharequeue.share_partitions sp
+                on sp.group_id = p_group_id and sp.topic = n.topic and sp.partition = n.partition
+            where sp.redeliverable or sp.next_expiry <= sharequeue.clock() order by n.place
+        loop
             continue when not v_there[v_place];
             select n.last_attempt into v_alone
             from sharequeue_internal.next_suspects(p_group_id, p_topics[v_place], p_partitions[v_place],

@@ -154,6 +154,8 @@ declare
     v_leases bigint[] := '{}';
     v_completed bigint := 0;
     v_accepted_first bigint := 0;
+    v_count smallint;
+    v_records bigint;
     v_not_lost bigint := 0;
     v_not_lost_first bigint := 0;
     -- To the second, so that different moments do not fragment a batch.
@@ -176,32 +178,50 @@ begin
         if p_settings.dead_letters and not (isempty((v_acknowledgements).release) and isempty((v_acknowledgements).reject)) then
             perform sharequeue_internal.note_attempts(v_id, v_leases, (v_acknowledgements).release + (v_acknowledgements).reject);
         end if;
-        for v_ended in
-            select * from sharequeue_internal.acknowledge_parts(v_id, p_settings, v_leases, v_from, v_last, v_acknowledgements,
-                case when v_not_before > p_at then v_not_before end)
-        loop
-            case v_ended.outcome
-                when 'accepted' then
-                    v_result.accepted := v_result.accepted + v_ended.records;
-                    if v_ended.delivery_count = 1 then
-                        v_accepted_first := v_accepted_first + v_ended.records;
-                    end if;
-                when 'rejected' then v_result.rejected := v_result.rejected + v_ended.records;
-                when 'gap' then v_result.gaps := v_result.gaps + v_ended.records;
-                else
-                    if v_ended.state = 0 then
-                        v_result.released := v_result.released + v_ended.records;
-                    else
-                        v_result.exhausted := v_result.exhausted + v_ended.records;
-                    end if;
-            end case;
-            if v_ended.state in (2, 4) then
-                v_completed := v_completed + v_ended.records;
-                if v_ended.state = 4 or v_ended.delivery_count > 1 then
-                    perform sharequeue_internal.count_outcome(v_id, v_ended.outcome, v_ended.delivery_count, v_ended.records);
-                end if;
+        -- Most often a lease is one batch at SPSO, and all of it is accepted.
+        if v_leases[2] is null and not p_sp.advance_due and (v_acknowledgements).accept = p_asked
+                and isempty((v_acknowledgements).release) and isempty((v_acknowledgements).reject)
+                and isempty((v_acknowledgements).gap) then
+            delete from sharequeue.in_flight_batches
+            where share_partition_id = v_id and first_offset = p_sp.spso and part = 0 and state = 1 and offsets is null
+                and lease_id = v_leases[1] and last_offset = v_last
+            returning delivery_count, last_offset - first_offset + 1 into v_count, v_records;
+        end if;
+        if v_records > 0 then
+            v_result.accepted := v_records;
+            if v_count = 1 then
+                v_accepted_first := v_records;
+            else
+                perform sharequeue_internal.count_outcome(v_id, 'accepted', v_count, v_records);
             end if;
-        end loop;
+        else
+            for v_ended in
+                select * from sharequeue_internal.acknowledge_parts(v_id, p_settings, v_leases, v_from, v_last, v_acknowledgements,
+                    case when v_not_before > p_at then v_not_before end)
+            loop
+                case v_ended.outcome
+                    when 'accepted' then
+                        v_result.accepted := v_result.accepted + v_ended.records;
+                        if v_ended.delivery_count = 1 then
+                            v_accepted_first := v_accepted_first + v_ended.records;
+                        end if;
+                    when 'rejected' then v_result.rejected := v_result.rejected + v_ended.records;
+                    when 'gap' then v_result.gaps := v_result.gaps + v_ended.records;
+                    else
+                        if v_ended.state = 0 then
+                            v_result.released := v_result.released + v_ended.records;
+                        else
+                            v_result.exhausted := v_result.exhausted + v_ended.records;
+                        end if;
+                end case;
+                if v_ended.state in (2, 4) then
+                    v_completed := v_completed + v_ended.records;
+                    if v_ended.state = 4 or v_ended.delivery_count > 1 then
+                        perform sharequeue_internal.count_outcome(v_id, v_ended.outcome, v_ended.delivery_count, v_ended.records);
+                    end if;
+                end if;
+            end loop;
+        end if;
     end if;
     if p_token is not null then
         for v_ended in
@@ -226,8 +246,9 @@ begin
         perform sharequeue_internal.count_event(v_id, 'renewed', sharequeue.records((v_acknowledgements).renew));
         perform sharequeue_internal.renew_offsets(v_id, p_settings, p_member_id, p_token, (v_acknowledgements).renew, p_at);
     end if;
+    -- Looked up for each lease: a join would read the window for many of them.
     delete from sharequeue.leases l where l.lease_id = any (v_leases)
-        and not exists (select from sharequeue.in_flight_batches f where f.lease_id = l.lease_id);
+        and not exists (select from sharequeue.in_flight_batches f where f.lease_id = l.lease_id offset 0);
     if v_result.released + v_result.exhausted > 0 then
         perform sharequeue_internal.count_event(v_id, 'released', v_result.released + v_result.exhausted);
     end if;
@@ -236,12 +257,12 @@ begin
         where share_partition_id = v_id and not redeliverable;
     end if;
     perform sharequeue_internal.advance_spso(v_id, v_completed, v_accepted_first);
-    -- Last, when SPSO has taken along what it passes.
-    if v_last is not null then
-        perform sharequeue_internal.join_terminal(v_id, v_from, v_last);
-    end if;
     select spso, greatest(0, log_end - spso - delivery_complete_count) into v_result.spso, v_result.lag
     from sharequeue.share_partitions where share_partition_id = v_id;
+    -- Last, when SPSO has taken along what it passes; where that is all, nothing is left to join.
+    if v_last >= v_result.spso then
+        perform sharequeue_internal.join_terminal(v_id, v_from, v_last);
+    end if;
     return v_result;
 end
 $$;

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark import cloudpickle
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sharequeue.kafka.clients import client_config
@@ -24,7 +26,7 @@ from sharequeue.settings import Settings
 from sharequeue.spark.reading import seeking
 from sharequeue.spark.reading.frame import leased_records
 from sharequeue.spark.reading.plan import Segment
-from sharequeue.spark.reading.seeker import Seeker
+from sharequeue.spark.reading.seeker import Probe, Seeker
 from sharequeue.spark.reading.seeking import SEEK, check_choice
 from sharequeue.values import Lease
 from tests.fix_pipelines import Produce
@@ -209,6 +211,50 @@ def test_executors_need_no_package_of_ours() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, check=False)
     assert (done.stdout, done.returncode) == (b"1 []\n", 0), done.stderr.decode()
+
+
+def test_a_worker_says_whether_it_could_seek(
+    settings: Settings, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With confluent-kafka, and brokers that answer; not without one of these, and then it is no error."""
+    topic, config = make_topic(2), client_config(settings)
+    assert Probe(config, topic, 5)(0)
+    assert not Probe({**config, "bootstrap.servers": "127.0.0.1:1", "log_level": 0}, topic, 0.2)(0)
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    assert not Probe(config, topic, 5)(0)
+
+
+def test_the_executors_of_a_cluster_are_asked_once(settings: Settings) -> None:
+    """One that cannot seek is enough, and so is one that cannot even be asked: `auto` then scans."""
+
+    class Context:
+        """Stands for a cluster of two cores."""
+
+        def __init__(self, *answers: bool) -> None:
+            self.master, self.defaultParallelism = "spark://there:7077", 2
+            self.applicationId = f"app-{answers}"
+            self.answers = list(answers)
+            self.asked = 0
+
+        def parallelize(self, numbers: range, tasks: int) -> Context:
+            assert len(numbers) == tasks == 2
+            return self
+
+        def map(self, probe: Probe) -> Context:
+            assert isinstance(probe, Probe)
+            return self
+
+        def collect(self) -> list[bool]:
+            self.asked += 1
+            if not self.answers:
+                raise PySparkException("no Python there")
+            return self.answers
+
+    for answers, able in (((True, True), True), ((True, False), False), ((), False)):
+        there = Context(*answers)
+        spark: Any = SimpleNamespace(sparkContext=there)
+        assert [seeking.tasks_can_seek(spark, settings, "t") for _ in range(2)] == [able] * 2
+        assert there.asked == 1
 
 
 @pytest.mark.deep
