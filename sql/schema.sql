@@ -168,7 +168,7 @@ CREATE TYPE sharequeue_internal.holder AS (
 );
 
 CREATE FUNCTION sharequeue.acknowledge(p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer, p_token uuid, p_request_id uuid, p_accept int8multirange, p_release int8multirange, p_reject int8multirange, p_gap int8multirange, p_outputs jsonb DEFAULT '[]'::jsonb, p_renew int8multirange DEFAULT '{}'::int8multirange, p_not_before timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS sharequeue.acknowledged
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp' SET plan_cache_mode TO 'force_generic_plan' SET enable_seqscan TO 'off';
 
 CREATE FUNCTION sharequeue.acknowledge_and_acquire(p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer, p_token uuid, p_request_id uuid, p_firsts bigint[], p_lasts bigint[], p_types smallint[], p_max_records bigint, p_redelivery text) RETURNS SETOF sharequeue.acknowledged_and_acquired
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
@@ -180,7 +180,7 @@ CREATE FUNCTION sharequeue.acknowledge_batches(p_group_id text, p_topic text, p_
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.acknowledge_many(p_group_id text, p_topics text[], p_partitions integer[], p_state_epochs integer[], p_member_id text, p_member_epoch integer, p_tokens uuid[], p_request_id uuid, p_accepts int8multirange[], p_releases int8multirange[], p_rejects int8multirange[], p_gaps int8multirange[], p_outputs jsonb, p_not_befores timestamp with time zone[]) RETURNS SETOF sharequeue.acknowledged_of
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp' SET plan_cache_mode TO 'force_generic_plan' SET enable_seqscan TO 'off';
 
 CREATE FUNCTION sharequeue.acquire(p_group_id text, p_topic text, p_partition integer, p_state_epoch integer, p_member_id text, p_member_epoch integer, p_max_records bigint, p_lock_duration_ms integer DEFAULT NULL::integer, p_request_id uuid DEFAULT NULL::uuid, p_redelivery text DEFAULT 'kafka'::text, p_mode text DEFAULT 'batch_optimized'::text, p_batch_size bigint DEFAULT NULL::bigint, p_log_firsts bigint[] DEFAULT NULL::bigint[], p_log_lasts bigint[] DEFAULT NULL::bigint[], p_aborted int8multirange DEFAULT '{}'::int8multirange, p_leave_out int8multirange DEFAULT '{}'::int8multirange) RETURNS SETOF sharequeue.acquired
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
