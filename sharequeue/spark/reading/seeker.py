@@ -142,8 +142,8 @@ class Probe:
             consumer = _kafka().Consumer(self.config)
             try:
                 topic = consumer.list_topics(self.topic, timeout=self.seconds).topics[self.topic]
-                # All of its leaders: brokers may be reached one by one.
-                for partition in topic.partitions:
+                # A partition of each leader: that one broker is reached does not say that another is.
+                for partition in {each.leader: each.id for each in topic.partitions.values()}.values():
                     place = _kafka().TopicPartition(self.topic, partition)
                     consumer.get_watermark_offsets(place, timeout=self.seconds)
                 return topic.error is None
