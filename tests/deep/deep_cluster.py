@@ -203,6 +203,7 @@ def test_executors_seek_what_is_far_apart(
     filled: str,
     cluster: Cluster,
     state: State,
+    topics: Topics,
     spark: SparkSession,
     own_settings: Settings,
     seek: str,
@@ -210,10 +211,11 @@ def test_executors_seek_what_is_far_apart(
     """Each hundredth record comes again: executors seek it if told to, and if nobody says, once they have been asked
     whether they can."""
     again = OffsetSet.from_offsets(range(0, RECORDS, 100))
+    topic_id = topics.describe([filled])[filled].topic_id
     for partition in range(2):
-        lease = state.acquire(
-            SharePartition(group, filled, partition), "before", None, RECORDS, redelivery="fan_out"
-        )
+        at = SharePartition(group, filled, partition)
+        state.observe(at, topic_id, 0, RECORDS, RECORDS)
+        lease = state.acquire(at, "before", None, RECORDS, redelivery="fan_out")
         assert lease is not None
         state.acknowledge(
             lease, {AcknowledgeType.ACCEPT: lease.offsets - again, AcknowledgeType.RELEASE: again}
