@@ -71,13 +71,15 @@ class DrainAtEnd:
 
 def drain_at_end(settings: Settings, state: State, configs: GroupConfigs) -> Drained | None:
     """Write what waits of a group; None where nothing does, or a service is there to write it. Raises nothing."""
+    waits = f"whether dead letters of group {configs.group_id} wait is not known"
     try:
         if state.dead_letters.service_drains() or not _waiting(state, configs.group_id):
             return None
+        waits = f"dead letters of group {configs.group_id} wait, and no service writes them"
         drained = _drain(settings, state, configs)
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        drained = Drained(warning=_left(configs.group_id, reason))
+        drained = Drained(warning=_left(configs.group_id, waits, reason))
     if drained.warning is not None:
         _log.warning("%s", drained.warning)
     return drained
@@ -110,11 +112,12 @@ def _drain(settings: Settings, state: State, configs: GroupConfigs) -> Drained:
         reasons.append(f"writing them took longer than {DRAIN_SECONDS:g} s")
     if not reasons and left:
         reasons.append("another writer is at them, or they were given up just now")
+    waits = f"{left:,} dead letters of group {configs.group_id} wait, and no service writes them"
     return Drained(
         written=report.written + report.resumed,
         dropped=report.dropped,
         left=left,
-        warning=_left(configs.group_id, "; ".join(reasons), left) if left else None,
+        warning=_left(configs.group_id, waits, "; ".join(reasons)) if left else None,
     )
 
 
@@ -122,9 +125,8 @@ def _waiting(state: State, group: str) -> int:
     return sum(status.archiving for status in state.figures.describe(group))
 
 
-def _left(group: str, reason: str, records: int | None = None) -> DeadLettersLeft:
-    count = "dead letters" if records is None else f"{records:,} dead letters"
+def _left(group: str, waits: str, reason: str) -> DeadLettersLeft:
     return DeadLettersLeft(
-        f"{count} of group {group} wait, and no service writes them: {reason}. "
+        f"{waits}: {reason}. "
         f"`sharequeue dlq drain --group {group} --execute` writes them, and so does the next run"
     )

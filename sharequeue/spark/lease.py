@@ -155,7 +155,9 @@ class LeasedRecords(Shown):
                 means = sizes.measure(share_partitions, source.state.figures.describe(wanted.group))
                 budget = Budget(wanted.max_records, wanted.max_bytes, means)
             leases = keeper.acquire_within(budget, share_partitions, wanted.lock_duration_ms)
-            self.why_nothing = None if leases else why_nothing(source.state, configs, wanted.topics)
+            self.why_nothing = (
+                None if leases else why_nothing(source.state, configs, wanted.topics, share_partitions)
+            )
             if self.why_nothing is not None:
                 _log.warning("nothing was leased: %s", self.why_nothing)
             self._opened = _Opened(source, keeper, joined, infos, Backoff.of(configs), os.getpid())

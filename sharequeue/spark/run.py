@@ -142,7 +142,7 @@ def _rounds(run: Run, max_seconds: float | None) -> RunReport:
         drained = ended and bool(run.assigned())
     reports = rounds.reports
     seconds = time.monotonic() - run.began_at
-    remark = why_nothing(state, run.configs, job.topics) if ended else None
+    remark = why_nothing(state, run.configs, job.topics, run.of_topics()) if ended else None
     if ended and not drained:
         remark = (
             f"nothing of {', '.join(job.topics)} is assigned to this member of group {job.group}: "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,7 @@ from sharequeue.local import ports
 from sharequeue.local.stack import up
 from sharequeue.settings import Settings
 from sharequeue.state import State
-from tests.deep.disturbed_jobs import PIPELINE, RECORDS, all_once, fill, rows_by_manifest, rows_of
+from tests.deep.disturbed_jobs import PIPELINE, RECORDS, all_once, drained, fill, rows_by_manifest, rows_of
 from tests.deep.servers import Pair, Replica, of_code, sharequeue
 from tests.fix_stack import REPOSITORY, allow_short_locks, jars_folder, say
 from tests.waiting import wait_until
@@ -34,12 +36,30 @@ from sharequeue.spark import lease
 while True:
     with lease("{name}", ["{name}"], max_records={round}) as leased:
         if not leased:
-            break
+            print(leased.why_nothing, flush=True)
+            raise SystemExit(3 if leased.why_nothing else 0)
         nap = fn.expr("java_method('java.lang.Thread', 'sleep', 20L)")
         named = leased.records.select("topic", "partition", "offset", "lease_id")
         outcomes = named.withColumn("nap", nap.cast("string")).withColumn("outcome", fn.lit("accept"))
         leased.write(outcomes, "{folder}")
         leased.acknowledge()
+"""
+
+CONSUMES = """
+import json, sys
+from sharequeue import ShareConsumer
+
+config = {{"group.id": "{name}", "share.acknowledgement.mode": "explicit", "max.poll.records": 5}}
+with open("ledger", "a") as ledger, ShareConsumer(config) as consumer:
+    consumer.subscribe(["{name}"])
+    while True:
+        messages = consumer.poll(1.0)
+        for message in messages:
+            consumer.acknowledge(message)
+        told = consumer.commit_sync()
+        for at, error in told.items():
+            mine = [[m.partition(), m.offset()] for m in messages if m.partition() == at.partition]
+            print(json.dumps([mine, error and str(error)]), file=ledger, flush=True)
 """
 
 
@@ -89,7 +109,11 @@ def servers(module_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         "SHAREQUEUE_BOOTSTRAP_SERVERS": info.bootstrap_servers,
         "SHAREQUEUE_SPARK_MASTER": "local[2]",
     }
-    replica = Replica(given, folder / "service.log").start()
+    short = {
+        "SHAREQUEUE_GROUP_SHARE_MIN_SESSION_TIMEOUT_MS": "15000",
+        "SHAREQUEUE_GROUP_SHARE_SESSION_TIMEOUT_MS": "15000",
+    }
+    replica = Replica(given | short, folder / "service.log").start()
     given["SHAREQUEUE_SERVICE_URL"] = replica.url
     settings = Settings.load(module_home).replace(database_url=pair.url())
     try:
@@ -136,7 +160,7 @@ def test_a_run_of_a_pipeline(
     command = ["-m", "sharequeue.cli", "run", f"{name}:work", "--max-records", str(ROUND)]
     process = servers.start(tmp_path, *command)
     try:
-        wait_until(lambda: servers.done(name) >= ROUND, 120, (tmp_path / "log").read_text)
+        wait_until(lambda: servers.done(name) >= ROUND, 240, (tmp_path / "log").read_text)
         if setting == "local":
             servers.pair.catch_up()
             servers.pair.cut()
@@ -148,15 +172,16 @@ def test_a_run_of_a_pipeline(
         ended = outcome(process, tmp_path / "log")
     finally:
         process.kill()
-    again = servers.start(tmp_path, *command)
-    assert again.wait(240) == 0, (tmp_path / "log").read_text()[-4000:]
+    runs = drained(lambda: servers.start(tmp_path, *command), tmp_path / "log")
     assert servers.done(name) == RECORDS
     with Database.open(servers.settings) as database:
         assert rows_by_manifest(database, name) == all_once()
         assert State(database).figures.verify(name) == []
         left = sa.text("select lease_id from sharequeue.held_leases where group_id = :group")
         assert database.rows(left, group=name) == []
-    told.append(f"a run over a failover, synchronous_commit={setting}, away {away_s:.0f} s more: {ended}")
+    told.append(
+        f"a run over a failover, synchronous_commit={setting}, away {away_s:.0f} s more: {ended}; {runs} more"
+    )
 
 
 def test_a_program_that_leases(servers: Servers, tmp_path: Path, told: list[str]) -> None:
@@ -169,12 +194,36 @@ def test_a_program_that_leases(servers: Servers, tmp_path: Path, told: list[str]
     servers.pair.wait_for_it("on")
     process = servers.start(tmp_path, "leases.py")
     try:
-        wait_until(lambda: servers.done(name) >= ROUND, 120, (tmp_path / "log").read_text)
+        wait_until(lambda: servers.done(name) >= ROUND, 240, (tmp_path / "log").read_text)
         fail_over(servers, 3.0)
         ended = outcome(process, tmp_path / "log")
     finally:
         process.kill()
-    assert servers.start(tmp_path, "leases.py").wait(240) == 0, (tmp_path / "log").read_text()[-4000:]
+    runs = drained(lambda: servers.start(tmp_path, "leases.py"), tmp_path / "log")
     assert servers.done(name) == RECORDS
     assert set(rows_of(tmp_path / "out")) == set(all_once())
-    told.append(f"a program that leases over a failover, away 3 s more: {ended}")
+    told.append(f"a program that leases over a failover, away 3 s more: {ended}; {runs} more")
+
+
+def test_a_consumer(servers: Servers, tmp_path: Path, told: list[str]) -> None:
+    """It goes on by itself, and is told of no record twice that it is done, by a standby that is waited for."""
+    name = "consumed"
+    fill(servers.settings, name)
+    (tmp_path / "consumes.py").write_text(CONSUMES.format(name=name))
+    servers.pair.begin()
+    servers.pair.wait_for_it("on")
+    process = servers.start(tmp_path, "consumes.py")
+    try:
+        wait_until(lambda: servers.done(name) >= 60, 240, (tmp_path / "log").read_text)
+        fail_over(servers, 3.0)
+        wait_until(lambda: servers.done(name) == RECORDS, 180, (tmp_path / "log").read_text)
+        assert process.poll() is None
+    finally:
+        process.kill()
+    lines = [json.loads(line) for line in (tmp_path / "ledger").read_text().splitlines()]
+    confirmed = Counter(tuple(at) for records, error in lines if error is None for at in records)
+    assert max(confirmed.values()) == 1
+    refused = Counter(error for _, error in lines if error is not None)
+    told.append(
+        f"a consumer over a failover: {len(confirmed)} of {RECORDS} confirmed; refused {dict(refused)}"
+    )

@@ -1,22 +1,25 @@
 """Why is there nothing to lease?
 
 Only reasons that a person can act on are given: a topic that does not exist, a group that begins at the end of the
-log, records that others hold, that wait, or that nobody may lease now. For a group that has done all its work there
-is no reason to give.
+log, records that others hold or are assigned, that wait, or that nobody may lease now. For a group that has done all
+its work there is no reason to give.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC
 
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.state import State
-from sharequeue.values import SharePartitionStatus
+from sharequeue.values import SharePartition, SharePartitionStatus
 
 
-def why_nothing(state: State, configs: GroupConfigs, topics: Sequence[str]) -> str | None:
-    """Return what keeps a group's records of these topics from being leased; None when all of them are done."""
+def why_nothing(
+    state: State, configs: GroupConfigs, topics: Sequence[str], assigned: Collection[SharePartition]
+) -> str | None:
+    """Return what keeps a group's records of these topics from being leased by a member with these share-partitions;
+    None when all of them are done."""
     statuses = [status for status in state.figures.describe(configs.group_id) if status.topic in topics]
     if not statuses:
         return f"nothing of {', '.join(topics)} is assigned to group {configs.group_id} yet"
@@ -30,10 +33,17 @@ def why_nothing(state: State, configs: GroupConfigs, topics: Sequence[str]) -> s
     waiting = sum(status.waiting for status in statuses)
     soonest = min((status.waiting_until for status in statuses if status.waiting_until), default=None)
     until = f" (the first from {soonest.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC on)" if soonest else ""
-    free = sum(status.available - status.waiting for status in statuses if not status.paused_reason)
+    open_ones = [status for status in statuses if not status.paused_reason]
+    free = sum(each.available - each.waiting for each in open_ones if each.share_partition in assigned)
+    elsewhere = sum(
+        max(0, each.lag - each.acquired - each.archiving - each.waiting)
+        for each in open_ones
+        if each.share_partition not in assigned
+    )
     counted = (
         (sum(status.acquired for status in statuses), "held by leases of others"),
         (waiting, f"waiting for the time from which they may be delivered again{until}"),
+        (elsewhere, "in share-partitions that are assigned to other members, or to nobody yet"),
         (free, "released by this run, and left to a later one"),
         (sum(status.archiving for status in statuses), "on the way to the dead-letter topic"),
     )

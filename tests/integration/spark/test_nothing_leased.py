@@ -1,0 +1,42 @@
+"""What a run says of records that it could not lease."""
+
+from __future__ import annotations
+
+from sharequeue.database import Database
+from sharequeue.groups.configs import GroupConfigs, alter_group_configs
+from sharequeue.settings import Settings
+from sharequeue.spark.draining import drain_at_end
+from sharequeue.spark.leasing.nothing_leased import why_nothing
+from sharequeue.state import State
+from sharequeue.values import SharePartition
+
+OWN, OTHER = SharePartition("g", "t", 0), SharePartition("g", "t", 1)
+
+
+def test_records_of_others_are_not_said_to_be_released_by_this_run(private_database: Database) -> None:
+    """A killed run keeps its share-partitions until its session ends: what is left of them, never delivered or given
+    back, is not this run's."""
+    alter_group_configs(private_database, "g", {"share.auto.offset.reset": "earliest"})
+    state, configs = State(private_database), GroupConfigs.load(private_database, "g")
+    for at in (OWN, OTHER):
+        state.initialize(at, "id", 0, 1)
+        state.observe(at, "id", 0, 100, 100)
+        lease = state.acquire(at, "killed", None, 10)
+        assert lease is not None
+    state.release("g", "killed")
+    told = why_nothing(state, configs, ["t"], [OWN])
+    assert told is not None
+    assert "100 records are in share-partitions that are assigned to other members" in told
+    assert "10 records are released by this run" in told
+    assert "other members" not in str(why_nothing(state, configs, ["t"], [OWN, OTHER]))
+
+
+def test_a_database_that_is_away_says_nothing_of_dead_letters(private_database: Database) -> None:
+    """At the end of a block nobody knows whether any wait: the warning does not say that they do."""
+    url = private_database.engine.url.set(port=1)
+    settings = Settings.load().replace(database_url=url.render_as_string(hide_password=False))
+    configs = GroupConfigs.load(private_database, "g")
+    with Database.open(settings) as away:
+        drained = drain_at_end(settings, State(away), configs)
+    assert drained is not None
+    assert "whether dead letters of group g wait is not known" in str(drained.warning)
