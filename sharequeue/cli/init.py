@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -32,7 +33,7 @@ def init(output: Output, group: str, topic: str | None, package: str, folder: Pa
     for path in written:
         output.note(f"  {path}")
     if folder != Path():
-        output.note(f"\ncd {folder}")
+        output.note(f"\ncd {shlex.quote(str(folder))}")
     output.note(
         f"\nsharequeue up                         start Postgres, Kafka and the service on this machine\n"
         f"python -m {package}.samples 100         make the topics and 100 sample records\n"

@@ -9,12 +9,10 @@ acknowledgement has written records that come again.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import sys
 import warnings
-import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -33,7 +31,7 @@ from sharequeue.settings import Settings
 from sharequeue.spark.contract import HandlerError, check_meanings
 from sharequeue.spark.draining import DrainAtEnd, Drained
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
-from sharequeue.spark.leasing.member import Member
+from sharequeue.spark.leasing.member import Member, in_turn
 from sharequeue.spark.leasing.nothing_leased import why_nothing
 from sharequeue.spark.leasing.renewal import LeaseKeeper, release_held
 from sharequeue.spark.outcomes.acknowledging import ToAcknowledge, acknowledge_all
@@ -48,13 +46,11 @@ from sharequeue.spark.report import AcknowledgedRecords
 from sharequeue.spark.session import cancellable, refuse_connect, spark_session
 from sharequeue.spark.showing import Shown, Table
 from sharequeue.state import State
-from sharequeue.values import Lease, SharePartition
+from sharequeue.values import Lease
 
 __all__ = ["LeasedRecords", "Unacknowledged", "lease"]
 
 _log = logging.getLogger(__name__)
-
-_turns = itertools.count()
 
 
 class Unacknowledged(UserWarning):
@@ -147,7 +143,7 @@ class LeasedRecords(Shown):
             assert member is not None  # noqa: S101 - one of the two
             cancel = stack.enter_context(cancellable(session))
             keeper = stack.enter_context(LeaseKeeper(source.state, member, cancel))
-            share_partitions = _in_turn(member, wanted.topics)
+            share_partitions = in_turn(member, wanted.topics)
             infos = source.observe(share_partitions)
             budget = Budget(wanted.max_records)
             if wanted.max_bytes:
@@ -227,13 +223,20 @@ class LeasedRecords(Shown):
         """
         return self._opened.dead_letters if self._opened is not None else None
 
-    def _at_work(self) -> _Opened:
-        """What it works with. Raises LockLost, and RuntimeError where nothing was ever leased."""
+    def _at_work(self, *, waiting: bool = False) -> _Opened:
+        """What it works with. Raises LockLost, and RuntimeError where nothing was ever leased.
+
+        With `waiting` also HandlerError where its records do not wait for their acknowledgement any more.
+        """
         if self._opened is None:
             raise RuntimeError(
                 "nothing is leased yet: use `with lease(…) as leased`, or `leased = lease(…).open()`"
             )
         self._opened.keeper.check()
+        if waiting and self._acknowledged:
+            raise HandlerError("these records were acknowledged already: they are acknowledged once")
+        if waiting and self._ends is None:
+            raise HandlerError("the lease has ended, and its records were given back: lease them again")
         return self._opened
 
     def __bool__(self) -> bool:
@@ -276,11 +279,12 @@ class LeasedRecords(Shown):
     def write(self, outcomes: DataFrame, folder: str | PathLike[str]) -> str:
         """Write the outcomes as Parquet into a folder of this lease alone, below `folder`; return where.
 
-        `acknowledge()` then reads that and nothing else. A second write takes the place of the first. `folder` is a
-        path, or a URI as the settings' `output`. Raises OutputInvalid, OutputNotReachable, OutputFull, LockLost.
+        `acknowledge()` then reads that and nothing else. A second write below `folder` removes the first. `folder` is
+        a path, or a URI as the settings' `output`. Raises OutputInvalid, OutputNotReachable, OutputFull, LockLost,
+        and HandlerError after the acknowledgement.
         """
-        work = self._at_work()
-        self._written = write_outcomes(work.source, self.leases, outcomes, fspath(folder))
+        source = self._at_work(waiting=True).source
+        self._written = write_outcomes(source, self.leases, outcomes, fspath(folder), self._written)
         return self._written
 
     def acknowledge(self, outcomes: DataFrame | str | PathLike[str] | None = None) -> AcknowledgedRecords:
@@ -298,9 +302,7 @@ class LeasedRecords(Shown):
         `acknowledgements` (`outcomes/missing.py`) and `State.acknowledge` raise. Nothing has been acknowledged then,
         except by `State.acknowledge`, which acknowledges lease by lease.
         """
-        work = self._at_work()
-        if self._acknowledged:
-            raise HandlerError("these records were acknowledged already: they are acknowledged once")
+        work = self._at_work(waiting=True)
         if not self.leases:
             return AcknowledgedRecords.of(0, (), ())
         outcomes = self._written if outcomes is None else outcomes
@@ -392,10 +394,3 @@ def lease(
             state=state,
         )
     )
-
-
-def _in_turn(member: Member, topics: Sequence[str]) -> list[SharePartition]:
-    """Return what is assigned of these topics; each time and each member begins at another, so that none starves."""
-    assigned = sorted(sp for sp in member.assignment if sp.topic in topics)
-    turn = (next(_turns) + zlib.crc32(member.member_id.encode())) % len(assigned) if assigned else 0
-    return assigned[turn:] + assigned[:turn]

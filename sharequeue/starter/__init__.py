@@ -78,9 +78,11 @@ class Starter:
     def name(self) -> str:
         """The group's id as the name of a module, a function and a folder."""
         name = re.sub(r"[^A-Za-z0-9_]", "_", self.group)
-        if _identifier(name) and name not in _TAKEN and not name.startswith("__"):
+        # A pipeline's sink has this name, too, and it may not begin with an underscore.
+        if _identifier(name) and name not in _TAKEN and not name.startswith("_"):
             return name
-        return f"queue_{name}" if name[0].isdigit() else f"{name.lstrip('_')}_queue"
+        bare = name.lstrip("_")
+        return f"{bare}_queue" if bare[:1].isalpha() else f"queue_{bare}"
 
     @property
     def defs_yaml(self) -> str:

@@ -1,11 +1,16 @@
-"""What does a run need to know of the member it leases for?"""
+"""What does a run need to know of the member it leases for, and where does it begin to lease?"""
 
 from __future__ import annotations
 
+import itertools
 import threading
+import zlib
+from collections.abc import Sequence
 from typing import Protocol
 
 from sharequeue.values import SharePartition
+
+_turns = itertools.count()
 
 
 class Member(Protocol):
@@ -30,3 +35,10 @@ class Member(Protocol):
     def lost(self) -> threading.Event:
         """Set when the group no longer knows it."""
         ...
+
+
+def in_turn(member: Member, topics: Sequence[str]) -> list[SharePartition]:
+    """Return what is assigned of these topics; each time and each member begins at another, so that none starves."""
+    assigned = sorted(sp for sp in member.assignment if sp.topic in topics)
+    turn = (next(_turns) + zlib.crc32(member.member_id.encode())) % len(assigned) if assigned else 0
+    return assigned[turn:] + assigned[:turn]

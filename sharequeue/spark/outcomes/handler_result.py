@@ -1,4 +1,4 @@
-"""Does the result of a handler have the columns that are needed, and an outcome in every row?"""
+"""Does the result of a handler have the columns that are needed, and none that no file can hold?"""
 
 from __future__ import annotations
 
@@ -6,9 +6,21 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
-from pyspark.sql.types import DataType, IntegerType, LongType, StringType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from sharequeue.spark.contract import KEPT_COLUMNS, OUTCOMES, HandlerError
+from sharequeue.spark.output.folders import LEASE
 
 _TYPES: Mapping[str, DataType] = {
     "topic": StringType(),
@@ -24,8 +36,8 @@ def with_outcomes(handled: DataFrame, unknown: str | None = None) -> DataFrame:
 
     An unknown outcome, or null, becomes `unknown`, and `error` says so. Where `unknown` is None it stays as it is, as
     text, and `missing.acknowledgements` refuses it. Raises HandlerError when the result is no DataFrame, when
-    `outcome` or a column that identifies the record is missing or of another type, and when `not_before` is no
-    timestamp.
+    `outcome` or a column that identifies the record is missing or of another type, when `not_before` is no
+    timestamp, and for columns that cannot be written to files.
     """
     if not isinstance(handled, DataFrame):
         raise HandlerError(
@@ -53,6 +65,7 @@ def with_outcomes(handled: DataFrame, unknown: str | None = None) -> DataFrame:
                 f"the handler's `not_before` is of type {kind.simpleString()}: expected timestamp (timestamp_ltz), "
                 "the time before which a released record is not delivered again, or null"
             )
+    _refuse_unwritable(handled.schema)
     # In SQL: one call of the JVM for each column instead of a dozen.
     known = f"coalesce(outcome in ({', '.join(map(repr, OUTCOMES))}), false)"
     as_text = "coalesce(cast(outcome as string), 'null')"
@@ -65,3 +78,39 @@ def with_outcomes(handled: DataFrame, unknown: str | None = None) -> DataFrame:
             "error": fn.expr(f"if({known}, {given}, coalesce({given}, {remark}))"),
         }
     )
+
+
+def _refuse_unwritable(schema: StructType) -> None:
+    """Raise HandlerError for columns that Parquet cannot have: before a lease, not in the middle of its write."""
+    seen: dict[str, str] = {}
+    for each in schema.fields:
+        if (other := seen.get(each.name.lower())) is not None:
+            raise HandlerError(
+                f"the handler's result has the columns `{other}` and `{each.name}`: expected one column of a name, "
+                "whatever the case of its letters; rename one of them, or leave it out"
+            )
+        seen[each.name.lower()] = each.name
+        if each.name.lower() == LEASE:
+            raise HandlerError(
+                f"the handler's result has a column `{each.name}`, the name of the folders of leases: rename it"
+            )
+        # `error` is cast to a text, whatever it is.
+        if each.name != "error" and (kind := _unwritable(each.dataType)) is not None:
+            raise HandlerError(
+                f"the handler's `{each.name}` has a part of type {kind.simpleString()}, which no file can hold: cast "
+                'it to another type, such as `fn.lit(None).cast("string")`, or leave it out'
+            )
+
+
+def _unwritable(kind: DataType) -> DataType | None:
+    """Return the part of a type that no Parquet file can hold; None where it has none."""
+    if isinstance(kind, NullType | CalendarIntervalType) or kind == StructType([]):
+        return kind
+    parts: list[DataType] = []
+    if isinstance(kind, StructType):
+        parts = [each.dataType for each in kind.fields]
+    elif isinstance(kind, ArrayType):
+        parts = [kind.elementType]
+    elif isinstance(kind, MapType):
+        parts = [kind.keyType, kind.valueType]
+    return next((found for part in parts if (found := _unwritable(part)) is not None), None)

@@ -33,10 +33,13 @@ _NO_LEASE = -1
 _WRITTEN_AS = {"topic": "string", "partition": "int", "offset": "long", "outcome": "string"}
 
 
-def write_outcomes(source: Source, leases: Sequence[Lease], outcomes: DataFrame, root: str) -> str:
+def write_outcomes(
+    source: Source, leases: Sequence[Lease], outcomes: DataFrame, root: str, before: str | None
+) -> str:
     """Write outcomes into a folder of these leases alone, below `root`; return where: `root` itself without a lease.
 
-    Raises OutputInvalid, OutputNotShared, OutputNotReachable and OutputFull.
+    `before` is where they were written before: that is removed if it is below `root`, so that who reads all of `root`
+    does not meet them twice. Raises OutputInvalid, OutputNotShared, OutputNotReachable and OutputFull.
     """
     root = located(root)
     if not leases:
@@ -47,7 +50,10 @@ def write_outcomes(source: Source, leases: Sequence[Lease], outcomes: DataFrame,
     # To append spares the look for what is there.
     with failed_by_store(folder):
         counted.records.write.mode("append").parquet(folder)
-    all_read_back(root, counted.rows, Files(source.spark, folder).rows(folder))
+    files = Files(source.spark, folder)
+    all_read_back(root, counted.rows, files.rows(folder))
+    if before is not None and before.rpartition("/")[0] == root:
+        files.remove(before)
     return folder
 
 

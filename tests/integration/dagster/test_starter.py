@@ -68,6 +68,7 @@ def test_its_own_tests_pass_and_dagster_loads_it(folder: Path) -> None:
             ("TypeError", "TypeError_queue"),
         ),
         *(("__init__", "init___queue"), ("resources", "resources_queue"), ("None", "None_queue")),
+        *(("_x", "x_queue"), ("_1", "queue_1"), ("--", "queue_")),
     ],
 )
 def test_a_name_that_yaml_or_python_takes_for_something_else_is_one_all_the_same(
@@ -83,6 +84,12 @@ def test_a_name_that_yaml_or_python_takes_for_something_else_is_one_all_the_same
     assert handle({"value": b'{"id": 1, "amount": 9.5}'}) == {"id": 1, "amount": 9.5}
     with pytest.raises(Reject):
         handle({"value": b"[]"})
+
+
+def test_the_folder_to_change_to_is_quoted_for_a_shell(tmp_path: Path) -> None:
+    """A folder with a blank in its name."""
+    made = CliRunner().invoke(command, ["init", f"{tmp_path}/my shop"])
+    assert f"\ncd '{tmp_path}/my shop'\n" in made.output
 
 
 def test_nothing_is_overwritten(folder: Path) -> None:

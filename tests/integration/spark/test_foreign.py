@@ -180,6 +180,29 @@ def test_a_column_of_another_type_is_named(spark: SparkSession, column: str, val
         with_outcomes(records.withColumn(column, fn.expr(value)))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("nothing", "null", "`nothing` has a part of type void"),
+        ("deep", "array(named_struct('a', null))", "`deep` has a part of type void"),
+        ("gap", "make_interval(1)", "`gap` has a part of type interval"),
+        ("empty", "struct()", "`empty` has a part of type struct<>"),
+        ("outcome", "'accept'", "the columns `outcome` and `outcome`"),
+        ("Offset", "1", "the columns `offset` and `Offset`"),
+        ("sharequeue_lease", "1", "a column `sharequeue_lease`, the name"),
+    ],
+)
+def test_a_column_that_no_file_can_hold_is_named(
+    spark: SparkSession, name: str, value: str, said: str
+) -> None:
+    """By the handler's contract, and not by Spark in the middle of a write; `error` may be of any type."""
+    records = spark.createDataFrame([("t", 0, 1, 7)], RECORD)
+    result = records.selectExpr("*", "'accept' as outcome", "null as error")
+    with_outcomes(result)
+    with pytest.raises(HandlerError, match=said):
+        with_outcomes(result.selectExpr("*", f"{value} as {name}"))
+
+
 def test_a_record_that_python_cannot_have_fails_alone(spark: SparkSession) -> None:
     """Invalid UTF-8 in a text, a lone surrogate in a message, a list as result, a time that is none: each is that
     record's outcome."""

@@ -97,11 +97,13 @@ def test_what_was_written_is_what_is_acknowledged(
         with pytest.raises(HandlerError, match="nothing was written"):
             leased.acknowledge()
         leased.write(leased.records.withColumn("outcome", fn.lit("reject")), own)
-        # What was written last counts.
-        written = leased.write(by_value(leased.records), own)
+        # What was written last counts, and is alone.
+        leased.write(by_value(leased.records), own)
         done = leased.acknowledge()
+        with pytest.raises(HandlerError, match="already"):
+            leased.write(by_value(leased.records), own)
     assert (done.leased, done.released, done.dropped) == (2, 2, 0)
-    assert spark.read.parquet(written).count() == 2
+    assert spark.read.parquet(str(own)).count() == 2
     # Twice more, and not what is to wait an hour.
     assert sorted(map(tuple, rows)) == [(0, 4, 2), (0, 4, 3), (1, 1, 2), (1, 1, 3)]
     assert state.figures.leases(group) == []

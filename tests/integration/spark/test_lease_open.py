@@ -12,6 +12,7 @@ from pyspark.sql import functions as fn
 
 from sharequeue.settings import Settings
 from sharequeue.spark import LeasedRecords, Unacknowledged, lease
+from sharequeue.spark.contract import HandlerError
 from sharequeue.state import State
 from tests.fix_pipelines import Assigned, Produce
 from tests.fix_stack import MakeTopic
@@ -50,6 +51,9 @@ def test_open_and_close_are_the_block(
         leased.close()
     leased.close()
     assert state.figures.leases(group) == []
+    with pytest.raises(HandlerError, match="the lease has ended"):
+        leased.write(leased.records.withColumn("outcome", fn.lit("accept")), tmp_path / "late")
+    assert not (tmp_path / "late").exists()
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", Unacknowledged)
