@@ -1,7 +1,7 @@
 """How does the service write its log: a line for each message, as text or as JSON, in UTC?
 
-Nobody forges a line, whatever the names in a message hold. In JSON the group, member, lease, run, topic, partition
-and replica that a message speaks of are fields, and so is the trace of the request in which it was written.
+Nobody forges a line, whatever the names in a message hold. In JSON the group, member, run, topic and partition that a
+message speaks of are fields, and so is the trace of the request in which it was written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["FIELDS", "JsonLine", "LogFormat", "OneLine", "log_to_stderr"]
 
 LogFormat = Literal["text", "json"]
 
-FIELDS = ("group", "member", "lease", "run", "topic", "partition", "replica")
+FIELDS = ("group", "member", "run", "topic", "partition")
 """What a message may speak of, by `extra`."""
 
 

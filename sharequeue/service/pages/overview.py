@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from starlette.responses import Response
 
+from sharequeue.groups.service_work import WORK
 from sharequeue.reporting.drawing import number
 from sharequeue.reporting.html import Content, Html, address, each, element, joined, table
 from sharequeue.reporting.page import duration
+from sharequeue.service.health.faults import Fault
 from sharequeue.service.pages import reads
 from sharequeue.service.pages.frame import field, link, moment
 from sharequeue.service.pages.looking import Look
@@ -73,22 +75,31 @@ def _filter(part: str) -> Html:
 
 def _alerts(look: Look, groups: Sequence[str]) -> Html:
     """What is degraded, of what the caller may see."""
-    coordinator = look.service.coordinator
     shown = set(groups)
+    known = look.service.faults
+    known.look()
+    faults = sorted(
+        known.of_this_replica(), key=lambda fault: (fault.kind, fault.group or "", fault.topic or "")
+    )
     said: list[Content] = [
-        joined(element("strong", what), f" fails, and is tried again: {why}")
-        for what, why in sorted(coordinator.faults.items())
+        joined(element("strong", fault.kind.replace("_", " ")), f" fails, and is tried again{_since(fault)}")
+        for fault in faults
+        if fault.kind in WORK
     ]
     said += [
-        joined(element("strong", "group "), link(group, address("/groups", group)), f" is stuck: {why}")
-        for group, why in sorted(coordinator.groups.stuck.items())
-        if group in shown
+        joined(
+            element("strong", "group "),
+            link(fault.group, address("/groups", fault.group)),
+            f" is stuck{_since(fault)}",
+        )
+        for fault in faults
+        if fault.kind == "group" and fault.group in shown
     ]
-    faults = dict(coordinator.watcher.faults)
-    closed = look.read("topics that the broker says nothing about", lambda: look.closed(faults))
-    open_to_caller = sorted(set(faults) - closed) if closed is not None else []
+    of_topics = {fault.topic: fault for fault in faults if fault.topic is not None}
+    closed = look.read("topics that the broker says nothing about", lambda: look.closed(of_topics))
+    open_to_caller = sorted(set(of_topics) - closed) if closed is not None else []
     said += [
-        joined(element("strong", f"topic {topic}: "), faults[topic])
+        joined(element("strong", f"topic {topic}"), f" cannot be looked at{_since(of_topics[topic])}")
         for topic in open_to_caller[:_MOST_REMARKS]
     ]
     remarks = (
@@ -117,6 +128,10 @@ def _alerts(look: Look, groups: Sequence[str]) -> Html:
         element("ul", each(element("li", entry) for entry in said), class_="alerts"),
         aria_labelledby="alerts",
     )
+
+
+def _since(fault: Fault) -> str:
+    return f", for {duration(fault.age_seconds)}: {fault.reason}"
 
 
 def _table(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -199,6 +200,23 @@ def test_nothing_of_others_becomes_a_tag(client: TestClient, private_database: D
     got(client, "/groups/%00", 404)
     got(client, "/groups/g?page=999999999999999999999&sort=%00", 404)
     got(client, f"/?q={quote(HOSTILE)}&after=%00&updates=%3Cscript%3E")
+
+
+def test_what_fails_is_shown_with_its_age(client: TestClient, private_database: Database) -> None:
+    """Of the service's own work, of a group and of a topic."""
+    alter_group_configs(private_database, "g", {})
+    service = client.app.state.service  # type: ignore[attr-defined]
+    service.coordinator.faults["dead letters"] = "the broker is away"
+    service.coordinator.groups.note("sweep", {"g": "its row is held", "another": "a secret"})
+    service.coordinator.watcher.faults = {"t": "TOPIC_AUTHORIZATION_FAILED"}
+    text = got(client, "/").text
+    for said in (
+        r"dead letters fails, and is tried again, for \d[.\d]* s: the broker is away",
+        r"group g is stuck, for \d[.\d]* s: its row is held",
+        r"topic t cannot be looked at, for \d[.\d]* s: TOPIC_AUTHORIZATION_FAILED",
+    ):
+        assert re.search(said, text), text
+    assert "a secret" not in text
 
 
 def test_who_may_not_describe_sees_nothing(here: Settings, private_database: Database) -> None:
