@@ -44,9 +44,9 @@ CHANGES_INTERVAL_SECONDS = 10.0
 looked at at once, and a member's heartbeat looks at its own group."""
 CHANGES_AT_ONCE = 200
 """Groups looked at for that in a round; the rest follows in the next ones."""
-REST = 200
+REST = 300
 """While nothing is new of the broker, the watch rests so many times as long as its last turn kept the processor:
-half a per cent of it, and a broker that is far away is asked as often as one that is near."""
+a third of a per cent of it, and a broker that is far away is asked as often as one near by."""
 LONGEST_REST_SECONDS = 10.0
 """The watch rests no longer than this."""
 
