@@ -33,6 +33,11 @@ def topic_name_problem(name: str) -> str | None:
     )
 
 
+def is_blank(name: str) -> bool:
+    """Whether there is nothing in a name but blanks: what Java's `String.trim` takes away, and so Kafka refuses."""
+    return all(each <= " " for each in name)
+
+
 def too_long(what: str, name: str) -> str | None:
     """What is wrong with the length of a group id or client id; None when nothing is."""
     if len(name) <= LONGEST_NAME:

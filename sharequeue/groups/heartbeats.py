@@ -28,7 +28,7 @@ from sharequeue.groups.acls import require_heartbeat
 from sharequeue.groups.assignments import AssignedTopic, assigned_topics, write_assignment
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.service_leases import STEP_LOCK_TIMEOUT_MS, with_short_waits
-from sharequeue.names import too_long, topic_name_problem
+from sharequeue.names import is_blank, too_long, topic_name_problem
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
@@ -206,9 +206,11 @@ def _check_request(request: HeartbeatRequest) -> None:
             f"The member id has {len(request.member_id)} characters: give 1 to {MAX_MEMBER_ID_LENGTH}, "
             "a UUID for one."
         )
-    if not request.group_id:
+    if is_blank(request.member_id):
+        raise InvalidRequest("The member id is blank: give a UUID, for one.")
+    if is_blank(request.group_id):
         raise InvalidRequest("The group id is empty: name the share group.")
-    if request.rack_id == "":
+    if request.rack_id is not None and is_blank(request.rack_id):
         raise InvalidRequest("The rack id is empty: name the rack, or leave it out.")
     named = {"group id": request.group_id, "rack id": request.rack_id or "", "client id": request.client_id}
     for what, name in named.items():

@@ -38,11 +38,14 @@ begin
 end
 $$;
 
--- The same for the id of a group that is to be made; Kafka's word for it is another. Asked by a trigger of share_groups,
--- so by every way to make one.
+-- The same for the id of a group that is to be made, which is not blank either; Kafka's word for it is another. Asked by a
+-- trigger of share_groups, so by every way to make one.
 create or replace function sharequeue_internal.check_group_id(p_group_id text) returns text
 language plpgsql immutable parallel safe as $$
 begin
+    if p_group_id ~ '^ +$' then
+        raise exception 'the group id is blank: give 1 to 249 characters, one of them no blank' using errcode = 'SQ042';
+    end if;
     return sharequeue_internal.check_name('the group id', p_group_id);
 exception when sqlstate 'SQ042' then
     raise exception '%', sqlerrm using errcode = 'SQ024';

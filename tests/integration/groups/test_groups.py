@@ -73,6 +73,10 @@ def settle(queue: Database, *members: str) -> dict[str, list[int]]:
         (replace(JOIN, member_id="x" * 37), "37 characters"),
         (replace(JOIN, group_id=""), "group id is empty"),
         (replace(JOIN, rack_id=""), "rack id is empty"),
+        # As a broker of 4.4.0, which trims them as Java does.
+        (replace(JOIN, member_id=" \t"), "member id is blank"),
+        (replace(JOIN, group_id="  "), "group id is empty"),
+        (replace(JOIN, rack_id=" "), "rack id is empty"),
         (replace(JOIN, subscribed_topic_names=None), "must subscribe"),
         (replace(JOIN, subscribed_topic_names=()), "must subscribe"),
         (replace(JOIN, member_epoch=-2), "Member epoch -2 is not valid"),
@@ -85,6 +89,13 @@ def test_malformed_heartbeats(queue: Database, request_: HeartbeatRequest, says:
     assert response.error_code == INVALID_REQUEST
     assert says in (response.error_message or "")
     assert describe_group(queue, "g").members == ()
+
+
+def test_no_group_has_a_blank_name(queue: Database) -> None:
+    """However it would be made."""
+    for make in (lambda: alter_group_configs(queue, " ", {}), lambda: ensure_group(queue, "  ")):
+        with pytest.raises(InvalidGroupId, match="characters"):
+            make()
 
 
 @pytest.mark.rule("R-GR-0")
