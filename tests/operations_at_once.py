@@ -35,7 +35,7 @@ from sharequeue.groups.heartbeats import (
 from sharequeue.groups.service_leases import hear_replica
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.service.watched_topics import record_topics, recorded, start_grown
+from sharequeue.service.coordinator.watched_topics import record_topics, recorded, start_grown
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
 from sharequeue.state.many import LeaseAcknowledgement

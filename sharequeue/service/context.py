@@ -41,12 +41,12 @@ from sharequeue.service.callers import (
     secret_of,
 )
 from sharequeue.service.coordinator import Coordinator
+from sharequeue.service.coordinator.watched_topics import record_topics, unknown_names
 from sharequeue.service.edge.rates import BURST_S, Rates
 from sharequeue.service.health.faults import Faults
 from sharequeue.service.health.once import Once
 from sharequeue.service.health.state_of_servers import DatabaseProbe, ask_broker
 from sharequeue.service.metrics.registry import Metrics
-from sharequeue.service.watched_topics import record_topics, unknown_names
 from sharequeue.settings import Settings
 
 __all__ = ["Service", "refusal", "throttle_time_ms"]

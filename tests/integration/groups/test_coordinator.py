@@ -20,7 +20,7 @@ from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, he
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import LogOffsets, Topics
 from sharequeue.service.coordinator import Coordinator
-from sharequeue.service.watched_topics import watched_groups
+from sharequeue.service.coordinator.watched_topics import watched_groups
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
@@ -259,7 +259,7 @@ def test_a_topic_that_is_taken_over_during_a_look_is_not_taken_for_empty(
         )
         return groups
 
-    monkeypatch.setattr("sharequeue.service.watch.watched_groups", and_then_taken_over)
+    monkeypatch.setattr("sharequeue.service.coordinator.watch.watched_groups", and_then_taken_over)
     heartbeat(private_database, HeartbeatRequest("g", "m1", -1))
     coordinator.step()
     [status] = State(private_database).figures.describe("g")

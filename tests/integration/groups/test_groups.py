@@ -24,7 +24,7 @@ from sharequeue.groups.heartbeats import (
 )
 from sharequeue.groups.service_leases import hear_replica
 from sharequeue.kafka.topics import TopicInfo
-from sharequeue.service.watched_topics import record_topics, start_grown
+from sharequeue.service.coordinator.watched_topics import record_topics, start_grown
 from sharequeue.state import State
 from sharequeue.values import SharePartition
 from tests.waiting import set_clock

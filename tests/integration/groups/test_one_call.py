@@ -15,7 +15,7 @@ from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, expire_members_of, heartbeat
 from sharequeue.kafka.topics import TopicInfo
-from sharequeue.service.watched_topics import record_topics
+from sharequeue.service.coordinator.watched_topics import record_topics
 from sharequeue.state import State
 from sharequeue.values import SharePartition
 

@@ -12,7 +12,7 @@ from sharequeue.groups.acls import Acl, Acls
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, ensure_group, expire_members_of, heartbeat
 from sharequeue.groups.known import group_names
-from sharequeue.service.watched_topics import start_grown
+from sharequeue.service.coordinator.watched_topics import start_grown
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
 from sharequeue.values import SharePartition

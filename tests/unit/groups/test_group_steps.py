@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from sharequeue.errors import CoordinatorNotAvailable, NotCoordinator
-from sharequeue.service.group_steps import GroupSteps
+from sharequeue.service.coordinator.group_steps import GroupSteps
 
 
 class Held(Exception):

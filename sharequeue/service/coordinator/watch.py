@@ -28,8 +28,8 @@ from sharequeue.groups.heartbeats import refresh_group
 from sharequeue.groups.service_leases import ServiceLease
 from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics, TopicsFound
 from sharequeue.names import listed
-from sharequeue.service.group_steps import GroupSteps
-from sharequeue.service.watched_topics import (
+from sharequeue.service.coordinator.group_steps import GroupSteps
+from sharequeue.service.coordinator.watched_topics import (
     WatchedGroup,
     confirm_logs,
     record_topics,

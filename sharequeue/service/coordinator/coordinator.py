@@ -28,8 +28,8 @@ from sharequeue.groups.heartbeats import changed_groups, due_groups, expire_memb
 from sharequeue.groups.service_leases import beat_and_hear, hear_replica, replica_name
 from sharequeue.groups.service_work import ReplicaWork, Work
 from sharequeue.kafka.topics import Topics
-from sharequeue.service.group_steps import GroupSteps
-from sharequeue.service.watch import Watch
+from sharequeue.service.coordinator.group_steps import GroupSteps
+from sharequeue.service.coordinator.watch import Watch
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.state.journal import Journal, Kept
