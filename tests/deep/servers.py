@@ -72,7 +72,13 @@ class Pair:
         return url.render_as_string(hide_password=False)
 
     def begin(self) -> None:
-        """Copy the primary, and have the copy stream from it."""
+        """Copy the primary, and have the copy stream from it; nobody waits for it yet. A standby that a failed test
+        has left is ended before."""
+        self.sql("alter system set synchronous_standby_names = ''")
+        self.sql("select pg_reload_conf()")
+        if self.standby is not None:
+            self.standby.kill()
+            self.standby.wait(30)
         self._made += 1
         folder = self._home.postgres / f"standby-{self._made}"
         binaries = postgres._binaries()
