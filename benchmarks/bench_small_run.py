@@ -2,7 +2,8 @@
 
 Its own stack is brought up. Each run works through a thousand flights that were just produced, as the demo launches
 one: a process of its own, with a session of Spark of its own; then with one in a JVM that is kept between runs. The
-times are those of Dagster's events.
+times are those of Dagster's events. The peers are what no run of ours can be shorter than: the definitions, a run of
+Dagster's own with one empty asset, the import of Great Expectations, and PySpark with one job, each a process.
 
     .venv/bin/python benchmarks/bench_small_run.py [--full]
 """
@@ -32,7 +33,15 @@ from sharequeue.settings import Settings
 RUNS = 9 if FULL else 2
 SIDES = {"cold": "0", "kept": "600"}
 RECORDS = 1_000
-LOAD = "from orchestration.definitions import defs; defs().get_repository_def()"
+PEERS = {
+    "loading the definitions": "from orchestration.definitions import defs; defs().get_repository_def()",
+    "Dagster alone, an empty asset": "import dagster as dg; dg.materialize([dg.asset(lambda: None, name='bare')])",
+    "importing Great Expectations": "import great_expectations.expectations",
+    "PySpark alone, one job": (
+        "from pyspark.sql import SparkSession;"
+        "SparkSession.builder.master('local[2]').getOrCreate().range(1000).repartition(2).count()"
+    ),
+}
 
 
 def stages(
@@ -67,11 +76,18 @@ def stages(
     yield "together", ended - began
 
 
-def load() -> float:
-    """Load the definitions in a process of its own."""
+def alone(code: str) -> float:
+    """Run this in a process of its own."""
     began = time.monotonic()
-    subprocess.run([sys.executable, "-c", LOAD], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, stderr=subprocess.DEVNULL)
     return time.monotonic() - began
+
+
+def peers() -> None:
+    """Print the medians of what a run is made of without us."""
+    turns = [[alone(code) for code in PEERS.values()] for _ in range(RUNS + 1)]
+    for name, figures in zip(PEERS, zip(*turns[1:], strict=True), strict=True):
+        print(f"{name:<36}{statistics.median(figures):6.1f}", flush=True)
 
 
 def main() -> None:
@@ -85,7 +101,6 @@ def main() -> None:
             settings = Settings.load(folder)
             with Database.open(settings) as database:
                 QUEUE.configure(database)
-            loads = [load() for _ in range(RUNS)]
             found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
             with open_instance(settings) as instance, sole_demo(home, print) as lock:
                 launcher = Launcher(settings, instance, lock)
@@ -104,7 +119,7 @@ def main() -> None:
         finally:
             stack.down(Path(folder), lambda line: None)
     print(f"medians of {RUNS}, seconds; a run of {RECORDS:,} flights")
-    print(f"{'loading the definitions':<36}{statistics.median(loads):6.1f}")
+    peers()
     print(f"{'':<36}", *(f"{side:>8}" for side in SIDES), f"{'kept, 1st':>10}")
     for stage in found["cold"][1]:
         medians = (statistics.median(each.get(stage, 0) for each in runs[1:]) for runs in found.values())
