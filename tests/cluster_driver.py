@@ -213,7 +213,7 @@ def noted_seeks() -> list[int]:
 
 def main() -> None:
     """Arguments: home of the stack, output, address of the cluster's master, more of Spark's settings as JSON."""
-    from tests.fix_pipelines import Holder
+    from tests.fixtures.pipelines import Holder
 
     home, output, master, conf = sys.argv[1:]
     settings = Settings.load(home, output=output, output_shared=True, spark_master=master)

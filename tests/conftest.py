@@ -1,4 +1,4 @@
-"""What every test relies on: fixtures by subject in `fix_*.py`, an environment of its own, and no skipped
+"""What every test relies on: fixtures by subject in `fixtures/`, an environment of its own, and no skipped
 tests.
 """
 
@@ -21,7 +21,9 @@ KEPT = (
 LONGEST_FIRST = ("e2e", "integration/spark", "integration/dagster", "chaos", "docs", "integration/local")
 """Folders whose files take up to a minute and more; all others follow."""
 
-pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]
+pytest_plugins = [
+    f"tests.fixtures.{path.stem}" for path in sorted((Path(__file__).parent / "fixtures").glob("[a-z]*.py"))
+]
 # Before any is imported: they import one another, and a module imported already is not rewritten any more.
 pytest.register_assert_rewrite(*pytest_plugins)
 

@@ -27,7 +27,7 @@ from sharequeue.redrive.selection import Selection
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import SharePartition
-from tests.fix_pipelines import Holder, job_of
+from tests.fixtures.pipelines import Holder, job_of
 from tests.integration.consumer.share_group import Work, wait_until, work_on
 
 if TYPE_CHECKING:

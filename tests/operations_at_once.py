@@ -42,7 +42,7 @@ from sharequeue.state.many import LeaseAcknowledgement
 from sharequeue.state.reports import Reports
 from sharequeue.state.rows import AcquireMode, Redelivery
 from sharequeue.values import AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition
-from tests.fix_stack import LOCK_BOUNDS
+from tests.fixtures.stack import LOCK_BOUNDS
 
 GROUPS, TOPICS, PARTITIONS = ("g0", "g1"), ("t0", "t1"), (0, 1, 2)
 REDELIVERIES: tuple[Redelivery, ...] = ("kafka", "fan_out")

@@ -22,7 +22,7 @@ from sharequeue.local import ports
 from sharequeue.local.jars import pyspark_home
 from sharequeue.local.preflight import find_java
 from sharequeue.settings import Settings
-from tests.fix_stack import jars_folder, say
+from tests.fixtures.stack import jars_folder, say
 from tests.waiting import wait_until
 
 _IVY = """<ivy-module version="2.0">

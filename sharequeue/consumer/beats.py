@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sharequeue.database import Database
 from sharequeue.errors import ClusterAuthorizationFailed
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse, heartbeat
-from sharequeue.groups.service_heartbeats import ServiceHeartbeats
+from sharequeue.groups.heartbeats_over_http import ServiceHeartbeats
 from sharequeue.settings import Settings
 
 Beat = Callable[[HeartbeatRequest], HeartbeatResponse]

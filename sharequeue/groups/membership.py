@@ -26,7 +26,7 @@ from sharequeue.errors import (
     error_for,
 )
 from sharequeue.groups.heartbeats import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
-from sharequeue.groups.service_heartbeats import TIMEOUT_S, ServiceHeartbeats
+from sharequeue.groups.heartbeats_over_http import TIMEOUT_S, ServiceHeartbeats
 from sharequeue.settings import ServiceAddress
 from sharequeue.values import SharePartition
 

@@ -2,7 +2,7 @@
 
 A row in Postgres with an expiry, taken for seconds and held on to while the work goes on: whoever is stopped loses
 it, and is refused when it wakes and would write (`fenced`). No lock and no transaction is kept while the broker is
-asked (``sql/functions/20_groups/service.sql``). Which tasks there are is the matter of `watch` and
+asked (``sql/functions/20_groups/service.sql``). Which tasks there are is the matter of `service.coordinator` and
 `deadletters.drainer`.
 """
 

@@ -27,7 +27,7 @@ from sharequeue.spark.session import configuration
 from sharequeue.state import State
 from sharequeue.state.many import Many
 from sharequeue.values import SharePartition
-from tests.fix_pipelines import Holder, all_accepted, job_of
+from tests.fixtures.pipelines import Holder, all_accepted, job_of
 
 CASES = ("job", "dagster", "planning", "group", "twice", "terminated", "acknowledging")
 """In a job of Spark's, in the same with Dagster's handler, in the handler on the driver, in a job with a signal to

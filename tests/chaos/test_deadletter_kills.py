@@ -14,7 +14,7 @@ from sharequeue.deadletters.batches import Step
 from sharequeue.local.stack import StackInfo
 from tests.chaos.drain_dead_letters import EXIT_CODE
 from tests.chaos.forked_drains import drains
-from tests.fix_deadletters import GivenUp
+from tests.fixtures.deadletters import GivenUp
 
 Make = Callable[..., GivenUp]
 Drain = Callable[..., int]

@@ -16,8 +16,8 @@ import pytest
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from tests.chaos.interrupted_runs import CASES
-from tests.fix_pipelines import Assigned, Produce
-from tests.fix_stack import REPOSITORY, MakeTopic
+from tests.fixtures.pipelines import Assigned, Produce
+from tests.fixtures.stack import REPOSITORY, MakeTopic
 
 RECORDS = 50
 PATIENCE_SECONDS = 240

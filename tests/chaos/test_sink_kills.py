@@ -19,7 +19,7 @@ from sharequeue.state import State
 from sharequeue.values import SharePartition
 from tests.chaos.drain_to_postgres import drain, job_of, rejected
 from tests.cutting_proxy import CuttingProxy
-from tests.fix_stack import REPOSITORY
+from tests.fixtures.stack import REPOSITORY
 
 RECORDS = 6000
 LEASE_RECORDS = 150

@@ -21,8 +21,8 @@ from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
 from sharequeue.values import Lease
-from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, RunJob, all_accepted, job_of
-from tests.fix_stack import REPOSITORY, MakeTopic
+from tests.fixtures.pipelines import Assigned, Holder, MakeTable, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import REPOSITORY, MakeTopic
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ KILLED = textwrap.dedent(
     from sharequeue.values import SharePartition
     from sharequeue.state import State
     from sharequeue.kafka.topics import Topics
-    from tests.fix_pipelines import Holder, MakeTable, all_accepted
+    from tests.fixtures.pipelines import Holder, MakeTable, all_accepted
 
     home, output, group, topic, lock_ms, kind, where, delay_ms = sys.argv[1:]
     settings = Settings.load(home, output=output)

@@ -23,8 +23,8 @@ from sharequeue.spark.sinks.at_least_once import AtLeastOnce
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.state import State
 from sharequeue.values import Lease
-from tests.fix_pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of
-from tests.fix_stack import MakeTopic, has_share_bounds, start_service
+from tests.fixtures.pipelines import Assigned, MakeTable, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import MakeTopic, has_share_bounds, start_service
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -14,7 +14,7 @@ from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
 from sharequeue.local.stack import StackInfo
 from tests.conformance.postgres_engine import PostgresEngine
-from tests.fix_stack import allow_short_locks
+from tests.fixtures.stack import allow_short_locks
 
 COUNTS: dict[str, Counter[str]] = {}
 HISTORIES: list[str] = []

@@ -22,7 +22,7 @@ from sharequeue.testing import (
     Redelivery,
     SharePartition,
 )
-from tests.fix_stack import LOCK_BOUNDS
+from tests.fixtures.stack import LOCK_BOUNDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from sharequeue.values import SharePartition
 from tests.conformance.drawing import drawn
 from tests.conformance.sql_side import SqlSide, place, ranges_of, refusal
 from tests.conformance.tally import Different, Held, Tally
-from tests.fix_stack import LOCK_BOUNDS
+from tests.fixtures.stack import LOCK_BOUNDS
 
 MEMBERS = ("m1", "m'2", "m3")
 LIMIT, LOCKS = "share.delivery.count.limit", "share.partition.max.record.locks"

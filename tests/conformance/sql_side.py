@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from sharequeue.errors import error_for
 from sharequeue.values import SharePartition
-from tests.fix_stack import LOCK_BOUNDS
+from tests.fixtures.stack import LOCK_BOUNDS
 
 _RANGE = re.compile(r"\[(\d+),(\d+)\)")
 

@@ -16,7 +16,7 @@ from sharequeue.state.figures import Figures
 from sharequeue.testing import InMemoryShareGroups, InMemoryState
 from sharequeue.values import LeaseOutput
 from tests.conformance.drawing import ACCEPT, REJECT, RELEASE, RENEW, T0
-from tests.fix_stack import LOCK_BOUNDS
+from tests.fixtures.stack import LOCK_BOUNDS
 
 
 @pytest.fixture

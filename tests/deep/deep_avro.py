@@ -18,9 +18,9 @@ from sharequeue.spark.formats import Registry, avro
 from sharequeue.spark.lease import lease
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Produce, RunJob, job_of
-from tests.fix_registry import RegistryServer, framed, number, text
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Produce, RunJob, job_of
+from tests.fixtures.registry import RegistryServer, framed, number, text
+from tests.fixtures.stack import MakeTopic
 
 KEPT = ("topic", "partition", "offset", "lease_id")
 

@@ -16,8 +16,8 @@ from orchestration.demo.queue import NAME, QUEUE
 from pipelines.flights.records import produce
 from sharequeue.dagster.names import GROUP_TAG, REPLAY_TAG
 from sharequeue.state import State
-from tests.fix_demo import GROUP, DemoStack
-from tests.fix_stack import REPOSITORY
+from tests.fixtures.demo import GROUP, DemoStack
+from tests.fixtures.stack import REPOSITORY
 from tests.waiting import wait_until
 from tests.webserver import PATIENCE_SECONDS, Webserver
 

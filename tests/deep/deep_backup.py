@@ -29,7 +29,7 @@ from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import AcknowledgeType, Lease, SharePartition
 from tests.deep.servers import sharequeue
-from tests.fix_stack import REPOSITORY, MakeTopic
+from tests.fixtures.stack import REPOSITORY, MakeTopic
 
 GIVEN_UP = OffsetSet.of((45, 46))
 ACCEPT, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.REJECT

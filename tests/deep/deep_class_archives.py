@@ -10,7 +10,7 @@ import pytest
 from sharequeue.jvm.class_archive import folder_of
 from sharequeue.local import class_archives
 from sharequeue.local.preflight import find_java
-from tests.fix_stack import jars_folder
+from tests.fixtures.stack import jars_folder
 from tests.waiting import wait_until
 
 

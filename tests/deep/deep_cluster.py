@@ -23,9 +23,9 @@ from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
 from sharequeue.values import AcknowledgeType, SharePartition
-from tests.fix_cluster import HOSTS, RECORDS, Cluster, cluster_on, executor_of
-from tests.fix_object_stores import S3
-from tests.fix_pipelines import Holder, MakeTable, Produce, all_accepted, job_of
+from tests.fixtures.cluster import HOSTS, RECORDS, Cluster, cluster_on, executor_of
+from tests.fixtures.object_stores import S3
+from tests.fixtures.pipelines import Holder, MakeTable, Produce, all_accepted, job_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 
 from sharequeue import Database, Settings, ShareConsumer
-from tests.fix_stack import MakeTopic
+from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import work_on
 
 

@@ -22,7 +22,7 @@ from sharequeue.database import Database
 from sharequeue.database.migrations import pending
 from sharequeue.local import postgres
 from sharequeue.local.stack import StackInfo
-from tests.fix_stack import MakeTopic, jars_folder
+from tests.fixtures.stack import MakeTopic, jars_folder
 from tests.integration.local.docker_files import (
     DOCKER,
     REPOSITORY,

@@ -26,8 +26,8 @@ import pytest
 from sharequeue.deadletters.batches import Step
 from sharequeue.settings import Settings
 from tests.chaos.forked_drains import drains
-from tests.fix_deadletters import GivenUp
-from tests.fix_stack import say
+from tests.fixtures.deadletters import GivenUp
+from tests.fixtures.stack import say
 
 KILLS = int(os.environ.get("SHAREQUEUE_TEST_KILLS", "1000"))
 SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)

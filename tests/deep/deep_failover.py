@@ -30,7 +30,7 @@ from sharequeue.local.stack import up
 from sharequeue.state import State
 from sharequeue.values import AcknowledgeType, SharePartition
 from tests.deep.servers import Pair, Replica, sharequeue
-from tests.fix_stack import LOCK_BOUNDS, REPOSITORY, allow_short_locks
+from tests.fixtures.stack import LOCK_BOUNDS, REPOSITORY, allow_short_locks
 from tests.waiting import wait_until
 
 AT = SharePartition("g", "t", 0)

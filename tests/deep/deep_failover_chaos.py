@@ -23,7 +23,7 @@ from sharequeue.values import AcknowledgeType
 from tests.deep.servers import Pair, sharequeue
 from tests.deep.service_chaos import SESSION_MS, of
 from tests.deep.service_chaos_world import World, world_at_work
-from tests.fix_stack import REPOSITORY, jars_folder, say
+from tests.fixtures.stack import REPOSITORY, jars_folder, say
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]

@@ -24,7 +24,7 @@ from sharequeue.settings import Settings
 from sharequeue.state import State
 from tests.deep.disturbed_jobs import PIPELINE, RECORDS, all_once, drained, fill, rows_by_manifest, rows_of
 from tests.deep.servers import Pair, Replica, of_code, sharequeue
-from tests.fix_stack import REPOSITORY, allow_short_locks, jars_folder, say
+from tests.fixtures.stack import REPOSITORY, allow_short_locks, jars_folder, say
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]

@@ -22,7 +22,7 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.local.stack import status, up
 from sharequeue.settings import Settings
 from sharequeue.state import State
-from tests.fix_stack import REPOSITORY, jars_folder, say
+from tests.fixtures.stack import REPOSITORY, jars_folder, say
 from tests.waiting import wait_until
 
 GROUP = TOPIC = "orders"

@@ -21,8 +21,8 @@ from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.lease import lease
 from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Holder, Produce, job_of
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Holder, Produce, job_of
+from tests.fixtures.stack import MakeTopic
 
 RECORDS = 2_000
 BYTES = 500

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from sharequeue.database import Database
-from tests.fuzz_run import Run
+from tests.fuzzer.run import Run
 
 RUNS = 10
 SECONDS = float(os.environ.get("SHAREQUEUE_TEST_SECONDS", "600"))

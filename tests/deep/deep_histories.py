@@ -10,7 +10,7 @@ import pytest
 from sharequeue.database import Database
 from tests.conformance.histories import Run, run_histories
 from tests.conformance.test_two_engines import DIAGRAM, MET, OPERATIONS, REFUSALS
-from tests.fix_stack import say
+from tests.fixtures.stack import say
 
 HISTORIES = int(os.environ.get("SHAREQUEUE_TEST_HISTORIES", "15000"))
 """About 70 steps each."""

@@ -21,7 +21,7 @@ from sharequeue.jvm.java import has_wheel
 from sharequeue.kafka.clients import client_config
 from sharequeue.local.stack import status
 from sharequeue.settings import Settings
-from tests.fix_stack import REPOSITORY, jars_folder
+from tests.fixtures.stack import REPOSITORY, jars_folder
 from tests.waiting import wait_until
 
 PROGRAM = """

@@ -22,8 +22,8 @@ from sharequeue.local import processes
 from sharequeue.local.home import Home
 from sharequeue.local.stack import StackInfo
 from sharequeue.state import State
-from tests.fix_pipelines import Produce
-from tests.fix_stack import MakeTopic, jars_folder
+from tests.fixtures.pipelines import Produce
+from tests.fixtures.stack import MakeTopic, jars_folder
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)

@@ -31,8 +31,8 @@ from sharequeue.spark.sinks.transferring import OpenTransfer, Step
 from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
 from tests.deep.deep_sink_kills import SEED
-from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
-from tests.fix_stack import REPOSITORY, MakeTopic
+from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import REPOSITORY, MakeTopic
 
 RECORDS = 40
 """By partition, of two."""
@@ -324,7 +324,7 @@ KILLED = textwrap.dedent(
     from sharequeue.spark.sinks import transferring
     from sharequeue.state import State
     from sharequeue.values import SharePartition
-    from tests.fix_pipelines import Holder, all_accepted
+    from tests.fixtures.pipelines import Holder, all_accepted
 
     home, output, group, topic, lock_ms, kind, name, warehouse, at, delay_ms = sys.argv[1:]
     settings = Settings.load(home, output=output, spark_jars=kind)

@@ -15,7 +15,7 @@ from sharequeue.settings import Settings
 from tests.conformance.live import problems, warm_up
 from tests.conformance.live_random import random_scenario
 from tests.conformance.postgres_engine import PostgresEngine
-from tests.fix_stack import say
+from tests.fixtures.stack import say
 
 SCENARIOS = int(os.environ.get("SHAREQUEUE_TEST_HISTORIES", "40"))
 STEPS = 500

@@ -35,9 +35,9 @@ from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.pipeline import Pipeline
 from sharequeue.spark.run import run_rounds
 from sharequeue.state import State
-from tests.fix_object_stores import LOGIN, S3
-from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, all_accepted, job_of
-from tests.fix_stack import MakeTopic
+from tests.fixtures.object_stores import LOGIN, S3
+from tests.fixtures.pipelines import Assigned, Holder, MakeTable, Produce, all_accepted, job_of
+from tests.fixtures.stack import MakeTopic
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -18,7 +18,7 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.local.home import write_json
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.settings import Settings
-from tests.fix_stack import _made
+from tests.fixtures.stack import _made
 from tests.integration.consumer.share_group import poll_some, wait_until, work_on
 from tests.main_path import invoke, walk
 from tests.own_brokers import OwnBroker, jars_of, own_broker

@@ -17,8 +17,8 @@ from sharequeue.settings import Settings
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of
-from tests.fix_stack import REPOSITORY, MakeTopic
+from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import REPOSITORY, MakeTopic
 
 RECORDS, A_ROUND = 60, 10
 SEED = int(os.environ.get("SHAREQUEUE_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
@@ -34,7 +34,7 @@ KILLED = textwrap.dedent(
     from sharequeue.values import SharePartition
     from sharequeue.state import State
     from sharequeue.kafka.topics import Topics
-    from tests.fix_pipelines import Holder
+    from tests.fixtures.pipelines import Holder
 
     home, output, group, topic, number, stage, delay_ms, a_round = sys.argv[1:]
     settings = Settings.load(home, output=output)

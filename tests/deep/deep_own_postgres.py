@@ -37,9 +37,9 @@ from sharequeue.state import State
 from sharequeue.values import SharePartition
 from tests.certificates import Authority
 from tests.deep.deep_secured import degraded, serving
-from tests.fix_pipelines import Holder, all_accepted, job_of
-from tests.fix_stack import _end, _made, _new_home, allow_short_locks
-from tests.fuzz_run import Run
+from tests.fixtures.pipelines import Holder, all_accepted, job_of
+from tests.fixtures.stack import _end, _made, _new_home, allow_short_locks
+from tests.fuzzer.run import Run
 from tests.integration.consumer.share_group import Work, poll_some, wait_until
 from tests.main_path import invoke, walk
 

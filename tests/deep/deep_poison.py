@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Produce, RunJob
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Produce, RunJob
+from tests.fixtures.stack import MakeTopic
 from tests.integration.spark.test_poison import KILLED, WORKER_EXITED, one_record_takes_only_itself_along
 
 SUSPECTS = 1_000_000

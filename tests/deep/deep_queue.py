@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 
 from sharequeue import AcknowledgeType, Database, Settings
 from sharequeue.kafka.clients import client_config
-from tests.fix_stack import REPOSITORY, MakeTopic
+from tests.fixtures.stack import REPOSITORY, MakeTopic
 from tests.integration.consumer.share_group import Work, wait_until, work_on
 
 RECORDS, PARTITIONS = 3000, 2

@@ -32,7 +32,7 @@ from sharequeue.groups.configs.names import environment_name
 from sharequeue.local.stack import StackInfo
 from sharequeue.state import State
 from tests.deep.servers import Replica, of_code, sharequeue
-from tests.fix_stack import LOCK_BOUNDS, REPOSITORY, MakeTopic
+from tests.fixtures.stack import LOCK_BOUNDS, REPOSITORY, MakeTopic
 from tests.waiting import wait_until
 
 BEFORE = "6860f33"

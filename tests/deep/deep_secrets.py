@@ -27,15 +27,15 @@ from sharequeue.dagster import share_group_defs, share_group_resources
 from sharequeue.database import Database
 from sharequeue.errors import CoordinatorNotAvailable
 from sharequeue.groups.configs import alter_group_configs
+from sharequeue.groups.heartbeats_over_http import ServiceHeartbeats
 from sharequeue.groups.membership import Membership
-from sharequeue.groups.service_heartbeats import ServiceHeartbeats
 from sharequeue.groups.tokens import Tokens
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import ports
 from sharequeue.service import create_app
 from sharequeue.settings import Settings
-from tests.fix_dagster import share_group
-from tests.fix_stack import REPOSITORY, MakeTopic
+from tests.fixtures.dagster import share_group
+from tests.fixtures.stack import REPOSITORY, MakeTopic
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
@@ -263,7 +263,7 @@ def test_what_a_job_and_dagster_keep(
         producer.produce(topic, json.dumps(at), partition=0)
     assert producer.flush(30) == 0
     (tmp_path / "marked_job.py").write_text(
-        "from sharequeue.spark import pipeline\nfrom tests.fix_pipelines import all_accepted\n\n"
+        "from sharequeue.spark import pipeline\nfrom tests.fixtures.pipelines import all_accepted\n\n"
         f"orders = pipeline(group={group!r}, topics={[topic]!r})"
         "(all_accepted)\n"
     )
@@ -287,7 +287,7 @@ def test_what_a_job_and_dagster_keep(
             queue = share_group(
                 group,
                 topics=[topic],
-                pipeline="tests.fix_pipelines:all_accepted",
+                pipeline="tests.fixtures.pipelines:all_accepted",
                 configs={"share.auto.offset.reset": "earliest"},
             )
             defs = dg.Definitions.merge(share_group_defs(queue), share_group_resources())

@@ -37,7 +37,7 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.local import ports
 from sharequeue.settings import Settings
 from tests.certificates import Authority, TokenKey
-from tests.fix_stack import jars_folder
+from tests.fixtures.stack import jars_folder
 from tests.integration.consumer.share_group import Work, poll_some, wait_until, work_on
 from tests.main_path import invoke, walk
 from tests.own_brokers import OwnBroker, own_broker

@@ -28,7 +28,7 @@ from sharequeue.settings import Settings
 from sharequeue.state import State
 from tests.deep.service_chaos import HEARTBEAT_MS, SESSION_MS, of
 from tests.deep.service_chaos_world import CHANGING, LONG_S, TOPICS, WORKED, World, world_at_work
-from tests.fix_stack import jars_folder, say
+from tests.fixtures.stack import jars_folder, say
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]

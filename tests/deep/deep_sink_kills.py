@@ -20,8 +20,8 @@ from sharequeue.state import State
 from sharequeue.values import Lease
 from tests.chaos.test_sink_kills import STEPS, Filled
 from tests.chaos.test_sink_kills_spark import RECORDS, kill, until_lapsed
-from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import MakeTopic
 
 TOPICS = 10
 KILLS = 3

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.fix_stack import jars_folder
+from tests.fixtures.stack import jars_folder
 from tests.waiting import wait_until
 
 PROGRAM = """

@@ -18,8 +18,8 @@ from sharequeue.settings import Settings
 from sharequeue.spark.lease import lease
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import MakeTopic
 from tests.waiting import wait_until
 
 RECORDS = 30

@@ -11,8 +11,8 @@ from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
 from sharequeue.local.stack import down, up
 from tests.deep.servers import Pair
-from tests.fix_stack import allow_short_locks, say
-from tests.transaction_run import attack
+from tests.fixtures.stack import allow_short_locks, say
+from tests.transactions.run import attack
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sharequeue.local import ports, postgres, processes
 from sharequeue.local.home import Home
 from sharequeue.local.stack import StackInfo
-from tests.fix_stack import REPOSITORY
+from tests.fixtures.stack import REPOSITORY
 from tests.waiting import wait_until
 
 HEARTBEAT = "/v1/share-group-heartbeat"

@@ -34,7 +34,7 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import AcknowledgeType, SharePartition
-from tests.fix_stack import REPOSITORY
+from tests.fixtures.stack import REPOSITORY
 from tests.waiting import wait_until
 
 HEARTBEAT_MS, SESSION_MS, LOCK_MS = 2_000, 30_000, 5_000

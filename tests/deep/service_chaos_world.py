@@ -33,7 +33,7 @@ from tests.deep.service_chaos import (
     at_work,
     get,
 )
-from tests.fix_stack import jars_folder, say
+from tests.fixtures.stack import jars_folder, say
 from tests.waiting import wait_until
 
 GROUPS, MEMBERS, WORKERS = 10, 20, 6

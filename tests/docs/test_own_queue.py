@@ -12,7 +12,7 @@ from sharequeue.local import stack
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from tests.docs.pages import Reader, blocks
-from tests.fix_stack import jars_folder
+from tests.fixtures.stack import jars_folder
 from tests.waiting import wait_until
 
 

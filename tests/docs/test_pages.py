@@ -27,11 +27,11 @@ from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import AcknowledgeType, SharePartition, SharePartitionStatus
 from tests.docs.pages import PAGES, ROOT, RUN, SHOWN, Reader, blocks
-from tests.fix_dagster import share_group
-from tests.fix_deadletters import GivenUp
-from tests.fix_pipelines import Holder, Produce
-from tests.fix_registry import RegistryServer, framed, text
-from tests.fix_stack import MakeTopic
+from tests.fixtures.dagster import share_group
+from tests.fixtures.deadletters import GivenUp
+from tests.fixtures.pipelines import Holder, Produce
+from tests.fixtures.registry import RegistryServer, framed, text
+from tests.fixtures.stack import MakeTopic
 from tests.waiting import running
 
 if TYPE_CHECKING:

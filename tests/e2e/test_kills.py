@@ -21,7 +21,7 @@ from pipelines.flights.records import extra
 from sharequeue.local import processes
 from sharequeue.local.home import Home
 from sharequeue.state import State
-from tests.fix_demo import GROUP, DemoProcess, DemoStack, assert_drained
+from tests.fixtures.demo import GROUP, DemoProcess, DemoStack, assert_drained
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

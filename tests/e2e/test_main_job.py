@@ -12,7 +12,7 @@ import pytest
 from sharequeue.deadletters.letters import KAFKA_HEADERS
 from sharequeue.state import State
 from sharequeue.state.reports import Reports
-from tests.fix_demo import (
+from tests.fixtures.demo import (
     GROUP,
     TOPIC,
     DemoStack,

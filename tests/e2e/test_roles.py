@@ -31,8 +31,8 @@ from sharequeue.local.home import Home
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import AcknowledgeType, SharePartition
-from tests.fix_demo import GROUP, TOPIC, DemoStack, assert_drained
-from tests.fix_stack import REPOSITORY
+from tests.fixtures.demo import GROUP, TOPIC, DemoStack, assert_drained
+from tests.fixtures.stack import REPOSITORY
 from tests.waiting import wait_until
 from tests.webserver import LOCATION, PATIENCE_SECONDS, Webserver
 

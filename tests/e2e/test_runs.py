@@ -26,8 +26,8 @@ from sharequeue.dagster.names import GROUP_TAG, LEASES_TAG, MEMBER_TAG
 from sharequeue.local import processes
 from sharequeue.local.home import Home
 from sharequeue.state import State
-from tests.fix_demo import GROUP, DemoStack, assert_drained
-from tests.fix_stack import REPOSITORY
+from tests.fixtures.demo import GROUP, DemoStack, assert_drained
+from tests.fixtures.stack import REPOSITORY
 from tests.waiting import wait_until
 from tests.webserver import PATIENCE_SECONDS, Webserver
 

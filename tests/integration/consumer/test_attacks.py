@@ -23,7 +23,7 @@ from sharequeue.consumer.reader import Reader
 from sharequeue.kafka.clients import client_config
 from sharequeue.offsets import OffsetSet
 from tests.cutting_proxy import CuttingProxy
-from tests.fix_stack import MakeTopic
+from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
 
 REPOSITORY = Path(__file__).parents[3]

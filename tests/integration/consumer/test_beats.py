@@ -11,7 +11,7 @@ from sharequeue import Database, Settings, ShareConsumer
 from sharequeue.consumer import beats as ways
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
 from sharequeue.settings import ServiceAddress
-from tests.fix_stack import MakeTopic
+from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some
 
 

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from sharequeue import Database, Settings
 from sharequeue.cli import command
 from sharequeue.kafka.clients import client_config
-from tests.fix_stack import MakeTopic
+from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import work_on
 
 

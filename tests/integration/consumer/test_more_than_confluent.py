@@ -23,7 +23,7 @@ from sharequeue import (
     WakeupException,
 )
 from sharequeue.deadletters.attempts import read_errors
-from tests.fix_stack import MakeTopic
+from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
 from tests.waiting import pass_time
 

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from sharequeue import Database, Settings
 from sharequeue.kafka.clients import client_config
-from tests.fix_stack import MakeTopic
+from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import work_on
 
 SCRIPT = Path(__file__).parent / "script.py"

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from sharequeue import AcknowledgeType, Database, Settings, ShareConsumer, State
 from sharequeue.consumer.fetcher import Fetcher
 from sharequeue.kafka.clients import client_config
-from tests.fix_stack import MakeTopic
+from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
 from tests.waiting import pass_time
 

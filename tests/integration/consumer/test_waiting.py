@@ -10,7 +10,7 @@ import pytest
 
 from sharequeue import AcknowledgeType, Database, Settings, SharePartition, State
 from sharequeue.consumer import fetcher
-from tests.fix_stack import MakeTopic
+from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
 from tests.transaction_pooler import TransactionPooler
 

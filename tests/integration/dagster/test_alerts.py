@@ -17,7 +17,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetC
 from sharequeue.dagster import WebhookResource, share_group_defs, webhook
 from sharequeue.dagster.sensors import alerts, alerts_sensor
 from sharequeue.dagster.share_group import Alerts
-from tests.fix_dagster import share_group
+from tests.fixtures.dagster import share_group
 
 ACCEPTED = dg.AssetKey(["orders", "accepted"])
 CHECK = dg.AssetCheckKey(ACCEPTED, "good")

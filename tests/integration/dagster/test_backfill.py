@@ -25,9 +25,9 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.local.stack import StackInfo
 from sharequeue.settings import Settings
 from sharequeue.state import State
-from tests.fix_dagster import share_group
-from tests.fix_pipelines import Assigned, RunJob, job_of, standing
-from tests.fix_stack import MakeTopic
+from tests.fixtures.dagster import share_group
+from tests.fixtures.pipelines import Assigned, RunJob, job_of, standing
+from tests.fixtures.stack import MakeTopic
 from tests.waiting import wait_until
 
 FIRST_DAY = datetime(2013, 1, 1, tzinfo=UTC)

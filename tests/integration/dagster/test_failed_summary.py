@@ -11,8 +11,8 @@ from sharequeue.dagster.definitions import share_group_defs
 from sharequeue.dagster.resources import share_group_resources
 from sharequeue.local.stack import StackInfo
 from sharequeue.offsets import OffsetSet
-from tests.fix_dagster import share_group
-from tests.fix_deadletters import GivenUp
+from tests.fixtures.dagster import share_group
+from tests.fixtures.deadletters import GivenUp
 
 
 def test_a_failed_summary_keeps_nothing_else_from_being_made(

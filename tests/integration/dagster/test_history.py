@@ -17,7 +17,7 @@ from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
 from sharequeue.values import AcknowledgeType, SharePartition
-from tests.fix_dagster import share_group
+from tests.fixtures.dagster import share_group
 from tests.waiting import set_clock
 
 AT = SharePartition("orders", "orders", 0)

@@ -16,8 +16,8 @@ from sharequeue.dagster.names import LEASES_TAG, lease_tag_value
 from sharequeue.kafka.clients import client_config
 from sharequeue.settings import Settings
 from sharequeue.state import State
-from tests.fix_dagster import share_group
-from tests.fix_stack import MakeTopic
+from tests.fixtures.dagster import share_group
+from tests.fixtures.stack import MakeTopic
 
 _rounds: list[int] = []
 

@@ -12,8 +12,8 @@ from pyspark.sql import functions as fn
 from sharequeue.dagster import share_group_defs, share_group_resources
 from sharequeue.dagster.assets import accepted
 from sharequeue.settings import Settings
-from tests.fix_dagster import share_group
-from tests.fix_stack import MakeTopic
+from tests.fixtures.dagster import share_group
+from tests.fixtures.stack import MakeTopic
 
 
 def accept_all(records: DataFrame) -> DataFrame:

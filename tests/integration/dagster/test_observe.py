@@ -26,8 +26,8 @@ from sharequeue.state import State
 from sharequeue.state.group_report import read_figures
 from sharequeue.state.reports import Reports
 from sharequeue.values import AcknowledgeType, SharePartition
-from tests.fix_dagster import share_group
-from tests.fix_deadletters import GivenUp
+from tests.fixtures.dagster import share_group
+from tests.fixtures.deadletters import GivenUp
 from tests.waiting import pass_time
 
 REPORT, LETTERS = dg.AssetKey(["g", "spso_and_lag"]), dg.AssetKey(["g", "dead_letters"])

@@ -44,9 +44,9 @@ from sharequeue.local.stack import StackInfo
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.values import AcknowledgeType, SharePartition
-from tests.fix_dagster import share_group
-from tests.fix_deadletters import GivenUp
-from tests.fix_stack import MakeTopic
+from tests.fixtures.dagster import share_group
+from tests.fixtures.deadletters import GivenUp
+from tests.fixtures.stack import MakeTopic
 
 DEAD_LETTERS = dg.AssetKey("dead_letters")
 LAG = dg.AssetKey("spso_and_lag")

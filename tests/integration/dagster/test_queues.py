@@ -23,7 +23,7 @@ from sharequeue.database import Database
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from sharequeue.state import State
-from tests.fix_stack import REPOSITORY
+from tests.fixtures.stack import REPOSITORY
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,8 @@ from sharequeue.dagster.redrive import redrive_asset
 from sharequeue.dagster.resources import SettingsResource, StateResource
 from sharequeue.local.stack import StackInfo
 from sharequeue.offsets import OffsetSet
-from tests.fix_dagster import share_group
-from tests.fix_deadletters import GivenUp
+from tests.fixtures.dagster import share_group
+from tests.fixtures.deadletters import GivenUp
 
 LETTERS, REDRIVEN = dg.AssetKey("letters"), dg.AssetKey("redriven")
 Launch = Callable[..., dg.ExecuteInProcessResult]

@@ -30,8 +30,8 @@ from sharequeue.local.stack import StackInfo
 from sharequeue.spark.output.manifest import PENDING
 from sharequeue.state import State, waiting_work
 from sharequeue.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
-from tests.fix_dagster import share_group
-from tests.fix_stack import MakeTopic
+from tests.fixtures.dagster import share_group
+from tests.fixtures.stack import MakeTopic
 from tests.waiting import pass_time
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT

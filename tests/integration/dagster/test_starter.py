@@ -18,7 +18,7 @@ from sharequeue.dagster import ShareGroupComponent
 from sharequeue.dagster.testing import load_share_group
 from sharequeue.spark import Reject
 from sharequeue.starter import Starter
-from tests.fix_stack import REPOSITORY
+from tests.fixtures.stack import REPOSITORY
 
 
 @pytest.fixture

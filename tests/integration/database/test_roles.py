@@ -37,7 +37,7 @@ from sharequeue.settings import RoleNames, Settings
 from sharequeue.state import State
 from sharequeue.values import SharePartition
 from tests.every_operation import CALLED_BY_WORKERS, call_every_operation, start
-from tests.fix_stack import REPOSITORY
+from tests.fixtures.stack import REPOSITORY
 
 PROGRAMS = ("sharequeue", "pipelines", "orchestration")
 PURPOSES = ("owner", "service", "worker", "reader")

@@ -18,7 +18,7 @@ from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.heartbeats import HeartbeatRequest, ensure_group, heartbeat
 from sharequeue.offsets import OffsetSet
 from sharequeue.values import AcknowledgeType, Lease, LeaseOutput, SharePartition
-from tests.fix_deadletters import GROUP_CONFIGS, GivenUp
+from tests.fixtures.deadletters import GROUP_CONFIGS, GivenUp
 from tests.waiting import set_clock
 
 Make = Callable[..., GivenUp]

@@ -24,8 +24,8 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
-from tests.fix_deadletters import GivenUp, Stop, alter_configs, stop_at
-from tests.fix_stack import MakeTopic
+from tests.fixtures.deadletters import GivenUp, Stop, alter_configs, stop_at
+from tests.fixtures.stack import MakeTopic
 
 Make = Callable[..., GivenUp]
 

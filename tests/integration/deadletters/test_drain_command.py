@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]
 
 from sharequeue.cli import command
-from tests.fix_deadletters import GivenUp, alter_configs
+from tests.fixtures.deadletters import GivenUp, alter_configs
 
 Make = Callable[..., GivenUp]
 

@@ -17,7 +17,7 @@ from sharequeue.service.context import Service
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.settings import Settings
 from sharequeue.values import SharePartition
-from tests.fix_deadletters import GivenUp, alter_configs
+from tests.fixtures.deadletters import GivenUp, alter_configs
 from tests.waiting import running, wait_until
 
 Make = Callable[..., GivenUp]

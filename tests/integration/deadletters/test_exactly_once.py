@@ -21,8 +21,8 @@ from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import SharePartition
-from tests.fix_deadletters import GivenUp, Stop, stop_at
-from tests.fix_stack import MakeTopic
+from tests.fixtures.deadletters import GivenUp, Stop, stop_at
+from tests.fixtures.stack import MakeTopic
 from tests.waiting import wait_until
 
 Make = Callable[..., GivenUp]

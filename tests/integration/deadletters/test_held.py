@@ -13,7 +13,7 @@ from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]
 from sharequeue.database import Database
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.settings import Settings
-from tests.fix_deadletters import GROUP_CONFIGS, GivenUp, alter_configs
+from tests.fixtures.deadletters import GROUP_CONFIGS, GivenUp, alter_configs
 from tests.integration.groups.test_service import serving
 
 Make = Callable[..., GivenUp]

@@ -12,8 +12,8 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.settings import Settings
 from sharequeue.spark.by_row import Reject, by_row
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Produce, RunJob, job_of
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Produce, RunJob, job_of
+from tests.fixtures.stack import MakeTopic
 
 
 def order(record: dict[str, Any]) -> Mapping[str, Any]:

@@ -36,7 +36,7 @@ from sharequeue.service.callers import ANONYMOUS
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import SharePartition
-from tests.fix_stack import MakeTopic
+from tests.fixtures.stack import MakeTopic
 from tests.integration.groups.test_service import serving
 from tests.openapi import conforming
 

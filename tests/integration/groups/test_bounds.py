@@ -22,7 +22,7 @@ import uvicorn
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest
-from sharequeue.groups.service_heartbeats import ServiceHeartbeats
+from sharequeue.groups.heartbeats_over_http import ServiceHeartbeats
 from sharequeue.groups.tokens import Tokens
 from sharequeue.service import create_app
 from sharequeue.service.edge.connections import BoundedServer

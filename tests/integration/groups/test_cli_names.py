@@ -15,8 +15,8 @@ from sharequeue.groups.known import group_names
 from sharequeue.redrive.redrive import Redrive, RedrivePlan
 from sharequeue.redrive.selection import Selection
 from sharequeue.settings import Settings
-from tests.fix_deadletters import GivenUp
-from tests.fix_stack import MakeTopic
+from tests.fixtures.deadletters import GivenUp
+from tests.fixtures.stack import MakeTopic
 
 Make = Callable[..., GivenUp]
 

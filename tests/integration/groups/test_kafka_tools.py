@@ -23,8 +23,8 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.settings import Settings
-from tests.fix_kafka_tools import CONFIGS, KafkaTool, Ran
-from tests.fix_stack import MakeTopic
+from tests.fixtures.kafka_tools import CONFIGS, KafkaTool, Ran
+from tests.fixtures.stack import MakeTopic
 
 Ours = Callable[..., Ran]
 

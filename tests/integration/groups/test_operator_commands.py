@@ -25,7 +25,7 @@ from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.state.group_report import read_windows
 from sharequeue.values import AcknowledgeType, Lease, SharePartition
-from tests.fix_deadletters import GivenUp
+from tests.fixtures.deadletters import GivenUp
 
 Run = Callable[..., str]
 AT = SharePartition("flights", "arrivals", 0)

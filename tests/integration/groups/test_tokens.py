@@ -30,14 +30,14 @@ from sharequeue.errors import (
     SaslAuthenticationFailed,
     ShareError,
 )
-from sharequeue.groups import service_heartbeats
+from sharequeue.groups import heartbeats_over_http
 from sharequeue.groups.acls import Acl, Acls, on_behalf_of
 from sharequeue.groups.configs import GroupConfigs, alter_group_configs
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.heartbeats import HeartbeatRequest
+from sharequeue.groups.heartbeats_over_http import ServiceHeartbeats
 from sharequeue.groups.membership import Membership
 from sharequeue.groups.page_sessions import open_session, principal_of_session
-from sharequeue.groups.service_heartbeats import ServiceHeartbeats
 from sharequeue.groups.tokens import Tokens
 from sharequeue.service import app as service_app
 from sharequeue.service import create_app
@@ -350,7 +350,7 @@ def test_clients_say_who_they_are(
     loaded = Settings.load(tmp_path)
     assert loaded.service_token == secret
     assert secret not in repr(loaded)
-    assert service_heartbeats.PATH.startswith("/v1/")
+    assert heartbeats_over_http.PATH.startswith("/v1/")
 
 
 def test_the_command(private_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

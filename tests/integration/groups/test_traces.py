@@ -19,7 +19,7 @@ from sharequeue.database import Database
 from sharequeue.errors import CoordinatorNotAvailable
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest
-from sharequeue.groups.service_heartbeats import ServiceHeartbeats
+from sharequeue.groups.heartbeats_over_http import ServiceHeartbeats
 from sharequeue.settings import Settings
 from tests.waiting import wait_until
 

@@ -22,7 +22,7 @@ from sharequeue.local.preflight import find_java
 from sharequeue.settings import Settings
 from sharequeue.spark.gateway import java_command, java_environment
 from sharequeue.spark.session import configuration
-from tests.fix_stack import jars_folder
+from tests.fixtures.stack import jars_folder
 
 OTHERS = ["nothing of the kind", "empty", "for another class path"]
 

@@ -18,7 +18,7 @@ from sharequeue.local.stack import StackInfo, down, status, up
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import SharePartition
-from tests.fix_stack import REPOSITORY
+from tests.fixtures.stack import REPOSITORY
 
 
 def sharequeue(*arguments: str, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:

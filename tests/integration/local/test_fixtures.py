@@ -9,7 +9,7 @@ from sharequeue.database.migrations import pending
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from sharequeue.state import State
-from tests.fix_stack import MakeTopic, has_share_bounds
+from tests.fixtures.stack import MakeTopic, has_share_bounds
 
 
 def test_settings_lead_to_a_migrated_database_through_psycopg2(

@@ -26,7 +26,7 @@ from sharequeue.local.preflight import StackError
 from sharequeue.local.stack import StackInfo, down, reset, status, up
 from sharequeue.settings import Settings
 from sharequeue.state import State
-from tests.fix_stack import REPOSITORY, jars_folder
+from tests.fixtures.stack import REPOSITORY, jars_folder
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow

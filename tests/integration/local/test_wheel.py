@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from sharequeue.settings import Settings
-from tests.fix_pipelines import Produce
-from tests.fix_stack import REPOSITORY, MakeTopic
+from tests.fixtures.pipelines import Produce
+from tests.fixtures.stack import REPOSITORY, MakeTopic
 
 USER = textwrap.dedent(
     """

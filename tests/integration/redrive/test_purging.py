@@ -16,8 +16,8 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.offsets import OffsetSet
 from sharequeue.redrive.redrive import Redrive
 from sharequeue.redrive.selection import Selection
-from tests.fix_deadletters import GivenUp
-from tests.fix_stack import MakeTopic
+from tests.fixtures.deadletters import GivenUp
+from tests.fixtures.stack import MakeTopic
 
 Dlq = Callable[..., Result]
 

@@ -20,8 +20,8 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.offsets import OffsetSet
 from sharequeue.redrive.redrive import Redrive, Step
 from sharequeue.redrive.selection import REDRIVE_COUNT, REDRIVE_FROM, RedriveRefused, Selection
-from tests.fix_deadletters import GivenUp, Stop
-from tests.fix_stack import MakeTopic
+from tests.fixtures.deadletters import GivenUp, Stop
+from tests.fixtures.stack import MakeTopic
 
 Make = Callable[..., GivenUp]
 

@@ -11,8 +11,8 @@ from sharequeue.redrive.redrive import Redrive
 from sharequeue.redrive.selection import RedriveRefused, Selection
 from sharequeue.state import State
 from sharequeue.values import SharePartition
-from tests.fix_deadletters import GivenUp
-from tests.fix_pipelines import Holder, RunJob, all_accepted, job_of
+from tests.fixtures.deadletters import GivenUp
+from tests.fixtures.pipelines import Holder, RunJob, all_accepted, job_of
 
 Make = Callable[..., GivenUp]
 

@@ -10,7 +10,7 @@ import pytest
 from sharequeue.deadletters.browsing import browse, letter_at
 from sharequeue.deadletters.letters import DeadLetter
 from sharequeue.offsets import OffsetSet
-from tests.fix_deadletters import GivenUp
+from tests.fixtures.deadletters import GivenUp
 from tests.html_pages import Page, read
 from tests.integration.service.pages_client import client_of, got
 

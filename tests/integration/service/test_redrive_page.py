@@ -17,8 +17,8 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.records import Originals
 from sharequeue.offsets import OffsetSet
 from sharequeue.redrive.selection import REDRIVE_FROM
-from tests.fix_deadletters import GivenUp
-from tests.fix_stack import MakeTopic
+from tests.fixtures.deadletters import GivenUp
+from tests.fixtures.stack import MakeTopic
 from tests.html_pages import Page, read
 from tests.integration.service.pages_client import client_of, got
 from tests.waiting import wait_until

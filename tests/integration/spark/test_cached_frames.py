@@ -10,8 +10,8 @@ from sharequeue.errors import InvalidRecordState
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.report import Progress
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import MakeTopic
 
 RECORDS, A_ROUND = 30, 10
 

@@ -17,8 +17,8 @@ from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.state import State
 from sharequeue.values import SharePartition
-from tests.fix_cluster import RECORDS, Cluster, executor_of
-from tests.fix_pipelines import Holder, MakeTable, RunJob, all_accepted, job_of
+from tests.fixtures.cluster import RECORDS, Cluster, executor_of
+from tests.fixtures.pipelines import Holder, MakeTable, RunJob, all_accepted, job_of
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -24,8 +24,8 @@ from sharequeue.spark.output.compaction import Step, compact, main, sweep_compac
 from sharequeue.spark.output.manifest import read_manifest, read_output
 from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of
-from tests.fix_stack import REPOSITORY, MakeTopic
+from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import REPOSITORY, MakeTopic
 
 RECORDS = 40
 PARTITIONS = 4

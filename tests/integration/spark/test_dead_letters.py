@@ -19,8 +19,8 @@ from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from sharequeue.spark import DeadLettersLeft, RunReport, draining, lease, run_rounds
 from sharequeue.values import SharePartition
-from tests.fix_deadletters import GROUP_CONFIGS, GivenUp, alter_configs
-from tests.fix_pipelines import Holder, job_of
+from tests.fixtures.deadletters import GROUP_CONFIGS, GivenUp, alter_configs
+from tests.fixtures.pipelines import Holder, job_of
 
 Make = Callable[..., GivenUp]
 

@@ -22,8 +22,8 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.settings import Settings
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Produce, RunJob
-from tests.fix_stack import REPOSITORY, MakeTopic
+from tests.fixtures.pipelines import Assigned, Produce, RunJob
+from tests.fixtures.stack import REPOSITORY, MakeTopic
 
 Log = dict[int, list[tuple[bytes, bytes, int]]]
 

@@ -18,8 +18,8 @@ from sharequeue.settings import Settings
 from sharequeue.spark import Pipeline, RunReport, pipeline
 from sharequeue.spark.report import Progress
 from sharequeue.state import State
-from tests.fix_pipelines import Produce, all_accepted
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Produce, all_accepted
+from tests.fixtures.stack import MakeTopic
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_a_record_is_worked_on_when_it_comes(
 def test_the_command_follows(job: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line of figures for each run that did something; `--dry-run` beside it is refused."""
     (tmp_path / "followed.py").write_text(
-        "from sharequeue.spark import pipeline\nfrom tests.fix_pipelines import all_accepted\n\n"
+        "from sharequeue.spark import pipeline\nfrom tests.fixtures.pipelines import all_accepted\n\n"
         f"orders = pipeline(group={job.group!r}, topics={list(job.topics)!r}, sink={job.sink!r})(all_accepted)\n"
     )
     monkeypatch.chdir(tmp_path)

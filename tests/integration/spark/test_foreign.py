@@ -25,8 +25,8 @@ from sharequeue.spark.output.shared_folder import OutputNotShared, refuse_unshar
 from sharequeue.spark.session import SparkNotReady
 from sharequeue.spark.sinks.postgres_copy import _csv
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import MakeTopic
 
 CONF = {
     "spark.sql.ansi.enabled": "true",

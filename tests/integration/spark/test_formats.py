@@ -25,9 +25,9 @@ from sharequeue.spark.contract import HandlerError, RegistryNotAvailable
 from sharequeue.spark.formats import json, protobuf
 from sharequeue.spark.lease import lease
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Produce, RunJob, job_of
-from tests.fix_registry import framed
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Produce, RunJob, job_of
+from tests.fixtures.registry import framed
+from tests.fixtures.stack import MakeTopic
 
 COLUMNS = "topic string, partition int, offset long, lease_id long, key binary, value binary"
 MALFORMED = "not one JSON object of the schema: malformed, or a field of another type"

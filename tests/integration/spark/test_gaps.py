@@ -12,8 +12,8 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import MakeTopic
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ from sharequeue.settings import Settings
 from sharequeue.spark import HandlerError, Pipeline, pipeline
 from sharequeue.spark.output.folders import new_folder
 from sharequeue.state import State
-from tests.fix_pipelines import Produce
-from tests.fix_stack import REPOSITORY, MakeTopic
+from tests.fixtures.pipelines import Produce
+from tests.fixtures.stack import REPOSITORY, MakeTopic
 from tests.waiting import wait_until
 
 

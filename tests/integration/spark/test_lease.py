@@ -24,8 +24,8 @@ from sharequeue.spark.contract import HandlerError
 from sharequeue.spark.lease import Unacknowledged
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Holder, Produce
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Holder, Produce
+from tests.fixtures.stack import MakeTopic
 
 SHORT_LOCK_MS = 1500
 

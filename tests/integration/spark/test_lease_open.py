@@ -14,8 +14,8 @@ from sharequeue.settings import Settings
 from sharequeue.spark import LeasedRecords, Unacknowledged, lease
 from sharequeue.spark.contract import HandlerError
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Produce
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Produce
+from tests.fixtures.stack import MakeTopic
 
 
 @pytest.fixture

@@ -29,8 +29,8 @@ from sharequeue.state import State
 from sharequeue.state.many import LeaseAcknowledgement, Many
 from sharequeue.values import Acknowledged, AcknowledgeType, LeaseOutput
 from tests.cutting_proxy import CuttingProxy
-from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
-from tests.fix_stack import REPOSITORY, MakeTopic
+from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import REPOSITORY, MakeTopic
 
 SHORT_LOCK_MS = 1500
 
@@ -240,7 +240,7 @@ KILLED = textwrap.dedent(
     from sharequeue.state import State
     from sharequeue.state.many import Many
     from sharequeue.kafka.topics import Topics
-    from tests.fix_pipelines import Holder
+    from tests.fixtures.pipelines import Holder
 
     home, output, group, topic, lock_ms = sys.argv[1:]
     settings = Settings.load(home, output=output)

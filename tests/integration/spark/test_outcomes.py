@@ -17,8 +17,8 @@ from sharequeue.spark.outcomes import offset_sets
 from sharequeue.spark.outcomes.offset_sets import BITMAP_OFFSETS
 from sharequeue.spark.outcomes.read_back import read_back, seen_in
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Produce, RunJob, job_of
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Produce, RunJob, job_of
+from tests.fixtures.stack import MakeTopic
 
 RECORDS = 40
 

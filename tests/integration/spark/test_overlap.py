@@ -22,8 +22,8 @@ from sharequeue.spark.report import Progress
 from sharequeue.state import State
 from sharequeue.state.many import LeaseAcknowledgement, Many
 from sharequeue.values import Acknowledged
-from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import MakeTopic
 
 RECORDS, A_ROUND = 30, 10
 LONG = "java_method('java.lang.Thread', 'sleep', 20000L)"

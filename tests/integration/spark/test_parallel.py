@@ -17,8 +17,8 @@ from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.spark import lease
 from sharequeue.state import State
-from tests.fix_pipelines import Produce
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Produce
+from tests.fixtures.stack import MakeTopic
 
 RUNS = 4
 RECORDS = 4000

@@ -20,8 +20,8 @@ from sharequeue.spark.contract import Handler, MostFailed
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.report import RunReport
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import MakeTopic
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -25,8 +25,8 @@ from sharequeue.spark.sinks.postgres_copy import Copier
 from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
 from sharequeue.values import AcknowledgeType, SharePartition
-from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, RunJob, job_of
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Holder, MakeTable, Produce, RunJob, job_of
+from tests.fixtures.stack import MakeTopic
 
 COLUMNS = """
     "offset" bigint, "partition" integer, text text not null, raw bytea, tags jsonb, share numeric(6, 3),

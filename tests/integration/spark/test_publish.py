@@ -24,8 +24,8 @@ from sharequeue.spark.pipeline import Pipeline
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.spark.sinks.postgres import PostgresTable
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Holder, MakeTable, Produce, RunJob, standing
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Holder, MakeTable, Produce, RunJob, standing
+from tests.fixtures.stack import MakeTopic
 
 RECORDS = 20
 """Of each of two partitions: every fifth is rejected."""

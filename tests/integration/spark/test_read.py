@@ -17,8 +17,8 @@ from sharequeue.spark.reading import frame as read
 from sharequeue.spark.reading.frame import leased_records
 from sharequeue.spark.session import SparkNotReady, connector_jars
 from sharequeue.values import Delivery, Lease, SharePartition
-from tests.fix_pipelines import Produce
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Produce
+from tests.fixtures.stack import MakeTopic
 
 Expected = set[tuple[str, int, int, int, int]]
 

@@ -31,8 +31,8 @@ from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.output.manifest import read_manifest
 from sharequeue.spark.reading.frame import leased_records
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Produce, RunJob
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Produce, RunJob
+from tests.fixtures.stack import MakeTopic
 from tests.integration.spark.test_read import lease_of
 
 MANY = 200

@@ -35,8 +35,8 @@ from sharequeue.spark.replays import replay as replay_module
 from sharequeue.spark.replays.replay import replay_windows
 from sharequeue.spark.replays.wanted import Window
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, RunJob, standing
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, RunJob, standing
+from tests.fixtures.stack import MakeTopic
 
 DAYS = 3
 FIRST_DAY = datetime(2013, 1, 1, tzinfo=UTC)

@@ -26,8 +26,8 @@ from sharequeue.state import State
 from sharequeue.state.journal import Journal
 from sharequeue.state.reports import Reports
 from sharequeue.values import SharePartition
-from tests.fix_pipelines import Holder, Produce, job_of
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Holder, Produce, job_of
+from tests.fixtures.stack import MakeTopic
 
 
 @pytest.fixture

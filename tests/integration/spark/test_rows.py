@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from sharequeue.spark.by_row import Reject, Release, by_row
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Produce, RunJob, job_of
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Produce, RunJob, job_of
+from tests.fixtures.stack import MakeTopic
 
 NINE = datetime(2100, 1, 1, 9, tzinfo=UTC)
 COLUMNS = "name string, amount int"

@@ -30,8 +30,8 @@ from sharequeue.spark.reading.frame import leased_records
 from sharequeue.spark.report import Progress
 from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
-from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import MakeTopic
 
 Handler = Callable[[DataFrame], DataFrame]
 

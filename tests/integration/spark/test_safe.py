@@ -20,8 +20,8 @@ from sharequeue.spark.contract import HandlerError, MostFailed
 from sharequeue.spark.lease import Unacknowledged, lease
 from sharequeue.state import State
 from sharequeue.values import SharePartition
-from tests.fix_pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import MakeTopic
 from tests.waiting import pass_time
 
 Handler = Callable[[DataFrame], DataFrame]

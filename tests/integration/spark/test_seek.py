@@ -29,8 +29,8 @@ from sharequeue.spark.reading.plan import Segment
 from sharequeue.spark.reading.seeker import Probe, Seeker
 from sharequeue.spark.reading.seeking import SEEK, check_choice
 from sharequeue.values import Lease
-from tests.fix_pipelines import Produce
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Produce
+from tests.fixtures.stack import MakeTopic
 from tests.integration.spark.test_read import lease_of
 from tests.waiting import wait_until
 

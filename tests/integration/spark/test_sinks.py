@@ -23,8 +23,8 @@ from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
 from sharequeue.values import Lease
-from tests.fix_pipelines import Assigned, Produce, RunJob, all_accepted, job_of
-from tests.fix_stack import MakeTopic
+from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import MakeTopic
 
 
 def test_a_writer_of_the_users_gets_each_lease_and_again_what_was_not_acknowledged(

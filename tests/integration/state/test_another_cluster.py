@@ -21,7 +21,7 @@ from sharequeue.spark.lease import lease
 from sharequeue.spark.run import run_rounds
 from sharequeue.state import State
 from sharequeue.values import AcknowledgeType, SharePartition
-from tests.fix_pipelines import Holder, all_accepted, job_of
+from tests.fixtures.pipelines import Holder, all_accepted, job_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

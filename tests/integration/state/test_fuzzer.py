@@ -7,7 +7,7 @@ import os
 import pytest
 
 from sharequeue.database import Database
-from tests.fuzz_run import Run
+from tests.fuzzer.run import Run
 
 SEEDS = [int(os.environ["SHAREQUEUE_TEST_SEED"])] if "SHAREQUEUE_TEST_SEED" in os.environ else [6, 7]
 PHASES = 2

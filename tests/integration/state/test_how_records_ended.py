@@ -16,7 +16,7 @@ from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
 from sharequeue.testing import InMemoryState
 from sharequeue.values import AcknowledgeType, Lease, LeaseOutput, SharePartition, SharePartitionStatus
-from tests.fix_stack import REPOSITORY as ROOT
+from tests.fixtures.stack import REPOSITORY as ROOT
 from tests.integration.state.test_operations_offsets import Command, command
 
 __all__ = ["command"]

@@ -18,7 +18,7 @@ from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.state import State
 from sharequeue.state.many import LeaseAcknowledgement
 from sharequeue.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, LogSeen, SharePartition
-from tests.fix_pipelines import Holder
+from tests.fixtures.pipelines import Holder
 from tests.waiting import set_clock
 
 ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE

@@ -26,7 +26,7 @@ from sharequeue.service.coordinator import Coordinator
 from sharequeue.state import State
 from sharequeue.state.rows import Redelivery
 from sharequeue.values import AcknowledgementBatch, AcknowledgeType, SharePartition
-from tests.fix_stack import LOCK_BOUNDS
+from tests.fixtures.stack import LOCK_BOUNDS
 from tests.integration.state.state_calls import audited, take
 from tests.waiting import pass_time
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sharequeue.database import Database
-from tests.transaction_run import attack
+from tests.transactions.run import attack
 
 
 def test_transactions_of_many_calls(private_database: Database) -> None:

@@ -36,7 +36,7 @@ from sharequeue.kafka.topics import LogOffsets, TopicInfo
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.values import DeadLetterRun, SharePartition
-from tests.fix_dagster import share_group
+from tests.fixtures.dagster import share_group
 
 PREFIX = "__dlq.errors."
 REJECTED, EXCEEDED = MESSAGES["rejected"], MESSAGES["exceeded"]

@@ -19,7 +19,7 @@ from sharequeue.dagster.sensors.lag import nothing_to_do, reason_to_wait
 from sharequeue.dagster.sensors.outages import LONGEST_PAUSE_SECONDS
 from sharequeue.dagster.share_group import LagSensor
 from sharequeue.state.waiting_work import GroupWork, WaitingWork
-from tests.fix_dagster import share_group
+from tests.fixtures.dagster import share_group
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ACCEPTED = dg.AssetKey(["orders", "accepted"])

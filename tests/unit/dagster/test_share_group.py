@@ -16,7 +16,7 @@ from sharequeue.dagster.assets.replayed import replay_name
 from sharequeue.dagster.lineage import Lineage
 from sharequeue.dagster.names import GROUP_TAG, lease_tag_value
 from sharequeue.dagster.share_group import duration
-from tests.fix_dagster import share_group
+from tests.fixtures.dagster import share_group
 
 RESOURCES = """import dagster as dg
 from sharequeue.dagster import share_group_resources

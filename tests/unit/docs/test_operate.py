@@ -6,7 +6,7 @@ import re
 
 from sharequeue.dagster import share_group_defs
 from tests.docs.pages import ROOT
-from tests.fix_dagster import share_group
+from tests.fixtures.dagster import share_group
 
 
 def test_every_check_has_its_line() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.fix_stack import REPOSITORY
+from tests.fixtures.stack import REPOSITORY
 
 _NAMED = re.compile(r"`(?:((?:test|deep)_\w+\.py))?::(test_\w+)")
 

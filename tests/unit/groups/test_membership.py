@@ -9,8 +9,8 @@ import pytest
 from sharequeue.errors import SaslAuthenticationFailed
 from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.groups.heartbeats import HeartbeatRequest, HeartbeatResponse
+from sharequeue.groups.heartbeats_over_http import ServiceHeartbeats
 from sharequeue.groups.membership import Membership
-from sharequeue.groups.service_heartbeats import ServiceHeartbeats
 from sharequeue.settings import ServiceAddress
 from tests.waiting import wait_until
 

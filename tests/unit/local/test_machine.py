@@ -11,7 +11,7 @@ import pytest
 from sharequeue.jvm import java
 from sharequeue.jvm.java import is_of_wheel, java_program, parse_java_version
 from sharequeue.local.preflight import StackError, check_disk, check_python, find_java
-from tests.fix_stack import REPOSITORY
+from tests.fixtures.stack import REPOSITORY
 
 
 def fake_java(folder: Path, version: str) -> Path:

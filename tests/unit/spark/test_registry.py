@@ -7,7 +7,7 @@ import pytest
 from sharequeue.settings import SettingMissing, Settings
 from sharequeue.spark.contract import HandlerError, RegistryNotAvailable
 from sharequeue.spark.formats.registry import Registry, Schema
-from tests.fix_registry import RegistryServer
+from tests.fixtures.registry import RegistryServer
 
 NOWHERE = "http://ada:secret@127.0.0.1:9"
 

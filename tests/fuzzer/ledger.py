@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any
 
-from tests.fuzz_records import GIVEN_UP, At, Call, Partition, Record, Settings
+from tests.fuzzer.records import GIVEN_UP, At, Call, Partition, Record, Settings
 
 KEPT_SECONDS = 3600
 """How long the result of a request id is kept at least; the next sweep forgets it."""
 
 
 class Books:
-    """Records, time and SPSO; workers' calls are in `fuzz_acknowledgements`, operators' in `fuzz_operators`."""
+    """Records, time and SPSO; workers' calls are in `fuzzer.acknowledgements`, operators' in `fuzzer.operators`."""
 
     def __init__(self) -> None:
         self.partitions: dict[At, Partition] = {}

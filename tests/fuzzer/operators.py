@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.fuzz_acknowledgements import Acknowledgements
-from tests.fuzz_records import GIVEN_UP, At, Call, Partition, Record, multirange, offsets_of, seconds
+from tests.fuzzer.acknowledgements import Acknowledgements
+from tests.fuzzer.records import GIVEN_UP, At, Call, Partition, Record, multirange, offsets_of, seconds
 
 
 class Ledger(Acknowledgements):

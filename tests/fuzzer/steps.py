@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from tests.fuzz_clients import Client
-from tests.fuzz_records import ACCEPT, GAP, REJECT, RELEASE, RENEW, At, multirange, offsets_of
+from tests.fuzzer.clients import Client
+from tests.fuzzer.records import ACCEPT, GAP, REJECT, RELEASE, RENEW, At, multirange, offsets_of
 
 MEMBERS = ("m0", "m1", "m2", "m3")
 LOCK_DURATION = "share.record.lock.duration.ms"

@@ -23,7 +23,7 @@ from uuid import uuid4
 import psycopg2
 from psycopg2 import extensions
 
-from tests.transaction_ledger import At, Event, Ledger
+from tests.transactions.ledger import At, Event, Ledger
 
 GROUP, TOPICS, PARTITIONS = "g", ("t0", "t1"), (0, 1)
 RECORDS = 400

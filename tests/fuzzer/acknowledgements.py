@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tests.fuzz_ledger import Books
-from tests.fuzz_records import (
+from tests.fuzzer.ledger import Books
+from tests.fuzzer.records import (
     ACCEPT,
     GAP,
     REJECT,

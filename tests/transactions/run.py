@@ -14,7 +14,7 @@ from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.state import State
 from sharequeue.values import SharePartition
-from tests.transaction_clients import (
+from tests.transactions.clients import (
     GROUP,
     LOCK_MS,
     RECORDS,
@@ -25,7 +25,7 @@ from tests.transaction_clients import (
     places,
     session,
 )
-from tests.transaction_ledger import OK, Event, Ledger
+from tests.transactions.ledger import OK, Event, Ledger
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sharequeue.database import Database
-from tests.fuzz_clients import SETUP, Shared, connect
-from tests.fuzz_operators import Ledger
-from tests.fuzz_records import At, Call, seconds
-from tests.fuzz_steps import LOCK_DURATION, Worker, array
+from tests.fuzzer.clients import SETUP, Shared, connect
+from tests.fuzzer.operators import Ledger
+from tests.fuzzer.records import At, Call, seconds
+from tests.fuzzer.steps import LOCK_DURATION, Worker, array
 
 GROUPS, TOPICS, PARTITIONS = ("g0", "g1"), ("t0", "t1"), (0, 1)
 CLIENTS, STEPS = 8, 25

@@ -21,7 +21,7 @@ from typing import Any
 import psycopg2
 import sqlalchemy as sa
 
-from tests.fuzz_records import At, Call
+from tests.fuzzer.records import At, Call
 
 SETUP = """
 create sequence public.fuzz_order;

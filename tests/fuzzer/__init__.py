@@ -1,0 +1,1 @@
+"""Attacks on the SQL functions from several connections, judged by their answers alone."""
