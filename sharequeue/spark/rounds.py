@@ -27,7 +27,7 @@ from sharequeue.spark.outcomes.acknowledging import ToAcknowledge, acknowledge_a
 from sharequeue.spark.outcomes.failure_limits import Limits
 from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.outcomes.missing import Acknowledgement, acknowledgements
-from sharequeue.spark.outcomes.read_back import Seen, read_back
+from sharequeue.spark.outcomes.read_back import Seen, read_back, refuse_other_partitions
 from sharequeue.spark.outcomes.retries import Backoff, Releases
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import no_files
@@ -224,6 +224,7 @@ class Round:
                 files=run.files,
             )
             all_read_back(job.sink, written.rows, sum(of_lease.rows for of_lease in seen.values()))
+            refuse_other_partitions(leases, seen)
             wanted = acknowledgements(run.source, leases, seen, self.infos, job.dropped)
         Limits(job.failed_share, job.failed_records).check(run.source.spark, written, leases, seen)
         backoff, now = Backoff.of(run.configs), run.source.state.now()

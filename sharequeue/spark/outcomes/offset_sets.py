@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +60,7 @@ def offset_sets(records: DataFrame, *by: str) -> list[OffsetGroup]:
 
 
 def offset_sets_in(files: Sequence[Path], *by: str) -> list[OffsetGroup]:
-    """Return the same as `offset_sets`, of Parquet files on this machine. No row has a null in the columns `by`."""
+    """Return the same as `offset_sets`, of Parquet files on this machine."""
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         found = pool.map(partial(_in_file, by=by), files)
         return _together(piece for pieces in found for piece in pieces)
@@ -104,13 +103,22 @@ def _in_file(file: Path, by: Sequence[str]) -> list[tuple[tuple[Any, ...], Bound
 
 def _parts(batch: pa.RecordBatch, by: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], NDArray[np.int64]]]:
     offsets = batch["offset"].cast(pa.int64())
-    keys = list(product(*(pc.unique(batch[name]).to_pylist() for name in by)))
-    for key in keys:
-        if len(keys) == 1:
-            yield key, offsets.to_numpy()
-        else:
-            same = (pc.equal(batch[name], value) for name, value in zip(by, key, strict=True))
-            yield key, offsets.filter(reduce(pc.and_, same)).to_numpy()
+    values = [pc.unique(batch[name]).to_pylist() for name in by]
+    if all(len(found) == 1 for found in values):
+        yield tuple(value for (value,) in values), offsets.to_numpy()
+        return
+    columns = [_plain(batch[name]) for name in by]
+    keys = pa.table(columns, names=list(by)).group_by(list(by), use_threads=False).aggregate([])
+    for key in zip(*(keys[name].to_pylist() for name in by), strict=True):
+        same = (
+            pc.is_null(column) if value is None else pc.equal(column, value)
+            for column, value in zip(columns, key, strict=True)
+        )
+        yield key, offsets.filter(reduce(pc.and_, same)).to_numpy()
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
 
 
 def _runs(offsets: NDArray[np.int64]) -> Bounds:

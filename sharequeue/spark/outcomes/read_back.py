@@ -1,7 +1,8 @@
 """Which outcome does every offset of a lease have, according to the files that were durably written?
 
 Outcomes are read back from the sink and its exceptions as sets of offsets (`offset_sets.py`). Single offsets are
-never collected. Nothing is taken from memory: what is not in the files did not happen. `missing.py` finds the offsets
+never collected. Nothing is taken from memory: what is not in the files did not happen. A handler may not change which
+record a row comes from: rows of another partition than their lease's are refused. `missing.py` finds the offsets
 without an outcome.
 """
 
@@ -14,13 +15,14 @@ from itertools import combinations
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from sharequeue.offsets import OffsetSet
+from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.spark.contract import OUTCOMES, HandlerError
 from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets, offset_sets_in
 from sharequeue.spark.output.files import Files, literal
-from sharequeue.values import AcknowledgeType
+from sharequeue.values import AcknowledgeType, Lease
 
-_READ_BACK = "lease_id long, outcome string, offset long"
+_BY = ("lease_id", "outcome", "topic", "partition")
+_READ_BACK = "lease_id long, outcome string, topic string, partition int, offset long"
 # The session may read "timestamp" as one without a zone.
 _DELAYED = f"{_READ_BACK}, not_before timestamp_ltz"
 # The second from which a released record may be delivered again, rounded up; null without a time.
@@ -43,6 +45,8 @@ class Seen:
     delays: Mapping[int, OffsetSet] = field(default_factory=dict)
     unknown: Mapping[str, OffsetSet] = field(default_factory=dict)
     """Offsets by the unknown outcome that their rows have, or `null`."""
+    partitions: frozenset[tuple[str | None, int | None]] = frozenset()
+    """The topics and partitions that the rows say they are of."""
 
     @property
     def exceptions(self) -> int:
@@ -68,18 +72,30 @@ def read_back(
     here = (files or Files(spark, folders[0])).here(*folders)
     if here is None:
         return seen_in(spark.read.schema(_READ_BACK).parquet(*map(literal, folders)))
-    return _seen(offset_sets_in(here, "lease_id", "outcome"))
+    return _seen(offset_sets_in(here, *_BY))
+
+
+def refuse_other_partitions(leases: Sequence[Lease], seen: Mapping[int, Seen]) -> None:
+    """Raise HandlerError where rows of a lease say that they are of another topic or partition than its own."""
+    for lease in leases:
+        of_lease, at = seen.get(lease.lease_id), lease.share_partition
+        if of_lease is None or of_lease.partitions <= {(at.topic, at.partition)}:
+            continue
+        topic, partition = next(iter(of_lease.partitions - {(at.topic, at.partition)}))
+        raise HandlerError(
+            f"rows of lease {lease.lease_id}, which is of {at.topic}-{at.partition}, have topic {topic!r} and "
+            f"partition {partition}: every row must pass on topic, partition, offset and lease_id of its record as "
+            "it got them; put what you make of them into columns of other names"
+        )
 
 
 def seen_in(written: DataFrame) -> dict[int, Seen]:
-    """Return what these rows (`lease_id, outcome, offset` and perhaps `not_before`) have, by lease id. Raises
-    HandlerError as `read_back` does.
+    """Return what these rows (`lease_id, outcome, topic, partition, offset` and perhaps `not_before`) have, by lease
+    id. Raises HandlerError as `read_back` does.
     """
     if "not_before" in written.columns:
-        return _seen(
-            offset_sets(written.withColumn("second", fn.expr(_SECOND)), "lease_id", "outcome", "second")
-        )
-    return _seen(offset_sets(written, "lease_id", "outcome"))
+        return _seen(offset_sets(written.withColumn("second", fn.expr(_SECOND)), *_BY, "second"))
+    return _seen(offset_sets(written, *_BY))
 
 
 def _seen(groups: Sequence[OffsetGroup]) -> dict[int, Seen]:
@@ -94,28 +110,30 @@ def _seen_of(lease_id: int, groups: Sequence[OffsetGroup]) -> Seen:
     times: dict[int, OffsetSet] = {}
     unknown: dict[str, OffsetSet] = {}
     accepted = 0
-    for (_, outcome, *second), offsets, rows in groups:
+    for (_, outcome, _, _, *second), offsets, rows in groups:
         kind = OUTCOMES.get(outcome)
         if kind is None:
-            unknown[outcome] = offsets
+            unknown[outcome] = unknown.get(outcome, EMPTY) | offsets
             continue
         sets.setdefault(kind, []).append(offsets)
         accepted += rows if kind is AcknowledgeType.ACCEPT else 0
         if second and second[0] is not None:
-            times[second[0]] = offsets
+            times[second[0]] = times.get(second[0], EMPTY) | offsets
     seen = OffsetSet.union(offsets for _, offsets, _ in groups)
     if seen.count < sum(offsets.count for _, offsets, _ in groups):
         raise _contradiction(lease_id, groups)
     rows = sum(rows for *_, rows in groups)
     outcomes = {kind: OffsetSet.union(some) for kind, some in sets.items()}
-    return Seen(outcomes, accepted, seen, rows, times, unknown)
+    partitions = frozenset((topic, partition) for (_, _, topic, partition, *_), *_ in groups)
+    return Seen(outcomes, accepted, seen, rows, times, unknown, partitions)
 
 
 def _contradiction(lease_id: int, groups: Sequence[OffsetGroup]) -> HandlerError:
     """Return the error for rows that do not agree on a record; it names the first such offset."""
-    for ((_, one, *_), some, _), ((_, other, *_), others, _) in combinations(groups, 2):
+    for (one, some, _), (other, others, _) in combinations(groups, 2):
         if both := some & others:
-            what = "time not before" if one == other else "outcome"
+            kinds = ("outcome", "topic", "partition", "time not before")
+            what = next(kind for kind, a, b in zip(kinds, one[1:], other[1:], strict=False) if a != b)
             return HandlerError(
                 f"the handler gave offset {both.first} (lease {lease_id}) more than one {what}: rows made "
                 "from one record must agree on it"

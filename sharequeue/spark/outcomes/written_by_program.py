@@ -20,7 +20,7 @@ from pyspark.sql.types import StringType
 from sharequeue.settings.output import located
 from sharequeue.spark.contract import OUTCOMES, RELEASE, HandlerError
 from sharequeue.spark.outcomes.handler_result import with_outcomes
-from sharequeue.spark.outcomes.read_back import Seen, seen_in
+from sharequeue.spark.outcomes.read_back import Seen, refuse_other_partitions, seen_in
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import folder_name
 from sharequeue.spark.output.parquet import read_parquet
@@ -118,6 +118,7 @@ def _seen(
             "partitions that were not leased, or rows without topic, partition or offset: pass them on as they were "
             "read"
         )
+    refuse_other_partitions(leases, seen)
     return seen
 
 
@@ -153,6 +154,9 @@ def _unidentified_marked(rows: DataFrame) -> DataFrame:
     return rows.withColumns(
         {
             "lease_id": fn.when(named, fn.col("lease_id")).otherwise(fn.lit(_NO_LEASE).cast("long")),
+            # All of them together: the rows say no more than that there are such.
+            "topic": fn.when(named, fn.col("topic")),
+            "partition": fn.when(named, fn.col("partition")),
             "offset": fn.coalesce(fn.col("offset"), fn.lit(0).cast("long")),
             "outcome": fn.when(named, fn.col("outcome")).otherwise(RELEASE),
         }

@@ -32,7 +32,7 @@ from sharequeue.spark.interrupts import forget_interrupted_call
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.outcomes.missing import refuse_without_outcome, without_outcome
-from sharequeue.spark.outcomes.read_back import read_back
+from sharequeue.spark.outcomes.read_back import read_back, refuse_other_partitions
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.shared_folder import Counted, all_read_back, read_where_written, refuse_unusable
 from sharequeue.spark.reading.frame import no_records
@@ -239,6 +239,7 @@ class _Work:
         with read_where_written():
             seen = read_back(spark, folders, delays="not_before" in handled.columns)
             all_read_back(self.job.sink, rows, sum(of_lease.rows for of_lease in seen.values()))
+            refuse_other_partitions(leases, seen)
         missing = {lease.lease_id: without_outcome(lease, seen.get(lease.lease_id)) for lease in leases}
         choosing.refuse_changed(
             self.source, self.logs, {_at(lease): missing[lease.lease_id] for lease in leases}

@@ -127,6 +127,9 @@ def test_a_trial_says_which_records_have_no_row(surroundings: Settings, job: Pip
     assert job.try_on(6, surroundings).outcomes == {"accept": 2, "no row": 2, "reject": 1, "release": 1}
     with pytest.raises(HandlerError, match="lacks outcome"):
         replace(job, handler=lambda records: records).try_on(1, surroundings)
+    elsewhere = replace(job, handler=lambda records: by_value(records).withColumn("partition", fn.lit(7)))
+    with pytest.raises(HandlerError, match=r"-7, offset \d, which it did not get"):
+        elsewhere.try_on(1, surroundings)
     with pytest.raises(ValueError, match="1 or more"):
         job.try_on(0, surroundings)
 

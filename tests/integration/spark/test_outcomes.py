@@ -24,14 +24,14 @@ RECORDS = 40
 
 
 def rows_of(spark: SparkSession, rows: list[tuple[int, str, int]]) -> DataFrame:
-    """These rows (lease, outcome, offset), in the order given, in two of Spark's partitions."""
+    """These rows (lease, outcome, offset) of one partition, in the order given, in two of Spark's partitions."""
     columns = zip(*rows, strict=True)
     kinds = (pa.int64(), pa.string(), pa.int64())
     table = pa.table(
         [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)],
         names=["lease_id", "outcome", "offset"],
     )
-    return spark.createDataFrame(table).repartition(2)
+    return spark.createDataFrame(table).selectExpr("*", "'t' as topic", "0 as partition").repartition(2)
 
 
 @pytest.mark.parametrize("how", ["bitmaps", "sorted", "files"])
@@ -68,7 +68,11 @@ def test_any_rows_are_returned_as_they_are(
 def test_a_bitmap_that_is_full_is_not_sent(spark: SparkSession) -> None:
     """A long lease that was accepted whole is told by the numbers of its bitmaps."""
     frame = spark.range(5, 4 * BITMAP_OFFSETS).select(
-        fn.lit(9).alias("lease_id"), fn.lit("accept").alias("outcome"), fn.col("id").alias("offset")
+        fn.lit(9).alias("lease_id"),
+        fn.lit("accept").alias("outcome"),
+        fn.col("id").alias("offset"),
+        fn.lit("t").alias("topic"),
+        fn.lit(0).alias("partition"),
     )
     bits = [row["bits"] for row in offset_sets._bitmaps(frame, ["lease_id"]).orderBy("bucket").collect()]
     assert [some is None for some in bits] == [False, True, True, True]
@@ -82,7 +86,10 @@ def test_a_row_that_names_no_record_is_refused(
     spark: SparkSession, tmp_path: Path, offset: str, told: str, how: str
 ) -> None:
     """A handler that joins may lose where its record lies: that is told, not a fault of Python's."""
-    frame = spark.sql(f"select 9L as lease_id, 'accept' as outcome, cast({offset} as bigint) as offset")
+    frame = spark.sql(
+        "select 9L as lease_id, 'accept' as outcome, 't' as topic, 0 as partition,"
+        f" cast({offset} as bigint) as offset"
+    )
     frame.write.parquet(str(tmp_path / "rows"))
     files = partial(read_back, spark, [str(tmp_path / "rows")], delays=False)
     tell = files if how == "files" else partial(seen_in, frame)

@@ -301,6 +301,40 @@ def test_rows_under_another_lease_id_are_named(
     _nothing_happened(state, job.group, 2)
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "told"),
+    [
+        ("topic", "'x'", "topic 'x' and partition 0"),
+        ("topic", "concat('x', offset)", r"topic 'x\d' and partition 0"),
+        ("partition", "if(offset = 1, partition + 1, partition)", "and partition 1"),
+        ("partition", "cast(null as int)", "and partition None"),
+    ],
+)
+@pytest.mark.parametrize("delays", [False, True])
+def test_rows_that_say_they_are_of_another_partition_are_named(
+    job: ShareGroupJob,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    column: str,
+    value: str,
+    told: str,
+    delays: bool,
+) -> None:
+    """They would be found under a record that is not theirs: an error, and nothing is answered."""
+    (topic,) = job.topics
+    produce(topic, 0, ["accept a", "accept b", "reject c"])
+
+    def changing(records: DataFrame) -> DataFrame:
+        handled = by_value(records).withColumn(column, fn.expr(value))
+        return handled.withColumn("not_before", fn.current_timestamp()) if delays else handled
+
+    with pytest.raises(HandlerError, match=told):
+        run_job(replace(job, handler=changing), assigned(topic))
+    _nothing_happened(state, job.group, 3)
+
+
 def test_another_database_neither_writes_nor_sweeps(
     job: ShareGroupJob,
     produce: Produce,
