@@ -140,7 +140,7 @@ class RunReport(Shown):
     def table(self) -> Table:
         """Return a row a round, and what is to be known of the run."""
         letters = self.dead_letters
-        state = "drained" if self.drained else f"lag {self.lag:,}"
+        state = "drained" if self.drained and not self.lag else f"lag {self.lag:,}"
         return _rounds(
             f"run of group {self.group}: {self.leased:,} records leased in {self.seconds:,.1f} s "
             f"({self.rate:,.0f}/s), {self.accepted:,} accepted, {state}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from sharequeue.spark.draining import DeadLettersLeft, Drained
@@ -61,6 +62,13 @@ def test_a_run_shows_a_row_a_round() -> None:
     ]
     assert "LOST" not in str(report.rounds[0])
     assert "<td" in report._repr_html_()
+
+
+def test_drained_is_said_where_nothing_is_left_at_all() -> None:
+    """A run that has nothing more to lease, while other members hold records, says how many."""
+    ended = RunReport("g", (), 0, True, 1.0)
+    assert str(ended).splitlines()[0].endswith("accepted, drained")
+    assert str(replace(ended, lag=3)).splitlines()[0].endswith("accepted, lag 3")
 
 
 def test_sweeps_and_compactions_are_lists_that_show_themselves() -> None:
