@@ -5,6 +5,7 @@ tests.
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith("SHAREQUEUE_") and name not in KEPT]:
         del os.environ[name]
     os.environ.pop("DAGSTER_HOME", None)
+    # A shell's background job ignores Ctrl-C, and whatever it starts does. Tests send the signal themselves.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # A JVM of the tests lives for seconds. What its second compiler does never pays, and is a quarter of all CPU.
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
