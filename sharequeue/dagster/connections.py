@@ -5,10 +5,14 @@ a second, and more on a busy machine. A run keeps its connections instead, as Da
 whether it lives before it is used again, so that a Postgres that was started anew is found.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import dagster as dg
 import sqlalchemy as sa
+
+__all__ = ["keep_connections"]
 
 
 def keep_connections(instance: dg.DagsterInstance) -> None:
@@ -36,6 +40,3 @@ def _ask(connection: Any, record: Any, proxy: Any) -> None:
             cursor.execute("select 1")
     except Exception as error:
         raise sa.exc.DisconnectionError(str(error)) from error
-
-
-__all__ = ["keep_connections"]

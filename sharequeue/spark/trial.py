@@ -22,7 +22,7 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.settings import Settings
-from sharequeue.spark.contract import ACCEPT, KEPT_COLUMNS, HandlerError
+from sharequeue.spark.contract import ACCEPT, KEPT_AS_GIVEN, HandlerError
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.reading.plan import TopicPartition
@@ -104,8 +104,8 @@ def try_on(
     if strangers := sorted(outcomes.keys() - set(there), key=str):
         topic, partition, offset = strangers[0]
         raise HandlerError(
-            f"the handler's result has a row of {topic}-{partition}, offset {offset}, which it did not get: every "
-            f"row must pass on {', '.join(KEPT_COLUMNS)} of its record as it got them"
+            f"the handler's result has a row of {topic}-{partition}, offset {offset}, which it did not get: "
+            f"{KEPT_AS_GIVEN}"
         )
     counts = Counter(outcomes[at][0] if at in outcomes else NO_ROW for at in there)
     failed = sorted(at for at in outcomes if outcomes[at][0] != ACCEPT)

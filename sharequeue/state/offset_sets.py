@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from sharequeue.database.arrays import array_of_numbers
 from sharequeue.offsets import OffsetSet
 
 TEXT_RANGES = 1000
@@ -29,7 +30,7 @@ class Parameters(dict[str, Any]):
             self[name] = str(offsets)
             return f"cast(:{name} as int8multirange)"
         for column, end in enumerate(("firsts", "ends")):
-            self[f"{name}_{end}"] = "{" + ",".join(map(str, offsets.bounds[:, column].tolist())) + "}"
+            self[f"{name}_{end}"] = array_of_numbers(offsets.bounds[:, column].tolist())
         return (
             "(select range_agg(int8range(first, past)) from"  # noqa: S608  (names only)
             f" (select unnest(cast(:{name}_firsts as bigint[])) as first,"

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.offsets import EMPTY, OffsetSet
-from sharequeue.spark.contract import OUTCOMES, HandlerError
+from sharequeue.spark.contract import KEPT_AS_GIVEN, OUTCOMES, HandlerError
 from sharequeue.spark.outcomes.offset_sets import OffsetGroup, offset_sets, offset_sets_in
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.values import AcknowledgeType, Lease
@@ -84,8 +84,7 @@ def refuse_other_partitions(leases: Sequence[Lease], seen: Mapping[int, Seen]) -
         topic, partition = next(iter(of_lease.partitions - {(at.topic, at.partition)}))
         raise HandlerError(
             f"rows of lease {lease.lease_id}, which is of {at.topic}-{at.partition}, have topic {topic!r} and "
-            f"partition {partition}: every row must pass on topic, partition, offset and lease_id of its record as "
-            "it got them; put what you make of them into columns of other names"
+            f"partition {partition}: {KEPT_AS_GIVEN}; put what you make of them into columns of other names"
         )
 
 

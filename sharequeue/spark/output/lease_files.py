@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from sharequeue.settings import Settings
-from sharequeue.spark.contract import ACCEPT, HandlerError
+from sharequeue.spark.contract import ACCEPT, KEPT_AS_GIVEN, HandlerError
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import LEASE, SinkNames, new_folder
 from sharequeue.spark.output.reachable import failed_by_store
@@ -119,8 +119,7 @@ def _found(files: Files, folder: str, wanted: Set[int]) -> dict[int, str]:
             files.remove(folder)
             raise HandlerError(
                 f"the result has rows with lease_id {'null' if lease_id is None else abs(lease_id)}, which this "
-                "round does not have: every row must pass on topic, partition, offset and lease_id of its record as "
-                "it got them"
+                f"round does not have: {KEPT_AS_GIVEN}"
             )
         found[lease_id] = f"{folder}/{name}"
     if not found:

@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import dagster as dg
-import pytest
 import sqlalchemy as sa
 
 from sharequeue.dagster import connections
-from sharequeue.local import dagster_ui
-from sharequeue.local.home import Home
 from sharequeue.settings import Settings
 
 
-@pytest.fixture
-def instance(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
-    """Give the stack's instance, as a run has it."""
-    folder = dagster_ui.prepare(Home.at(settings.home))
-    for name, value in dagster_ui.addresses(settings).items():
-        monkeypatch.setenv(name, value)
-    with dg.DagsterInstance.from_config(str(folder)) as opened:
-        yield opened
-
-
 def test_a_run_keeps_its_connections_and_outlives_their_end(
-    instance: dg.DagsterInstance, settings: Settings
+    stack_instance: dg.DagsterInstance, settings: Settings
 ) -> None:
     """Many events go over one connection; one that Postgres has ended is made again, and no event is lost."""
-    connections.keep_connections(instance)
+    connections.keep_connections(stack_instance)
     made: list[int] = []
-    engine: sa.Engine = instance.event_log_storage._engine  # type: ignore[attr-defined]
+    engine: sa.Engine = stack_instance.event_log_storage._engine  # type: ignore[attr-defined]
     sa.event.listen(engine, "connect", lambda *_: made.append(1))
 
     def report(number: int) -> None:
-        instance.report_runless_asset_event(dg.AssetMaterialization("kept", metadata={"number": number}))
+        stack_instance.report_runless_asset_event(
+            dg.AssetMaterialization("kept", metadata={"number": number})
+        )
 
     report(0)
     made.clear()
@@ -49,13 +36,13 @@ def test_a_run_keeps_its_connections_and_outlives_their_end(
     beside.dispose()
     report(5)
     assert len(made) == 1
-    found = instance.fetch_materializations(dg.AssetKey("kept"), limit=10).records
+    found = stack_instance.fetch_materializations(dg.AssetKey("kept"), limit=10).records
     numbers = [each.asset_materialization.metadata["number"].value for each in found[:6]]  # type: ignore[union-attr]
     assert numbers == [5, 4, 3, 2, 1, 0]
-    connections.keep_connections(instance)
-    assert engine is instance.event_log_storage._engine  # type: ignore[attr-defined]
+    connections.keep_connections(stack_instance)
+    assert engine is stack_instance.event_log_storage._engine  # type: ignore[attr-defined]
 
 
 def test_an_instance_without_postgres_is_left_as_it_is() -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        connections.keep_connections(instance)
+    with dg.DagsterInstance.ephemeral() as ephemeral:
+        connections.keep_connections(ephemeral)

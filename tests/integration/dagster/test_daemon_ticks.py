@@ -15,9 +15,6 @@ from dagster._daemon.sensor import execute_sensor_iteration
 from sharequeue.dagster.names import GROUP_TAG
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.local import dagster_ui
-from sharequeue.local.home import Home
-from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.state.reports import Reports
 from sharequeue.values import AcknowledgeType, SharePartition
@@ -40,18 +37,8 @@ Turn = Callable[[], None]
 
 
 @pytest.fixture
-def instance(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
-    """Give the stack's instance, as `sharequeue up --ui` makes it."""
-    folder = dagster_ui.prepare(Home.at(settings.home))
-    for name, value in dagster_ui.addresses(settings).items():
-        monkeypatch.setenv(name, value)
-    with dg.DagsterInstance.from_config(str(folder)) as opened:
-        yield opened
-
-
-@pytest.fixture
 def turn(
-    instance: dg.DagsterInstance,
+    stack_instance: dg.DagsterInstance,
     private_database: Database,
     group: str,
     tmp_path: Path,
@@ -63,7 +50,7 @@ def turn(
     location = tmp_path / "location.py"
     location.write_text(LOCATION.format(group=group))
     target = PythonFileTarget(str(location), None, str(tmp_path), "queue")
-    with create_test_daemon_workspace_context(target, instance) as workspace:
+    with create_test_daemon_workspace_context(target, stack_instance) as workspace:
 
         def take() -> None:
             for error in execute_sensor_iteration(workspace, logging.getLogger("daemon"), None, None):
@@ -73,7 +60,7 @@ def turn(
 
 
 def test_the_daemon_requests_one_run_and_observes(
-    turn: Turn, instance: dg.DagsterInstance, private_database: Database, group: str
+    turn: Turn, stack_instance: dg.DagsterInstance, private_database: Database, group: str
 ) -> None:
     """Turn after turn: one run for one backlog, none for a drained group, a row of history and an observation a tick,
     and a report that is fresh; no tick fails."""
@@ -85,33 +72,33 @@ def test_the_daemon_requests_one_run_and_observes(
 
     def ticks(sensor: str, after: int) -> bool:
         turn()
-        return len(said(instance, f"{name}_{sensor}")) > after
+        return len(said(stack_instance, f"{name}_{sensor}")) > after
 
-    wait_until(lambda: ticks("lag", 1), 60, lambda: said(instance, f"{name}_lag"))
-    (run,) = instance.get_runs(dg.RunsFilter(job_name=name))
+    wait_until(lambda: ticks("lag", 1), 60, lambda: said(stack_instance, f"{name}_lag"))
+    (run,) = stack_instance.get_runs(dg.RunsFilter(job_name=name))
     assert (run.status, run.tags[GROUP_TAG]) == (dg.DagsterRunStatus.QUEUED, group)
-    requested, *repeated = said(instance, f"{name}_lag")
+    requested, *repeated = said(stack_instance, f"{name}_lag")
     assert requested == ""
     assert f"run {run.run_id} of {name} is queued" in repeated[0]
-    instance.report_run_canceled(run)
+    stack_instance.report_run_canceled(run)
     lease = state.acquire(at, "member", None, 100)
     assert lease is not None
     state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets})
-    seen = len(said(instance, f"{name}_lag"))
+    seen = len(said(stack_instance, f"{name}_lag"))
     wait_until(lambda: ticks("lag", seen), 60)
-    assert said(instance, f"{name}_lag")[-1] == "lag 0: nothing to do"
+    assert said(stack_instance, f"{name}_lag")[-1] == "lag 0: nothing to do"
     key = dg.AssetKey([name, "spso_and_lag"])
-    observed = instance.fetch_observations(key, limit=100).records
+    observed = stack_instance.fetch_observations(key, limit=100).records
     assert len(observed) == len(reports.history(group)) >= 2
-    assert len(instance.fetch_materializations(key, limit=100).records) == 1
+    assert len(stack_instance.fetch_materializations(key, limit=100).records) == 1
 
 
-def said(instance: dg.DagsterInstance, sensor: str) -> list[str]:
+def said(stack_instance: dg.DagsterInstance, sensor: str) -> list[str]:
     """What each tick of a sensor that has ended said, the first one first; none has failed."""
     found = []
-    for state in instance.all_instigator_state():
+    for state in stack_instance.all_instigator_state():
         if state.origin.instigator_name == sensor:
-            for tick in instance.get_ticks(state.instigator_origin_id, state.selector_id, limit=100):
+            for tick in stack_instance.get_ticks(state.instigator_origin_id, state.selector_id, limit=100):
                 assert tick.error is None, tick.error
                 if tick.end_timestamp is not None:
                     found.append(tick.skip_reason or "")
