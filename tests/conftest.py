@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # What may be given from outside: a shared set of jars, how to fetch them, how many random histories to run, and from
 # which seed, which PgBouncer to try beside our own pooler, which Postgres to run on, how many writers to kill, and
@@ -39,6 +40,15 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # A JVM of the tests lives for seconds. What its second compiler does never pays, and is a quarter of all CPU.
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+    # A run that decides about a merge draws the same examples as the one before, however long one takes on a busy
+    # machine.
+    settings.register_profile(
+        "tests",
+        deadline=None,
+        derandomize=not config.getoption("--deep"),
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("tests")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -26,7 +26,7 @@ class Late:
     def poll(self, _: float) -> Messages:
         del self.inner.poll
         self.begun.set()
-        self.let_go.wait(10)
+        self.let_go.wait(120)
         messages = self.inner.poll(0)
         ShareConsumer.wakeup(self.inner)
         return messages  # type: ignore[no-any-return]

@@ -100,4 +100,4 @@ def test_what_is_renewed_after_a_stop_is_still_polled() -> None:
         consumer.acknowledge_offset("t", 0, 1)
         began = time.monotonic()
         assert not consumer.poll()  # waits a little, so that a loop of polls is not busy
-        assert 0.05 < time.monotonic() - began < 10
+        assert 0.05 < time.monotonic() - began < 60

@@ -105,7 +105,7 @@ def test_a_killed_demos_run_keeps_the_next_demo_waiting(tmp_path: Path) -> None:
         run.stdin.close()
 
     with sole_demo(home, say):
-        assert run.wait(10) == 0
+        assert run.wait(120) == 0
     assert len(waited) == 1
 
 

@@ -40,10 +40,10 @@ def test_a_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
     for ask in (Topics.cluster_id, Topics.names):
         began = time.monotonic()
         with (
-            Topics(settings, timeout=1.0) as topics,
+            Topics(settings, timeout=2.0) as topics,
             pytest.raises(
                 BrokerNotAvailable, match=r"127\.0\.0\.1:1 does not answer \(.*Connect to .*refused"
             ),
         ):
             ask(topics)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30  # and not the client's own minute

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -48,15 +49,41 @@ class Member:
             raise error
 
 
+class Clock:
+    """Time that passes as far as somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Woken(threading.Event):
+    """Who waits for it passes the time of a clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self.is_set():
+            self.clock.sleep(timeout or 0.0)
+        return self.is_set()
+
+
 class World:
     """What waits, by turns; and what each run does: leases, does nothing, or raises."""
 
-    def __init__(self) -> None:
+    def __init__(self, woken: threading.Event) -> None:
         self.waits: list[WaitingWork | Exception] = []
         self.runs: list[RunReport | Exception] = []
         self.ran: list[ShareGroupJob] = []
         self.looks = 0
-        self.woken = threading.Event()
+        self.woken = woken
         self.told: list[Progress] = []
         self.reports: list[RunReport] = []
         self.member = Member()
@@ -95,19 +122,29 @@ def report(*rounds: RoundReport) -> RunReport:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    """Time passes a thousand times as fast."""
-    monkeypatch.setattr(following, "CHECK_SECONDS", 0.001)
-    monkeypatch.setattr(following, "LONGEST_PAUSE_SECONDS", 0.001)
-    monkeypatch.setattr(following, "LOOK_SECONDS", 0.03)
-    return World()
+def make_world(monkeypatch: pytest.MonkeyPatch) -> Callable[[], World]:
+    """Give a function that makes a world of which nobody waits for the time."""
+    clock = Clock()
+    monkeypatch.setattr(following, "time", clock)
+
+    def make() -> World:
+        made = World(Woken(clock))
+        made.follower._began_at = clock.now
+        return made
+
+    return make
+
+
+@pytest.fixture
+def world(make_world: Callable[[], World]) -> World:
+    return make_world()
 
 
 def test_it_runs_when_there_is_something_and_waits_when_not(world: World) -> None:
     """The first run tries the handler, whatever waits; then a look decides, and no run finds nothing."""
     world.waits = [NOTHING, NOTHING, NOTHING, READY, NOTHING, READY]
     world.runs = [report()]
-    done = world.follower.go(max_rounds=2, max_seconds=10)
+    done = world.follower.go(max_rounds=2, max_seconds=3600)
     assert (done.runs, done.rounds, done.leased, len(world.ran)) == (2, 2, 6, 3)
     assert [each.try_empty for each in world.ran] == [True, False, False]
     assert [each.round for each in world.told if each.stage == "done"] == [1, 2]
@@ -116,11 +153,13 @@ def test_it_runs_when_there_is_something_and_waits_when_not(world: World) -> Non
     assert "6" in str(done)
 
 
-def test_a_notification_ends_the_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notification_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for the next look where the state has sent word; what is assigned anew is looked at, too."""
-    monkeypatch.setattr(following, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(following, "CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(following, "LOOK_SECONDS", 3600.0)
+    world = World(threading.Event())
     world.runs = [report()]
-    at_work = threading.Thread(target=world.follower.go, args=(2, 20.0), daemon=True)
+    at_work = threading.Thread(target=world.follower.go, args=(2, 240.0), daemon=True)
     at_work.start()
     wait_until(lambda: world.looks >= 2)
     world.waits = [READY]
@@ -129,31 +168,33 @@ def test_a_notification_ends_the_wait(world: World, monkeypatch: pytest.MonkeyPa
     wait_until(lambda: world.told[-1].stage == "waiting")
     world.waits = [READY]
     world.member.assignment = [OURS, SharePartition("g", "orders", 1)]
-    at_work.join(5)
+    at_work.join(60)
     assert not at_work.is_alive()
     assert len(world.ran) == 3
 
 
-def test_what_others_were_assigned_is_not_ours(world: World) -> None:
+def test_what_others_were_assigned_is_not_ours(make_world: Callable[[], World]) -> None:
     """Records of a share-partition that is not assigned to the member, or was not chosen, start no run."""
+    world = make_world()
     world.runs = [report()]
     world.waits = [NOTHING, *[replace(READY, partition=1)] * 4]
-    world.follower.go(None, 0.1)
+    world.follower.go(None, 300)
     assert len(world.ran) == 1
-    chosen = World()
+    assert not world.waits
+    chosen = make_world()
     chosen.follower.chosen = frozenset({"orders-1"})
     chosen.runs, chosen.waits = [report()], [READY] * 4
-    chosen.follower.go(None, 0.1)
+    chosen.follower.go(None, 300)
     assert len(chosen.ran) == 1
+    assert not chosen.waits
 
 
 def test_what_a_run_can_do_nothing_about_is_left_for_a_while(world: World) -> None:
     """A run that leased nothing is not repeated on the same figures before the next look in its own time."""
     world.waits = [READY] * 30
     world.runs = [report()] * 30
-    world.follower.go(None, 0.1)
-    assert 2 <= len(world.ran) <= 5
-    assert world.looks > 3
+    world.follower.go(None, 3.5 * following.LOOK_SECONDS)
+    assert (len(world.ran), world.looks) == (4, 8)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +213,7 @@ def test_an_outage_is_waited_out_with_one_line(
     world.waits = [READY, READY, OperationalError("select 2", {}, Exception("no")), READY]
     world.runs = [outage, outage, report(ROUND)]
     with caplog.at_level(logging.WARNING):
-        assert world.follower.go(1, 10).leased == 3
+        assert world.follower.go(1, 3600).leased == 3
     said = [record.getMessage() for record in caplog.records if record.name == following.__name__]
     assert len([line for line in said if str(outage).splitlines()[0] in line]) == 1, said
     assert said[-1] == "group g: works again"
@@ -183,7 +224,7 @@ def test_who_was_forgotten_joins_again(world: World) -> None:
     world.member.lost.set()
     world.member.joins = [CoordinatorNotAvailable("no service"), CoordinatorNotAvailable("no service")]
     world.waits = [READY]
-    assert world.follower.go(1, 10).rounds == 1
+    assert world.follower.go(1, 3600).rounds == 1
     assert (world.member.joined, world.looks) == (3, 1)
 
 
@@ -201,5 +242,5 @@ def test_what_a_person_has_to_mend_ends_it(world: World, error: Exception) -> No
     """As it ends a run."""
     world.runs = [error]
     with pytest.raises(type(error)):
-        world.follower.go(1, 10)
+        world.follower.go(1, 3600)
     assert len(world.ran) == 1

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from sharequeue.offsets import OffsetSet
+from sharequeue.spark.leasing import renewal
 from sharequeue.spark.leasing.budget import Budget
 from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost
 from sharequeue.state.many import AcquiredMany
@@ -54,11 +55,12 @@ def keeper(state: Any, lost: threading.Event) -> LeaseKeeper:
     return LeaseKeeper(state, member, cancel)
 
 
-def test_a_pool_without_a_connection_is_tried_again() -> None:
-    state = NoConnection(1, 1500)
+def test_a_pool_without_a_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(renewal, "RENEWALS_PER_LOCK", 120)  # soon, of a lock that does not lapse meanwhile
+    state = NoConnection(1, 60_000)
     with keeper(state, threading.Event()) as kept:
         assert kept.acquire_within(Budget(1), [AT], None)
-        assert state.renewed.wait(20)
+        assert state.renewed.wait(60)
 
 
 def test_a_lock_that_lapsed_meanwhile_ends_the_run() -> None:
@@ -66,7 +68,7 @@ def test_a_lock_that_lapsed_meanwhile_ends_the_run() -> None:
     lost = threading.Event()
     with keeper(NoConnection(10**9, 300), lost) as kept:
         kept.acquire_within(Budget(1), [AT], None)
-        assert lost.wait(20)
+        assert lost.wait(60)
         assert kept._thread.is_alive()
         with pytest.raises(LockLost, match="could not be renewed before its lock lapsed: QueuePool"):
             kept.check()
