@@ -139,7 +139,11 @@ class Acknowledgements(Books):
             record = partition.records.get(offset)
             if record is not None and record.state == "held" and record.high <= self.low:
                 self._lapse(record)
-            if record is None or record.state != "held" or record.token != a["p_token"]:
+            if (
+                record is None
+                or record.state != "held"
+                or (record.token, record.member) != (a["p_token"], a["p_member_id"])
+            ):
                 # What retention took from under a lease is still of that lease, and of its output.
                 if (
                     record is not None
@@ -152,16 +156,15 @@ class Acknowledgements(Books):
                     did["doubtful"] += 1
                     did["output"] += 1
                 below = offset < partition.spso or (record is not None and record.maybe_done)
-                # This very call may have found the other holder's last lock lapsed, and SPSO passed the record then;
-                # whether it might, `_spso` judges.
+                # This very call may have found the holder's last lock lapsed, and SPSO passed the record then;
+                # whether it might, `_spso` judges. Below SPSO nobody is asked who he is.
                 passed = row["spso"] is not None and offset < row["spso"]
                 if passed and record is not None and record.state == "held":
                     below = below or self._may_have_lapsed_out(record)
                 if not below:
-                    self._fault(f"{offset} was acknowledged and is not held under {a['p_token']}", at, offset)
+                    who = f"{a['p_member_id']} under {a['p_token']}"
+                    self._fault(f"{offset} was acknowledged and is not held by {who}", at, offset)
                 continue
-            if record.member != a["p_member_id"]:
-                self._fault(f"{offset} was acknowledged by {a['p_member_id']}", at, offset)
             if a.get("p_outputs", "[]") != "[]":
                 did["output"] += kind == ACCEPT
             passed = row["spso"] is not None and offset < row["spso"]

@@ -58,7 +58,7 @@ class Ledger(Acknowledgements):
                 elif record.state == "held":
                     record.low = 0.0
                     if a["p_cancelled"] or a["p_refund"]:
-                        record.counts |= {max(c - 1, 0) for c in record.counts}
+                        record.counts |= self._refunded(record)
                     self._note(record, "perhaps given back")
         acknowledged = call.result[0]
         if not least <= acknowledged <= most:
@@ -70,13 +70,16 @@ class Ledger(Acknowledgements):
         if not (a["p_cancelled"] or a["p_refund"]):
             self._end(record, unacknowledged=True, what="given back")
             return
-        least = {max(c - 1, 0) for c in counts}
-        record.counts = least | (counts if lapsed or not a["p_refund"] else set())
-        if max(counts) >= min(limits):
-            record.counts |= {limit - 1 for limit in limits}
+        record.counts = self._refunded(record) | (counts if lapsed or not a["p_refund"] else set())
         record.state, record.token = "avail", ""
         record.maybe_over = lapsed and max(counts) >= min(limits)
         self._note(record, "given back, cancelled or refunded")
+
+    def _refunded(self, record: Record) -> set[int]:
+        """The counts that its records may have after a delivery was given back: one less, and below the limit."""
+        limits = self.settings[record.group].limits_ever
+        at_limit = {limit - 1 for limit in limits} if max(record.counts) >= min(limits) else set()
+        return {max(c - 1, 0) for c in record.counts} | at_limit
 
     def _extend_locks(self, call: Call) -> None:
         for partition in self.partitions.values():
