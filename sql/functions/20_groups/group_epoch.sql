@@ -25,6 +25,18 @@ language sql stable set search_path = pg_catalog as $$
         select distinct unnest(m.subscribed_topic_names) from sharequeue.members m where m.group_id = p_group_id))
 $$;
 
+-- The epoch after this one, of a group or a share-partition. In Kafka's protocol an epoch is an int32.
+create or replace function sharequeue_internal.next_epoch(p_of_what text, p_epoch integer) returns integer
+language plpgsql immutable as $$
+begin
+    if p_epoch = 2147483647 then
+        raise exception '% is at epoch 2147483647, the last one of Kafka''s protocol. Note the start offsets of the group, stop its members and delete it: one that is made anew begins at epoch 1.',
+            p_of_what using errcode = 'SQ042';
+    end if;
+    return p_epoch + 1;
+end
+$$;
+
 -- Raises the group epoch by one when there is any reason to (R-GR, rule 4): a subscription changed (the caller knows),
 -- the subscribed topics changed, or share-partitions are assignable, unassigned and no assignment is pending.
 create or replace function sharequeue.raise_group_epoch(p_group_id text, p_subscription_changed boolean) returns integer
@@ -35,7 +47,7 @@ declare
 begin
     perform sharequeue.require_read_committed();
     update sharequeue.share_groups g
-    set group_epoch = g.group_epoch + 1, metadata_hash = v_hash
+    set group_epoch = sharequeue_internal.next_epoch('Group ' || g.group_id, g.group_epoch), metadata_hash = v_hash
     where g.group_id = p_group_id and (
         p_subscription_changed
         or (exists (select from sharequeue.members m where m.group_id = p_group_id)

@@ -54,23 +54,27 @@ begin
 end
 $$;
 
--- What the assignor needs of a group as it is: which assignor, the group's epoch, each member's topics and share-partitions,
--- each topic's share-partitions, and what waits in them, where the assignor asks for that.
+-- What the assignor needs of a group as it is: which assignor, the group's epoch, each member's share-partitions and topics,
+-- as far as there is something to assign of them, each topic's share-partitions, and what waits in them, where the assignor
+-- asks for that.
 create or replace function sharequeue_internal.to_assign(p_group_id text, p_group_epoch integer) returns jsonb
 language plpgsql stable as $$
 declare
     v_assignor constant text := sharequeue_internal.group_config(p_group_id, 'share.assignors');
+    v_partitions jsonb;
 begin
+    select coalesce(jsonb_object_agg(t.topic, t.ids), '{}') into v_partitions
+    from (select s.topic, jsonb_agg(s.share_partition_id) as ids
+        from sharequeue.assignable_share_partitions(p_group_id) s group by s.topic) as t;
     return jsonb_build_object(
         'assignor', v_assignor,
         'group_epoch', p_group_epoch,
         'subscriptions', (
-            select coalesce(jsonb_object_agg(m.member_id, m.subscribed_topic_names), '{}')
+            -- A subscription may name thousands of topics that are not there: no caller is to read them.
+            select coalesce(jsonb_object_agg(m.member_id, array(
+                select n.name from unnest(m.subscribed_topic_names) as n (name) where v_partitions ? n.name)), '{}')
             from sharequeue.members m where m.group_id = p_group_id),
-        'partitions', (
-            select coalesce(jsonb_object_agg(t.topic, t.ids), '{}')
-            from (select s.topic, jsonb_agg(s.share_partition_id) as ids
-                from sharequeue.assignable_share_partitions(p_group_id) s group by s.topic) as t),
+        'partitions', v_partitions,
         'current', (
             select coalesce(jsonb_object_agg(t.member_id, t.ids), '{}')
             from (select a.member_id, jsonb_agg(a.share_partition_id) as ids
@@ -125,7 +129,7 @@ language plpgsql volatile set search_path = pg_catalog as $$
 begin
     perform sharequeue.require_read_committed();
     perform sharequeue_internal.authorise_cluster();
-    update sharequeue.share_groups g set group_epoch = g.group_epoch + 1
+    update sharequeue.share_groups g set group_epoch = sharequeue_internal.next_epoch('Group ' || g.group_id, g.group_epoch)
     where g.group_id = p_group_id and g.group_epoch = p_group_epoch and g.assignment_epoch = g.group_epoch;
     return found;
 end
@@ -312,15 +316,17 @@ begin
 end
 $$;
 
--- One epoch for each member that left. With nobody left there is nothing to assign, and the next comer need not wait.
+-- One epoch for each member that left, while there are any: whoever wants to may leave. With nobody left there is nothing to
+-- assign, and the next comer need not wait.
 create or replace function sharequeue_internal.note_leavers(p_group_id text, p_members integer) returns void
 language plpgsql volatile as $$
 declare
     v_any_member constant boolean := exists (select from sharequeue.members m where m.group_id = p_group_id);
 begin
     update sharequeue.share_groups g
-    set group_epoch = g.group_epoch + p_members,
-        assignment_epoch = case when v_any_member then g.assignment_epoch else g.group_epoch + p_members end,
+    set group_epoch = g.group_epoch + least(p_members, 2147483647 - g.group_epoch),
+        assignment_epoch = case when v_any_member then g.assignment_epoch
+            else g.group_epoch + least(p_members, 2147483647 - g.group_epoch) end,
         assigned_at = case when v_any_member then g.assigned_at end
     where g.group_id = p_group_id and p_members > 0;
 end

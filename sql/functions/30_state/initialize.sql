@@ -7,7 +7,7 @@ language plpgsql volatile set search_path = pg_catalog as $$
 begin
     perform sharequeue_internal.authorise_topics(p_group_id, 'READ', array[p_topic]);
     perform sharequeue_internal.check_start(p_topic, p_partition, p_topic_id, p_start_offset);
-    perform sharequeue_internal.check_between('the state epoch', p_state_epoch, 0, 1073741824);
+    perform sharequeue_internal.check_between('the state epoch', p_state_epoch, 0, 2147483647);
     if not sharequeue_internal.lock_group(p_group_id) then
         raise exception 'there is no share group %', p_group_id using errcode = 'SQ069';
     end if;

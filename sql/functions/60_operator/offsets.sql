@@ -34,7 +34,7 @@ declare
 begin
     perform sharequeue_internal.authorise_topics(p_group_id, 'READ', array[p_topic]);
     if p_state_epoch is not null then
-        perform sharequeue_internal.check_between('the state epoch', p_state_epoch, 0, 1073741824);
+        perform sharequeue_internal.check_between('the state epoch', p_state_epoch, 0, 2147483647);
     end if;
     perform sharequeue_internal.check_start(p_topic, p_partition, p_topic_id, p_start_offset);
     if not sharequeue_internal.lock_empty_group(p_group_id) then
@@ -58,7 +58,8 @@ begin
             previous_topic_id = case when topic_id = p_topic_id then previous_topic_id else topic_id end,
             log_end = case when topic_id = p_topic_id then log_end else p_start_offset end,
             last_stable_offset = case when topic_id = p_topic_id then last_stable_offset else p_start_offset end,
-            state_epoch = greatest(v_sp.state_epoch + 1, coalesce(p_state_epoch, 0))
+            state_epoch = greatest(sharequeue_internal.next_epoch(
+                format('Share-partition %s-%s of group %s', p_topic, p_partition, p_group_id), v_sp.state_epoch), p_state_epoch)
         where share_partition_id = v_sp.share_partition_id
         returning state_epoch into v_epoch;
     end if;
@@ -84,8 +85,9 @@ begin
         -- Somebody else may have made it meanwhile and joined it, or deleted it.
         exit when sharequeue_internal.lock_empty_group(p_group_id);
     end loop;
-    update sharequeue.share_groups set group_epoch = group_epoch + 1, assignment_epoch = group_epoch + 1
-    where group_id = p_group_id returning group_epoch into v_epoch;
+    select sharequeue_internal.next_epoch('Group ' || g.group_id, g.group_epoch) into v_epoch
+    from sharequeue.share_groups g where g.group_id = p_group_id;
+    update sharequeue.share_groups set group_epoch = v_epoch, assignment_epoch = v_epoch where group_id = p_group_id;
     return v_epoch;
 end
 $$;

@@ -15,7 +15,8 @@ begin
             v_completed := v_completed + (select e.completed from sharequeue_internal.end_unacknowledged(v_id, v_lease_id) as e);
         end loop;
         perform sharequeue_internal.advance_spso(v_id, v_completed);
-        update sharequeue.share_partitions set state_epoch = state_epoch + 1, next_expiry = null
+        update sharequeue.share_partitions set next_expiry = null, state_epoch = sharequeue_internal.next_epoch(
+                format('Share-partition %s-%s of group %s', topic, partition, group_id), state_epoch)
         where share_partition_id = v_id;
         v_raised := v_raised + 1;
     end loop;
