@@ -32,7 +32,7 @@ from sharequeue.groups.heartbeats import (
     heartbeat,
     refresh_group,
 )
-from sharequeue.groups.service_leases import hear_replica
+from sharequeue.groups.replicas import hear_replica
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.service.coordinator.watched_topics import record_topics, recorded, start_grown

@@ -17,7 +17,7 @@ from sharequeue.database import Database
 from sharequeue.groups.assignors import Assignment, assign
 from sharequeue.groups.backlog_assignor import assign_by_backlog
 from sharequeue.groups.configs import ServiceConfigs
-from sharequeue.groups.service_leases import STEP_LOCK_TIMEOUT_MS, with_short_waits
+from sharequeue.groups.short_waits import STEP_LOCK_TIMEOUT_MS, with_short_waits
 
 BACKLOG = "backlog"
 """The assignor that goes by what waits (`share.assignors`)."""

@@ -27,7 +27,7 @@ from sharequeue.errors import (
 from sharequeue.groups.acls import require_heartbeat
 from sharequeue.groups.assignments import AssignedTopic, assigned_topics, write_assignment
 from sharequeue.groups.configs import ServiceConfigs
-from sharequeue.groups.service_leases import STEP_LOCK_TIMEOUT_MS, with_short_waits
+from sharequeue.groups.short_waits import STEP_LOCK_TIMEOUT_MS, with_short_waits
 from sharequeue.names import is_blank, too_long, topic_name_problem
 
 JOIN_EPOCH = 0

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from sharequeue.database import Database
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.heartbeats import JOIN_EPOCH, HeartbeatRequest, HeartbeatResponse
-from sharequeue.groups.service_leases import with_short_waits
+from sharequeue.groups.short_waits import with_short_waits
 
 
 def only_says_alive(request: HeartbeatRequest) -> bool:

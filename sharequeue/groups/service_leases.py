@@ -1,4 +1,4 @@
-"""Which replica of the service does what only one should do at a time, and are there any at all?
+"""Which replica of the service does what only one should do at a time?
 
 A row in Postgres with an expiry, taken for seconds and held on to while the work goes on: whoever is stopped loses
 it, and is refused when it wakes and would write (`fenced`). No lock and no transaction is kept while the broker is
@@ -8,22 +8,15 @@ asked (``sql/functions/20_groups/service.sql``). Which tasks there are is the ma
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import text
 
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
-
-LOCK_TIMEOUT_MS = 2_000
-"""How long a member's heartbeat waits for a row that others hold."""
-STEP_LOCK_TIMEOUT_MS = 500
-"""How long a replica waits for one in what it does by itself: other groups wait meanwhile."""
+from sharequeue.groups.short_waits import STEP_LOCK_TIMEOUT_MS, short_transaction
 
 
 class ServiceLease:
@@ -73,58 +66,3 @@ class ServiceLease:
                 {"task": self._task, "token": str(self._token)},
             )
             yield Joined(connection)
-
-
-@contextmanager
-def short_transaction(database: Database, lock_timeout_ms: int = LOCK_TIMEOUT_MS) -> Iterator[Connection]:
-    """A transaction that waits for no row longer than a moment, and that Postgres ends when we are stopped in it."""
-    with database.transaction() as connection:
-        connection.execute(text(_short_waits(lock_timeout_ms)))
-        yield connection
-
-
-def with_short_waits(statement: str, lock_timeout_ms: int = LOCK_TIMEOUT_MS) -> TextClause:
-    """Return a statement that waits for no row longer than a moment. The setting costs no round trip of its own."""
-    return text(f"{_short_waits(lock_timeout_ms)}; {statement}")
-
-
-def _short_waits(lock_timeout_ms: int) -> str:
-    return (
-        f"set local lock_timeout = {lock_timeout_ms};"
-        f" set local idle_in_transaction_session_timeout = {LOCK_TIMEOUT_MS}"
-    )
-
-
-def replica_name() -> str:
-    """What this process calls itself among the replicas: its host, its pid, and a part that no other has."""
-    return f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
-
-
-def hear_replica(
-    database: Database, name: str, silence: timedelta | None = None, *, drains: bool = False
-) -> timedelta | None:
-    """Write down that this replica is at work, and whether it writes dead letters by itself.
-
-    With `silence`: if no replica was heard for longer than that, sessions go on with the time that they had left when
-    the last one was. Gives how long nobody was heard then.
-    """
-    rows = database.call(
-        text("select sharequeue.hear_replica(:name, cast(:silence as interval), :drains) as unheard"),
-        name=name,
-        silence=silence,
-        drains=drains,
-    )
-    unheard: timedelta | None = rows[0]["unheard"]
-    return unheard
-
-
-def beat_and_hear(database: Database, name: str, silence: timedelta | None, *, drains: bool) -> None:
-    """Write down in one call that the service is alive, as ``Administration.beat``, and that this replica is."""
-    database.call(
-        text(
-            "select sharequeue.beat(cast(:silence as interval)), sharequeue.hear_replica(:name, null, :drains)"
-        ),
-        name=name,
-        silence=silence,
-        drains=drains,
-    )

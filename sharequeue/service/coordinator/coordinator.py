@@ -25,8 +25,7 @@ from sharequeue.groups.assignments import backlog_groups, rebalance
 from sharequeue.groups.configs import ServiceConfigs
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.heartbeats import changed_groups, due_groups, expire_members_of, refresh_group
-from sharequeue.groups.service_leases import beat_and_hear, hear_replica, replica_name
-from sharequeue.groups.service_work import ReplicaWork, Work
+from sharequeue.groups.replicas import ReplicaWork, Work, beat_and_hear, hear_replica, replica_name
 from sharequeue.kafka.topics import Topics
 from sharequeue.service.coordinator.group_steps import GroupSteps
 from sharequeue.service.coordinator.watch import Watch
@@ -44,6 +43,9 @@ CHANGES_INTERVAL_SECONDS = 10.0
 looked at at once, and a member's heartbeat looks at its own group."""
 CHANGES_AT_ONCE = 200
 """Groups looked at for that in a round; the rest follows in the next ones."""
+CHANGES_IN_A_LOOK = 20
+CHANGES_SECONDS = 1.0
+"""After this time the rest follows in the next round too: members may name many thousands of topics."""
 REST = 300
 """While nothing is new of the broker, the watch rests so many times as long as its last turn kept the processor:
 a third of a per cent of it, and a broker that is far away is asked as often as one near by."""
@@ -339,10 +341,13 @@ class Coordinator:
             if self._changes_after == "":
                 self._changes_at = now
             changed: list[str] = []
-            if self._changes_after is not None:
-                changed, self._changes_after = changed_groups(
-                    self._database, self._changes_after, CHANGES_AT_ONCE
+            for _ in range(0, CHANGES_AT_ONCE, CHANGES_IN_A_LOOK):
+                if self._changes_after is None or time.monotonic() - now > CHANGES_SECONDS:
+                    break
+                found, self._changes_after = changed_groups(
+                    self._database, self._changes_after, CHANGES_IN_A_LOOK
                 )
+                changed += found
         for group_id in self.groups.in_turn(kind, [*behind, *changed]):
             with self.groups.step(kind, group_id):
                 refresh_group(self._database, group_id, self._configs)

@@ -93,6 +93,8 @@ class Watch:
         """The error that the broker, or the rule for names, has for a topic that some group needs."""
         self.quiet = False
         """Whether nothing at all was new at the last turn."""
+        self._turn = 0
+        self._long: frozenset[str] = frozenset()  # groups that miss more topics than are asked for in a turn
         self._seen: tuple[object, object] | None = None  # groups and logs, as the database has them
         self._confirmed_at = 0.0
 
@@ -120,7 +122,9 @@ class Watch:
         # At every turn: the address may lead to another cluster since, which has none of the topics.
         cluster_id = self._topics.cluster_id()
         State(self._database).administration.check_cluster(cluster_id)
-        groups = watched_groups(self._database)
+        self._turn += 1
+        groups = self._watched()
+        self._note_long(groups)
         last = recorded(self._database)
         names = {topic for group in groups for topic in (*group.subscribed, *group.topic_ids)}
         found = self._topics.ask(sorted(names))
@@ -151,14 +155,30 @@ class Watch:
             with self._groups.step("growth", group_id), self._lease.fenced() as database:
                 initialized += start_grown(database, group_id)
         if initialized or differs or others:
-            groups = watched_groups(self._database)
-        started = self._initialize(groups, found)
+            groups = self._watched()
+        started = self._initialize(groups, found, names)
         if started:
-            groups = watched_groups(self._database)
+            groups = self._watched()
         observed = self._observe(groups, found.known, refused)
         self.quiet &= not (differs or others or initialized or started)
         self._log_faults(refused)
         return initialized + started, observed
+
+    def _watched(self) -> list[WatchedGroup]:
+        return watched_groups(self._database, self._turn)
+
+    def _note_long(self, groups: Sequence[WatchedGroup]) -> None:
+        """Say once of each group that misses more topics than are asked for in a turn that it does."""
+        long = [group for group in groups if group.asked < group.missing]
+        for group in long:
+            if group.group_id not in self._long:
+                _log.warning(
+                    "group %s waits for %d topics that were not there when last asked for. So many are asked for in "
+                    "parts, one at each turn: a new one is found late, and the others get no line each",
+                    *(group.group_id, group.missing),
+                    extra={"group": group.group_id},
+                )
+        self._long = frozenset(group.group_id for group in long)
 
     @contextmanager
     def _apart(self, what: str) -> Iterator[None]:
@@ -203,7 +223,7 @@ class Watch:
             _log.warning("nothing is known of topic %s: %s", listed(topics), reason)
         self.faults = faults
 
-    def _initialize(self, groups: Sequence[WatchedGroup], found: TopicsFound) -> int:
+    def _initialize(self, groups: Sequence[WatchedGroup], found: TopicsFound, asked: set[str]) -> int:
         initialized = 0
         waiting: dict[tuple[str, str], str] = {}
         starts: Starts = {}
@@ -212,7 +232,7 @@ class Watch:
         for group_id in self._groups.in_turn("start", by_name):
             looked_at.add(group_id)
             with self._groups.step("start", group_id):
-                for topic in by_name[group_id].subscribed:
+                for topic in sorted(asked.intersection(by_name[group_id].subscribed)):
                     started, reason = self._initialize_topic(by_name[group_id], topic, found, starts)
                     initialized += started
                     if reason:
@@ -228,7 +248,7 @@ class Watch:
         # One line for each reason: a subscription may name thousands of topics that are not there.
         news: dict[tuple[str, str], list[str]] = {}
         for (group_id, topic), reason in waiting.items():
-            if self.waiting.get((group_id, topic)) != reason:
+            if self.waiting.get((group_id, topic)) != reason and group_id not in self._long:
                 news.setdefault((group_id, reason), []).append(topic)
         for (group_id, reason), topics in news.items():
             _log.warning(
@@ -328,7 +348,7 @@ class Watch:
         topics = {topic for group in groups for topic in group.initialized}
         self._still_watching()
         logs = self._topics.offsets_of({t: known[t].partitions for t in topics if t in known}, refused)
-        seen = groups, logs
+        seen = [(group.group_id, group.initialized, group.topic_ids) for group in groups], logs
         # Ten thousand unchanged logs are compared here, and not sent to the database at every turn.
         if seen == self._seen and time.monotonic() - self._confirmed_at < CONFIRM_SECONDS:
             self.quiet = True

@@ -20,15 +20,25 @@ from sharequeue.database import Database
 from sharequeue.database.arrays import array_of_numbers, array_of_texts
 from sharequeue.kafka.topics import LogOffsets, TopicInfo
 
+MISSING_AT_ONCE = 2_000
+"""Names that the broker was not seen to have, asked for in a turn: about so many, for all groups together."""
+
 
 @dataclass(frozen=True, slots=True)
 class WatchedGroup:
-    """What a group's members subscribe to, and which partitions of which topics it has state for."""
+    """What a group's members subscribe to, and which partitions of which topics it has state for.
+
+    Of names that the broker was not seen to have, only those whose turn it is are in `subscribed`; `missing` is how
+    many there are.
+    """
 
     group_id: str
     subscribed: tuple[str, ...]
     initialized: Mapping[str, frozenset[int]]
     topic_ids: Mapping[str, str]
+    missing: int = 0
+    asked: int = 0
+    """How many of the missing ones are in `subscribed`."""
 
 
 def unknown_names(database: Database, names: Iterable[str]) -> list[str]:
@@ -43,30 +53,55 @@ def unknown_names(database: Database, names: Iterable[str]) -> list[str]:
     return [str(row["name"]) for row in rows]
 
 
-def watched_groups(database: Database) -> list[WatchedGroup]:
-    """Every group with members or state, with what it subscribes to and what of it is initialised."""
-    rows = database.rows(
-        text(
-            "select group_id, unnest(subscribed_topic_names) as topic, null as topic_id, null as partitions"
-            " from sharequeue.members group by 1, 2"
-            " union all select group_id, topic, min(topic_id), array_agg(partition)"
-            " from sharequeue.share_partitions group by group_id, topic order by 1, 2"
-        )
-    )
+def watched_groups(database: Database, turn: int = 0, at_once: int = MISSING_AT_ONCE) -> list[WatchedGroup]:
+    """Every group with members or state, with what it subscribes to and what of it is initialised.
+
+    Members may name any number of topics that are not there. Each group has its part of `at_once`: one that has no
+    more missing names than that has all of them at each turn, whatever the others have; one that has more has another
+    part of them at each turn, and all in so many turns as it has parts.
+    """
+    rows = database.rows(_WATCHED, turn=turn, at_once=at_once)
     groups: list[WatchedGroup] = []
     for group_id, of_group in groupby(rows, lambda row: str(row["group_id"])):
         subscribed: list[str] = []
         initialized: dict[str, frozenset[int]] = {}
         topic_ids: dict[str, str] = {}
+        missing = asked = 0
         for row in of_group:
-            topic = str(row["topic"])
-            if row["topic_id"] is None:
-                subscribed.append(topic)
-            else:
+            topic = row["topic"]
+            if row["missing"] is not None:
+                missing = row["missing"]
+                asked += topic is not None
+            if row["topic_id"] is not None:
                 initialized[topic] = frozenset(row["partitions"])
                 topic_ids[topic] = str(row["topic_id"])
-        groups.append(WatchedGroup(group_id, tuple(subscribed), initialized, topic_ids))
+            elif topic is not None:
+                subscribed.append(topic)
+        groups.append(WatchedGroup(group_id, tuple(subscribed), initialized, topic_ids, missing, asked))
     return groups
+
+
+# Members of a group mostly subscribe to the same: their arrays are compared before they are taken apart. A name's
+# part is by its hash: nothing is sorted, and nothing remembered from turn to turn.
+_WATCHED = text(
+    "with subscribed as materialized ("
+    " select distinct s.group_id, n.topic, t.topic is not null as known"
+    " from (select distinct group_id, subscribed_topic_names from sharequeue.members) as s"
+    " cross join lateral unnest(s.subscribed_topic_names) as n (topic)"
+    " left join sharequeue.topics t on t.topic = n.topic and t.partitions > 0"
+    "), missing as materialized ("
+    " select c.group_id, c.missing,"
+    " cast(ceil(c.missing * count(*) over () / cast(:at_once as float8)) as bigint) as parts"
+    " from (select group_id, count(*) as missing from subscribed where not known group by group_id) as c"
+    ")"
+    " select group_id, topic, cast(null as text) as topic_id, cast(null as integer[]) as partitions,"
+    " cast(null as bigint) as missing from subscribed where known"
+    " union all select s.group_id, s.topic, null, null, m.missing from subscribed s join missing m using (group_id)"
+    " where not s.known and (hashtextextended(s.topic, 0) & 9223372036854775807) % m.parts = :turn % m.parts"
+    " union all select group_id, null, null, null, missing from missing"
+    " union all select group_id, topic, min(topic_id), array_agg(partition), null"
+    " from sharequeue.share_partitions group by group_id, topic order by 1, 2"
+)
 
 
 @dataclass(frozen=True, slots=True)

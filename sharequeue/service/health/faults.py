@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from sharequeue.groups.service_work import WORK, Work
+from sharequeue.groups.replicas import WORK, Work
 from sharequeue.service.coordinator import Coordinator
 from sharequeue.values import HeldDeadLetters
 

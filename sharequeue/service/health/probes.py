@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 
 from sharequeue import __version__
 from sharequeue.errors import CoordinatorNotAvailable, ShareError
-from sharequeue.groups.service_work import WORK
+from sharequeue.groups.replicas import WORK
 from sharequeue.groups.tokens import TokenRefused
 from sharequeue.service.answers import FaultAnswer, ReadyAnswer, WorkAnswer
 from sharequeue.service.context import Service

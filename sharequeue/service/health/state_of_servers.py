@@ -10,7 +10,7 @@ from sharequeue.database import Database
 from sharequeue.database.migrations import pending
 from sharequeue.database.schema_files import SchemaNewer, SchemaOutdated
 from sharequeue.errors import ShareError
-from sharequeue.groups.service_work import Replicas, read_replicas
+from sharequeue.groups.replicas import Replicas, read_replicas
 from sharequeue.kafka.topics import Topics
 from sharequeue.state import State
 from sharequeue.values import HeldDeadLetters

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import text
 
 from sharequeue.database import Database
-from sharequeue.groups.service_work import Replicas, read_replicas
+from sharequeue.groups.replicas import Replicas, read_replicas
 from sharequeue.service.health.state_of_servers import held_letters
 from sharequeue.values import HeldDeadLetters
 

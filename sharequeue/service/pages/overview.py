@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from starlette.responses import Response
 
-from sharequeue.groups.service_work import WORK
+from sharequeue.groups.replicas import WORK
 from sharequeue.reporting.drawing import number
 from sharequeue.reporting.html import Content, Html, address, each, element, joined, table
 from sharequeue.reporting.page import duration

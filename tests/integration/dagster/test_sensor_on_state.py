@@ -25,7 +25,7 @@ from sharequeue.dagster.sensors import lag_sensor
 from sharequeue.dagster.share_group import ShareGroup
 from sharequeue.database import Database
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
-from sharequeue.groups.service_leases import hear_replica
+from sharequeue.groups.replicas import hear_replica
 from sharequeue.local.stack import StackInfo
 from sharequeue.spark.output.manifest import PENDING
 from sharequeue.state import State, waiting_work

@@ -249,8 +249,8 @@ def test_a_topic_that_is_taken_over_during_a_look_is_not_taken_for_empty(
 
     looks: list[object] = []
 
-    def and_then_taken_over(database: Database) -> object:
-        groups = watched_groups(database)
+    def and_then_taken_over(database: Database, turn: int) -> object:
+        groups = watched_groups(database, turn)
         looks.append(groups)
         if len(looks) == 1:
             return groups  # what is assigned; the ends of the logs are the second question

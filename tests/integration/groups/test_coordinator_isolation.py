@@ -406,7 +406,7 @@ STOPPED_IN_A_TRANSACTION = """
 import os, signal
 from sqlalchemy import text
 from sharequeue.database import Database
-from sharequeue.groups.service_leases import short_transaction
+from sharequeue.groups.short_waits import short_transaction
 from sharequeue.settings import Settings
 
 with short_transaction(Database.open(Settings.load())) as connection:

@@ -22,7 +22,7 @@ from sharequeue.groups.heartbeats import (
     expire_members_of,
     heartbeat,
 )
-from sharequeue.groups.service_leases import hear_replica
+from sharequeue.groups.replicas import hear_replica
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.service.coordinator.watched_topics import record_topics, start_grown
 from sharequeue.state import State

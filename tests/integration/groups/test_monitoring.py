@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from sharequeue.database import Database
 from sharequeue.database.migrations import migrate
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.groups.service_leases import hear_replica
+from sharequeue.groups.replicas import hear_replica
 from sharequeue.offsets import OffsetSet
 from sharequeue.service import create_app
 from sharequeue.service.metrics.figures import Reader

@@ -14,7 +14,7 @@ from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
 from sharequeue.groups.heartbeats import ensure_group
-from sharequeue.groups.service_leases import hear_replica
+from sharequeue.groups.replicas import hear_replica
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from sharequeue.spark import DeadLettersLeft, RunReport, draining, lease, run_rounds

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import Uuid
+from confluent_kafka import KafkaError, KafkaException, Uuid
 
 from sharequeue.errors import BrokerNotAvailable, UnsupportedVersion
-from sharequeue.kafka.topics import Topics
+from sharequeue.kafka.topics import ASKED_AT_ONCE, Topics
 from sharequeue.settings import Settings
 
 
@@ -32,6 +32,29 @@ def test_a_broker_without_topic_ids_is_refused(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(UnsupportedVersion, match=r"Kafka gives them since 2\.8"):
         topics.describe(["orders"])
     assert isinstance(topics.ask(["orders"]).refused["orders"], UnsupportedVersion)
+
+
+class SilentBroker:
+    """A client that is not answered, after its time limit."""
+
+    def __init__(self) -> None:
+        self.questions = 0
+
+    def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Future[Any]]:
+        """Give up at once."""
+        self.questions += 1
+        found: Future[Any] = Future()
+        found.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+        return {f"missing-{number:04}": found for number in range(ASKED_AT_ONCE)}
+
+
+def test_a_broker_that_is_silent_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many names there are to ask for."""
+    topics, silent = Topics(Settings({"bootstrap_servers": "127.0.0.1:1"})), SilentBroker()
+    monkeypatch.setattr(topics, "_admin", lambda: silent)
+    with pytest.raises(BrokerNotAvailable):
+        topics.ask(f"missing-{number:04}" for number in range(5 * ASKED_AT_ONCE))
+    assert silent.questions == 1
 
 
 def test_a_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,22 +1,25 @@
-"""When did a replica of the service last do what replicas do by themselves, and when did any?
+"""Which replicas of the service are at work, and when did one last do what replicas do by themselves?
 
-Each replica writes its ages down every few seconds (``sharequeue.note_service_work``), so that any replica can tell
-when nobody does it. The tasks themselves are in `service.coordinator`.
+Each replica says every second that it is there, so that sessions go on where none was for a while. It writes down
+every few seconds how long ago it did its work (``sharequeue.note_service_work``), so that any replica can tell when
+nobody does it. The tasks themselves are in `service.coordinator`.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Literal
+from uuid import uuid4
 
 from sqlalchemy import text
 
 from sharequeue.database import Database
-
-__all__ = ["ALIVE_SECONDS", "WORK", "ReplicaWork", "Replicas", "Work", "read_replicas"]
 
 Work = Literal["watch", "sweep", "journal", "dead_letters"]
 WORK: Mapping[Work, str] = {
@@ -29,6 +32,41 @@ WORK: Mapping[Work, str] = {
 
 ALIVE_SECONDS = 15.0
 """A replica that was not heard for longer is not counted."""
+
+
+def replica_name() -> str:
+    """What this process calls itself among the replicas: its host, its pid, and a part that no other has."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+
+
+def hear_replica(
+    database: Database, name: str, silence: timedelta | None = None, *, drains: bool = False
+) -> timedelta | None:
+    """Write down that this replica is at work, and whether it writes dead letters by itself.
+
+    With `silence`: if no replica was heard for longer than that, sessions go on with the time that they had left when
+    the last one was. Gives how long nobody was heard then.
+    """
+    rows = database.call(
+        text("select sharequeue.hear_replica(:name, cast(:silence as interval), :drains) as unheard"),
+        name=name,
+        silence=silence,
+        drains=drains,
+    )
+    unheard: timedelta | None = rows[0]["unheard"]
+    return unheard
+
+
+def beat_and_hear(database: Database, name: str, silence: timedelta | None, *, drains: bool) -> None:
+    """Write down in one call that the service is alive, as ``Administration.beat``, and that this replica is."""
+    database.call(
+        text(
+            "select sharequeue.beat(cast(:silence as interval)), sharequeue.hear_replica(:name, null, :drains)"
+        ),
+        name=name,
+        silence=silence,
+        drains=drains,
+    )
 
 
 class ReplicaWork:
