@@ -842,6 +842,9 @@ CREATE FUNCTION sharequeue_internal.next_available(p_share_partition_id bigint, 
 CREATE FUNCTION sharequeue_internal.next_delivery(p_delivery_count smallint, p_isolate bigint, p_limit integer) RETURNS smallint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION sharequeue_internal.next_epoch(p_of_what text, p_epoch integer) RETURNS integer
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION sharequeue_internal.next_epoch_of_empty_group(p_group_id text) RETURNS integer
     LANGUAGE plpgsql;
 

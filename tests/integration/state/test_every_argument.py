@@ -37,7 +37,10 @@ Meant = tuple[Iterable[str], str]
 MEANT: Mapping[str, Meant] = {
     # Left out on purpose, or any of the kind.
     "*.p_state_epoch": (("null", "zero"), "not compared; a group may begin at epoch 0"),
-    "initialize.p_state_epoch": (("zero", "2^31-1"), "a group may begin at epoch 0, and come to the last one"),
+    "initialize.p_state_epoch": (
+        ("zero", "2^31-1"),
+        "a group may begin at epoch 0, and come to the last one",
+    ),
     "alter_offsets.p_state_epoch": (("null", "zero", "2^31-1"), "null: the next one; the others as above"),
     "*.p_member_epoch": (("null",), "any member id may, as on a broker"),
     "*.p_request_id": (("null", "nobody"), "a call of its own, that nobody repeats"),
