@@ -163,7 +163,8 @@ def test_consumer(
 def test_reports(reader: Reader) -> None:
     """Each query and command of the page on reports is taken, by a group that was worked on."""
     state, at = State(reader.database), SharePartition("flight-delays", "flights", 0)
-    alter_group_configs(reader.database, at.group_id, {})
+    # Its lock outlives the commands.
+    alter_group_configs(reader.database, at.group_id, {"share.record.lock.duration.ms": "3600000"})
     state.initialize(at, "id", 0, 1)
     state.observe(at, "id", 0, 100, 100)
     lease = state.acquire(at, "member", None, 10)

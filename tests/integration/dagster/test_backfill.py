@@ -43,7 +43,7 @@ def by_value(records: DataFrame) -> DataFrame:
     if os.environ.get(STOP_AT_CALL) == str(len(_calls)):
         threading.Thread(target=_stop_once_at_work, args=(records.sparkSession,), daemon=True).start()
         # A task that takes its time, so that there is something to stop.
-        records = records.withColumn("slow", fn.expr("java_method('java.lang.Thread', 'sleep', 100L)"))
+        records = records.withColumn("slow", fn.expr("java_method('java.lang.Thread', 'sleep', 5000L)"))
     text = fn.col("value").cast("string")
     return records.withColumns({"outcome": text, "error": fn.when(text != "accept", "as it says")})
 
@@ -223,7 +223,7 @@ def test_days_side_by_side_do_not_meet(case: Case) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join()
     assert results == [True, True]
     found = case.files()
     assert [len(found[f"{day}/accepted"]) for day in DAYS[:2]] == [18, 18]

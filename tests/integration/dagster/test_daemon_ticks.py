@@ -74,7 +74,7 @@ def test_the_daemon_requests_one_run_and_observes(
         turn()
         return len(said(stack_instance, f"{name}_{sensor}")) > after
 
-    wait_until(lambda: ticks("lag", 1), 60, lambda: said(stack_instance, f"{name}_lag"))
+    wait_until(lambda: ticks("lag", 1), 200, lambda: said(stack_instance, f"{name}_lag"))
     (run,) = stack_instance.get_runs(dg.RunsFilter(job_name=name))
     assert (run.status, run.tags[GROUP_TAG]) == (dg.DagsterRunStatus.QUEUED, group)
     requested, *repeated = said(stack_instance, f"{name}_lag")
@@ -85,7 +85,7 @@ def test_the_daemon_requests_one_run_and_observes(
     assert lease is not None
     state.acknowledge(lease, {AcknowledgeType.ACCEPT: lease.offsets})
     seen = len(said(stack_instance, f"{name}_lag"))
-    wait_until(lambda: ticks("lag", seen), 60)
+    wait_until(lambda: ticks("lag", seen), 200)
     assert said(stack_instance, f"{name}_lag")[-1] == "lag 0: nothing to do"
     key = dg.AssetKey([name, "spso_and_lag"])
     observed = stack_instance.fetch_observations(key, limit=100).records

@@ -40,17 +40,20 @@ def test_days_without_a_service_are_counted_by_a_backfill(
 ) -> None:
     """Two days of work that nobody has counted: one run shows each as it was; a day without a journal says so."""
     state, journal = State(private_database), Journal(private_database)
-    today = state.now().astimezone(UTC).date()
+    now = state.now().astimezone(UTC)
+    # Noon: no midnight comes in between.
+    noon = now.replace(hour=12, minute=0) - now
+    today = now.date()
     days = [today - timedelta(days=back) for back in (2, 1)]
-    set_clock(private_database, timedelta(days=-2))
+    set_clock(private_database, noon - timedelta(days=2))
     journal.keep()
     ensure_group(private_database, AT.group_id)
     state.initialize(AT, "id", 0, 1)
     state.observe(AT, "id", 0, 1000, 1000)
     days_work(state, 100)
-    set_clock(private_database, timedelta(days=-1))
+    set_clock(private_database, noon - timedelta(days=1))
     days_work(state, 50)
-    set_clock(private_database, timedelta())
+    set_clock(private_database, noon)
     assert journal.days(AT.group_id) == []
 
     url = private_database.engine.url.render_as_string(hide_password=False)

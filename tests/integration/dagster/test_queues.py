@@ -74,15 +74,16 @@ def test_payments_and_refunds_are_in_the_table_once(
 ) -> None:
     """Several topics, one group, one table: rows and acknowledgements agree, what is foreign is a dead letter, and a
     second run finds nothing. The run's tags lead from it to its leases. A run of one partition leaves the others."""
-    ran = [run_queue("ledger")]
-    if figures(ran[0][0], "ledger/accepted")["leased_records"] < 110:
-        # The service assigns a topic once it has seen it: a first run may have had one of the two.
-        ran.append(run_queue("ledger"))
-    result, instance = ran[-1]
+    ran: list[tuple[dg.ExecuteInProcessResult, dg.DagsterInstance]] = []
 
     def together(key: str, name: str) -> int:
         return sum(figures(each, key)[name] for each, _ in ran)
 
+    # The service assigns a topic once it has seen it: a first run may have had one of the two.
+    while together("ledger/accepted", "leased_records") < 110:
+        assert len(ran) < 5
+        ran.append(run_queue("ledger"))
+    result, instance = ran[-1]
     assert result.success
     rows = database.rows(
         sa.text("select topic, count(*) as rows, sum(amount) as amount from accounting.ledger group by topic")

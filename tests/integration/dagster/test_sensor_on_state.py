@@ -219,12 +219,12 @@ SITUATIONS: dict[str, tuple[list[Callable[[Case], object]], str | None]] = {
     "its session has expired": ([lambda c: c.join(), lambda c: later(c, 60)], None),
     "the service is at work": ([lambda c: c.heard()], None),
     "the service is silent": (
-        [lambda c: c.heard(), lambda c: later(c, 120)],
-        "no service was at work for 120 s",
+        [lambda c: c.heard(), lambda c: later(c, 1000)],
+        "no service was at work for 10",
     ),
     "the broker is silent": (
-        [lambda c: later(c, 120), lambda c: c.heard()],
-        "the service has not reached the broker for 12",
+        [lambda c: later(c, 1000), lambda c: c.heard()],
+        "the service has not reached the broker for 10",
     ),
     "a run of the job is queued": ([lambda c: c.run()], "of g is queued"),
     "a run of the job is being cancelled": (

@@ -26,6 +26,7 @@ from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import REPOSITORY, MakeTopic
+from tests.waiting import wait_until
 
 RECORDS = 40
 PARTITIONS = 4
@@ -194,7 +195,7 @@ def test_sigkill_before_the_manifest_moves(
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -267,11 +268,15 @@ def test_a_reader_never_sees_doubles_or_misses(
             if found != seen:
                 wrong.append(found)
 
+    def somebody_reads(_: Step) -> None:
+        before = len(reads)
+        wait_until(lambda: len(reads) > before, otherwise="nobody reads")
+
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        compact(spark, output_settings, state, group, sink)
-        sweep_compactions(spark, output_settings, state, group, sink)
+        compact(spark, output_settings, state, group, sink, on_step=somebody_reads)
+        sweep_compactions(spark, output_settings, state, group, sink, on_step=somebody_reads)
     finally:
         over.set()
         reader.join()

@@ -38,7 +38,7 @@ def log_of(settings: Settings, topic: str) -> Log:
     log: Log = {partition: [] for partition in range(PARTITIONS)}
     ended = 0
     while ended < PARTITIONS:
-        message: Any = consumer.poll(10)
+        message: Any = consumer.poll(60)
         assert message is not None
         if message.error():
             ended += 1
@@ -83,7 +83,7 @@ def test_a_producer_killed_in_the_middle_goes_on_where_the_logs_end(settings: Se
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert killed.returncode == -9, killed.stderr

@@ -49,7 +49,9 @@ def job(group: str, make_topic: MakeTopic, produce: Produce, database: Database)
     topic = make_topic(2)
     produce(topic, 0, ["accept", "reject", "accept", "release"])
     produce(topic, 1, ["accept", "accept"])
-    alter_group_configs(database, group, {"share.auto.offset.reset": "earliest"})
+    # What is released waits longer than the test.
+    waits = {"sharequeue.retry.backoff.ms": "3600000"}
+    alter_group_configs(database, group, {"share.auto.offset.reset": "earliest", **waits})
     return pipeline(group=group, topics=topic, sink=f"sink-{group}")(by_value)
 
 
@@ -235,7 +237,7 @@ def test_ctrl_c_gives_everything_back(
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     try:
-        wait_until(lambda: (tmp_path / "at-work").exists() or process.poll() is not None, 120)
+        wait_until(lambda: (tmp_path / "at-work").exists() or process.poll() is not None, 240)
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=120)
     finally:

@@ -19,7 +19,10 @@ from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
 from sharequeue.errors import InvalidRecordState, ShareError
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
+from sharequeue.spark.leasing import renewal
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.output.folders import LEASE, new_folder
 from sharequeue.spark.output.manifest import read_manifest, read_output
@@ -27,12 +30,13 @@ from sharequeue.spark.report import Progress
 from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
 from sharequeue.state.many import LeaseAcknowledgement, Many
-from sharequeue.values import Acknowledged, AcknowledgeType, LeaseOutput
+from sharequeue.values import Acknowledged, AcknowledgeType, LeaseOutput, SharePartition
 from tests.cutting_proxy import CuttingProxy
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import REPOSITORY, MakeTopic
+from tests.waiting import pass_time, wait_until
 
-SHORT_LOCK_MS = 1500
+LOCK_SECONDS = 60
 
 
 @pytest.fixture
@@ -42,6 +46,22 @@ def filled(make_topic: MakeTopic, produce: Produce) -> str:
     for partition in range(2):
         produce(topic, partition, range(20))
     return topic
+
+
+@pytest.fixture
+def aside(private_database: Database, topics: Topics, group: str, filled: str) -> Holder:
+    """Start the group on that topic in a database of this test alone, whose clock it may move."""
+    alter_group_configs(private_database, group, {"share.auto.offset.reset": "earliest"})
+    holder = Holder([SharePartition(group, filled, partition) for partition in range(2)])
+    for at in holder.assignment:
+        State(private_database).initialize(at, topics.info(filled).topic_id, 0, 1)
+    return holder
+
+
+@pytest.fixture
+def renewed_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Renew a lock of a minute twice a second: a lost one is seen at once, and none lapses on a busy machine."""
+    monkeypatch.setattr(renewal, "RENEWALS_PER_LOCK", 120)
 
 
 def given_back(state: State, group: str) -> None:
@@ -55,21 +75,30 @@ def given_back(state: State, group: str) -> None:
     assert state.figures.verify(group) == []
 
 
+@pytest.mark.usefixtures("renewed_often")
 def test_a_round_longer_than_its_locks_keeps_them(
-    group: str, filled: str, assigned: Assigned, run_job: RunJob, state: State
+    group: str, filled: str, aside: Holder, run_job: RunJob, private_database: Database
 ) -> None:
-    """Three times the lock duration in Spark: the locks are renewed meanwhile, and the answers are taken."""
-    seconds = 3 * SHORT_LOCK_MS / 1000
+    """Three times the lock duration passes while the handler works: the locks are renewed meanwhile, and the answers
+    are taken."""
+    state = State(private_database)
+
+    def seconds_left() -> float:
+        return (min(row.expires_at for row in state.figures.leases(group)) - state.now()).total_seconds()
 
     def slow(records: DataFrame) -> DataFrame:
-        time.sleep(seconds)  # the handler itself works on the driver that long
+        for _ in range(6):
+            pass_time(private_database, LOCK_SECONDS / 2)
+            wait_until(lambda: seconds_left() > LOCK_SECONDS / 2 + 1, otherwise="the locks are not renewed")
         return all_accepted(records)
 
-    report = run_job(job_of(group, filled, slow, lock_duration_ms=SHORT_LOCK_MS), assigned(filled))
+    job = job_of(group, filled, slow, lock_duration_ms=1000 * LOCK_SECONDS, try_empty=False)
+    report = run_job(job, aside, state=state)
     assert report.accepted == 40
     assert report.drained
 
 
+@pytest.mark.usefixtures("renewed_often")
 def test_a_lost_lock_stops_spark_before_anything_is_acknowledged(
     group: str, filled: str, assigned: Assigned, run_job: RunJob, state: State, spark: SparkSession
 ) -> None:
@@ -77,26 +106,27 @@ def test_a_lost_lock_stops_spark_before_anything_is_acknowledged(
     holder = assigned(filled)
 
     def endless(records: DataFrame) -> DataFrame:
-        # Three seconds by record, for twenty records on each of two cores.
+        # Twenty seconds by record, for twenty records on each of two cores.
         return all_accepted(records).withColumn(
-            "nap", fn.expr("java_method('java.lang.Thread', 'sleep', 3000L)")
+            "nap", fn.expr("java_method('java.lang.Thread', 'sleep', 20000L)")
         )
 
-    def rob() -> None:
+    def at_work() -> bool:
         tracker = spark.sparkContext.statusTracker()
-        while not any(
-            stage.numActiveTasks for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage
-        ):
-            time.sleep(0.05)
+        stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+        return any(stage.numActiveTasks for stage in stages if stage)
+
+    def rob() -> None:
+        wait_until(at_work)
         state.release(group, holder.member_id)
 
     robber = threading.Thread(target=rob)
     robber.start()
     began = time.monotonic()
     with pytest.raises(LockLost, match="no longer held"):
-        run_job(job_of(group, filled, endless, lock_duration_ms=SHORT_LOCK_MS), holder)
+        run_job(job_of(group, filled, endless, lock_duration_ms=1000 * LOCK_SECONDS), holder)
     robber.join()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 200  # of 400
     given_back(state, group)
 
 
@@ -242,8 +272,8 @@ KILLED = textwrap.dedent(
     from sharequeue.kafka.topics import Topics
     from tests.fixtures.pipelines import Holder
 
-    home, output, group, topic, lock_ms = sys.argv[1:]
-    settings = Settings.load(home, output=output)
+    home, output, url, group, topic = sys.argv[1:]
+    settings = Settings.load(home, output=output, database_url=url)
 
     class Killed(Many):
         def acknowledge(self, *arguments, **named):
@@ -253,7 +283,7 @@ KILLED = textwrap.dedent(
         kept = records.select("topic", "partition", "offset", "lease_id")
         return kept.withColumn("outcome", fn.lit("accept"))
 
-    job = ShareGroupJob(group, (topic,), handler, f"sink-{group}", lock_duration_ms=int(lock_ms))
+    job = ShareGroupJob(group, (topic,), handler, f"sink-{group}")
     holder = Holder([SharePartition(group, topic, partition) for partition in range(2)], "killed")
     database, spark = Database.open(settings), spark_session(settings, "killed")
     state = State(database)
@@ -267,26 +297,26 @@ KILLED = textwrap.dedent(
 def test_killed_between_write_and_acknowledgement(
     group: str,
     filled: str,
-    assigned: Assigned,
+    aside: Holder,
     run_job: RunJob,
-    state: State,
     spark: SparkSession,
+    private_database: Database,
     output_settings: Settings,
 ) -> None:
     """A run killed once its files are in place: nobody sees them, its locks lapse, the next run brings each
     record once, and the sweep removes what the killed run left, and nothing else."""
-    holder = assigned(filled)
+    state, url = State(private_database), private_database.engine.url.render_as_string(hide_password=False)
     killed = subprocess.run(
         [
             sys.executable,
             "-c",
             KILLED,
-            *map(str, (output_settings.home, output_settings.output, group, filled, 5000)),
+            *map(str, (output_settings.home, output_settings.output, url, group, filled)),
         ],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert killed.returncode == -9, killed.stderr
@@ -295,9 +325,12 @@ def test_killed_between_write_and_acknowledgement(
     assert len(folders) == 1
     assert read_manifest(state, group, job.sink) == ()
 
-    _until_lapsed(state, holder)
+    assert sum(row.records for row in state.figures.leases(group)) == 40
+    pass_time(private_database, LOCK_SECONDS)
+    state.sweep()
+    assert state.figures.leases(group) == []
     assert sorted(sweep_outputs(spark, output_settings, state, job, dry_run=True)) == folders
-    assert run_job(job, holder).accepted == 40
+    assert run_job(job, aside, state=state).accepted == 40
     assert read_output(spark, state, group, job.sink).count() == 40
     assert sorted(sweep_outputs(spark, output_settings, state, job)) == folders
     assert sweep_outputs(spark, output_settings, state, job) == []
@@ -334,11 +367,3 @@ def test_the_sweep_leaves_what_is_held(
     assert sorted(sweep_outputs(spark, output_settings, state, job)) == left
     assert [path.name for path in counted.iterdir()] == [f"{LEASE}={lease.lease_id}"]
     assert not stale.exists()
-
-
-def _until_lapsed(state: State, holder: Holder) -> None:
-    """Wait for the locks of the killed run to lapse, as a sweep sees it."""
-    deadline = time.monotonic() + 30
-    while state.figures.leases(holder.assignment[0].group_id):
-        assert time.monotonic() < deadline
-        state.sweep()

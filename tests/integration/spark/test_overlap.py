@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -15,7 +18,9 @@ from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
 from sharequeue.errors import InvalidRecordState, ShareError
+from sharequeue.spark import overlap, rounds
 from sharequeue.spark.contract import Handler, MostFailed
+from sharequeue.spark.leasing import renewal
 from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.report import Progress
@@ -24,9 +29,12 @@ from sharequeue.state.many import LeaseAcknowledgement, Many
 from sharequeue.values import Acknowledged
 from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
+from tests.waiting import wait_until
 
 RECORDS, A_ROUND = 30, 10
 LONG = "java_method('java.lang.Thread', 'sleep', 20000L)"
+CANCELLED_SECONDS = 100
+"""Half of what a round of such records takes unless it is cancelled."""
 
 
 def napping(since: int, nap: str = LONG, outcome: str = "'accept'") -> Handler:
@@ -53,15 +61,25 @@ def until_tasks_run(spark: SparkSession) -> Callable[[], None]:
     """Give a function that waits until a task of Spark's is at work."""
     tracker = spark.sparkContext.statusTracker()
 
-    def wait() -> None:
-        deadline = time.monotonic() + 20
-        while not any(
-            stage.numActiveTasks for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage
-        ):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+    def at_work() -> bool:
+        stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+        return any(stage.numActiveTasks for stage in stages if stage)
 
-    return wait
+    return lambda: wait_until(at_work, otherwise="no task is at work")
+
+
+@pytest.fixture
+def go_on(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Give an event for which a round waits before it reads back what it wrote: the next one has come so far by then,
+    however busy the machine is."""
+    event, read_back = threading.Event(), vars(rounds)["read_back"]
+
+    def late(*given: Any, **named: Any) -> Any:
+        assert event.wait(120), "the next round has not come so far"
+        return read_back(*given, **named)
+
+    monkeypatch.setattr(rounds, "read_back", late)
+    return event
 
 
 def deliveries(state: State, holder: Holder) -> list[int]:
@@ -86,15 +104,27 @@ def each_once(spark: SparkSession, state: State, run_job: RunJob, holder: Holder
 
 
 def test_the_next_round_is_leased_while_the_last_is_at_work(
-    group: str, filled: str, assigned: Assigned, run_job: RunJob, spark: SparkSession, state: State
+    group: str,
+    filled: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    go_on: threading.Event,
 ) -> None:
     """And written before the last is done. The figures are those of rounds one after the other; a round that took all
     there was is followed by none until it is acknowledged, so that its releases come again in order."""
     said: list[Progress] = []
+
+    def tell(progress: Progress) -> None:
+        said.append(progress)
+        if (progress.round, progress.stage) == (2, "plan"):
+            go_on.set()
+
     holder = assigned(filled)
     third = napping(RECORDS, outcome="if(offset % 3 = 0, 'release', 'accept')")
     job = job_of(group, filled, third, deliveries_per_run=2, failed_share=None)
-    report = run_job(job, holder, max_records=A_ROUND, progress=said.append)
+    report = run_job(job, holder, max_records=A_ROUND, progress=tell)
     order = [(each.round, each.stage) for each in said]
     assert order.index((2, "plan")) < order.index((1, "done")) < order.index((2, "done"))
     assert [each.number for each in report.rounds] == list(range(1, len(report.rounds) + 1))
@@ -106,13 +136,28 @@ def test_the_next_round_is_leased_while_the_last_is_at_work(
 
 
 def test_a_round_that_is_not_begun_in_time_costs_nothing(
-    group: str, filled: str, assigned: Assigned, run_job: RunJob, state: State
+    group: str,
+    filled: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It was leased while the last was written. Then the time was up: its deliveries are given back."""
     holder = assigned(filled)
-    slow = napping(0, "java_method('java.lang.Thread', 'sleep', 100L)")
+    passed = [0.0]
+    monkeypatch.setattr(overlap, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
+
+    def an_hour_passes(progress: Progress) -> None:
+        if (progress.round, progress.stage) == (2, "plan"):
+            passed[0] = 3600.0
+
     report = run_job(
-        job_of(group, filled, slow, try_empty=False), holder, max_records=A_ROUND, max_seconds=0.5
+        job_of(group, filled, all_accepted),
+        holder,
+        max_records=A_ROUND,
+        max_seconds=1800,
+        progress=an_hour_passes,
     )
     assert [each.accepted for each in report.rounds] == [A_ROUND]
     assert not report.drained
@@ -159,16 +204,28 @@ def test_an_error_of_the_last_round_cancels_the_next(
     state: State,
     database: Database,
     until_tasks_run: Callable[[], None],
+    go_on: threading.Event,
 ) -> None:
     """It is not waited for. Both are given back: the failed round's records are suspects, which come in parts; a
     task of the other had run, too, but its records are none."""
     holder = assigned(filled)
     refusing = State(database)
     refusing.many = _Refusing(database, until_tasks_run)
+
+    def tell(progress: Progress) -> None:
+        if (progress.round, progress.stage) == (2, "write"):
+            go_on.set()
+
     began = time.monotonic()
     with pytest.raises(ConnectionError, match="away"):
-        run_job(job_of(group, filled, napping(A_ROUND)), holder, state=refusing, max_records=A_ROUND)
-    assert time.monotonic() - began < 15
+        run_job(
+            job_of(group, filled, napping(A_ROUND)),
+            holder,
+            state=refusing,
+            max_records=A_ROUND,
+            progress=tell,
+        )
+    assert time.monotonic() - began < CANCELLED_SECONDS
     parts = run_job(job_of(group, filled, all_accepted), holder, max_rounds=1).rounds[0]
     assert (parts.accepted, len(parts.lease_ids) > 2) == (RECORDS, True)
     assert state.figures.describe(group)[0].lag == 0
@@ -206,6 +263,8 @@ def test_two_rounds_end_together(
     spark: SparkSession,
     state: State,
     until_tasks_run: Callable[[], None],
+    go_on: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
     number: int,
     stage: str,
     how: str,
@@ -213,21 +272,40 @@ def test_two_rounds_end_together(
     """A lock is lost, or somebody stops the run, while one round is written and the other is planned or acknowledged:
     Spark's job is cancelled, nothing is held any more, and each record counts once."""
     holder = assigned(filled)
+    # A lost lock is seen at once; one of a minute is lost by nobody's sleep.
+    monkeypatch.setattr(renewal, "RENEWALS_PER_LOCK", 120)
 
-    def disturb(progress: Progress) -> None:
-        if (progress.round, progress.stage) == (number, stage):
+    def disturb() -> None:
+        if how == "lost":
+            state.release(group, holder.member_id)
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def tell(progress: Progress) -> None:
+        at = (progress.round, progress.stage)
+        if stage == "read back" or at == (2, "write"):
+            go_on.set()
+        if at == (number, stage) and stage != "plan":
             if stage != "read back":  # the next round is about to be written, and tells it after this
                 until_tasks_run()
-            if how == "lost":
-                state.release(group, holder.member_id)
-            else:
-                os.kill(os.getpid(), signal.SIGINT)
+            disturb()
 
-    job = job_of(group, filled, napping(0 if number == 2 else A_ROUND), lock_duration_ms=1500)
+    nap = napping(0 if number == 2 else A_ROUND)
+    calls: list[int] = []
+
+    def handler(records: DataFrame) -> DataFrame:
+        calls.append(len(calls) + 1)
+        if stage == "plan" and len(calls) == 2:
+            until_tasks_run()
+            disturb()
+        return nap(records)
+
+    job = job_of(group, filled, handler, lock_duration_ms=60_000, try_empty=False)
     began = time.monotonic()
     with pytest.raises((LockLost, InvalidRecordState) if how == "lost" else KeyboardInterrupt):
-        run_job(job, holder, max_records=A_ROUND, progress=disturb)
-    assert time.monotonic() - began < 15
+        run_job(job, holder, max_records=A_ROUND, progress=tell)
+    assert time.monotonic() - began < CANCELLED_SECONDS
+    go_on.set()
     (status,) = state.figures.describe(group)
     # Of what was leased; the acknowledgement may have been under way already.
     assert (status.acquired, status.available) in [(0, 2 * A_ROUND), (0, A_ROUND)]

@@ -46,7 +46,7 @@ def test_four_runs_drain_one_partition_together(
         {"share.auto.offset.reset": "earliest", "share.partition.max.record.locks": 10 * RECORDS},
     )
     folder = str(tmp_path / "output")
-    all_hold_one = threading.Barrier(RUNS, timeout=60)
+    all_hold_one = threading.Barrier(RUNS, timeout=240)
 
     def drain(_: int) -> list[OffsetSet]:
         held: list[OffsetSet] = []

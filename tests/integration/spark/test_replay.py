@@ -278,7 +278,7 @@ def test_of_two_replays_of_one_day_at_once_the_last_one_is_there(
 
     def both_ready(files: Files, *folders: str) -> None:
         flush(files, *folders)
-        ready.wait(60)
+        ready.wait(240)
 
     def together(files: Files, source: str, target: str) -> None:
         if source == outer.path:
@@ -290,7 +290,7 @@ def test_of_two_replays_of_one_day_at_once_the_last_one_is_there(
     monkeypatch.setattr(Files, "replace", together)
     with ThreadPoolExecutor(2) as threads:
         reports = [threads.submit(case.replay, **window) for _ in range(2)]
-        assert [report.result(60) for report in reports] == [outer, outer]
+        assert [report.result(240) for report in reports] == [outer, outer]
     assert sorted(path.name for path in Path(str(outer.path)).iterdir() if path.name[0] not in "._") == [
         *("accepted", "exceptions", "replay.json"),
     ]

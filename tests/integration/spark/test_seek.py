@@ -218,10 +218,11 @@ def test_a_worker_says_whether_it_could_seek(
 ) -> None:
     """With confluent-kafka, and brokers that answer; not without one of these, and then it is no error."""
     topic, config = make_topic(2), client_config(settings)
-    assert Probe(config, topic, 5)(0)
+    # A broker may not know a new topic for a moment.
+    wait_until(lambda: Probe(config, topic, 60)(0))
     assert not Probe({**config, "bootstrap.servers": "127.0.0.1:1", "log_level": 0}, topic, 0.2)(0)
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    assert not Probe(config, topic, 5)(0)
+    assert not Probe(config, topic, 60)(0)
 
 
 def test_the_executors_of_a_cluster_are_asked_once(settings: Settings) -> None:

@@ -18,6 +18,7 @@ from sharequeue.spark.contract import HandlerError
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.acknowledging import MOST_DELAYS
 from sharequeue.spark.output.manifest import NotFiles, read_manifest, read_output
+from sharequeue.spark.reading import sizes
 from sharequeue.spark.sinks.at_least_once import AtLeastOnce
 from sharequeue.spark.sinks.interface import SinkRefused
 from sharequeue.spark.sweeping import sweep_outputs
@@ -179,9 +180,11 @@ def test_a_byte_budget_becomes_records_by_their_mean_size(
     assigned: Assigned,
     run_job: RunJob,
     database: Database,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """`max_bytes` of the job, of the run or of the group bounds each round by the size of what is there; a record
     larger than the budget comes alone."""
+    monkeypatch.setattr(sizes, "WAIT_SECONDS", 120.0)  # until a record is measured, and none is guessed
     topic = make_topic(1)
     produce(topic, 0, [b"x" * 995] * 40)  # 1,997 bytes with its key, `key-b'xxx…'`
     holder = assigned(topic)
