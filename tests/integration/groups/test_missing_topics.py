@@ -81,6 +81,8 @@ def test_a_turn_asks_for_a_bounded_number_of_names(
             ),
             {"late": late},
         )
+    for name in (topic, late):
+        topics.offsets(name)  # waits for its leader, as a turn does for a moment only
     coordinator.watch()
     assert started(private_database, "short") == {topic}
     for _ in range(PARTS + 1):
