@@ -214,7 +214,9 @@ class Ledger(Acknowledgements):
             end = partition.log_end or partition.start
             for offset in range(partition.start, end):
                 record = partition.records.get(offset)
-                if record is None or not record.done:
+                # Of what retention took it stays open whether it was to be a letter: the config was being changed.
+                passed = offset < partition.spso
+                if record is None or not (record.maybe_done if passed else record.done):
                     self._fault(f"{offset} came to no end", at, offset)
                 elif letters_everywhere and record.state in GIVEN_UP and record.letter != "closed":
                     self._fault(f"{offset} was given up without a letter", at, offset)
