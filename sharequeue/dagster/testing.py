@@ -1,5 +1,6 @@
 """For the tests of a project: a share group loaded as Dagster does, and everything that its `defs.yaml` names."""
 
+from os import PathLike
 from pathlib import Path
 
 import dagster as dg
@@ -9,14 +10,14 @@ from sharequeue.dagster.component import ShareGroupComponent
 from sharequeue.references import NoSuchObject, Reference
 
 
-def load_share_group(project: Path, queue: str) -> ShareGroupComponent:
+def load_share_group(project: str | PathLike[str], queue: str) -> ShareGroupComponent:
     """Load the component in `defs/<queue>` of a project, import its pipeline and summaries, and hold them against it.
 
     `project` is the folder of `pyproject.toml`. Raises what Dagster raises for a `defs.yaml` that is wrong, and
     AssertionError where the pipeline is missing or made for another group or other topics, or a summary is not the
     pipeline's.
     """
-    component = dg.ComponentTree.for_project(project).load_component(Path(queue), ShareGroupComponent)
+    component = dg.ComponentTree.for_project(Path(project)).load_component(Path(queue), ShareGroupComponent)
     try:
         job = pipeline_of(component)
         for merge in component.summaries.values():

@@ -15,7 +15,7 @@ The names that a program needs, by what they are for:
 - the output: `read_output`, `sweep_outputs`, `compact`, `sweep_compactions`;
 - the Spark session: `spark_session`;
 - errors: `HandlerError`, `MostFailed`, `LockLost`, `SinkTaken`, `SinkRefused`, `NotFiles`, `NoSuchSink`,
-  `OutputFull`, `OutputNotReachable`, `OutputNotShared`, `RegistryNotAvailable`, `SparkNotReady`; and
+  `OutputDamaged`, `OutputFull`, `OutputNotReachable`, `OutputNotShared`, `RegistryNotAvailable`, `SparkNotReady`; and
   warnings: `Unacknowledged`, `DeadLettersLeft`.
 
 A name is imported when it is first used: importing this package loads neither Spark nor SQLAlchemy.
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from sharequeue.spark.output.compaction import compact, sweep_compactions
     from sharequeue.spark.output.folders import SinkTaken
     from sharequeue.spark.output.manifest import NoSuchSink, NotFiles, read_output
-    from sharequeue.spark.output.reachable import OutputFull, OutputNotReachable
+    from sharequeue.spark.output.reachable import OutputDamaged, OutputFull, OutputNotReachable
     from sharequeue.spark.output.shared_folder import OutputNotShared
     from sharequeue.spark.pipeline import Pipeline, pipeline
     from sharequeue.spark.replays.publishing import PublishReport, publish
@@ -92,6 +92,7 @@ __all__ = [
     "MostFailed",
     "NoSuchSink",
     "NotFiles",
+    "OutputDamaged",
     "OutputFull",
     "OutputNotReachable",
     "OutputNotShared",
@@ -135,7 +136,7 @@ _MODULES = {
     "output.compaction": ("compact", "sweep_compactions"),
     "output.folders": ("SinkTaken",),
     "output.manifest": ("NoSuchSink", "NotFiles", "read_output"),
-    "output.reachable": ("OutputFull", "OutputNotReachable"),
+    "output.reachable": ("OutputDamaged", "OutputFull", "OutputNotReachable"),
     "output.shared_folder": ("OutputNotShared",),
     "pipeline": ("Pipeline", "pipeline"),
     "replays.publishing": ("PublishReport", "publish"),

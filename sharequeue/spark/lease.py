@@ -37,7 +37,7 @@ from sharequeue.spark.leasing.renewal import LeaseKeeper, release_held
 from sharequeue.spark.outcomes.acknowledging import ToAcknowledge, acknowledge_all
 from sharequeue.spark.outcomes.missing import acknowledgements
 from sharequeue.spark.outcomes.retries import Backoff
-from sharequeue.spark.outcomes.written_by_program import write_outcomes, written_outcomes
+from sharequeue.spark.outcomes.written_by_program import WrittenOutcomes, write_outcomes, written_outcomes
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.plan import MAX_SCANS
 from sharequeue.spark.reading.sizes import RecordSizes
@@ -103,7 +103,7 @@ class LeasedRecords(Shown):
         self._opened: _Opened | None = None
         self._ends: ExitStack | None = None
         self._acknowledged = False
-        self._written: str | None = None
+        self._written: WrittenOutcomes | None = None
 
     def open(self) -> Self:
         """Lease the records, and keep their locks until `close`; harmless when it is open.
@@ -285,7 +285,7 @@ class LeasedRecords(Shown):
         """
         source = self._at_work(waiting=True).source
         self._written = write_outcomes(source, self.leases, outcomes, fspath(folder), self._written)
-        return self._written
+        return self._written.folder
 
     def acknowledge(self, outcomes: DataFrame | str | PathLike[str] | None = None) -> AcknowledgedRecords:
         """Acknowledge everything that is leased, by what was written: once, and for good.
@@ -298,18 +298,18 @@ class LeasedRecords(Shown):
         `dropped` of `lease`; an offset the log never had is a gap.
 
         Raises HandlerError for outcomes that are not read from storage, contradict themselves, name what was not
-        leased, are unknown, or lack a record, unless `lease` was given a meaning for these; LockLost; and what
-        `acknowledgements` (`outcomes/missing.py`) and `State.acknowledge` raise. Nothing has been acknowledged then,
-        except by `State.acknowledge`, which acknowledges lease by lease.
+        leased, are unknown, or lack a record, unless `lease` was given a meaning for these; OutputDamaged; LockLost;
+        and what `acknowledgements` (`outcomes/missing.py`) and `State.acknowledge` raise. Nothing has been
+        acknowledged then, except by `State.acknowledge`, which acknowledges lease by lease.
         """
         work = self._at_work(waiting=True)
         if not self.leases:
             return AcknowledgedRecords.of(0, (), ())
-        outcomes = self._written if outcomes is None else outcomes
-        if outcomes is None:
+        written = self._written if outcomes is None else outcomes
+        if written is None:
             raise HandlerError("nothing was written yet: call write() first, or say where the outcomes are")
         source = work.source
-        seen = written_outcomes(source, self.leases, outcomes, self._wanted.unknown)
+        seen = written_outcomes(source, self.leases, written, self._wanted.unknown)
         wanted = acknowledgements(source, self.leases, seen, work.infos, self._wanted.dropped)
         self._acknowledged = True
         now = source.state.now()

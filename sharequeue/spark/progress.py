@@ -1,14 +1,15 @@
 """How does somebody see how far a run is?
 
 On a terminal a bar, in a notebook a bar of its own, anywhere else a line a round. All of it goes to stderr, so that
-stdout has results alone; a notebook shows it below the cell.
+stdout has results alone; a notebook shows it below the cell. A stderr that is closed, full, or whose reader is gone
+shows nothing: no run fails because nobody looks at it.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from html import escape
 from typing import Any
 
@@ -26,11 +27,16 @@ def shown_progress(progress: bool | ProgressCallback) -> Iterator[ProgressCallba
         yield lambda progress: None
     elif (display := _notebook_display()) is not None:
         yield _oldest(_notebook(display))
-    elif sys.stderr.isatty():
+    elif _is_terminal():
         with _terminal() as show:
             yield _oldest(show)
     else:
         yield _line
+
+
+def _is_terminal() -> bool:
+    # A process without a stderr has None, and one that closed it a file that raises.
+    return sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
 
 
 def _oldest(show: ProgressCallback) -> ProgressCallback:
@@ -48,8 +54,9 @@ def _oldest(show: ProgressCallback) -> ProgressCallback:
 
 
 def _line(progress: Progress) -> None:
-    if progress.stage == "done":
-        print(progress, file=sys.stderr, flush=True)
+    if progress.stage == "done" and sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            print(progress, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -58,15 +65,28 @@ def _terminal() -> Iterator[ProgressCallback]:
     from rich.progress import BarColumn, SpinnerColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    columns = (SpinnerColumn(), BarColumn(), TextColumn("{task.description}"))
-    with Bar(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("starting", total=None)
+    class Quiet(Console):
+        """One that falls silent where its reader is gone; rich ends the process."""
 
-        def show(progress: Progress) -> None:
-            total = None if progress.left is None else progress.records_done + progress.left
+        def on_broken_pipe(self) -> None:
+            self.quiet = True
+
+    columns = (SpinnerColumn(), BarColumn(), TextColumn("{task.description}"))
+    bar = Bar(*columns, console=Quiet(stderr=True))
+    task = bar.add_task("starting", total=None)
+
+    def show(progress: Progress) -> None:
+        total = None if progress.left is None else progress.records_done + progress.left
+        with suppress(OSError):
             bar.update(task, description=str(progress), completed=progress.records_done, total=total)
 
+    with suppress(OSError):
+        bar.start()
+    try:
         yield show
+    finally:
+        with suppress(OSError):
+            bar.stop()
 
 
 def _notebook_display() -> Callable[..., Any] | None:

@@ -31,8 +31,8 @@ from sharequeue.spark.outcomes.read_back import Seen, read_back, refuse_other_pa
 from sharequeue.spark.outcomes.retries import Backoff, Releases
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import no_files
-from sharequeue.spark.output.lease_files import Written, durable, write_leases, write_summary
-from sharequeue.spark.output.shared_folder import all_read_back, read_where_written
+from sharequeue.spark.output.lease_files import Written, durable, intact, write_leases, write_summary
+from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.report import Progress, ProgressCallback, RoundReport
@@ -214,9 +214,9 @@ class Round:
         """Read back what was written, and acknowledge each lease by that; return the round's figures."""
         run, job = self.run, self.run.job
         leases, written = ended.leases, ended.written
-        with self._stage("summarise"), read_where_written():
+        with self._stage("summarise"), intact(run.files, written, leases):
             summaries = self._summarise(written, leases)
-        with self._stage("read back"), read_where_written(), durable(run.files, written):
+        with self._stage("read back"), intact(run.files, written, leases), durable(run.files, written):
             seen = read_back(
                 run.source.spark,
                 written.folders,

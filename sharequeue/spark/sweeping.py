@@ -66,7 +66,9 @@ def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -
                 if abs(number) not in held
                 and (names.exceptions if number < 0 else sink, abs(number)) not in counted
             ]
-            if len(left) == len(numbers) and not ends & held:
+            # One that counts and has no file any more was emptied by somebody: it is left, as a place to restore to.
+            emptied = not numbers and any((sink, each) in counted for each in ends)
+            if len(left) == len(numbers) and not ends & held and not emptied:
                 orphans.append(folder)
             else:
                 orphans += [f"{folder}/{LEASE}={number}" for number in left]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import UUID
@@ -22,7 +22,7 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import Topics
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.settings import Settings
-from sharequeue.spark.contract import ACCEPT, KEPT_AS_GIVEN, HandlerError
+from sharequeue.spark.contract import ACCEPT, KEPT_AS_GIVEN, OUTCOMES, HandlerError
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.reading.plan import TopicPartition
@@ -37,6 +37,9 @@ __all__ = ["Trial", "try_on"]
 MOST_ERRORS = 5
 """Failed records that are named."""
 _NEVER = datetime.max.replace(tzinfo=UTC)
+_At = tuple[str, int, int]
+_Row = tuple[str, int, int, str, str | None, int | None]
+"""Topic, partition, offset, outcome, error and lease of a row."""
 NO_ROW = "no row"
 """Instead of an outcome, where the handler returned no row for a record."""
 
@@ -53,7 +56,9 @@ class Trial(Shown):
     """The first records that were not accepted, with what the handler says of them."""
     seconds: float
     remark: str | None = None
-    """Which records these are, where a run would lease none."""
+    """Which records these are, where a run would lease none; and what a run would do with records without a row or
+    with an unknown outcome.
+    """
 
     def table(self) -> Table:
         """Return a row for each outcome, and the first errors."""
@@ -100,7 +105,8 @@ def try_on(
         there = [tuple(row) for row in read.select("topic", "partition", "offset").collect()]
     finally:
         uncache(handled)
-    outcomes = {(row[0], row[1], row[2]): (row[3], row[4]) for row in rows}
+    _refuse_other_leases(rows, leases)
+    outcomes = _agreed(rows)
     if strangers := sorted(outcomes.keys() - set(there), key=str):
         topic, partition, offset = strangers[0]
         raise HandlerError(
@@ -115,13 +121,49 @@ def try_on(
         dict(sorted(counts.items())),
         tuple(_named(at, *outcomes[at]) for at in failed[:MOST_ERRORS]),
         time.monotonic() - began,
-        remark,
+        "; ".join(each for each in (remark, *_of_a_run(job, counts)) if each) or None,
     )
 
 
-def _outcomes(handled: DataFrame) -> Sequence[tuple[str, int, int, str, str | None]]:
-    rows = handled.select("topic", "partition", "offset", "outcome", fn.col("error")).collect()
+def _outcomes(handled: DataFrame) -> Sequence[_Row]:
+    rows = handled.select("topic", "partition", "offset", "outcome", fn.col("error"), "lease_id").collect()
     return [tuple(row) for row in rows]
+
+
+def _refuse_other_leases(rows: Sequence[_Row], leases: Sequence[Lease]) -> None:
+    """Raise HandlerError for a row under another lease_id, as a run does."""
+    ids = {(at.share_partition.topic, at.share_partition.partition): at.lease_id for at in leases}
+    for topic, partition, offset, _, _, lease_id in rows:
+        if ids.get((topic, partition), lease_id) != lease_id or lease_id is None:
+            raise HandlerError(
+                f"the handler's result has a row of {topic}-{partition}, offset {offset}, with another lease_id than "
+                f"it got: {KEPT_AS_GIVEN}"
+            )
+
+
+def _agreed(rows: Sequence[_Row]) -> dict[_At, tuple[str, str | None]]:
+    """Return outcome and error by record. Raises HandlerError for two rows that do not agree, as a run does."""
+    found: dict[_At, tuple[str, str | None]] = {}
+    for topic, partition, offset, outcome, error, _ in rows:
+        if found.setdefault((topic, partition, offset), (outcome, error))[0] != outcome:
+            raise HandlerError(
+                f"the handler gave offset {offset} of {topic}-{partition} more than one outcome: rows made from one "
+                "record must agree on it"
+            )
+    return found
+
+
+def _of_a_run(job: ShareGroupJob, counts: Mapping[str, int]) -> Iterator[str]:
+    """What a run would do with records that have no row, or an outcome that is none."""
+    if none := counts.get(NO_ROW, 0):
+        yield (
+            f"a run would end with HandlerError: {none:,} records have no row, and `dropped=` does not say what they "
+            "get"
+            if job.dropped is None
+            else f"a run would give the {none:,} records without a row the outcome {job.dropped} (`dropped=`)"
+        )
+    if strange := sorted(counts.keys() - OUTCOMES.keys() - {NO_ROW}):
+        yield f"a run would end with HandlerError: {strange[0]!r} is none of {', '.join(OUTCOMES)}"
 
 
 def _named(at: tuple[str, int, int], outcome: str, error: str | None) -> str:

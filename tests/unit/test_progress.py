@@ -82,3 +82,34 @@ def test_the_command_line_loads_no_spark() -> None:
     code = "import sharequeue.cli, sys; print('pyspark' in sys.modules, 'sharequeue.spark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+class Gone(io.StringIO):
+    """A stderr whose reader is gone."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+@pytest.mark.parametrize("stderr", ["pipe", "terminal", "closed", "none"])
+def test_no_run_fails_because_nobody_looks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stderr: str
+) -> None:
+    """A pipe or a terminal that is gone, a stderr that was closed, or none at all; and stdout stays for results."""
+    there: io.StringIO | None = None if stderr == "none" else Gone(terminal=stderr == "terminal")
+    if there is not None and stderr == "closed":
+        there.close()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", there)
+    with shown_progress(True) as told:
+        told(BEGUN)
+        told(DONE)
+    monkeypatch.undo()
+    assert capsys.readouterr().out == ""

@@ -110,7 +110,7 @@ class LeaseKeeper:
                 # An output that is full, or that the driver does not see, is no fault of the records either.
                 self.give_back(
                     cancelled=not_the_records or stopped_in_spark(error),
-                    refund=isinstance(error, RegistryNotAvailable),
+                    refund=isinstance(error, RegistryNotAvailable | OutputNotReachable),
                 )
                 self._stop = True
                 self._wake.set()

@@ -62,7 +62,7 @@ def offset_sets(records: DataFrame, *by: str) -> list[OffsetGroup]:
 def offset_sets_in(files: Sequence[Path], *by: str) -> list[OffsetGroup]:
     """Return the same as `offset_sets`, of Parquet files on this machine."""
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        found = pool.map(partial(_in_file, by=by), files)
+        found = pool.map(partial(_in_whole_file, by=by), files)
         return _together(piece for pieces in found for piece in pieces)
 
 
@@ -87,6 +87,13 @@ def _no_offset(what: str) -> HandlerError:
     return HandlerError(
         f"a row has {what}: every row must pass on topic, partition, offset and lease_id of its record"
     )
+
+
+def _in_whole_file(file: Path, by: Sequence[str]) -> list[tuple[tuple[Any, ...], Bounds, int]]:
+    try:
+        return _in_file(file, by)
+    except (pa.ArrowInvalid, OSError) as error:  # which do not say of which file
+        raise pa.ArrowInvalid(f"{file} cannot be read: {error}") from error
 
 
 def _in_file(file: Path, by: Sequence[str]) -> list[tuple[tuple[Any, ...], Bounds, int]]:

@@ -8,6 +8,7 @@ program writes now.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any
 from urllib.parse import unquote
@@ -21,6 +22,7 @@ from sharequeue.settings.output import located
 from sharequeue.spark.contract import OUTCOMES, RELEASE, HandlerError
 from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.outcomes.read_back import Seen, refuse_other_partitions, seen_in
+from sharequeue.spark.output.damaged import named_leases, reads_what_it_wrote
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import folder_name
 from sharequeue.spark.output.parquet import read_parquet
@@ -30,12 +32,21 @@ from sharequeue.spark.reading.source import Source
 from sharequeue.values import Lease
 
 _NO_LEASE = -1
+_Outcomes = DataFrame | str | PathLike[str]
 _WRITTEN_AS = {"topic": "string", "partition": "int", "offset": "long", "outcome": "string"}
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenOutcomes:
+    """The folder that a lease's `write` has made, and how many rows are in it."""
+
+    folder: str
+    rows: int
+
+
 def write_outcomes(
-    source: Source, leases: Sequence[Lease], outcomes: DataFrame, root: str, before: str | None
-) -> str:
+    source: Source, leases: Sequence[Lease], outcomes: DataFrame, root: str, before: WrittenOutcomes | None
+) -> WrittenOutcomes:
     """Write outcomes into a folder of these leases alone, below `root`; return where: `root` itself without a lease.
 
     `before` is where they were written before: that is removed if it is below `root`, so that who reads all of `root`
@@ -43,7 +54,7 @@ def write_outcomes(
     """
     root = located(root)
     if not leases:
-        return root
+        return WrittenOutcomes(root, 0)
     refuse_unshared(source.spark, source.settings, root)
     folder = f"{root}/{folder_name(source.state, [lease.lease_id for lease in leases])}"
     counted = Counted(outcomes)
@@ -52,23 +63,30 @@ def write_outcomes(
         counted.records.write.mode("append").parquet(folder)
     files = Files(source.spark, folder)
     all_read_back(root, counted.rows, files.rows(folder))
-    if before is not None and before.rpartition("/")[0] == root:
-        files.remove(before)
-    return folder
+    if before is not None and before.folder.rpartition("/")[0] == root:
+        files.remove(before.folder)
+    return WrittenOutcomes(folder, counted.rows)
 
 
 def written_outcomes(
-    source: Source, leases: Sequence[Lease], outcomes: DataFrame | str | PathLike[str], unknown: str | None
+    source: Source, leases: Sequence[Lease], outcomes: WrittenOutcomes | _Outcomes, unknown: str | None
 ) -> dict[int, Seen]:
     """Return what these outcomes have for each lease, by lease id. They are on disk then.
 
     `outcomes` is a folder of Parquet files, or a DataFrame that reads what was written. Raises HandlerError for
-    outcomes that are not read from storage, lack a column, or belong to partitions that were not leased.
+    outcomes that are not read from storage, lack a column, or belong to partitions that were not leased, and
+    OutputDamaged where what `write_outcomes` wrote is not there any more as it was.
     """
+    if isinstance(outcomes, WrittenOutcomes):
+        folder, files = outcomes.folder, Files(source.spark, outcomes.folder)
+        whose = named_leases([lease.lease_id for lease in leases])
+        with reads_what_it_wrote([folder], whose, alone=files.alone):
+            all_read_back(folder, outcomes.rows, files.rows(folder))
+            return _seen(source, leases, _durable(source, folder), unknown)
     return _seen(source, leases, _durable(source, outcomes), unknown)
 
 
-def _durable(source: Source, outcomes: DataFrame | str | PathLike[str]) -> DataFrame:
+def _durable(source: Source, outcomes: _Outcomes) -> DataFrame:
     """Return the outcomes as they are in storage, after flushing files of this machine."""
     spark = source.spark
     if isinstance(outcomes, DataFrame):

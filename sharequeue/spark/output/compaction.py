@@ -30,10 +30,10 @@ from sharequeue.groups.known import require_group
 from sharequeue.names import nearest
 from sharequeue.settings import Settings
 from sharequeue.spark.contract import ACCEPT
+from sharequeue.spark.output.damaged import reads_what_counts
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import LEASE, remove_lease, sink_root
-from sharequeue.spark.output.manifest import read_manifest
-from sharequeue.spark.output.parquet import read_parquet
+from sharequeue.spark.output.manifest import read_counted, read_manifest
 from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse_unusable
 from sharequeue.spark.session import spark_session
 from sharequeue.spark.showing import Removed, Shown, Table
@@ -110,7 +110,8 @@ def compact(
     folders = set(read_manifest(state, group, sink))
     for row in state.outputs.counted(group, sink):
         counted[row.location] = counted.get(row.location, 0) + row.records
-    sizes = {folder: files.size(folder) for folder in counted if folder in folders}
+    with reads_what_counts([*folders]):
+        sizes = {folder: files.size(folder) for folder in counted if folder in folders}
     small = [folder for folder, size in sizes.items() if size < target_bytes / 2]
     done = Compactions(dry_run=dry_run)
     for at in range(0, len(small), MOST_FOLDERS):
@@ -164,7 +165,7 @@ def _replace(
     files = Files(spark, settings.output)
     state.outputs.begin_compaction(wanted.compaction_id, group, sink, wanted.location)
     on_step("begun")
-    counted = Counted(read_parquet(spark, wanted.replaced).coalesce(max(1, file_count)))
+    counted = Counted(read_counted(spark, wanted.replaced).coalesce(max(1, file_count)))
     counted.records.write.mode("append").parquet(wanted.location)
     all_read_back(sink, counted.rows, files.rows(wanted.location))
     written = spark.read.parquet(literal(wanted.location))

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
@@ -37,7 +38,8 @@ class Files:
     def __init__(self, spark: SparkSession, root: str) -> None:
         jvm: Any = spark._jvm
         self._jvm = jvm
-        self._alone = str(spark.sparkContext.master).startswith("local")
+        self.alone = str(spark.sparkContext.master).startswith("local")
+        """Whether Spark works on this machine only."""
         path = jvm.org.apache.hadoop.fs.Path(root)
         session: Any = spark._jsparkSession
         self._conf: Any = session.sessionState().newHadoopConf()
@@ -153,7 +155,7 @@ class Files:
     def here(self, *folders: str) -> list[Path] | None:
         """Return the data files of folders, if this process can read them and Spark works on this machine only."""
         local = [self._local(folder) for folder in folders]
-        if not self._alone or None in local:
+        if not self.alone or None in local:
             return None
         files = (file for folder in local if folder for file in folder.iterdir())
         return sorted(file for file in files if not file.name.startswith(("_", ".")))
@@ -161,6 +163,14 @@ class Files:
     def is_path(self, folder: str) -> bool:
         """Return whether a folder is on a file system of one machine, as far as its name shows."""
         return urlsplit(str(self._fs.makeQualified(self._path(folder)).toString())).scheme == "file"
+
+    def refuse_read_only(self, folder: str) -> None:
+        """Raise OutputNotReachable for a folder of this machine that is there and takes no file."""
+        if (local := self._local(folder)) is not None:
+            with failed_by_disk(folder, "written to"):
+                descriptor, probe = tempfile.mkstemp(prefix="_probe-", dir=local)
+                os.close(descriptor)
+                Path(probe).unlink()
 
     def reach(self, folder: str) -> None:
         """Raise OutputNotReachable unless this process can write into a folder of another machine, or of a store."""
@@ -187,12 +197,13 @@ class Files:
             if parent not in known:
                 known = self._parents = {parent: self._on_this_machine(parent)}
             above = known[parent]
-            local = above / unquote(name) if above is not None else None
+            local = above / name if above is not None else None
         return local if local is not None and local.is_dir() else None
 
     def _on_this_machine(self, folder: str) -> Path | None:
-        uri = urlsplit(str(self._fs.makeQualified(self._path(folder)).toString()))
-        return Path(unquote(uri.path)) if uri.scheme == "file" else None
+        # Of the parts of a URI: in its text a `#`, `?` or `%` of a folder's name could be anything.
+        uri = self._fs.makeQualified(self._path(folder)).toUri()
+        return Path(str(uri.getPath())) if uri.getScheme() == "file" else None
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)

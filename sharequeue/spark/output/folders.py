@@ -15,8 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
 from sharequeue.settings import Settings
 from sharequeue.spark.output.files import Files
+from sharequeue.spark.output.reachable import OutputDamaged
 from sharequeue.state import State
 
 LEASE = "sharequeue_lease"
@@ -94,16 +97,30 @@ def remove_lease(files: Files, folder: str) -> None:
 
 def claim(files: Files, settings: Settings, state: State, names: SinkNames) -> None:
     """Mark the sink as this group's. Raise SinkTaken when it is another's: a sweep must know that each folder is its
-    own.
+    own; OutputNotReachable where nothing can be written there.
     """
     for marker, ours in refuse_taken(files, settings, state, names).items():
         files.write_text(marker, ours)
+    files.refuse_read_only(sink_root(settings, names.sink))
+
+
+def _marked(files: Files, marker: str) -> str | None:
+    try:
+        return files.read_text(marker)
+    except Py4JJavaError as error:
+        raise OutputDamaged(
+            f"{marker} cannot be read: it says whose output this is. Nothing was changed. If the folder is this "
+            "group's, and of this state database, remove the file: the next run writes it anew. The error: "
+            f"{error.java_exception.toString()}"
+        ) from error
 
 
 def refuse_taken(files: Files, settings: Settings, state: State, names: SinkNames) -> dict[str, str]:
-    """Raise SinkTaken for another's sink. Return the marker files that are not there yet, with their content."""
+    """Raise SinkTaken for another's sink, OutputDamaged where that cannot be read. Return the marker files that are
+    not there yet, with their content.
+    """
     root, ours = sink_root(settings, names.sink), str(state.outputs.state_id())
-    owner, theirs = files.read_text(f"{root}/{_OWNER}"), files.read_text(f"{root}/{_STATE}")
+    owner, theirs = (_marked(files, f"{root}/{marker}") for marker in (_OWNER, _STATE))
     if owner and owner != names.group:
         raise SinkTaken(
             f"{root} holds the output of group {owner!r}, not of {names.group!r}: nothing was changed there. Give "

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
 from sharequeue.settings import Settings
 from sharequeue.spark.contract import ACCEPT, KEPT_AS_GIVEN, HandlerError
+from sharequeue.spark.output.damaged import named_leases, reads_what_it_wrote
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import LEASE, SinkNames, new_folder
 from sharequeue.spark.output.reachable import failed_by_store
@@ -73,6 +74,14 @@ def durable(files: Files, written: Written) -> Iterator[None]:
         flushed = pool.submit(files.flush, *written.folders)
         yield
         flushed.result()
+
+
+def intact(files: Files, written: Written, leases: Sequence[Lease]) -> AbstractContextManager[None]:
+    """Return a block that raises OutputDamaged where somebody has removed or changed what was written of these
+    leases, and OutputNotShared where an executor does not find what the driver finds.
+    """
+    whose = named_leases([lease.lease_id for lease in leases])
+    return reads_what_it_wrote(written.folders, whose, alone=files.alone)
 
 
 def write_summary(

@@ -7,12 +7,14 @@ begins with ELSEWHERE.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sharequeue.names import nearest
+from sharequeue.spark.output.damaged import reads_what_counts, refuse_emptied
 from sharequeue.spark.output.parquet import read_parquet
 from sharequeue.state import State
 
@@ -64,8 +66,8 @@ def read_output(
 
     Works for `<sink>-exceptions` and `<sink>-<summary>` too. Where nothing was accepted, the DataFrame is empty, and
     has columns only if `schema` names them. A column whose type was widened is read as the wider type. Raises
-    ColumnChanged for a column whose types do not fit together, and NoSuchSink for a sink that never had an output,
-    unless it is one of those `known` to exist.
+    ColumnChanged for a column whose types do not fit together, OutputDamaged for a folder that is gone, and
+    NoSuchSink for a sink that never had an output, unless it is one of those `known` to exist.
     """
     folders = read_manifest(state, group, sink)
     if not folders:
@@ -74,4 +76,17 @@ def read_output(
                 f"group {group} has no output of a sink {sink!r}. {nearest(sink, [*there, *known], 'sinks')}"
             )
         return spark.createDataFrame([], schema or StructType([]))
-    return read_parquet(spark, folders, schema)
+    return read_counted(spark, folders, schema)
+
+
+def read_counted(
+    spark: SparkSession, folders: Sequence[str], schema: StructType | str | None = None
+) -> DataFrame:
+    """Return the rows of folders that count. Raises ColumnChanged, and OutputDamaged for one that is gone."""
+    with reads_what_counts(folders):
+        rows = read_parquet(spark, folders, schema)
+    jvm: Any = spark._jvm
+    # In one text: each path would be a call of the JVM. A folder without a file is no error of Spark's.
+    files = str(jvm.org.apache.hadoop.util.StringUtils.join("\n", rows._jdf.inputFiles()))
+    refuse_emptied(folders, files.split("\n"))
+    return rows

@@ -11,6 +11,7 @@ here, so that no record comes nearer to the dead letters.
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -41,6 +42,9 @@ _FULL = (
 )
 _OF_A_STORE = ("org.apache.hadoop.fs.s3a.", "org.apache.hadoop.hdfs.", "org.apache.hadoop.ipc.", "awssdk.")
 """In Java's stacks: where the clients of stores raise."""
+_AUTHORITY = re.compile(r"^[a-z0-9]+:(//[^/]*)?")
+_OF_A_DISK = re.compile(r"\b(?:java\.n?io|org\.apache\.hadoop)\.[\w.$]+: .*")
+"""What Java and Hadoop say of a file of this machine."""
 _CAUSES = (
     (
         ("NoSuchMethodError", "NoClassDefFoundError", "ClassNotFoundException", "UnsupportedFileSystem"),
@@ -81,14 +85,17 @@ class OutputFull(OutputNotReachable):
     """There is no room for what the tasks write. Nothing of it was acknowledged, and no record pays for it."""
 
 
+class OutputDamaged(OutputNotReachable):
+    """Files of an output are gone, or cannot be read any more; the message says of which leases."""
+
+
 @contextmanager
 def failed_by_store(folder: str) -> Iterator[None]:
     """Raise OutputFull or OutputNotReachable for an error of Spark's whose cause is the output, and no handler."""
     try:
         yield
     except Exception as error:
-        java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-        text = "\n".join([str(error), *_chain(java)])
+        text = whole_text(error)
         if "Traceback (most recent call last)" in text:  # Python's: a handler's own
             raise
         cause = next(
@@ -110,11 +117,25 @@ def failed_by_store(folder: str) -> Iterator[None]:
                 f"{folder} failed while it was written: look at the store, and start again. Nothing of this round "
                 f"was acknowledged, and its deliveries were given back. {' '.join(causes[-1:])[:500]}"
             ) from error
+        at = _AUTHORITY.sub("", folder).rstrip("/") or folder
+        of_output = (said for said in _OF_A_DISK.findall(text) if at in said or "ParentNotDirectory" in said)
+        if refused := next(of_output, None):
+            raise OutputNotReachable(
+                f"{folder} cannot be written to: look whether it was removed, or may not be written to any more, and "
+                "start again. Nothing of this round was acknowledged, and its deliveries were given back. "
+                f"The error: {refused[:500]}"
+            ) from error
         raise
 
 
+def whole_text(error: Exception) -> str:
+    """Return what an error says, with the causes of one of Java's."""
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    return "\n".join([str(error), *_chain(java)])
+
+
 @contextmanager
-def failed_by_disk(folder: str) -> Iterator[None]:
+def failed_by_disk(folder: str, what: str = "flushed to disk") -> Iterator[None]:
     """Raise OutputFull or OutputNotReachable for an error of this machine's file system: what tasks wrote may be
     refused when it is flushed, and not before.
     """
@@ -127,7 +148,7 @@ def failed_by_disk(folder: str) -> Iterator[None]:
                 f"deliveries were given back. The error: {error.strerror}"
             ) from error
         raise OutputNotReachable(
-            f"{folder} cannot be flushed to disk: look at the disk, and start again. Nothing of this round was "
+            f"{folder} cannot be {what}: look at the disk, and start again. Nothing of this round was "
             f"acknowledged, and its deliveries were given back. The error: {error.strerror}"
         ) from error
 

@@ -9,8 +9,6 @@ compared with what was read back, before anything is acknowledged.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -85,17 +83,3 @@ def all_read_back(what: str, written: int, read: int) -> None:
             "records come again. Is the output folder one and the same for the driver and every executor "
             "(SHAREQUEUE_OUTPUT)? Or did somebody remove files there?"
         )
-
-
-@contextmanager
-def read_where_written() -> Iterator[None]:
-    """Raise OutputNotShared for a file that the driver finds and an executor does not."""
-    try:
-        yield
-    except Exception as error:
-        if "FAILED_READ_FILE.FILE_NOT_EXIST" not in str(error):
-            raise
-        raise OutputNotShared(
-            "the driver has found files that an executor does not find: nothing was acknowledged, the records come "
-            "again. Is the output folder one and the same for the driver and every executor (SHAREQUEUE_OUTPUT)?"
-        ) from error

@@ -28,8 +28,7 @@ from sharequeue.kafka.topics import LogOffsets, TopicInfo, is_same
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.offset_sets import offset_sets
-from sharequeue.spark.output.manifest import ELSEWHERE
-from sharequeue.spark.output.parquet import read_parquet
+from sharequeue.spark.output.manifest import ELSEWHERE, read_counted
 from sharequeue.spark.reading.plan import Scan, Segment, TopicPartition
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.replays.wanted import Window
@@ -191,7 +190,7 @@ def accepted_by(
                 "its records are gone."
             )
     folders = sorted({row.location for row in rows})
-    accepted = read_parquet(source.spark, folders).filter(
+    accepted = read_counted(source.spark, folders).filter(
         fn.col("lease_id").isin([row.lease_id for row in rows])
     )
     return {

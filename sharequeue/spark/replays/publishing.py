@@ -32,8 +32,7 @@ from sharequeue.spark.outcomes.offset_sets import offset_sets
 from sharequeue.spark.output.compaction import CompactionFailed
 from sharequeue.spark.output.files import Files, literal
 from sharequeue.spark.output.folders import sink_root
-from sharequeue.spark.output.manifest import ELSEWHERE
-from sharequeue.spark.output.parquet import read_parquet
+from sharequeue.spark.output.manifest import ELSEWHERE, read_counted
 from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse_unusable
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.replays.replay import REPORT, replay_folder
@@ -256,7 +255,7 @@ class _Files:
         left = dict(wanted)
         hidden = 0
         if folders:
-            live = read_parquet(self.spark, folders)
+            live = read_counted(self.spark, folders)
             for (lease_id, topic, partition), offsets, _ in sorted(
                 offset_sets(live, "lease_id", *AT[:2]), key=lambda group: group[0]
             ):
@@ -312,7 +311,7 @@ class _Files:
         rows = added
         if folders:
             every = sorted({row.location for row in counted if row.location in set(replaced) and row.records})
-            live = read_parquet(self.spark, every)
+            live = read_counted(self.spark, every)
             if (found := live.count()) != before:
                 raise CompactionFailed(
                     f"{len(every)} folders of {job.sink} count {before} rows, and {found} were read from them: were "
@@ -342,7 +341,7 @@ class _Files:
             raise InvalidRequest(
                 f"The summary {name} has nothing of these leases yet: the replay's rows cannot be added to it."
             )
-        old = read_parquet(self.spark, replaced).filter(~fn.col("lease_id").isin(list(touched)))
+        old = read_counted(self.spark, replaced).filter(~fn.col("lease_id").isin(list(touched)))
         sums = partial(accepted.filter(fn.col("lease_id").isin(list(touched))))  # type: ignore[operator]
         new = self._write(name, old.unionByName(sums, allowMissingColumns=True), None)
         before = sum(row.records for row in counted if row.location in set(replaced))

@@ -33,8 +33,9 @@ from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.outcomes.missing import refuse_without_outcome, without_outcome
 from sharequeue.spark.outcomes.read_back import read_back, refuse_other_partitions
+from sharequeue.spark.output.damaged import reads_what_it_wrote
 from sharequeue.spark.output.files import Files
-from sharequeue.spark.output.shared_folder import Counted, all_read_back, read_where_written, refuse_unusable
+from sharequeue.spark.output.shared_folder import Counted, all_read_back, refuse_unusable
 from sharequeue.spark.reading.frame import no_records
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import Source
@@ -236,7 +237,7 @@ class _Work:
         handled = with_outcomes(self.job.handler(records), self.job.unknown)
         rows = _write(files, handled, staging)
         folders = [f"{staging}/{_ACCEPTED}", f"{staging}/{_EXCEPTIONS}"]
-        with read_where_written():
+        with reads_what_it_wrote(folders, f"replay {report.name}", alone=files.alone):
             seen = read_back(spark, folders, delays="not_before" in handled.columns)
             all_read_back(self.job.sink, rows, sum(of_lease.rows for of_lease in seen.values()))
             refuse_other_partitions(leases, seen)

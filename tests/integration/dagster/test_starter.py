@@ -86,6 +86,27 @@ def test_a_name_that_yaml_or_python_takes_for_something_else_is_one_all_the_same
         handle({"value": b"[]"})
 
 
+def test_a_project_may_be_named_by_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`load_share_group(".", …)` loads what `Path(".")` does."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    Starter("parcels", "parcels", "package_by_text").write(tmp_path)
+    assert load_share_group(".", "parcels").group == "parcels"
+
+
+def test_the_tutorial_quotes_the_reason_that_the_written_handler_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text of its dead letters for an amount that is no number, as `by_row` writes it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Starter("orders", "orders", "package_of_reason").write(tmp_path)
+    handle = importlib.import_module("package_of_reason.orders").handle
+    with pytest.raises(Reject) as refused:
+        handle({"value": b'{"id": 1, "amount": "a lot"}'})
+    tutorial = (REPOSITORY / "docs" / "tutorial" / "own-queue.md").read_text()
+    assert f"`Reject: {refused.value}`" in tutorial
+
+
 def test_the_folder_to_change_to_is_quoted_for_a_shell(tmp_path: Path) -> None:
     """A folder with a blank in its name."""
     made = CliRunner().invoke(command, ["init", f"{tmp_path}/my shop"])

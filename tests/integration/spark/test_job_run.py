@@ -38,6 +38,12 @@ def by_value(records: DataFrame) -> DataFrame:
     return records.withColumn("outcome", fn.col("value").cast("string"))
 
 
+def by_value_and_rejected(records: DataFrame) -> DataFrame:
+    """Two rows for each record, which do not agree."""
+    made = by_value(records)
+    return made.union(made.withColumn("outcome", fn.lit("reject")))
+
+
 def positions(state: State, group: str) -> list[tuple[int, ...]]:
     """What a lease would change."""
     return [(each.spso, each.speo, each.acquired, each.available) for each in state.figures.describe(group)]
@@ -118,7 +124,8 @@ def test_a_trial_takes_nothing(
     assert "would lease nothing now" in str(trial.remark)
     produce(topic, 0, ["accept", "Accept"])
     trial = job.try_on(100, surroundings)
-    assert (trial.outcomes, trial.remark) == ({"Accept": 1, "accept": 1}, None)
+    assert trial.outcomes == {"Accept": 1, "accept": 1}
+    assert trial.remark == "a run would end with HandlerError: 'Accept' is none of accept, release, reject"
     assert trial.errors == (f"{topic}-0 offset 5: Accept, unknown outcome: Accept",)
     assert positions(state, job.group) == before
 
@@ -126,12 +133,24 @@ def test_a_trial_takes_nothing(
 def test_a_trial_says_which_records_have_no_row(surroundings: Settings, job: Pipeline, state: State) -> None:
     """A handler that filters is told so; one that is wrong is the error that a run would end in."""
     job = replace(job, handler=lambda records: by_value(records.where("offset > 0")))
-    assert job.try_on(6, surroundings).outcomes == {"accept": 2, "no row": 2, "reject": 1, "release": 1}
+    trial = job.try_on(6, surroundings)
+    assert trial.outcomes == {"accept": 2, "no row": 2, "reject": 1, "release": 1}
+    assert "a run would end with HandlerError: 2 records have no row" in str(trial.remark)
+    assert "a run would give the 2 records without a row the outcome release" in str(
+        replace(job, dropped="release").try_on(6, surroundings).remark
+    )
     with pytest.raises(HandlerError, match="lacks outcome"):
         replace(job, handler=lambda records: records).try_on(1, surroundings)
     elsewhere = replace(job, handler=lambda records: by_value(records).withColumn("partition", fn.lit(7)))
     with pytest.raises(HandlerError, match=r"-7, offset \d, which it did not get"):
         elsewhere.try_on(1, surroundings)
+    leased = replace(
+        job, handler=lambda records: by_value(records).withColumn("lease_id", fn.lit(7).cast("long"))
+    )
+    with pytest.raises(HandlerError, match="with another lease_id than it got"):
+        leased.try_on(1, surroundings)
+    with pytest.raises(HandlerError, match="more than one outcome"):
+        replace(job, handler=by_value_and_rejected).try_on(6, surroundings)
     with pytest.raises(ValueError, match="1 or more"):
         job.try_on(0, surroundings)
 

@@ -42,3 +42,32 @@ def test_an_error_of_a_handler(text: str) -> None:
     with pytest.raises(RuntimeError) as raised, failed_by_store("s3a://b"):
         raise RuntimeError(text)
     assert str(raised.value) == text
+
+
+FOLDER = "/data/orders/leases=8-1-0a"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{LOST}Mkdirs failed to create file:{FOLDER}/_temporary/0 (exists=false)",
+        f"Task failed while writing rows to file:{FOLDER}.\nCaused by: java.io.FileNotFoundException: "
+        f"{FOLDER}/part-0 (Read-only file system)",
+        "org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory: file:/data/orders",
+    ],
+)
+def test_an_error_of_a_folder_of_this_machine(text: str) -> None:
+    """It names the folder of the write, which nothing else does."""
+    with pytest.raises(OutputNotReachable, match="cannot be written to") as raised, failed_by_store(FOLDER):
+        raise RuntimeError(text)
+    assert type(raised.value) is OutputNotReachable
+
+
+def test_what_a_handler_reads_is_not_the_output() -> None:
+    """A file of its own that is not there, in a task that writes to the folder."""
+    text = (
+        f"Task failed while writing rows to file:{FOLDER}.\nCaused by: java.io.FileNotFoundException: "
+        "/data/prices.csv (No such file or directory)"
+    )
+    with pytest.raises(RuntimeError), failed_by_store(FOLDER):
+        raise RuntimeError(text)

@@ -1,0 +1,127 @@
+"""What if files that were written are gone, or cannot be read, by the time they are wanted?
+
+Somebody has removed or changed them. Spark's own error names a path; ours names the leases, and says what to do. No
+record is the cause of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from sharequeue.spark.output.folders import LEASE
+from sharequeue.spark.output.reachable import OutputDamaged, whole_text
+from sharequeue.spark.output.shared_folder import OutputNotShared
+
+_DAMAGED = (
+    "PATH_NOT_FOUND",
+    "FAILED_READ_FILE",
+    "CANNOT_READ_FILE_FOOTER",
+    "is not a Parquet file",
+    "Could not read footer",
+    "ChecksumException",
+    "java.io.FileNotFoundException",
+)
+"""In what Spark and Parquet say of a file that is gone, or is none."""
+_NOT_DAMAGED = "PARQUET_COLUMN_DATA_TYPE_MISMATCH"
+_LEASE_OF = re.compile(rf"/(?:{LEASE}=-?|lease=(?:[0-9a-f-]{{36}}-)?)(\d+)$")
+MOST_NAMED = 10
+
+
+@contextmanager
+def reads_what_it_wrote(folders: Sequence[str], whose: str, *, alone: bool) -> Iterator[None]:
+    """Raise OutputDamaged, and say `whose`, where files that a block has just written are gone or cannot be read
+    back. Where Spark works on other machines too (not `alone`), a file that one of them does not find is an output
+    that is not shared.
+    """
+    try:
+        yield
+    except OutputNotShared as error:
+        if not alone:
+            raise
+        raise _gone(folders, whose, error) from error
+    except Exception as error:
+        if not is_damage(error, folders):
+            raise
+        if not alone and "FAILED_READ_FILE.FILE_NOT_EXIST" in str(error):
+            raise OutputNotShared(
+                f"the driver has found files of {whose} that an executor does not find: nothing was "
+                "acknowledged, the records come again. Is the output folder one and the same for the driver and "
+                "every executor (SHAREQUEUE_OUTPUT)?"
+            ) from error
+        raise _gone(folders, whose, error) from error
+
+
+@contextmanager
+def reads_what_counts(folders: Sequence[str]) -> Iterator[None]:
+    """Raise OutputDamaged, with the leases, where files that count are gone or cannot be read any more."""
+    try:
+        yield
+    except Exception as error:
+        if not is_damage(error, folders):
+            raise
+        text = whole_text(error)
+        raise _lost([folder for folder in folders if _named(folder, text)], _first_line(error)) from error
+
+
+def refuse_emptied(folders: Sequence[str], files: Sequence[str]) -> None:
+    """Raise OutputDamaged for folders that count and have none of these files, which are URIs."""
+    there = {tuple(unquote(file).split("/")[-3:-1]) for file in files}
+    if gone := [folder for folder in folders if tuple(folder.split("/")[-2:]) not in there]:
+        raise _lost(gone, "there is no file in it")
+
+
+def _lost(folders: Sequence[str], reason: str) -> OutputDamaged:
+    return OutputDamaged(
+        f"files that count are gone, or cannot be read: {_these(folders)}. Somebody has removed or changed them. "
+        "Nothing was changed now. Put the folder back from a backup, or make its rows again by a replay of the time "
+        "or the offsets: its records were acknowledged, and are not delivered again. "
+        f"The error: {reason}"
+    )
+
+
+def is_damage(error: Exception, folders: Sequence[str]) -> bool:
+    """Return whether an error is one of reading files of these folders, and nobody else's."""
+    text = whole_text(error)
+    if not any(_named(folder, text) for folder in folders):
+        return False
+    if isinstance(error, pa.ArrowInvalid | FileNotFoundError):
+        return True
+    return _NOT_DAMAGED not in text and any(word in text for word in _DAMAGED)
+
+
+def named_leases(lease_ids: Collection[int]) -> str:
+    """Return such as: lease 7, or: leases 3, 4, 9 …"""
+    some = ", ".join(map(str, sorted(lease_ids)[:MOST_NAMED]))
+    more = " …" if len(lease_ids) > MOST_NAMED else ""
+    return f"lease{'s' if len(lease_ids) > 1 else ''} {some}{more}"
+
+
+def _gone(folders: Sequence[str], whose: str, error: Exception) -> OutputDamaged:
+    at = f" ({folders[0]}{' …' if len(folders) > 1 else ''})" if folders else ""
+    return OutputDamaged(
+        f"what was written for {whose}{at} is gone, or cannot be read back: somebody has removed or changed files "
+        "there. Nothing of it was acknowledged; what was leased is given back, with its deliveries. Leave the folder "
+        f"to its runs, and start again: all of it is written anew. The error: {_first_line(error)}"
+    )
+
+
+def _these(folders: Sequence[str]) -> str:
+    ids = {int(found.group(1)) for folder in folders if (found := _LEASE_OF.search(folder))}
+    named = f"{named_leases(ids)} in " if ids else ""
+    more = f" and {len(folders) - 1:,} more" if len(folders) > 1 else ""
+    return f"{named}{folders[0]}{more}"
+
+
+def _named(folder: str, text: str) -> bool:
+    """Whether a text names a folder, or a file in it: the name has a number that no other has."""
+    written, _, name = folder.rpartition("/")
+    return f"{written.rpartition('/')[2]}/{name}" in text
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:500]
