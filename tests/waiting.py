@@ -6,12 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
 
 from sharequeue.database import Database
 from sharequeue.service.coordinator import Coordinator
+from sharequeue.state import State
 
 
 def wait_until(
@@ -25,6 +26,18 @@ def wait_until(
         late = time.monotonic() > deadline
         assert not late, f"after {seconds:g} s: {otherwise() if callable(otherwise) else otherwise}"
         time.sleep(0.02)
+
+
+def wait_for_locks(database: Database, connections: int = 1) -> None:
+    """Wait until so many connections to this database wait for a lock."""
+    waiting = sa.text(
+        "select count(*) as waiting from pg_stat_activity"
+        " where datname = current_database() and wait_event_type = 'Lock' and state = 'active'"
+    )
+    wait_until(
+        lambda: database.rows(waiting)[0]["waiting"] >= connections,
+        otherwise=f"{connections} connections should wait for a lock",
+    )
 
 
 def set_clock(database: Database, ahead: timedelta) -> None:
@@ -43,6 +56,14 @@ def pass_time(database: Database, seconds: float) -> None:
     )
 
 
+def leave_midnight(database: Database) -> None:
+    """Move the database's clock past midnight, in UTC, where that is near: what follows happens on one day."""
+    now = State(database).now().astimezone(UTC)
+    tomorrow = datetime.combine(now.date() + timedelta(days=1), datetime.min.time(), UTC)
+    if tomorrow - now < timedelta(minutes=10):
+        pass_time(database, (tomorrow - now).total_seconds() + 1)
+
+
 @contextmanager
 def running(coordinator: Coordinator) -> Iterator[None]:
     """Have a coordinator at work, in a thread of its own."""
@@ -53,4 +74,4 @@ def running(coordinator: Coordinator) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(60)

@@ -9,7 +9,6 @@ import asyncio
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -35,6 +34,7 @@ from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import AcknowledgeType, SharePartition
 from tests.fixtures.stack import REPOSITORY
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 HEARTBEAT_MS, SESSION_MS, LOCK_MS = 2_000, 30_000, 5_000
@@ -51,14 +51,6 @@ SERVICE = {
 CONNECTION_S = 10.0
 """Longest that the balancer leaves a connection with the same replica."""
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-def free_port() -> int:
-    """Return a port that nobody has now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 class Replica:

@@ -277,7 +277,7 @@ def test_a_step_ends_sessions_and_locks(
     state = State(private_database)
     state.acquire(SharePartition("g", topic, 0), "bare", None, 5)
     heartbeat(private_database, HeartbeatRequest("g", "m2", 0, subscribed_topic_names=(topic,)))
-    private_database.rows(text("select sharequeue.set_clock_offset(interval '40 s')"))
+    private_database.rows(text("select sharequeue.set_clock_offset(interval '35 s')"))
     heartbeat(private_database, HeartbeatRequest("g", "m2", 0, subscribed_topic_names=(topic,)))
     assert coordinator.step().swept_leases == 1
     private_database.rows(text("select sharequeue.set_clock_offset(interval '50 s')"))

@@ -6,7 +6,6 @@ import logging
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,16 +22,19 @@ from sharequeue.cli import command
 from sharequeue.database import Database, schema_files
 from sharequeue.database.schema_files import Migration
 from sharequeue.errors import CoordinatorNotAvailable, InvalidRequest
+from sharequeue.groups import heartbeats
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.membership import Membership
+from sharequeue.groups.service_leases import LOCK_TIMEOUT_MS
 from sharequeue.service import create_app
 from sharequeue.service.logs import OneLine
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import SharePartition
 from tests.openapi import conforming
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 MakeTopic = Callable[..., str]
@@ -102,7 +104,7 @@ def test_a_heartbeat_as_json(client: httpx.Client, make_topic: MakeTopic) -> Non
         results.append(client.post(PATH, json={**body, "member_epoch": 2}).json())
         return bool(results[-1]["assignment"]["topic_partitions"])
 
-    wait_until(assigned, 5)
+    wait_until(assigned)
     [given] = results[-1]["assignment"]["topic_partitions"]
     assert (given["topic_name"], given["partitions"], results[-1]["member_epoch"]) == (topic, [0, 1], 3)
     assert len(given["topic_id"]) == 22
@@ -165,21 +167,18 @@ def test_a_group_that_can_be_none(client: httpx.Client, group: str) -> None:
 
 
 def test_a_probe_while_kafka_is_away(here: Settings) -> None:
-    """With Kafka away heartbeats succeed, so members may be sent here: ready, and degraded told apart, within the
-    second that a probe waits."""
+    """With Kafka away heartbeats succeed, so members may be sent here: ready, and degraded told apart, and no probe
+    waits until a client of Kafka gives up."""
     with (
         serving(here.replace(bootstrap_servers="127.0.0.1:1")) as url,
         httpx.Client(base_url=url, trust_env=False, timeout=20) as client,
     ):
         body = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["t"]}
         assert client.post(PATH, json=body).json()["error_code"] == 0
-        began = time.monotonic()
         ready = client.get("/ready")
-        took = time.monotonic() - began
         assert ready.status_code == 200
         assert (ready.json()["ready"], ready.json()["degraded"]) == (True, True)
         assert ready.json()["broker"] != "ok"
-        assert took < 3
         wait_until(lambda: "127.0.0.1:1" in client.get("/ready").json()["broker"])
 
 
@@ -198,9 +197,11 @@ def test_a_topic_that_is_refused_is_shown_by_the_probe(
 
 
 def test_a_held_group_leaves_the_others_their_threads(
-    client: httpx.Client, private_database: Database
+    client: httpx.Client, private_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many members ask for a group that somebody's transaction holds, another group's are served."""
+    patient = heartbeats._HEARTBEAT.text.replace(f"{LOCK_TIMEOUT_MS}", "120000")
+    monkeypatch.setattr(heartbeats, "_HEARTBEAT", text(patient))
     join = {"group_id": "held", "member_epoch": 0, "subscribed_topic_names": ["t"]}
     assert client.post(PATH, json={**join, "member_id": "m"}).json()["error_code"] == 0
     with private_database.transaction() as connection, ThreadPoolExecutor(20) as pool:
@@ -208,14 +209,11 @@ def test_a_held_group_leaves_the_others_their_threads(
         asked = [
             pool.submit(client.post, PATH, json={**join, "member_id": f"m{number}"}) for number in range(20)
         ]
-        began = time.monotonic()
         other = client.post(PATH, json={**join, "group_id": "free", "member_id": "m"})
-        took = time.monotonic() - began
         assert other.json()["error_code"] == 0
+        assert not any(each.done() for each in asked)
         connection.rollback()
-        codes = {each.result().json()["error_code"] for each in asked}
-    assert took < 2
-    assert codes <= {0, CoordinatorNotAvailable.code}
+        assert {each.result().json()["error_code"] for each in asked} == {0}
 
 
 def test_nobody_forges_a_line_of_the_log() -> None:
@@ -267,8 +265,8 @@ def test_a_group_to_look_at(client: httpx.Client, make_topic: MakeTopic) -> None
     assert client.get("/v1/groups").json() == {
         "groups": [{"group_id": "a/b", "group_state": "Stable", "members": 1}]
     }
-    wait_until(lambda: bool(client.get("/v1/groups/a/b").json()["offsets"]), 5)
-    wait_until(lambda: "absent" in client.get("/v1/groups/a/b").json()["waiting"], 5)
+    wait_until(lambda: bool(client.get("/v1/groups/a/b").json()["offsets"]))
+    wait_until(lambda: "absent" in client.get("/v1/groups/a/b").json()["waiting"])
     group = client.get("/v1/groups/a/b").json()
     assert (group["group_state"], group["assignor_name"]) == ("Stable", "simple")
     assert group["members"][0]["subscribed_topic_names"] == sorted([topic, "absent"])
@@ -284,9 +282,10 @@ def test_a_group_to_look_at(client: httpx.Client, make_topic: MakeTopic) -> None
 def test_alive_and_ready(client: httpx.Client, here: Settings) -> None:
     """`/health` says that the process lives, `/ready` that database, schema and broker are there."""
     assert client.get("/health").json() == {"status": "alive", "version": __version__}
+    # A probe waits for the broker for less than a second.
+    wait_until(lambda: client.get("/ready").json()["broker"] == "ok")
     ready = client.get("/ready")
-    assert (ready.status_code, ready.json()["ready"]) == (200, True)
-    assert (ready.json()["database"], ready.json()["broker"]) == ("ok", "ok")
+    assert (ready.status_code, ready.json()["ready"], ready.json()["database"]) == (200, True, "ok")
 
 
 def test_a_schema_of_the_next_release_leaves_a_replica_ready(
@@ -297,7 +296,7 @@ def test_a_schema_of_the_next_release_leaves_a_replica_ready(
     newest = Migration("migrations/9999_tomorrow.sql", "select 1;", repeatable=False)
     changed = Migration("functions/99_tomorrow.sql", "select 1;", repeatable=True)
     record = text("insert into sharequeue.schema_migrations (name, checksum) values (:name, '')")
-    with serving(here) as url, httpx.Client(base_url=url, trust_env=False) as client:
+    with serving(here) as url, httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
         assert client.get("/ready").json()["database"] == "ok"
         ours = schema_files.migrations()
         monkeypatch.setattr(schema_files, "migrations", lambda: [*ours, changed])
@@ -305,12 +304,12 @@ def test_a_schema_of_the_next_release_leaves_a_replica_ready(
         assert (answer.status_code, answer.json()["degraded"]) == (200, True)
         assert "upgrade this replica" in answer.json()["database"]
         with serving(here) as early:
-            assert httpx.get(f"{early}/ready", trust_env=False).status_code == 503
+            assert httpx.get(f"{early}/ready", trust_env=False, timeout=30).status_code == 503
         monkeypatch.undo()
         with private_database.transaction() as connection:
             connection.execute(record, {"name": newest.name})
         with serving(here) as late:
-            answer = httpx.get(f"{late}/ready", trust_env=False)
+            answer = httpx.get(f"{late}/ready", trust_env=False, timeout=30)
             assert (answer.status_code, answer.json()["degraded"]) == (200, True)
             assert "newer release" in answer.json()["database"]
 
@@ -326,7 +325,7 @@ def test_a_service_without_its_servers(here: Settings) -> None:
         ready = client.get("/ready")
         assert ready.status_code == 503
         assert "database does not answer" in ready.json()["database"]
-        assert "127.0.0.1:1 does not answer" in ready.json()["broker"]
+        wait_until(lambda: "127.0.0.1:1 does not answer" in client.get("/ready").json()["broker"])
         body = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["t"]}
         assert client.post(PATH, json=body).json()["error_code"] == CoordinatorNotAvailable.code
         assert client.get("/v1/groups").status_code == 503
@@ -342,7 +341,7 @@ def test_a_probe_while_the_database_stands_still(here: Settings) -> None:
         nowhere = here.replace(
             database_url=f"postgresql+psycopg2://nobody@127.0.0.1:{silent.getsockname()[1]}/none"
         )
-        with serving(nowhere) as url, httpx.Client(base_url=url, trust_env=False, timeout=8) as client:
+        with serving(nowhere) as url, httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
             ready = client.get("/ready")
             assert ready.status_code == 503
             assert "database does not answer within" in ready.json()["database"]
@@ -356,7 +355,7 @@ def test_figures_for_prometheus(client: httpx.Client, make_topic: MakeTopic) -> 
     client.post(
         PATH, json={"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": [topic]}
     )
-    wait_until(lambda: "sharequeue_share_partition_lag{" in client.get("/metrics").text, 5)
+    wait_until(lambda: "sharequeue_share_partition_lag{" in client.get("/metrics").text)
     figures = client.get("/metrics").text
     assert 'kafka_server_group_coordinator_metrics_group_count{protocol="share"} 1.0' in figures
     assert 'kafka_server_group_coordinator_metrics_share_group_count{state="Stable"} 1.0' in figures
@@ -374,11 +373,11 @@ def test_a_member_joins_works_and_leaves(
     said: list[str] = []
     with serving(here) as url, Membership(url, "g", [topic]) as first:
         everything = [SharePartition("g", topic, partition) for partition in range(4)]
-        assert first.join(20, said.append) == everything
+        assert first.join(60, said.append) == everything
         assert topic in said[0]
         assert first.member_epoch == 3
         with Membership(url, "g", [topic]) as second:
-            assert len(second.join(20)) == 2
+            assert len(second.join(60)) == 2
             assert len(describe_group(private_database, "g").members) == 2
         assert len(describe_group(private_database, "g").members) == 1
         assert not first.lost.is_set()
@@ -387,7 +386,7 @@ def test_a_member_joins_works_and_leaves(
 
 @pytest.fixture
 def quick(private_database: Database, no_environment: pytest.MonkeyPatch) -> None:
-    """Make group `g` heartbeat every 100 ms, with a session of 3 s."""
+    """Make group `g` heartbeat every 100 ms, with a session of 30 s."""
     no_environment.setenv("SHAREQUEUE_GROUP_SHARE_MIN_HEARTBEAT_INTERVAL_MS", "50")
     no_environment.setenv("SHAREQUEUE_GROUP_SHARE_MIN_SESSION_TIMEOUT_MS", "500")
     publish_service_configs(private_database, ServiceConfigs.load())
@@ -396,7 +395,7 @@ def quick(private_database: Database, no_environment: pytest.MonkeyPatch) -> Non
         "g",
         {
             "share.heartbeat.interval.ms": 100,
-            "share.session.timeout.ms": 3000,
+            "share.session.timeout.ms": 30_000,
             "share.assignment.interval.ms": 0,
         },
     )
@@ -409,12 +408,12 @@ def test_a_member_that_was_put_out_notices(
     """A member whose session was ended by the group learns it with its next heartbeat, and may join again."""
     topic = make_topic()
     with serving(here) as url, Membership(url, "g", [topic]) as member:
-        member.join(20)
+        member.join(60)
         private_database.rows(text("delete from sharequeue.members where group_id = 'g' returning member_id"))
-        assert member.lost.wait(20)
+        assert member.lost.wait(60)
         assert "not a member" in (member.lost_reason or "")
         assert member.assignment == []
-        assert member.join(20) == [SharePartition("g", topic, 0)]
+        assert member.join(60) == [SharePartition("g", topic, 0)]
         assert not member.lost.is_set()
 
 
@@ -424,11 +423,11 @@ def test_a_member_outlives_a_restart_of_the_service(
 ) -> None:
     """While the service is away shorter than a session the member stays; its heartbeats go on with the next
     one."""
-    topic = make_topic()
-    with serving(here) as url:
+    topic, port = make_topic(), free_port()
+    with serving(here, port) as url:
         member = Membership(url, "g", [topic], request_timeout=2)
-        member.join(20)
-    with serving(here, int(url.rsplit(":", 1)[1])), member:
+        member.join(60)
+    with serving(here, port), member:
         before = describe_group(private_database, "g").members[0].session_expires_at
         wait_until(lambda: describe_group(private_database, "g").members[0].session_expires_at > before)
         assert not member.lost.is_set()
@@ -436,13 +435,16 @@ def test_a_member_outlives_a_restart_of_the_service(
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_service_that_stays_away_ends_the_membership(here: Settings, make_topic: MakeTopic) -> None:
+def test_a_service_that_stays_away_ends_the_membership(
+    here: Settings, private_database: Database, make_topic: MakeTopic
+) -> None:
     """After a session's length without a response the member counts itself out; leaving then is quiet and
     quick."""
+    alter_group_configs(private_database, "g", {"share.session.timeout.ms": 3000})
     with serving(here) as url:
         member = Membership(url, "g", [make_topic()], request_timeout=1)
-        member.join(20)
-    assert member.lost.wait(20)
+        member.join(60)
+    assert member.lost.wait(60)
     assert "session has expired" in (member.lost_reason or "")
     member.leave()
     member.leave()
@@ -464,7 +466,7 @@ def test_a_refused_join_is_raised_at_once(here: Settings) -> None:
         Membership(url, "", ["t"]) as member,
         pytest.raises(InvalidRequest, match="group id"),
     ):
-        member.join(20)
+        member.join(60)
 
 
 def test_nothing_to_assign_is_an_empty_assignment(

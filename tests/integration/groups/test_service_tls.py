@@ -21,6 +21,7 @@ from sharequeue.groups.tokens import Tokens
 from sharequeue.service.edge.tls import principal_of_subject
 from sharequeue.settings import ServiceAddress, SettingMissing, Settings
 from tests.certificates import Authority
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 _PRINCIPALS = sa.text("select member_id, principal from sharequeue.group_members")
@@ -37,9 +38,7 @@ def url(
     settings: Settings, private_database: Database, authority: Authority, tmp_path: Path
 ) -> Iterator[str]:
     """The address of `sharequeue serve` with TLS, which requires a token or a certificate."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     pair = authority.signed("service")
     words = [sys.executable, "-m", "sharequeue.cli", "serve", "--port", str(port), "--require-token"]
     words += ["--ssl-certificate", str(pair.certificate), "--ssl-key", str(pair.key)]
@@ -49,12 +48,12 @@ def url(
     with (tmp_path / "log").open("wb") as log:
         running = subprocess.Popen(words, stdout=log, stderr=log)
     try:
-        wait_until(lambda: _listens(port) or running.poll() is not None, 30)
+        wait_until(lambda: _listens(port) or running.poll() is not None)
         assert running.poll() is None, (tmp_path / "log").read_text()
         yield f"https://127.0.0.1:{port}"
     finally:
         running.terminate()
-        assert running.wait(10) is not None
+        assert running.wait(60) is not None
 
 
 def _listens(port: int) -> bool:
@@ -83,11 +82,11 @@ def test_who_calls_is_who_the_certificate_or_the_token_says(
         }
     assert describe_group(private_database, "g").members == ()
     trusting = ServiceAddress(url, None, authority.certificate)
-    with trusting.client(5) as client:
+    with trusting.client(30) as client:
         assert client.get("/v1/groups").status_code == 401
         assert client.get("/health").status_code == 200
     with (
-        ServiceAddress(url, None, None, ann.certificate, ann.key).client(5) as client,
+        ServiceAddress(url, None, None, ann.certificate, ann.key).client(30) as client,
         pytest.raises(httpx.ConnectError),
     ):
         client.get("/health")
@@ -96,7 +95,7 @@ def test_who_calls_is_who_the_certificate_or_the_token_says(
     with Membership(stranger, "g", ["t"]) as member, pytest.raises(CoordinatorNotAvailable):
         member.join(1)
     with pytest.raises(SettingMissing, match="SHAREQUEUE_SERVICE_SSL_CA_LOCATION"):
-        ServiceAddress(url, None, tmp_path / "nothing.pem").client(5)
+        ServiceAddress(url, None, tmp_path / "nothing.pem").client(30)
 
 
 def test_a_subject_is_spelt_as_kafka_spells_it() -> None:

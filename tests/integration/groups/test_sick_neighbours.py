@@ -147,7 +147,7 @@ def test_the_well_go_on(
         monkeypatch.setattr(topics, "offsets", dark)
         began = time.monotonic()
         coordinator.step()
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 30, "longer than a session may be silent"
         assert neighbours.done("the well one") == ["expired", "swept", "started"]
         assert set(coordinator.groups.stuck) == NAMED & set(kinds)
         if "a dark topic" in kinds:

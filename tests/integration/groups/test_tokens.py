@@ -320,7 +320,7 @@ def test_clients_say_who_they_are(
             Membership(ServiceAddress(url, gone), "g", ["t"]) as member,
             pytest.raises(SaslAuthenticationFailed),
         ):
-            member.join(5)
+            member.join(60)
         beats, asked = (
             ServiceHeartbeats(ServiceAddress(url, secret)),
             HeartbeatRequest("g", "m", 0, None, ("t",)),
@@ -339,7 +339,7 @@ def test_clients_say_who_they_are(
         with ShareConsumer(config) as consumer:
             consumer.subscribe(["t"])
             with pytest.raises(KafkaException, match="revoked") as raised:
-                consumer.poll(10)
+                consumer.poll(60)
         assert raised.value.args[0].code() == KafkaError.SASL_AUTHENTICATION_FAILED
         assert gone not in str(raised.value)
         tokens.revoke(token.token_id)
@@ -463,7 +463,7 @@ def test_tokens_of_scopes_by_command(
     with serving(settings.replace(database_url=url)) as address:
         member = Membership(ServiceAddress(address, made.stdout.strip()), "g", ["t"])
         with member, pytest.raises(ClusterAuthorizationFailed, match="needs the scope heartbeat"):
-            member.join(5)
+            member.join(60)
 
 
 def test_who_may_not_is_told_so_before_what_is_wrong(client: TestClient, private_database: Database) -> None:

@@ -24,6 +24,7 @@ def value(number: int) -> bytes | None:
     return kinds[number % len(kinds)]
 
 
+@pytest.mark.usefixtures("patient")
 def test_letters_from_the_newest_to_the_oldest(given_up: Make) -> None:
     """Each kind of content is shown as what it is, a large one cut; pages lead from one to the next, and each letter
     is on one of them; those of another group in the same topic are on none."""
@@ -81,11 +82,13 @@ def test_a_broker_that_is_away_is_a_sentence(given_up: Make) -> None:
     with client_of(case.settings.replace(bootstrap_servers="127.0.0.1:1")) as client:
         began = time.monotonic()
         page = got(client, f"/dead-letters/{case.group}")
-        assert time.monotonic() - began < 8
+        # A page is read for three seconds.
+        assert time.monotonic() - began < 30
         assert "No letter" in page.text
         assert any(word in page.text for word in ("does not answer", "did not answer", "not be read"))
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("configs", [{}, {"errors_deadletterqueue_topic_name": "dlq.nosuch"}])
 def test_a_group_without_letters(given_up: Make, configs: dict[str, str]) -> None:
     """It has no topic for them, or one that does not exist, or one of somebody else's: nothing of it is shown."""

@@ -25,6 +25,7 @@ from tests.waiting import wait_until
 
 Make = Callable[..., GivenUp]
 OURS = {"Origin": "http://localhost"}
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 @pytest.fixture
@@ -55,6 +56,7 @@ def asked(client: TestClient, group: str, status: int = 200, **fields: str) -> P
 
 def put_back(case: GivenUp, topic: str) -> list[str]:
     """From where each record of a topic was put back."""
+    case.topics.settle([topic], 60)
     end = case.topics.offsets(topic)[0].log_end
     with Originals(case.settings, topic) as records:
         found = [headers_of(message) for message in records.read(0, OffsetSet.from_offsets(range(end)))]
@@ -85,7 +87,7 @@ def test_what_was_shown_is_sent_once(client: TestClient, case: GivenUp, make_top
         text = got(client, f"/redrive/{case.group}").text
         return "None yet" not in text and "not ended" not in text and "under way" not in text
 
-    wait_until(ended, 30)
+    wait_until(ended)
     (last,) = got(client, f"/redrive/{case.group}").rows("Redrives of this group")
     assert (last[1], last[3], last[4]) == (f"User:{case.group}", case.topic, "7")
     assert sorted(put_back(case, case.topic)) == [f"{case.dead_letter_topic}:0:{n}" for n in range(7)]

@@ -88,9 +88,9 @@ def test_what_is_leased_may_still_be_acknowledged(state: State, at: SharePartiti
 def test_a_good_probe_closes_the_circuit(state: State, at: SharePartition, redelivery: Redelivery) -> None:
     """After its time one small lease goes out, and no second; when it is accepted, leasing goes on."""
     trip(state, at)
-    pass_time(state.database, 59)
+    pass_time(state.database, 30)
     assert state.acquire(at, "m", None, 10, redelivery=redelivery) is None
-    pass_time(state.database, 2)
+    pass_time(state.database, 31)
     probe = take(state, at, 1000, redelivery)
     assert probe.offsets == OffsetSet.of((0, 3))
     assert state.acquire(at, "other", None, 10, redelivery=redelivery) is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.state import State
 from sharequeue.state.rows import Redelivery
 from sharequeue.values import AcknowledgeType, Lease, SharePartition
-from tests.waiting import wait_until
+from tests.waiting import wait_for_locks
 
 WORKERS, RECORDS, LIMIT = 8, 6000, 10
 ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
@@ -239,7 +238,6 @@ def test_a_fetch_that_finds_its_row_changed_joins_no_queue(private_database: Dat
         lease, {ACCEPT: lease.offsets}, 10, redelivery="kafka"
     ).lease
     assert lease is not None
-    waiting = sa.text("select from pg_stat_activity where wait_event_type = 'Lock' and state = 'active'")
     with (
         ThreadPoolExecutor(1) as pool,
         private_database.engine.connect() as changing,
@@ -247,14 +245,11 @@ def test_a_fetch_that_finds_its_row_changed_joins_no_queue(private_database: Dat
     ):
         changing.execute(sa.text("select sharequeue.acquire('g', 't', 0, 1, 'other', null, 10)"))
         fetch = pool.submit(state.fetches.acknowledge_and_acquire, lease, {ACCEPT: lease.offsets}, 10)
-        deadline = time.monotonic() + 20
-        while not private_database.rows(waiting):
-            assert time.monotonic() < deadline, "the fetch does not wait"
-            time.sleep(0.002)
+        wait_for_locks(private_database)
         queued.execute(sa.text("select pg_advisory_xact_lock(-1, hashtext('g/t/0'))"))
         changing.commit()
         try:
-            returned = fetch.result(timeout=20)
+            returned = fetch.result(timeout=60)
         finally:
             queued.rollback()
     assert returned.refusal is None
@@ -278,14 +273,13 @@ def test_release_finds_a_lease_whose_share_partition_changes_under_its_eyes(
     assert private_database.rows(
         sa.text("select from sharequeue.share_partitions where folded_lease_id is not null")
     )
-    waiting = sa.text("select from pg_stat_activity where wait_event_type = 'Lock' and state = 'active'")
     with ThreadPoolExecutor(1) as pool, private_database.engine.connect() as changing:
         changing.execute(sa.text("select sharequeue.acquire('g', 't', 0, 1, 'other', null, 10)"))
         released = pool.submit(state.release, "g", "mine")
         try:
-            wait_until(lambda: bool(private_database.rows(waiting)))
+            wait_for_locks(private_database)
         finally:
             changing.commit()
-        assert released.result(timeout=20) == 10
+        assert released.result(timeout=60) == 10
     assert {each.member_id for each in state.figures.leases("g")} == {"other"}
     assert state.figures.verify() == []

@@ -256,7 +256,7 @@ class Attempts:
         with self._database.engine.connect() as connection:
             transaction = connection.begin()
             try:
-                connection.exec_driver_sql("set local statement_timeout = '20s'")
+                connection.exec_driver_sql("set local statement_timeout = '120s'")
                 rows = connection.execute(function.call(given), dict(given)).mappings().all()
                 codes = [
                     {row[name] for row in rows} for name in (rows[0] if rows else ()) if "error_code" in name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
@@ -219,7 +220,7 @@ def test_describe_shows_them(
     state.acknowledge(
         lease, {ACCEPT: OffsetSet.of((0, 5)), REJECT: OffsetSet.of((5, 7)), GAP: OffsetSet.of((7, 8))}
     )
-    later = state.now().replace(year=state.now().year + 1)
+    later = state.now() + timedelta(days=365)
     state.acknowledge(lease, {RELEASE: OffsetSet.of((8, 10))}, not_before=later)
     (row,) = json.loads(command("groups", "describe", "--group", group, "-o", "json")[1])
     figures = ("accepted", "rejected", "exhausted", "gap", "no_dlq", "dropped_letters", "waiting", "remark")

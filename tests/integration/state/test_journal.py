@@ -18,7 +18,7 @@ from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
 from sharequeue.state.journal import Journal
 from sharequeue.values import AcknowledgeType, SharePartition
-from tests.waiting import set_clock
+from tests.waiting import leave_midnight, pass_time, set_clock
 
 FETCH = sa.text(
     "select * from sharequeue.acknowledge_and_acquire('g', 't', 0, null, 'm1', null,"
@@ -32,6 +32,7 @@ AT = SharePartition("g", "t", 0)
 @pytest.fixture
 def journal(private_database: Database) -> Journal:
     """Give the journal of a database in which share-partition t-0 of group g has 1,000,000 fresh records."""
+    leave_midnight(private_database)
     with private_database.transaction() as connection:
         connection.exec_driver_sql(
             "insert into sharequeue.share_groups (group_id) values ('g');"
@@ -314,10 +315,10 @@ def test_old_days_are_dropped_once_nothing_leans_on_them_and_their_figures_stay(
     assert batch is not None
     state.dead_letters.close(AT, batch.sequence)
     today = state.now().astimezone(UTC).date()
-    assert next(p.day for p in journal.partitions()) == today
+    assert today in [p.day for p in journal.partitions()]
     assert journal.days("g") == []
-    set_clock(private_database, timedelta(days=1))
-    assert journal.keep().rolled_up == (today,)
+    pass_time(private_database, 86_400)
+    assert journal.keep().rolled_up[-1] == today
     (day,) = journal.days("g")
     assert (day.day, day.entered, day.accepted_first, day.leases) == (today, 2500, 2000, 7)
     assert (day.spso, day.speo, day.highest_delivery_count) == (2200, 2500, 2)
@@ -329,7 +330,7 @@ def test_old_days_are_dropped_once_nothing_leans_on_them_and_their_figures_stay(
         {"outcome": "accepted", "delivery_count": 2, "records": 100},
         {"outcome": "rejected", "delivery_count": 2, "records": 100},
     ]
-    set_clock(private_database, timedelta(days=5))
+    pass_time(private_database, 4 * 86_400)
     kept = journal.keep(retention=timedelta(days=3))
     assert kept.waiting is None
     assert today in kept.dropped

@@ -28,7 +28,7 @@ from sharequeue.state.rows import Redelivery
 from sharequeue.values import AcknowledgementBatch, AcknowledgeType, SharePartition
 from tests.fixtures.stack import LOCK_BOUNDS
 from tests.integration.state.state_calls import audited, take
-from tests.waiting import pass_time
+from tests.waiting import pass_time, wait_until
 
 ACCEPT, RELEASE, REJECT, RENEW = (
     AcknowledgeType.ACCEPT,
@@ -66,12 +66,13 @@ def test_who_holds_what_since_when(state: State, at: SharePartition) -> None:
         10,
         1,
     )
-    assert timedelta(0) <= row.acquired_at - taken < timedelta(seconds=5)
+    assert timedelta(0) <= row.acquired_at - taken < timedelta(seconds=20)
     pass_time(state.database, 20)
     expires_at = state.renew(lease)
     renewed = state.figures.leases("g")[0]
     assert (renewed.acquired_at, renewed.expires_at) == (row.acquired_at, expires_at)
-    assert 25 < renewed.seconds_left <= 30
+    # It would have ten left.
+    assert 12 < renewed.seconds_left <= 30
     state.fetches.acknowledge_batches(at, "m", [AcknowledgementBatch.of(3, 4, RENEW)])
     assert {each.acquired_at for each in state.figures.leases("g")} == {row.acquired_at}
     assert sorted(each.records for each in state.figures.leases("g")) == [2, 8]
@@ -135,7 +136,7 @@ def test_an_outage_is_made_up_for_once(state: State, at: SharePartition) -> None
     for _ in range(3):
         assert state.sweep().leases == 0
     made_up = expiry(state) - before
-    assert timedelta(seconds=100) <= made_up < timedelta(seconds=110)
+    assert timedelta(seconds=100) <= made_up < timedelta(seconds=130)
     pass_time(state.database, 40)
     state.administration.beat()
     assert state.sweep().leases == 1
@@ -169,7 +170,7 @@ def test_a_standstill_that_a_member_sees_before_the_service(state: State, at: Sh
     assert state.renew(renewed) > state.now()
     held = {row.member_id: row.seconds_left for row in state.figures.leases("g")}
     assert held.keys() == {"m", "gone"}
-    assert 25 < held["gone"] < 40
+    assert 15 < held["gone"] < 40
     pass_time(state.database, 20)
     state.renew(renewed)
     pass_time(state.database, 20)
@@ -200,9 +201,7 @@ def test_a_service_that_starts_makes_up_before_it_sweeps(
     thread = threading.Thread(target=coordinator.run, args=(stop,))
     thread.start()
     try:
-        deadline = time.monotonic() + 20
-        while state.figures.describe("g")[0].next_expiry == lease.expires_at and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: state.figures.describe("g")[0].next_expiry != lease.expires_at)
     finally:
         stop.set()
         thread.join(20)
@@ -245,7 +244,7 @@ def test_a_service_whose_database_stood_still_makes_up_before_it_sweeps(
     thread = threading.Thread(target=coordinator.run, args=(stop,))
     thread.start()
     try:
-        assert done.wait(20)
+        assert done.wait(60)
     finally:
         stop.set()
         thread.join(20)
@@ -326,6 +325,7 @@ def test_a_lock_survives_the_kill_of_one_backend(stack_home: Path) -> None:
         port = postgres.ensure(home, lambda line: None)
     at = SharePartition("g", "t", 0)
     started = sa.text("select pg_postmaster_start_time() as it")
+    checkpointer = sa.text("select pid from pg_stat_activity where backend_type = 'checkpointer'")
     with Database(postgres.url(home, "sharequeue", port)) as database:
         migrate(database)
         alter_group_configs(database, "g", {})
@@ -334,21 +334,24 @@ def test_a_lock_survives_the_kill_of_one_backend(stack_home: Path) -> None:
         state.observe(at, "id", 0, 100, 100)
         state.administration.beat()
         lease = take(state, at)
-        before = database.rows(started)
+        before, checkpointed = database.rows(started), database.rows(checkpointer)
         pass_time(state.database, 60)
         with database.engine.connect() as victim:
             pid = victim.execute(sa.text("select pg_backend_pid()")).scalar_one()
             os.kill(pid, signal.SIGKILL)
             victim.invalidate()
         database.engine.dispose()
-        deadline = time.monotonic() + 30
-        while True:
+
+        def has_recovered() -> bool:
+            """The server may take connections for a moment until it knows; then all its processes are new ones."""
             try:
-                assert database.rows(started) == before
-                break
+                now = database.rows(checkpointer)
             except sa.exc.OperationalError:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+                return False
+            return now not in ([], checkpointed)
+
+        wait_until(has_recovered)
+        assert database.rows(started) == before
         assert state.sweep().leases == 0
         assert state.renew(lease) > state.now()
         outage = state.administration.beat()

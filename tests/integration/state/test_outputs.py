@@ -110,7 +110,7 @@ def test_a_driver_that_is_stopped_in_its_acknowledgement_holds_up_nobody(
 ) -> None:
     """Postgres ends the transaction of one that stands idle with the share-partition in its hand. Woken, it does
     the whole again, once."""
-    monkeypatch.setattr(acknowledging, "STOPPED_MS", 100)
+    monkeypatch.setattr(acknowledging, "STOPPED_MS", 2000)
     lease = held(state, "m")
     turns: list[Acknowledged] = []
 
@@ -119,6 +119,7 @@ def test_a_driver_that_is_stopped_in_its_acknowledgement_holds_up_nobody(
         turns.append(acknowledged)
         if len(turns) == 1:  # stopped here: another one wants the share-partition, and gets it
             assert state.renew(held(state, "other")) > state.now()
+            monkeypatch.setattr(acknowledging, "STOPPED_MS", 60_000)
         return acknowledged
 
     outcomes = Acknowledgement({ACCEPT: lease.offsets}, 0, EMPTY)

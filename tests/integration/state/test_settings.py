@@ -82,7 +82,7 @@ def test_a_change_that_was_open_while_the_steady_state_began_holds_when_it_is_co
     engine = private_database.engine.execution_options(isolation_level="AUTOCOMMIT")
     with engine.connect() as connection, private_database.engine.connect() as changing:
         worker = Worker(connection, group_id)
-        connection.exec_driver_sql("set lock_timeout = '5s'")
+        connection.exec_driver_sql("set lock_timeout = '30s'")
         changing.execute(sa.text(CHANGES[change]), {"group_id": group_id})
         assert worker.fetch()["lease_id"] is not None, "an open change stops nobody"
         changing.commit()

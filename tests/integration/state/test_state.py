@@ -73,11 +73,11 @@ def test_a_lock_lapses_at_its_expiry_and_not_before(
 ) -> None:
     """A renewed lock outlives its first duration; the sweep ends it once the second has passed."""
     lease = acquired(state, at)
-    pass_time(private_database, 25)
+    pass_time(private_database, 16)
     state.renew(lease)
-    pass_time(private_database, 25)
+    pass_time(private_database, 16)
     assert state.sweep().records == 0
-    pass_time(private_database, 6)
+    pass_time(private_database, 15)
     assert state.sweep().records == 1000
     assert state.figures.leases("g") == []
 

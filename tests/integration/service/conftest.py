@@ -1,0 +1,25 @@
+"""Time for the pages: what is in them does not depend on how busy the machine is. Tests of their bounds set these."""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib import import_module
+
+import pytest
+
+from sharequeue.service.pages import looking
+
+
+@pytest.fixture(autouse=True)
+def _time_for_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looking, "STATEMENT_SECONDS", 60.0)
+    monkeypatch.setattr(looking, "PAGE_SECONDS", 60.0)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have pages read the broker for a minute, where they would end after some seconds."""
+    letters, redrive = (import_module(f"sharequeue.service.pages.{name}") for name in ("letters", "redrive"))
+    for name in ("browse", "letter_at"):
+        monkeypatch.setattr(letters, name, partial(getattr(letters, name), seconds=60.0))
+    monkeypatch.setattr(redrive, "_PLAN_SECONDS", 60.0)
