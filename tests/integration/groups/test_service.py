@@ -27,7 +27,7 @@ from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.membership import Membership
-from sharequeue.groups.service_leases import LOCK_TIMEOUT_MS
+from sharequeue.groups.short_waits import LOCK_TIMEOUT_MS
 from sharequeue.service import create_app
 from sharequeue.service.logs import OneLine
 from sharequeue.settings import Settings
