@@ -27,7 +27,7 @@ ENGINES: dict[str, Callable[[Scenario], Replay]] = {
     "in memory": lambda scenario: Replay(scenario, InMemoryEngine()),
     "postgres": ServiceReplay,
 }
-ATTEMPTS = 4
+ATTEMPTS = 10
 EARLIEST = {"share.auto.offset.reset": "earliest"}
 
 

@@ -18,7 +18,7 @@ from tests.conformance.live_log import WAIT_SECONDS, LiveLog, Step, error_name
 from tests.conformance.replay import TYPES
 from tests.conformance.service_replay import shape_of
 
-RELEASED_S = 0.3
+RELEASED_S = 1.0
 """How long the broker takes to release what a session held: its answer does not wait for that."""
 BEAT_S = 15.0
 """A third of a member's session on the broker."""

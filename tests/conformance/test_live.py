@@ -45,7 +45,7 @@ def test_a_broker_and_ours_do_the_same(
     name: str, broker_runs: dict[str, Future[Scenario]], live_counts: dict[str, Counter[str]]
 ) -> None:
     """Acquired ranges, gaps, delivery counts, errors, assignments, epochs, start offsets and lag, step by step."""
-    scenario = broker_runs[name].result(60)
+    scenario = broker_runs[name].result(240)
     found = problems(scenario, live_counts)
     if name in DRAWN:
         HISTORIES.append(f"{name}, beside a broker: {len(scenario.steps)} steps, looks included")

@@ -28,7 +28,7 @@ def raised(call: object, *args: object, **kwargs: object) -> list[str]:
 
 
 def polled(consumer: object, wanted: int) -> list[Message]:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         messages = consumer.poll(timeout=0.5)  # type: ignore[attr-defined]
         assert isinstance(messages, Messages)

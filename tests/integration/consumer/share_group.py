@@ -79,7 +79,7 @@ def work_on(
     assert State(database).figures.verify() == []
 
 
-def poll_some(consumer: ShareConsumer, records: int = 1, seconds: float = 30) -> list[Message]:
+def poll_some(consumer: ShareConsumer, records: int = 1, seconds: float = 120) -> list[Message]:
     """Poll until so many records have come in one poll, or in several of an implicit consumer."""
     deadline = time.monotonic() + seconds
     found: list[Message] = []

@@ -27,6 +27,8 @@ from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
 
 REPOSITORY = Path(__file__).parents[3]
+SHORT_LOCK_MS = 5000
+"""Of what is to lapse: time enough to read the records that it is on."""
 
 
 @pytest.fixture
@@ -60,8 +62,9 @@ def test_kill_9(work: Work, make_topic: MakeTopic) -> None:
     """What a killed process had in hand comes to another one when its lock lapses, counted."""
     topic = make_topic()
     work.produce(topic, 3)
-    work.configure(share_record_lock_duration_ms=1000)
+    work.configure(share_record_lock_duration_ms=SHORT_LOCK_MS)
     _holder(work, topic).kill()
+    work.configure(share_record_lock_duration_ms=30_000)
     with work.consumer(topic) as consumer:
         assert seen(poll_some(consumer, 3)) == [(offset, 2) for offset in range(3)]
 
@@ -70,16 +73,17 @@ def test_a_process_stopped_over_its_lock(work: Work, make_topic: MakeTopic) -> N
     """Others get its records meanwhile; when it goes on, its commit changes nothing and says so."""
     topic = make_topic()
     work.produce(topic, 3)
-    work.configure(share_record_lock_duration_ms=1000)
+    work.configure(share_record_lock_duration_ms=SHORT_LOCK_MS)
     process = _holder(work, topic)
+    work.configure(share_record_lock_duration_ms=30_000)
     psutil.Process(process.pid).suspend()
     with work.consumer(topic) as consumer:
         assert seen(poll_some(consumer, 3)) == [(offset, 2) for offset in range(3)]
         psutil.Process(process.pid).resume()
-        out, _ = process.communicate("\n", timeout=30)
+        out, _ = process.communicate("\n", timeout=120)
         assert list(consumer.commit_sync().values()) == [None]
     assert json.loads(out) == ["INVALID_RECORD_STATE"]
-    wait_until(work.done, 10)
+    wait_until(work.done)
 
 
 def test_sigterm_is_a_contract(work: Work, make_topic: MakeTopic) -> None:
@@ -89,7 +93,7 @@ def test_sigterm_is_a_contract(work: Work, make_topic: MakeTopic) -> None:
     process = _holder(work, topic, "finish")
     work.produce(topic, 2)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode == 0
     [row] = work.status()
     assert (row.accepted, row.acquired) == (3, 0)
@@ -106,7 +110,7 @@ def test_a_program_that_does_not_finish_in_time(work: Work, make_topic: MakeTopi
         slow.stop(timeout=0.2)
         assert slow.poll(5).is_empty() or slow.stopping
         with work.consumer(topic) as consumer:
-            wait_until(lambda: work.status()[0].acquired == 0 or work.done(), 10)
+            wait_until(lambda: work.status()[0].acquired == 0 or work.done())
             if not work.done():
                 assert seen(poll_some(consumer, 3)) == [(offset, 2) for offset in range(3)]
 
@@ -122,7 +126,7 @@ def test_the_database_away_for_a_moment(work: Work, make_topic: MakeTopic) -> No
         with work.consumer(topic, max_poll_records=20, sharequeue_database_url=through) as consumer:
             markers = cycle(("acquire_many", "acknowledge_many"))
             after = cycle(range(7))
-            deadline = time.monotonic() + 90
+            deadline = time.monotonic() + 240
             while not work.done():
                 assert time.monotonic() < deadline, work.status()
                 if not proxy.armed:
@@ -131,7 +135,7 @@ def test_the_database_away_for_a_moment(work: Work, make_topic: MakeTopic) -> No
             consumer.commit_sync()
         assert set(found) == set(range(400))
         assert proxy.cuts > 1
-    wait_until(work.done, 10, work.status)
+    wait_until(work.done, otherwise=work.status)
 
 
 def test_the_reader_takes_silence_for_nothing(settings: Settings, make_topic: MakeTopic) -> None:

@@ -32,7 +32,7 @@ def test_records_are_printed_and_accepted(
         return result
 
     with work_on(settings, database, group) as work:
-        released = consume("--release", "--max-messages", "4", "--timeout-ms", "20000")
+        released = consume("--release", "--max-messages", "4", "--timeout-ms", "60000")
         assert released.stdout.splitlines() == ["v0", "v1", "v2", "v3"]
         assert released.stderr.endswith("Processed a total of 4 messages\n")
         browsed = [json.loads(line) for line in consume("--browse", "-o", "jsonl").stdout.splitlines()]
@@ -43,11 +43,12 @@ def test_records_are_printed_and_accepted(
         assert {each.acquired for each in work.status()} == {0}
         shown = ("print.key", "print.offset", "print.delivery", "print.headers", "print.partition")
         properties = [word for name in shown for word in ("--formatter-property", f"{name}=true")]
-        accepted = consume("--max-messages", "3", "--timeout-ms", "20000", *properties)
+        accepted = consume("--max-messages", "3", "--timeout-ms", "60000", *properties)
         # Looking has counted no delivery.
         assert accepted.stdout.splitlines()[0] == "Partition:0\tOffset:0\tDelivery:2\th:1\tk0\tv0"
         assert {each.acquired for each in work.status()} == {0}
         assert consume("--browse").stdout == "v3\n"
-        last = json.loads(consume("--timeout-ms", "2500", "-o", "jsonl").stdout)
+        last = json.loads(consume("--max-messages", "1", "--timeout-ms", "60000", "-o", "jsonl").stdout)
         assert (last["value"], last["delivery_count"]) == ("v3", 2)
+        assert consume("--timeout-ms", "500").stdout == ""
         assert work.done()

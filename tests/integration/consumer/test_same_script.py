@@ -8,16 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]
 
 from sharequeue import Database, Settings
-from sharequeue.kafka.clients import client_config
+from tests.fixtures.deadletters import alter_configs
 from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import work_on
 
@@ -34,25 +28,17 @@ def _run(module: str, config: dict[str, str], topic: str) -> subprocess.Popen[st
     )
 
 
-def _starting_at_earliest(settings: Settings, group: str) -> None:
-    entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
-    admin = AdminClient(client_config(settings))
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(30)
-
-
 def test_the_same_script_sees_the_same_on_both(
     settings: Settings, database: Database, make_topic: MakeTopic, group: str
 ) -> None:
     """Records, delivery counts, results of commits, callbacks, and each exception with its text."""
     topic = make_topic()
-    _starting_at_earliest(settings, group)
+    alter_configs(settings, ResourceType.GROUP, group, share_auto_offset_reset="earliest")
     with work_on(settings, database, group) as work:
         work.produce(topic, 6)
         config = {"bootstrap.servers": settings.bootstrap_servers, "group.id": group}
         running = [_run("confluent_kafka", config, topic), _run("sharequeue", work.config(), topic)]
-        outputs = [process.communicate(timeout=120) for process in running]
+        outputs = [process.communicate(timeout=240) for process in running]
     saw = [[json.loads(line) for line in out.splitlines() if line.startswith("[")] for out, _ in outputs]
     assert [process.returncode for process in running] == [0, 0], [errors for _, errors in outputs]
     assert saw[0] == saw[1]

@@ -32,9 +32,9 @@ def test_a_waiting_consumer_is_notified(
     work.produce(topic, 2)
     with work.consumer(topic, explicit=True) as holder, work.consumer(topic) as waiting:
         messages = poll_some(holder, 2)
-        wait_until(lambda: waiting._listener.active, 20)
+        wait_until(lambda: waiting._listener.active)
         waiting._member._wake.set()
-        wait_until(lambda: bool(waiting._member.assignment), 20)
+        wait_until(lambda: bool(waiting._member.assignment))
         waiting.poll(0.5)
         monkeypatch.setattr(fetcher, "NOTIFIED_S", 60.0)
         waiting.poll(0.5)
@@ -42,7 +42,7 @@ def test_a_waiting_consumer_is_notified(
 
         def wait() -> None:
             while sum(len(each) for _, each in found) < 2:
-                found.append((time.monotonic(), seen(list(waiting.poll(20)))))
+                found.append((time.monotonic(), seen(list(waiting.poll(100)))))
 
         thread = threading.Thread(target=wait)
         thread.start()
@@ -50,9 +50,9 @@ def test_a_waiting_consumer_is_notified(
         holder.acknowledge(messages[0], RELEASE)
         holder.acknowledge(messages[1], RELEASE, delay=0.5)
         holder.commit_sync()
-        thread.join(30)
+        thread.join(120)
         assert [each for _, each in found] == [[(0, 2)], [(1, 2)]]
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 45, "it asked by itself"
 
 
 def test_behind_a_pooler_it_looks_itself(work: Work, make_topic: MakeTopic) -> None:
@@ -67,7 +67,7 @@ def test_behind_a_pooler_it_looks_itself(work: Work, make_topic: MakeTopic) -> N
             waiting.commit_sync()
             state, at = State(work.database), SharePartition(work.group, topic, 0)
             work.produce(topic, 1)
-            wait_until(lambda: work.status()[0].log_end == 2, 10)
+            wait_until(lambda: work.status()[0].log_end == 2)
             lease = state.acquire(at, "another", None, 1)
             if lease is not None:
                 threading.Timer(0.3, lambda: state.release_lease(lease)).start()

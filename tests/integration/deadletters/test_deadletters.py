@@ -79,7 +79,7 @@ def _reject_in_broker(settings: Settings, group: str, topic: str, count: int) ->
     config["share.acknowledgement.mode"] = "explicit"
     consumer = ShareConsumer(config)
     consumer.subscribe([topic])
-    patience = time.monotonic() + 60
+    patience = time.monotonic() + 120
     while count and time.monotonic() < patience:
         for message in consumer.poll(1.0) or []:
             if message.error() is None:
@@ -97,7 +97,7 @@ def _raw(settings: Settings, topic: str, count: int) -> list[Raw]:
     consumer = Consumer(client_config(settings, group_id="raw", enable_auto_commit=False))
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[Raw] = []
-    patience = time.monotonic() + 60
+    patience = time.monotonic() + 120
     while len(found) < count and time.monotonic() < patience:
         found += [
             (message.key(), message.value(), headers_of(message), message.timestamp()[0])

@@ -62,14 +62,16 @@ def leave_a_trace(info: StackInfo) -> None:
         connection.exec_driver_sql("create table if not exists trace (told text)")
         connection.exec_driver_sql("insert into trace values ('here')")
     admin = AdminClient(client_config(Settings.load(info.home)))
-    if "trace" not in admin.list_topics(timeout=10).topics:
-        admin.create_topics([NewTopic("trace", num_partitions=1)])["trace"].result(20)
+    if "trace" not in admin.list_topics(timeout=30).topics:
+        admin.create_topics([NewTopic("trace", num_partitions=1)])["trace"].result(60)
 
 
 def assert_trace(info: StackInfo) -> None:
     with Database(info.database_url) as database, database.transaction() as connection:
         assert connection.scalar(sa.text("select told from trace")) == "here"
-    assert "trace" in AdminClient(client_config(Settings.load(info.home))).list_topics(timeout=10).topics
+    admin = AdminClient(client_config(Settings.load(info.home)))
+    # The controller has decided; the broker that is asked follows a moment later.
+    wait_until(lambda: "trace" in admin.list_topics(timeout=30).topics)
 
 
 def test_up_twice_is_harmless_and_down_leaves_no_process_but_the_data(module_home: Path) -> None:
@@ -254,7 +256,7 @@ def test_two_ups_at_once_start_one_stack(stack_home: Path) -> None:
         )
         for _ in range(2)
     ]
-    told = [each.communicate(timeout=120)[0].splitlines()[-1] for each in both]
+    told = [each.communicate(timeout=240)[0].splitlines()[-1] for each in both]
     assert [each.returncode for each in both] == [0, 0]
     assert told[0] == told[1]
     assert len([process for process in ours(stack_home) if "kafka.Kafka" in process.cmdline()]) == 1

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,7 +31,9 @@ from sharequeue.settings import DatabaseOptions, Settings
 from sharequeue.state import State
 from sharequeue.values import AcknowledgeType
 from tests.every_operation import call_every_operation, start
+from tests.ports import free_port
 from tests.transaction_pooler import TransactionPooler
+from tests.waiting import wait_until
 
 PGBOUNCER = os.environ.get("SHAREQUEUE_TEST_PGBOUNCER") or shutil.which("pgbouncer")
 POOLERS = ["ours", *(["pgbouncer"] if PGBOUNCER else [])]
@@ -61,8 +61,7 @@ def pooled(request: pytest.FixtureRequest, private_database: Database, tmp_path:
 
 
 def _pgbouncer(target: sa.URL, folder: Path) -> tuple[sa.URL, Callable[[], None]]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     for each in (folder, *folder.parents[:3]):
         each.chmod(0o755)
     (folder / "users").write_text(f'"{target.username}" "{target.password}"\n')
@@ -77,9 +76,7 @@ def _pgbouncer(target: sa.URL, folder: Path) -> tuple[sa.URL, Callable[[], None]
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 10
-    while ports.is_free(port) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: not ports.is_free(port))
 
     def close() -> None:
         running.kill()
@@ -129,16 +126,16 @@ def test_more_workers_than_connections(pooled: Database, group: str, topic: str)
 
 def test_time_zone_and_timeouts_belong_to_the_transaction(pooled: Database) -> None:
     """They hold inside each transaction, whichever connection it gets, and have left nothing behind afterwards."""
-    bounded = _database(pooled.engine.url, DatabaseOptions(statement_timeout_ms=200, lock_timeout_ms=150))
+    bounded = _database(pooled.engine.url, DatabaseOptions(statement_timeout_ms=3000, lock_timeout_ms=2500))
     told = sa.text("select current_setting('TimeZone') as zone, current_setting('lock_timeout') as wait")
     try:
         for _ in range(4):
-            assert dict(bounded.rows(told)[0]) == {"zone": "UTC", "wait": "150ms"}
+            assert dict(bounded.rows(told)[0]) == {"zone": "UTC", "wait": "2500ms"}
             with bounded.transaction() as connection:
                 connection.execute(sa.text("select 1"))
-                assert dict(connection.execute(told).mappings().one()) == {"zone": "UTC", "wait": "150ms"}
+                assert dict(connection.execute(told).mappings().one()) == {"zone": "UTC", "wait": "2500ms"}
         with pytest.raises(OperationalError, match="statement timeout"):
-            bounded.rows(sa.text("select pg_sleep(5)"))
+            bounded.rows(sa.text("select pg_sleep(60)"))
     finally:
         bounded.close()
     url = pooled.engine.url

@@ -37,7 +37,8 @@ def redrive(case: GivenUp, selection: Selection | None = None, **options: object
 
 
 def committed(case: GivenUp, topic: str) -> list[Message]:
-    """The records of a topic, read committed."""
+    """The records of a topic, read committed: what was written is seen a moment later."""
+    case.topics.settle([topic], 60)
     logs = case.topics.offsets(topic)
     config = {"group_id": "tests", "enable_auto_commit": False, "isolation_level": "read_committed"}
     consumer = Consumer(
