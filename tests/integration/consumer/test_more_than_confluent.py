@@ -119,6 +119,7 @@ def test_a_released_record_may_wait(
                 consumer.acknowledge(message, RELEASE, delay=-1)
 
 
+@pytest.mark.usefixtures("patient_failures")
 def test_the_error_is_kept_for_the_dead_letter(work: Work, make_topic: MakeTopic, tmp_path: Path) -> None:
     """The writer of dead letters finds class and message of what each record failed with."""
     topic = make_topic()

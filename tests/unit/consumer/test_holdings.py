@@ -18,18 +18,11 @@ from sharequeue.consumer.failures import Failures
 from sharequeue.consumer.holdings import Taken, with_delivery_counts
 from sharequeue.consumer.sending import Sending
 from sharequeue.offsets import OffsetSet
+from tests.fixtures.consumer import be_patient
 from tests.unit.consumer.stub import consumer_of, holding_of, lease_of, messages_of, put
 from tests.waiting import wait_until
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-
-
-def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have an acknowledgement wait for its errors however long the machine takes to write them."""
-    write = Failures._write
-    monkeypatch.setattr(
-        Failures, "_write", lambda self, location, errors, patience: write(self, location, errors, 120.0)
-    )
 
 
 def test_records_with_and_without_a_leader_epoch() -> None:
