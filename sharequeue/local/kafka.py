@@ -100,8 +100,8 @@ def ensure(
     found = find(home)
     if found is not None:
         running, port = found
-        processes.wait_until(running, lambda: cluster_id(port) == _formatted(home), 60)
-        return port
+        if processes.comes_up(running, lambda: cluster_id(port) == _formatted(home), 60):
+            return port
     if options is None:
         options = archive_options(broker_archive(jars, java.executable))
     for attempt in range(1, _ATTEMPTS + 1):

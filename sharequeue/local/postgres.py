@@ -63,9 +63,9 @@ def ensure(home: Home, progress: Progress) -> int:
     found = find(home)
     if found is not None:
         running, port = found
-        processes.wait_until(running, lambda: _accepts(home, port), 60)
-        _create_databases(home, port)
-        return port
+        if processes.comes_up(running, lambda: _accepts(home, port), 60):
+            _create_databases(home, port)
+            return port
     binaries = _binaries()
     runner = _Runner.choose(home, binaries)
     _clear_leftovers(home)

@@ -24,6 +24,7 @@ from sharequeue.local.preflight import StackError
 __all__ = [
     "Running",
     "Start",
+    "comes_up",
     "find",
     "forget",
     "identity",
@@ -68,7 +69,8 @@ class Start:
 
 
 def identity(pid: int) -> str | None:
-    """Name the process behind `pid` for good, or None when there is none (a zombie is none).
+    """Name the process behind `pid` for good, or None when there is none (a zombie is none, once all its threads have
+    ended: until then a killed program keeps its ports).
 
     Linux: boot id and start time in clock ticks since boot, which no change of the wall clock moves.
     Elsewhere: the start time psutil knows.
@@ -82,12 +84,20 @@ def identity(pid: int) -> str | None:
         if Path("/proc/self/stat").exists():
             return None
     else:
-        return None if fields[0] in "ZX" else f"{boot}:{fields[19]}"
+        return None if fields[0] in "ZX" and not _has_threads(pid) else f"{boot}:{fields[19]}"
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.2f}"
     except psutil.Error:
         return None
+
+
+def _has_threads(pid: int) -> bool:
+    """Whether threads of a process have outlived its first one."""
+    try:
+        return len([*Path(f"/proc/{pid}/task").iterdir()]) > 1
+    except OSError:
+        return False
 
 
 def find(home: Home, name: str) -> Running | None:
@@ -155,6 +165,19 @@ def wait_until(running: Running, ready: Callable[[], bool], seconds: float) -> N
                 f"`sharequeue down` ends it).\n{log_tail(running.log)}"
             )
         time.sleep(0.05)
+
+
+def comes_up(running: Running, ready: Callable[[], bool], seconds: float) -> bool:
+    """Wait as `wait_until` for a component that was found; return False where it ends meanwhile, as one does that was
+    killed a moment before.
+    """
+    try:
+        wait_until(running, ready, seconds)
+    except StackError:
+        if running.alive:
+            raise
+        return False
+    return True
 
 
 def stop(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 
 import psutil
 
@@ -37,11 +38,11 @@ def ensure(home: Home, addresses: dict[str, str], progress: Progress) -> int:
     found = find(home)
     if found is not None:
         running, port = found
-        if _started_with(running, addresses):
-            _wait_healthy(running, port)
+        if not _started_with(running, addresses):
+            progress("service: the addresses have changed, starting it anew")
+            processes.stop(home, running)
+        elif processes.comes_up(running, partial(_answers, running, port), 60):
             return port
-        progress("service: the addresses have changed, starting it anew")
-        processes.stop(home, running)
     for attempt in range(1, _ATTEMPTS + 1):
         port = ports.choose(home, NAME, progress)
         command = [
@@ -57,7 +58,7 @@ def ensure(home: Home, addresses: dict[str, str], progress: Progress) -> int:
         environment = {**os.environ, **addresses, "SHAREQUEUE_HOME": str(home.path)}
         running = processes.start(home, Start(NAME, command, environment, directory=home.path))
         try:
-            _wait_healthy(running, port)
+            processes.wait_until(running, partial(_answers, running, port), 60)
         except StackError:
             # Between our look and its bind somebody else may have taken the port.
             if attempt == _ATTEMPTS or not processes.lost_its_port(running.log):
@@ -86,9 +87,9 @@ def healthy(port: int) -> bool:
         return False
 
 
-def _wait_healthy(running: Running, port: int) -> None:
-    """Wait for *our* service: another stack's may answer on a port that ours did not get."""
-    processes.wait_until(running, lambda: healthy(port) and _listens(running, port), 60)
+def _answers(running: Running, port: int) -> bool:
+    """Whether *our* service answers: another stack's may, on a port that ours did not get."""
+    return healthy(port) and _listens(running, port)
 
 
 def _listens(running: Running, port: int) -> bool:

@@ -16,6 +16,7 @@ from sharequeue.local import processes
 from sharequeue.local.home import Home, write_json
 from sharequeue.local.preflight import StackError
 from sharequeue.local.processes import Start
+from tests.waiting import wait_until
 
 SLEEP = (sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(600)")
 
@@ -106,6 +107,29 @@ def test_a_dead_process_has_no_identity() -> None:
     ended.wait()
     assert processes.identity(ended.pid) is None
     assert processes.identity(os.getpid()) is not None
+
+
+def test_a_killed_process_is_there_until_its_last_thread_has_ended() -> None:
+    """Its first thread may have ended before the others: until then its ports are in use."""
+    code = (
+        "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(600,)).start();"
+        "ctypes.CDLL(None).pthread_exit(None)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as dying:
+        wait_until(lambda: psutil.Process(dying.pid).status() == psutil.STATUS_ZOMBIE)
+        assert processes.identity(dying.pid) is not None
+        dying.kill()
+        dying.wait()
+        assert processes.identity(dying.pid) is None
+
+
+def test_a_component_that_was_found_may_have_been_killed(home: Home) -> None:
+    """Whoever waits for it starts it anew; one that lives and does not answer is an error."""
+    running = start(home, *SLEEP)
+    with pytest.raises(StackError, match="was not ready after 0 s"):
+        processes.comes_up(running, lambda: False, 0.01)
+    os.kill(running.pid, signal.SIGKILL)
+    assert not processes.comes_up(running, lambda: False, 120)
 
 
 @pytest.mark.parametrize(
