@@ -51,12 +51,14 @@ def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -
     found = {sink: _written(files, settings, state, sink) for sink in names.all}
     # In this order: a lease that is acknowledged between the two questions is in the second result.
     held = {row.lease_id for row in state.figures.leases(names.group)}
-    counted = {
-        (sink, row.lease_id)
+    outputs = [
+        (sink, row)
         for sink in names.all
         for row in state.outputs.counted(names.group, sink)
         if row.location.startswith(PENDING) or not row.location.startswith(ELSEWHERE)
-    }
+    ]
+    counted = {(sink, row.lease_id) for sink, row in outputs}
+    counting = {row.location.rpartition("/")[0].rpartition("/")[2] for _, row in outputs}
     orphans: list[str] = []
     for sink, folders in found.items():
         for folder, (ends, numbers) in folders.items():
@@ -67,7 +69,7 @@ def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -
                 and (names.exceptions if number < 0 else sink, abs(number)) not in counted
             ]
             # One that counts and has no file any more was emptied by somebody: it is left, as a place to restore to.
-            emptied = not numbers and any((sink, each) in counted for each in ends)
+            emptied = not numbers and folder.rpartition("/")[2] in counting
             if len(left) == len(numbers) and not ends & held and not emptied:
                 orphans.append(folder)
             else:

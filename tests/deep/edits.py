@@ -292,8 +292,8 @@ RULE_EDITS = {
     "R-EP": Edit(
         "every alter raises the state epoch",
         "alter_offsets",
-        "greatest(v_sp.state_epoch + 1, coalesce(p_state_epoch, 0))",
-        "greatest(v_sp.state_epoch, coalesce(p_state_epoch, 0))",
+        "p_topic, p_partition, p_group_id), v_sp.state_epoch), p_state_epoch)",
+        "p_topic, p_partition, p_group_id), v_sp.state_epoch - 1), p_state_epoch)",
     ),
     "R-DL": Edit(
         "rejected records wait for their dead letter",
