@@ -282,7 +282,10 @@ class Round:
             name = job.summary_sink(summary)
             summaries[name] = {}
             if written.accepted:
-                accepted = run.source.spark.read.parquet(*map(literal, written.accepted.values()))
+                reader = run.source.spark.read.schema(
+                    self.planned[0].handled.schema
+                )  # or a job would look for it
+                accepted = reader.parquet(*map(literal, written.accepted.values()))
                 lease_ids = [lease.lease_id for lease in leases]
                 summaries[name] = write_summary(
                     run.files,

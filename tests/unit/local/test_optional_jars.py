@@ -64,6 +64,7 @@ def test_a_session_gets_what_is_named_and_there(tmp_path: Path) -> None:
     assert optional_jars(on_s3) == {"delta": [jar], "s3a": []}
 
 
+@pytest.mark.usefixtures("no_environment")
 def test_the_command_lists_the_sets(tmp_path: Path) -> None:
     """With what is fetched; an unknown set is a mistake on the command line."""
     result = CliRunner().invoke(command, ["jars", "list", "--home", str(tmp_path), "-o", "json"])
