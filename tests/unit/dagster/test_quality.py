@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import traceback
 from collections import Counter
@@ -21,7 +20,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 from sharequeue.dagster import share_group_defs, share_group_resources
 from sharequeue.dagster.assets.dead_letters import beginning
 from sharequeue.dagster.quality import dead_letters
-from sharequeue.dagster.quality.context import QualityContext, Validator, uncollected
+from sharequeue.dagster.quality.context import QualityContext, Validator
 from sharequeue.dagster.quality.drift import compare
 from sharequeue.dagster.quality.expectations import SuiteUnreadable, check_specs, suite_of
 from sharequeue.dagster.quality.findings import Cursor, Finding, together
@@ -381,22 +380,3 @@ def test_a_log_end_that_was_overtaken_is_looked_at_again() -> None:
     reads = iter([[status(0)], [status(0)], [status(2)]])
     (seen,) = settled(lambda: next(reads))
     assert seen.log_end == 2
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_the_collector_is_as_it_was_after_an_import_that_failed(enabled: bool) -> None:
-    """A block without Python's collector leaves it as it found it, also where it raises."""
-    before, inside = gc.isenabled(), []
-
-    def load() -> None:
-        with uncollected():
-            inside.append(gc.isenabled())
-            raise ImportError("broken")
-
-    try:
-        (gc.enable if enabled else gc.disable)()
-        with pytest.raises(ImportError):
-            load()
-        assert (inside, gc.isenabled()) == ([False], enabled)
-    finally:
-        (gc.enable if before else gc.disable)()
