@@ -34,6 +34,11 @@ def explanation(error: type[ShareError]) -> str:
     return " ".join(inspect.cleandoc(error.__doc__ or error.name).split())
 
 
+def first_line(error: BaseException) -> str:
+    """Any error in one line, for the log or another message."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 class UnknownServerError(ShareError):
     """The server failed in a way it did not foresee. Its log has the cause; trying again may or may not
     help."""

@@ -8,7 +8,6 @@ import os
 import signal
 from pathlib import Path
 
-import hypothesis
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -20,9 +19,6 @@ KEPT = (
     *("SHAREQUEUE_TEST_PGBOUNCER", "SHAREQUEUE_TEST_KILLS", "SHAREQUEUE_TEST_SECONDS"),
     "SHAREQUEUE_TEST_POSTGRES",
 )
-
-SLOWNESS = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large]
-"""What hypothesis measures of the machine, and holds against a test."""
 
 LONGEST_FIRST = ("e2e", "integration/spark", "integration/dagster", "chaos", "docs", "integration/local")
 """Folders whose files take up to a minute and more; all others follow."""
@@ -42,10 +38,6 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell's background job ignores Ctrl-C, and whatever it starts does. Tests send the signal themselves.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # What is drawn is the same in every run, however busy the machine is. Who wants other draws gives a seed.
-    steady = {"derandomize": True, "database": None, "deadline": None, "suppress_health_check": SLOWNESS}
-    hypothesis.settings.register_profile("steady", **steady)  # type: ignore[arg-type]
-    hypothesis.settings.load_profile("steady")
     # A JVM of the tests lives for seconds. What its second compiler does never pays, and is a quarter of all CPU.
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
     # A run that decides about a merge draws the same examples as the one before, however long one takes on a busy

@@ -29,8 +29,3 @@ def real_number(value: Any) -> float:
 
 integer = operator.index
 """The same for whole numbers."""
-
-
-def first_line(error: BaseException) -> str:
-    """An error in one line, for the log."""
-    return (str(error).splitlines() or [type(error).__name__])[0]

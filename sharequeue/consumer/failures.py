@@ -16,8 +16,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from sharequeue.consumer.errors import first_line
 from sharequeue.consumer.holdings import Holding
+from sharequeue.errors import first_line
 from sharequeue.settings import Settings
 from sharequeue.values import LeaseOutput
 

@@ -18,7 +18,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.consumer.configs import ConsumerConfig
 from sharequeue.consumer.desk import Desk
-from sharequeue.consumer.errors import first_line
 from sharequeue.consumer.failures import Failures
 from sharequeue.consumer.holdings import Holding, Question, lock_clock, with_delivery_counts
 from sharequeue.consumer.log_ends import BROKER_TIMEOUT_S, LONGEST_WAIT_S, LOOK_AGAIN_S, LogEnds, key_of
@@ -36,6 +35,7 @@ from sharequeue.errors import (
     SaslAuthenticationFailed,
     ShareError,
     UnknownMemberId,
+    first_line,
 )
 from sharequeue.kafka.clients import logged_in
 from sharequeue.offsets import EMPTY, OffsetSet

@@ -19,7 +19,6 @@ from uuid import uuid4
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.consumer.beats import Beat
-from sharequeue.consumer.errors import first_line
 from sharequeue.database import Database
 from sharequeue.errors import (
     NONE,
@@ -29,6 +28,7 @@ from sharequeue.errors import (
     ShareError,
     UnknownMemberId,
     error_for,
+    first_line,
 )
 from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.groups.configs import GroupConfigs

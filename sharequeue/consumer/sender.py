@@ -15,12 +15,11 @@ from math import inf
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.consumer.desk import Desk
-from sharequeue.consumer.errors import first_line
 from sharequeue.consumer.failures import Failures
 from sharequeue.consumer.holdings import Holding, lock_clock
 from sharequeue.consumer.member import Member
 from sharequeue.consumer.sending import Result, Sending
-from sharequeue.errors import CoordinatorNotAvailable, ShareError, UnknownServerError
+from sharequeue.errors import CoordinatorNotAvailable, ShareError, UnknownServerError, first_line
 from sharequeue.state import State
 
 _log = logging.getLogger(__name__)

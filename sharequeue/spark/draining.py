@@ -15,6 +15,7 @@ from typing import Protocol, Self
 
 from sharequeue.deadletters.batches import Step
 from sharequeue.deadletters.writer import DeadLetterWriter
+from sharequeue.errors import first_line
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.settings import Settings
 from sharequeue.state import State
@@ -78,7 +79,7 @@ def drain_at_end(settings: Settings, state: State, configs: GroupConfigs) -> Dra
         waits = f"dead letters of group {configs.group_id} wait, and no service writes them"
         drained = _drain(settings, state, configs)
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         drained = Drained(warning=_left(configs.group_id, waits, reason))
     if drained.warning is not None:
         _log.warning("%s", drained.warning)

@@ -31,6 +31,7 @@ from sharequeue.errors import (
     InvalidRecordState,
     ShareError,
     UnknownMemberId,
+    first_line,
 )
 from sharequeue.groups.membership import Membership
 from sharequeue.kafka.topics import Topics
@@ -301,7 +302,7 @@ class Follower:
         return isinstance(error, outages | PySparkException | Py4JError)
 
     def _wait_out(self, error: Exception, seconds: float | None) -> None:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         if self._outage != reason:
             _log.warning("group %s: %s; trying again until it works", self.job.group, reason)
         self._outage = reason

@@ -21,7 +21,7 @@ from typing import Self
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from sqlalchemy.exc import SQLAlchemyError
 
-from sharequeue.errors import ShareError
+from sharequeue.errors import ShareError, first_line
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.spark.contract import RegistryNotAvailable
 from sharequeue.spark.interrupts import deferred, forget_interrupted_call
@@ -326,7 +326,7 @@ class LeaseKeeper:
             results = self._state.many.renew(self._currents([held.lease for held in some]))
         except Exception as error:
             # Any error: the pool of connections has a time-out, too.
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
             if reason != self._failing:  # one line for an outage, however long
                 _log.warning("%d leases could not be renewed, trying again: %s", len(some), reason)
             self._failing = reason

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from sharequeue.errors import first_line
 from sharequeue.spark.output.folders import LEASE
 from sharequeue.spark.output.reachable import OutputDamaged, whole_text
 from sharequeue.spark.output.shared_folder import OutputNotShared
@@ -30,6 +31,8 @@ _DAMAGED = (
 _NOT_DAMAGED = "PARQUET_COLUMN_DATA_TYPE_MISMATCH"
 _LEASE_OF = re.compile(rf"/(?:{LEASE}=-?|lease=(?:[0-9a-f-]{{36}}-)?)(\d+)$")
 MOST_NAMED = 10
+MOST_SAID = 500
+"""Characters of Spark's own error."""
 
 
 @contextmanager
@@ -65,7 +68,9 @@ def reads_what_counts(folders: Sequence[str]) -> Iterator[None]:
         if not is_damage(error, folders):
             raise
         text = whole_text(error)
-        raise _lost([folder for folder in folders if _named(folder, text)], _first_line(error)) from error
+        raise _lost(
+            [folder for folder in folders if _named(folder, text)], first_line(error)[:MOST_SAID]
+        ) from error
 
 
 def refuse_emptied(folders: Sequence[str], files: Sequence[str]) -> None:
@@ -106,7 +111,7 @@ def _gone(folders: Sequence[str], whose: str, error: Exception) -> OutputDamaged
     return OutputDamaged(
         f"what was written for {whose}{at} is gone, or cannot be read back: somebody has removed or changed files "
         "there. Nothing of it was acknowledged; what was leased is given back, with its deliveries. Leave the folder "
-        f"to its runs, and start again: all of it is written anew. The error: {_first_line(error)}"
+        f"to its runs, and start again: all of it is written anew. The error: {first_line(error)[:MOST_SAID]}"
     )
 
 
@@ -121,7 +126,3 @@ def _named(folder: str, text: str) -> bool:
     """Whether a text names a folder, or a file in it: the name has a number that no other has."""
     written, _, name = folder.rpartition("/")
     return f"{written.rpartition('/')[2]}/{name}" in text
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:500]
