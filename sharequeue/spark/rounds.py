@@ -282,18 +282,16 @@ class Round:
             name = job.summary_sink(summary)
             summaries[name] = {}
             if written.accepted:
-                reader = run.source.spark.read.schema(
-                    self.planned[0].handled.schema
-                )  # or a job would look for it
-                accepted = reader.parquet(*map(literal, written.accepted.values()))
-                lease_ids = [lease.lease_id for lease in leases]
+                schema = self.planned[0].handled.schema  # or a job would look for it in the files
+                folders = map(literal, written.accepted.values())
+                accepted = run.source.spark.read.schema(schema).parquet(*folders)
                 summaries[name] = write_summary(
                     run.files,
                     run.source.settings,
                     run.source.state,
                     name,
                     summary.partial(accepted),
-                    lease_ids,
+                    [lease.lease_id for lease in leases],
                 )
         return summaries
 
