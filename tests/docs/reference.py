@@ -1,8 +1,8 @@
 """Which parts of the reference does the code know, and are they in the pages as the code has them?
 
 `python -m tests.docs.reference` writes these parts again: configs, settings, commands, metrics, error names, SQL
-functions and views. A part stands in a page of `docs/reference/` between two markers; the text around them is
-written by hand. `test_reference.py` compares.
+functions and views; and the list of all names (`public_names`). A part stands in a page of `docs/reference/` between
+two markers; the text around them is written by hand. `test_reference.py` compares.
 """
 
 from __future__ import annotations
@@ -116,10 +116,11 @@ def environment() -> str:
     return table(("variable", "meaning"), rows)
 
 
-def _leaves(group: click.Group, *names: str) -> Iterator[tuple[str, click.Command]]:
+def leaves(group: click.Group, *names: str) -> Iterator[tuple[str, click.Command]]:
+    """Yield every command that has no commands of its own, with its name."""
     for name, each in sorted(group.commands.items()):
         if isinstance(each, click.Group):
-            yield from _leaves(each, *names, name)
+            yield from leaves(each, *names, name)
         else:
             yield " ".join((*names, name)), each
 
@@ -141,7 +142,7 @@ def _option(parameter: click.Option) -> tuple[str, ...]:
 def commands() -> str:
     """Return every command with its arguments, options and columns; the options of all commands are said once."""
     parts = []
-    for name, each in _leaves(command):
+    for name, each in leaves(command):
         arguments = " ".join(p.name.upper() for p in each.params if isinstance(p, click.Argument) and p.name)
         usage = f"sharequeue {name} {arguments}".rstrip()
         parts.append(f"### `{usage}`\n\n" + inspect.cleandoc(each.help or ""))
@@ -154,8 +155,8 @@ def commands() -> str:
     return "\n\n".join(parts)
 
 
-def metric_names() -> str:
-    """Return every metric of `GET /metrics`: type, labels, meaning."""
+def metrics() -> list[tuple[str, str, tuple[str, ...], str]]:
+    """Return every metric of `GET /metrics`, sorted: name, type, labels, meaning."""
     own = registry.Own()
     found: list[tuple[str, str, tuple[str, ...], str]] = [
         (each.name, each.kind, each.labels, each.meaning) for each in families.all_families()
@@ -164,9 +165,14 @@ def metric_names() -> str:
         for each in counted.describe():
             name = each.name + ("_total" if each.type == "counter" else "")
             found.append((name, each.type, counted._labelnames, each.documentation))
+    return sorted(found)
+
+
+def metric_names() -> str:
+    """Return every metric of `GET /metrics`: type, labels, meaning."""
     rows = [
         (f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels) or "–", meaning)
-        for name, kind, labels, meaning in sorted(found)
+        for name, kind, labels, meaning in metrics()
     ]
     return table(("metric", "type", "labels", "meaning"), rows)
 
@@ -183,10 +189,11 @@ def errors() -> str:
 
 def defs_yaml() -> str:
     """Return every field of a `defs.yaml`: its default, and what it is for."""
-    return table(("field", "default", "meaning"), _fields(ShareGroup))
+    return table(("field", "default", "meaning"), fields(ShareGroup))
 
 
-def _fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, ...]]:
+def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, ...]]:
+    """Yield the fields of a model, those of inner models too: name, default, meaning."""
     for name, field in model.model_fields.items():
         inner = next(
             (each for each in (field.annotation, *get_args(field.annotation)) if _is_model(each)), None
@@ -195,7 +202,7 @@ def _fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, ...
             doc = " ".join(inspect.cleandoc(inner.__doc__ or "").split())
             default = "none" if field.default is None else "see below"
             yield f"`{prefix}{name}`", "required" if field.is_required() else default, doc
-            yield from _fields(inner, f"{prefix}{name}.")
+            yield from fields(inner, f"{prefix}{name}.")
         else:
             value = field.get_default(call_default_factory=True)
             shown = "none" if value in (None, [], {}) else f"`{as_text(value)}`"
@@ -240,5 +247,8 @@ def pages() -> list[Path]:
 
 
 if __name__ == "__main__":
+    from tests.docs import public_names
+
+    public_names.FILE.write_text(public_names.listed())
     for each in pages():
         each.write_text(written(each))

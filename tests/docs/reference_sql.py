@@ -7,7 +7,7 @@ function or view is the comment above it, the columns of a view are what it sele
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from sharequeue.database.schema_files import migrations
 
@@ -22,7 +22,7 @@ def _files() -> list[str]:
     return [each.text for each in migrations() if each.repeatable]
 
 
-def _granted() -> Mapping[str, list[str]]:
+def granted() -> Mapping[str, list[str]]:
     """Return who may call which function: the names of functions by role, from the list of grants."""
     found: dict[str, list[str]] = {}
     for text in _files():
@@ -55,16 +55,16 @@ def _signature(text: str, start: int) -> str:
 
 def functions() -> str:
     """Return every function that a role may call: who, signature, purpose."""
-    granted, parts = _granted(), {}
+    roles, parts = granted(), {}
     for text in _files():
         for made in _MADE.finditer(text):
             name = made["name"]
-            if made["kind"] == "function" and name in granted:
-                who = ", ".join("everybody" if role == "everybody" else role for role in granted[name])
+            if made["kind"] == "function" and name in roles:
+                who = ", ".join("everybody" if role == "everybody" else role for role in roles[name])
                 signature = f"{name}{_signature(text, made.end())}".replace("sharequeue.", "")
                 said = _purpose(made["purpose"])
                 parts[name] = f"### `{name}`\n\nFor: {who}. {said}\n\n```text\n{_wrapped(signature)}\n```"
-    missing = granted.keys() - parts.keys()
+    missing = roles.keys() - parts.keys()
     assert not missing, f"granted, and made by no file: {sorted(missing)}"
     return "\n\n".join(parts[name] for name in sorted(parts))
 
@@ -97,15 +97,23 @@ def _columns(select: str) -> list[str]:
     return [re.findall(r"\w+", each)[-1] for each in found]
 
 
-def views() -> str:
-    """Return every view: columns, purpose."""
-    rows = {}
+def _views() -> Iterator[tuple[str, str, list[str]]]:
+    """Yield every view: name, purpose, columns."""
     for text in _files():
         for made in _MADE.finditer(text):
             if made["kind"] == "view":
                 _, _, select = text[made.end() :].partition("select")
-                columns = ", ".join(f"`{name}`" for name in _columns(select))
-                rows[made["name"]] = (
-                    f"### `{made['name']}`\n\n{_purpose(made['purpose'])}\n\nColumns: {columns}."
-                )
-    return "\n\n".join(rows[name] for name in sorted(rows))
+                yield made["name"], _purpose(made["purpose"]), _columns(select)
+
+
+def columns_of_views() -> dict[str, list[str]]:
+    """Return the columns of every view."""
+    return {name: columns for name, _, columns in _views()}
+
+
+def views() -> str:
+    """Return every view: columns, purpose."""
+    return "\n\n".join(
+        f"### `{name}`\n\n{purpose}\n\nColumns: {', '.join(f'`{column}`' for column in columns)}."
+        for name, purpose, columns in sorted(_views())
+    )
