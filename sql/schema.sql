@@ -1767,14 +1767,6 @@ CREATE VIEW sharequeue.monitored_share_partitions (
     condition text
 );
 
-CREATE TABLE sharequeue.page_sessions (
-    session_hash bytea NOT NULL,
-    token_id uuid NOT NULL,
-    opened_at timestamp with time zone NOT NULL,
-    expires_at timestamp with time zone NOT NULL,
-    CONSTRAINT page_sessions_session_hash_is_sha256 CHECK ((octet_length(session_hash) = 32))
-);
-
 CREATE TABLE sharequeue.redrive_batches (
     dead_letter_topic text NOT NULL,
     topic_id text NOT NULL,
@@ -2067,9 +2059,6 @@ ALTER TABLE ONLY sharequeue.members
 ALTER TABLE ONLY sharequeue.observations
     ADD CONSTRAINT observations_pkey PRIMARY KEY (group_id, topic);
 
-ALTER TABLE ONLY sharequeue.page_sessions
-    ADD CONSTRAINT page_sessions_pkey PRIMARY KEY (session_hash);
-
 ALTER TABLE ONLY sharequeue.record_events
     ADD CONSTRAINT record_events_pkey PRIMARY KEY (share_partition_id, event);
 
@@ -2167,10 +2156,6 @@ CREATE INDEX lease_outputs_by_sink ON sharequeue.lease_outputs USING btree (grou
 CREATE INDEX lease_outputs_pending ON sharequeue.lease_outputs USING btree (group_id, sink) WHERE starts_with(location, 'sink:pending:'::text);
 
 CREATE INDEX leases_by_share_partition ON sharequeue.leases USING btree (share_partition_id, expires_at);
-
-CREATE INDEX page_sessions_by_expiry ON sharequeue.page_sessions USING btree (expires_at);
-
-CREATE INDEX page_sessions_by_token ON sharequeue.page_sessions USING btree (token_id);
 
 CREATE UNIQUE INDEX redrive_batches_one_open ON sharequeue.redrive_batches USING btree (dead_letter_topic, topic_id, partition) WHERE (sent_at IS NULL);
 
@@ -2286,9 +2271,6 @@ ALTER TABLE ONLY sharequeue.members
 
 ALTER TABLE ONLY sharequeue.observations
     ADD CONSTRAINT observations_group_fkey FOREIGN KEY (group_id) REFERENCES sharequeue.share_groups(group_id) ON DELETE CASCADE;
-
-ALTER TABLE ONLY sharequeue.page_sessions
-    ADD CONSTRAINT page_sessions_token_fkey FOREIGN KEY (token_id) REFERENCES sharequeue.service_tokens(token_id) ON DELETE CASCADE;
 
 ALTER TABLE ONLY sharequeue.record_events
     ADD CONSTRAINT record_events_share_partition_fkey FOREIGN KEY (share_partition_id) REFERENCES sharequeue.share_partitions(share_partition_id) ON DELETE CASCADE;

@@ -58,10 +58,6 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
 
-    def script(self, enabled: bool) -> None:
-        """Have pages run scripts, or not."""
-        self.ask("Emulation.setScriptExecutionDisabled", value=not enabled)
-
     def go(self, url: str) -> None:
         """Open an address, and wait until it is there."""
         self._events.clear()
@@ -84,12 +80,6 @@ class Browser:
         found = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
-
-    def submit(self, selector: str) -> None:
-        """Press a button, and wait for the page that comes."""
-        self._events.clear()
-        self.value(f"document.querySelector({json.dumps(selector)}).click()")
-        self.wait_for("Page.loadEventFired")
 
     def picture(self, path: Path, height: int | None = None) -> None:
         """Take a picture of the page, whole or down to a height."""

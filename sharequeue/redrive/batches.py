@@ -47,10 +47,8 @@ class RedriveBatches:
         target: str | None,
         only_group: str | None,
         targets: Iterable[str],
-        requested_by: str | None = None,
     ) -> uuid.UUID:
-        """Write down that somebody asks for a redrive to these topics; return its id. It is the role that is logged
-        in, unless that asks for somebody else."""
+        """Write down that the role that is logged in asks for a redrive to these topics; return its id."""
         redrive_id = uuid.uuid4()
         with self._database.transaction() as connection:
             connection.execute(
@@ -59,7 +57,7 @@ class RedriveBatches:
                     " (redrive_id, dead_letter_topic, topic_id, selection, target_topic, only_group, target_topics,"
                     " requested_at, requested_by)"
                     " values (:redrive_id, :topic, :topic_id, :selection, :target, :only_group,"
-                    " cast(:targets as text[]), sharequeue.clock(), coalesce(:requested_by, session_user))"
+                    " cast(:targets as text[]), sharequeue.clock(), session_user)"
                 ),
                 {
                     **self._name,
@@ -68,7 +66,6 @@ class RedriveBatches:
                     "target": target,
                     "only_group": only_group,
                     "targets": sorted(targets),
-                    "requested_by": requested_by,
                 },
             )
         return redrive_id

@@ -101,8 +101,8 @@ class Redrive:
     """Puts letters of one dead-letter topic back into the topics they came from, or into `target`.
 
     `only_group` is the one share group that is to get the records: they carry its name in a header, and runs of other
-    groups skip them. `rate` is records a second at most, `max_redrives` the loop guard, `requested_by` who asks,
-    where it is not the role that is logged in. `on_step` is called at each step.
+    groups skip them. `rate` is records a second at most, `max_redrives` the loop guard. `on_step` is called at each
+    step.
 
     Raises `UnknownTopicOrPartition` when there is no such dead-letter topic.
     """
@@ -119,7 +119,6 @@ class Redrive:
         rate: float | None = None,
         max_redrives: int = MAX_REDRIVES,
         batch_records: int = BATCH_RECORDS,
-        requested_by: str | None = None,
         on_step: Callable[[Step], None] = lambda step: None,
     ) -> None:
         if target == topic:
@@ -132,7 +131,6 @@ class Redrive:
         self._rate = rate
         self._max_redrives = max_redrives
         self._batch_records = batch_records if rate is None else max(1, min(batch_records, int(rate)))
-        self._requested_by = requested_by
         self._on_step = on_step
         self._topics = Topics(settings)
         State(database).administration.check_cluster(self._topics.cluster_id())
@@ -216,9 +214,7 @@ class Redrive:
         """
         began = time.monotonic()
         plan = self.plan()
-        redrive_id = self._batches.begin(
-            str(self._selection), self._target, self._only_group, plan.targets, self._requested_by
-        )
+        redrive_id = self._batches.begin(str(self._selection), self._target, self._only_group, plan.targets)
         report = RedriveReport(redrive_id)
         partitions = {**dict.fromkeys(self._batches.open_partitions(), EMPTY), **plan.chosen}
         for partition, wanted in sorted(partitions.items()):

@@ -8,7 +8,8 @@ never taken for no header. A token counts in this header alone, because a query 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from base64 import b64decode
+from contextlib import suppress
 
 from anyio import sleep
 from starlette.requests import Request
@@ -46,18 +47,25 @@ class Throttled(ThrottlingQuotaExceeded):
         super().__init__()
 
 
-def secret_of(authorization: Sequence[str]) -> str:
+def secret_of(request: Request) -> str:
     """Return the token in a request's `Authorization` headers, of which there are some.
 
-    Raises TokenRefused for more than one, and for another scheme.
+    A request that only reads may have it as the password of `Basic`, which is how browsers send one. Browsers send it
+    with what another site makes them send, too; so nothing is changed by it. Raises TokenRefused for more than one
+    header, and for another scheme.
     """
-    scheme, _, secret = authorization[0].partition(" ")
-    if len(authorization) > 1 or scheme.lower() != "bearer":
-        raise TokenRefused(
-            "Say who you are by one header, `Authorization: Bearer sq_…`; leave it out to call as "
-            f"{ANONYMOUS}. Another scheme, or a second header, is not taken."
-        )
-    return secret.strip(" ")
+    first, *more = request.headers.getlist("authorization")
+    scheme, _, secret = first.partition(" ")
+    if not more and scheme.lower() == "bearer":
+        return secret.strip(" ")
+    if not more and scheme.lower() == "basic" and request.method in ("GET", "HEAD"):
+        with suppress(ValueError):
+            return b64decode(secret.strip(" "), validate=True).decode().partition(":")[2]
+    raise TokenRefused(
+        "Say who you are by one header, `Authorization: Bearer sq_…`; leave it out to call as "
+        f"{ANONYMOUS}. Another scheme, or a second header, is not taken. A GET may have the token as the password of "
+        "`Basic`."
+    )
 
 
 def certified(request: Request) -> str | None:

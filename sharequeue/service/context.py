@@ -65,7 +65,7 @@ _THREADS_OF_ONE = 8
 _LONGEST_LINE = 2_000
 """Calls of one caller that wait. A client may be gone, and its requests still be waiting."""
 _REFUSED_PER_SECOND = 20
-"""Tokens and sessions that name nobody, from one network. After more of them, each refusal takes longer, up to five
+"""Tokens that name nobody, from one network. After more of them, each refusal takes longer, up to five
 seconds."""
 _LONGEST_DELAY_S = 5.0
 _COSTS = {"/v1/share-group-heartbeat": 1, "/ready": 0}
@@ -172,9 +172,8 @@ class Service:
         await delay(request, min(over, _LONGEST_DELAY_S))
 
     async def _named(self, request: Request) -> str:
-        named = request.headers.getlist("authorization")
-        if named:
-            secret = secret_of(named)
+        if "authorization" in request.headers:
+            secret = secret_of(request)
             scope = needed_scope(request)
             return await self.in_thread(lambda: principal_of(self.database, secret, scope))
         if (found := certified(request)) is not None:

@@ -44,6 +44,7 @@ _STATES = {
     "description": "Some of Empty, Stable and Dead, with commas between them: only groups in these states.",
     "schema": {"type": "string"},
 }
+_READING: list[dict[str, list[str]]] = [{}, {"token": []}, {"password": []}]
 _TOO_OFTEN = "The principal asks too often: wait as many seconds as `Retry-After` says."
 _FAILURES = {
     "400": "The request is malformed, or names a host that is not allowed.",
@@ -88,9 +89,6 @@ _PAGES: dict[str, tuple[str, bool, list[dict[str, Any]]]] = {
             _query("offset", "Of one letter.", "integer"),
         ],
     ),
-    "/redrive/{group_id}": ("The page of a group's redrives", True, []),
-    "/manage/{group_id}": ("The page of what may be changed of a group", True, []),
-    "/sign-in": ("The page to sign in", False, [_query("next", "Where to go then.")]),
     "/share-partitions/{group_id}": (
         "The page of a share-partition",
         True,
@@ -98,21 +96,6 @@ _PAGES: dict[str, tuple[str, bool, list[dict[str, Any]]]] = {
     ),
 }
 """Pages for people: what is in them may change at any time."""
-_FORMS: dict[str, tuple[str, bool, tuple[str, ...]]] = {
-    "/redrive/{group_id}": (
-        "Put dead letters back to work, or see what that would send",
-        True,
-        ("cause", "topic", "offsets", "header", "rate", "only", "do"),
-    ),
-    "/manage/{group_id}": (
-        "Reset offsets, alter a config, delete the group",
-        True,
-        ("do", "topic", "partition", "to", "offset", "config", "value", "unset", "group"),
-    ),
-    "/sign-in": ("Sign in with a token", False, ("token", "next")),
-    "/sign-out": ("Sign out", False, ()),
-}
-"""Forms of the pages: what is done, and the fields. They are taken from a page of the service alone."""
 
 
 @cache
@@ -170,8 +153,10 @@ def document() -> dict[str, Any]:
     }
     for path, (summary, of_group, more) in _PAGES.items():
         paths[path] = {"get": schemas.page(summary, of_group, more)}
-    for path, (summary, of_group, fields) in _FORMS.items():
-        paths.setdefault(path, {})["post"] = schemas.form(summary, of_group, fields)
+    signed_in = schemas.page("Make the browser ask for a token, then go to the first page", False, [])
+    signed_in["responses"]["303"] = {"description": "The browser has sent a token: look there."}
+    del signed_in["responses"]["200"]
+    paths["/sign-in"] = {"get": signed_in}
     for each in OPERATIONS:
         what = (each.body.__doc__ or "").rstrip(".")
         paths[each.path] = {
@@ -192,7 +177,12 @@ def document() -> dict[str, Any]:
                     "type": "http",
                     "scheme": "bearer",
                     "description": "A token of `sharequeue tokens create`.",
-                }
+                },
+                "password": {
+                    "type": "http",
+                    "scheme": "basic",
+                    "description": "Any name, and the token as the password, as browsers send it.",
+                },
             },
         },
     }
@@ -235,7 +225,7 @@ class _Schemas:
         content = answer if isinstance(answer, Mapping) else self.content(answer)
         return {
             "summary": summary,
-            "security": [{}, {"token": []}] if ours else [{}],
+            "security": _READING if ours else [{}],
             "parameters": [_GROUP] if of_group else (parameters or []),
             "responses": {
                 "200": {"description": "The answer.", "content": content},
@@ -248,7 +238,7 @@ class _Schemas:
         failures = {"429": _TOO_OFTEN, **_FAILURES, **({**_CLOSED} if of_group else {})}
         return {
             "summary": summary,
-            "security": [{}, {"token": []}],
+            "security": _READING,
             "parameters": [*([_GROUP] if of_group else []), *parameters],
             "responses": {
                 "200": {"description": "The page.", "content": _HTML},
@@ -260,20 +250,6 @@ class _Schemas:
                     }
                     for status, why in sorted(failures.items())
                 },
-            },
-        }
-
-    def form(self, summary: str, of_group: bool, fields: tuple[str, ...]) -> dict[str, Any]:
-        """Return a form of a page."""
-        page = self.page(summary, of_group, [])
-        schema = {"type": "object", "properties": {name: {"type": "string"} for name in fields}}
-        return {
-            **page,
-            "requestBody": {"content": {"application/x-www-form-urlencoded": {"schema": schema}}},
-            "responses": {
-                **page["responses"],
-                "303": {"description": "Done: look there."},
-                "403": {"description": "The form is not of a page of this service.", "content": _HTML},
             },
         }
 

@@ -50,7 +50,7 @@ declare
         'assignable_share_partitions', 'assignment_of', 'metadata_hash', 'raise_group_epoch',
         'require_read_committed'];
     v_coordinator_tables constant text[] := array[
-        'group_configs', 'grown_topics', 'page_sessions', 'redrives', 'share_groups', 'topics'];
+        'group_configs', 'grown_topics', 'redrives', 'share_groups', 'topics'];
     v_all constant text[] := v_worker || v_service || v_reader || v_everybody || v_coordinator;
     v_roles text[] := '{}';
     v_purpose text;

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 import pytest
@@ -32,7 +31,6 @@ from sharequeue.deadletters.letters import (
 )
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
-from sharequeue.groups.tokens import Tokens
 from sharequeue.kafka.clients import client_config
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
@@ -175,9 +173,6 @@ PAGES = {
     "share-partition": "/share-partitions/flight-delays?topic=flights&partition=0",
     "letters": "/dead-letters/flight-delays",
     "letter": "/dead-letters/flight-delays?partition=0&offset=6",
-    "redrive": "/redrive/flight-delays",
-    "manage": "/manage/flight-delays",
-    "sign-in": "/sign-in?next=/groups/mail",
 }
 
 
@@ -226,42 +221,6 @@ def test_a_page_updates_by_itself(address: str, private_database: Database) -> N
         wait_until(lambda: "somebody" in page.value("document.querySelector('main').textContent"), 20)
         assert page.value("window.same") == 1
         assert page.complaints == []
-
-
-def test_somebody_signs_in_and_sends(
-    address: str, folder: Path, settings: Settings, private_database: Database
-) -> None:
-    """By the forms, as a browser sends them: with an origin, and a cookie that no script sees."""
-    _, secret = Tokens(private_database).create("User:ann")
-    with browser() as page:
-        page.window(1280, 900)
-        page.script(False)
-        page.go(f"{address}/sign-in?next=/redrive/flight-delays%3Fcause%3Dexceeded")
-        page.script(True)
-        page.value(f"document.querySelector('#token').value = '{secret}'")
-        page.submit("main form button")
-        assert page.value("location.pathname + location.search") == "/redrive/flight-delays?cause=exceeded"
-        assert page.value("document.cookie") == ""
-        assert "User:ann" in page.value("document.body.textContent")
-        page.submit("main form button")
-        assert "Send 7 letters" in page.value("document.querySelector('button.act').textContent")
-        assert page.overflow() <= 0
-        page.picture(folder / "service-redrive-plan.png", 1100)
-        page.submit("button.act")
-        state = "document.querySelector('main').textContent"
-        wait_until(lambda: "under way" not in page.value(state) and "None yet" not in page.value(state), 30)
-        assert "The last redrive here failed" not in page.value(state)
-        # Another site can neither send a form in her name nor show the pages inside its own.
-        form = f"<form method=post action='{address}/manage/mail'><input name=do value=delete></form>"
-        evil = f"{form}<iframe src='{address}/'></iframe>"
-        page.go(f"data:text/html,{quote(evil)}")
-        page.value("document.querySelector('form').submit()")
-        wait_until(
-            lambda: "Not from here" in page.value("document.body ? document.body.textContent : ''"), 20
-        )
-        page.go(f"{address}/")
-        page.submit(".who form button")
-        assert "Not signed in" in page.value("document.body.textContent")
 
 
 def test_pages_of_ten_thousand_share_partitions(

@@ -1,26 +1,23 @@
-"""Pages to look at: which groups are there, how far are they, who holds what, and what ended as a dead letter?
+"""Pages to look at: the groups, their share-partitions, and their dead letters.
 
-Made on the server, without a build step and without an address outside the service; they work without script. Read
-`looking` (who asks, and how long it may take), `signing` (who may act), `frame` (what is around each page), `reads`
-(what is read), then the pages: `overview`, `group`, `share_partition`, `letters`, `redrive`, `manage`.
+Made on the server, without a build step and without an address outside the service; they work without script, and
+change nothing. Read `looking` (as whom a page is made, and its time limits), `frame` (what is around each page),
+`reads` (what is read), then the pages: `overview`, `group`, `share_partition`, `letters`.
 """
 
 from __future__ import annotations
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from sharequeue.reporting.html import element
-from sharequeue.service.pages.frame import STATIC, document, error_document, secured
+from sharequeue.service.callers import ANONYMOUS, demanded
+from sharequeue.service.pages.frame import STATIC, error_document, secured
 from sharequeue.service.pages.group import group
 from sharequeue.service.pages.letters import dead_letters
 from sharequeue.service.pages.looking import Look, Pages
-from sharequeue.service.pages.manage import manage
 from sharequeue.service.pages.overview import overview
-from sharequeue.service.pages.redrive import redrive
 from sharequeue.service.pages.share_partition import share_partition
-from sharequeue.service.pages.signing import sign_in_form, signed_in, signed_out
 
 __all__ = ["Pages", "routes"]
 
@@ -32,34 +29,16 @@ def routes(pages: Pages) -> list[Route]:
         Route("/groups/{group_id:group}", pages.route(group)),
         Route("/share-partitions/{group_id:group}", pages.route(share_partition)),
         Route("/dead-letters/{group_id:group}", pages.route(dead_letters, slow=True)),
-        Route("/redrive/{group_id:group}", pages.route(redrive, slow=True)),
-        Route("/redrive/{group_id:group}", pages.route(redrive, slow=True), methods=["POST"]),
-        Route("/manage/{group_id:group}", pages.route(manage, slow=True)),
-        Route("/manage/{group_id:group}", pages.route(manage, slow=True), methods=["POST"]),
-        Route("/sign-in", pages.route(_sign_in, anybody=True)),
-        Route("/sign-in", pages.route(_signed_in, anybody=True), methods=["POST"]),
-        Route("/sign-out", pages.route(_signed_out, anybody=True), methods=["POST"]),
+        Route("/sign-in", pages.route(_sign_in)),
         Route("/pages/{name}", _static),
     ]
 
 
 def _sign_in(look: Look) -> Response:
-    return document(
-        "Sign in",
-        (
-            element("h1", "Sign in"),
-            element("p", "With a token of the service you act as its principal, as far as the ACLs allow."),
-            sign_in_form(look.asked("next")),
-        ),
-    )
-
-
-def _signed_in(look: Look) -> Response:
-    return signed_in(look.service, look.request, look.form)
-
-
-def _signed_out(look: Look) -> Response:
-    return signed_out(look.service, look.request)
+    """Make the browser ask for a token, which it then sends with each request."""
+    if look.principal == ANONYMOUS:
+        raise demanded()
+    return secured(RedirectResponse("/", 303))
 
 
 async def _static(request: Request) -> Response:

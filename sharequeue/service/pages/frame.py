@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, Response
 
 from sharequeue import __version__
 from sharequeue.reporting.html import Content, Html, address, each, element, joined
+from sharequeue.service.callers import ANONYMOUS
 
 __all__ = [
     "HEADERS",
@@ -48,9 +49,7 @@ HEADERS = {
     "Content-Security-Policy": _POLICY,
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
-    # Not `no-referrer`: a browser then says of a form that it comes from nowhere, and it could not be told from
-    # another site's.
-    "Referrer-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -75,7 +74,7 @@ def document(
     title: str,
     main: Sequence[Content],
     *,
-    who: Content = None,
+    principal: str = ANONYMOUS,
     status: int = 200,
     query: Sequence[tuple[str, str]] | None = None,
     every: int = UPDATE_SECONDS,
@@ -104,7 +103,7 @@ def document(
         element(
             "header",
             element("nav", link("sharequeue", "/", class_="home"), link("Groups", "/"), aria_label="Pages"),
-            element("div", who, class_="who"),
+            element("div", _caller(principal), class_="who"),
         ),
         element("main", *main, id="main", tabindex="-1", data_live=every if live else None),
         element("footer", element("p", f"sharequeue {__version__}. ", _updates(query))),
@@ -118,13 +117,17 @@ def error_document(
     title: str,
     message: str,
     status: int,
-    *more: Content,
-    who: Content = None,
+    principal: str = ANONYMOUS,
     query: Sequence[tuple[str, str]] | None = None,
 ) -> Response:
     """Return a page that says what was wrong; one with a `query` is tried again by itself."""
-    main = (element("h1", title), element("p", message, class_="wrong"), *more)
-    return document(title, main, who=who, status=status, query=query)
+    main = (element("h1", title), element("p", message, class_="wrong"))
+    return document(title, main, principal=principal, status=status, query=query)
+
+
+def _caller(principal: str) -> Content:
+    """Return as whom the page is made; for an anonymous caller a link that makes the browser ask for a token."""
+    return joined("Not signed in ", link("Sign in", "/sign-in")) if principal == ANONYMOUS else principal
 
 
 def _updates(query: Sequence[tuple[str, str]] | None) -> Html | None:

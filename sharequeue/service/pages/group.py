@@ -67,12 +67,7 @@ def group(look: Look) -> Response:
                 causes(look.read("dead letters", lambda: read_causes(database, group_id)) or []),
             ),
         ),
-        (
-            "Configs",
-            joined(
-                _configs(look, group_id), element("p", link("Manage the group", address("/manage", group_id)))
-            ),
-        ),
+        ("Configs", _configs(look, group_id)),
     ]
     return look.document(
         f"Group {group_id}",

@@ -8,8 +8,10 @@ shows the letters of this group alone, whatever topic somebody has set as its de
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 
+import sqlalchemy as sa
 from starlette.responses import Response
 
 from sharequeue.deadletters.browsing import Browsed, Seen, browse, letter_at
@@ -28,6 +30,11 @@ from sharequeue.state.group_report import read_causes
 CAUSES = ("rejected", "exceeded")
 _MOST = 20
 _MOST_PARTITIONS = 2**31 - 1
+_LAST = sa.text(
+    "select requested_by, requested_at, ended_at, sent, selection, target_topics from sharequeue.redrives"
+    " where dead_letter_topic = :topic and position(', group ' || :group_id || ', ' in ', ' || selection || ', ') > 0"
+    " order by requested_at desc limit 20"
+)
 _BEFORE = re.compile(r"(\d{1,10}):(\d{1,19})")
 
 
@@ -45,14 +52,13 @@ def dead_letters(look: Look) -> Response:
     if look.asked("offset"):
         return _one(look, group_id, topic)
     found = look.read("dead letters by cause", lambda: read_causes(look.database, group_id)) or []
-    redrive = element("p", link("Put records back to work", address("/redrive", group_id)))
     return look.document(
         title,
         heading,
         up,
-        redrive,
         element("section", element("h2", "In the last 30 days"), causes(found)),
         _list(look, group_id, topic),
+        _redrives(look, group_id, topic),
         look.said_late(),
         live=False,
     )
@@ -119,6 +125,32 @@ def _filter(look: Look, group_id: str, cause: str | None, source: str | None) ->
     )
 
 
+def _redrives(look: Look, group_id: str, topic: str) -> Html:
+    found = (
+        look.read("last redrives", lambda: look.database.rows(_LAST, topic=topic, group_id=group_id)) or []
+    )
+    rows: list[Sequence[Content]] = [
+        (
+            short_moment(row["requested_at"]),
+            row["requested_by"],
+            row["selection"],
+            ", ".join(row["target_topics"]),
+            row["sent"],
+            short_moment(row["ended_at"]) if row["ended_at"] else "not ended",
+        )
+        for row in found
+    ]
+    columns = ("asked for (UTC)", "by", "letters", "to", "sent", "ended (UTC)")
+    return element(
+        "section",
+        element("h2", "Last redrives"),
+        table(columns, rows, caption="Redrives of this group", texts=("letters",))
+        if rows
+        else element("p", "None yet."),
+        element("p", "To put records back to work: ", element("code", redrive_of(topic, group_id))),
+    )
+
+
 def _table(look: Look, group_id: str, topic: str, found: Browsed) -> Html:
     if not found.letters:
         return element(
@@ -155,6 +187,11 @@ def _table(look: Look, group_id: str, topic: str, found: Browsed) -> Html:
     )
 
 
+def redrive_of(topic: str, group_id: str, *more: str) -> str:
+    """Return the command that puts letters of a group back to work."""
+    return shlex.join(("sharequeue", "dlq", "redrive", topic, "--group", group_id, *more))
+
+
 def source_of(letter: DeadLetter) -> str:
     """Return where the record lies that a letter stands for."""
     return f"{letter.source_topic}-{letter.source_partition} at {letter.source_offset}"
@@ -178,7 +215,7 @@ def _one(look: Look, group_id: str, topic: str) -> Response:
     if not look.may_topic(seen.letter.source_topic or "", "READ"):
         source = quoted(seen.letter.source_topic or "")
         raise TopicAuthorizationFailed(f"{look.principal} may not READ topic {source}")
-    again = address("/redrive", group_id, offsets=f"{partition}:{offset}")
+    again = redrive_of(topic, group_id, "--offsets", f"{partition}:{offset}")
     return look.document(name, element("h1", name), back, _whole(seen, again), live=False)
 
 
@@ -196,7 +233,7 @@ def _whole(seen: Seen, again: str) -> Html:
         there = shown(content)
         headers.append((name, there.kind, there.text[:2000]))
     return joined(
-        element("p", link("Put it back to work", again)),
+        element("p", "Put it back to work: ", element("code", again)),
         table(("what", "this letter"), facts, caption="Why the record is here", texts=("this letter",)),
         *_part("Key", seen.letter.key, seen.key_bytes),
         *_part("Value", seen.letter.value, seen.value_bytes),

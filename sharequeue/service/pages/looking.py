@@ -1,4 +1,4 @@
-"""Who asks for a page, and how long may it take?
+"""Make a page as its caller, in a bounded time.
 
 A page is made in a thread, from a small pool of connections of the pages' own: however many people look, and however
 slow a figure is, heartbeats have theirs. Each statement may take `STATEMENT_SECONDS`, and after `PAGE_SECONDS` none
@@ -10,10 +10,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
-from urllib.parse import parse_qs, quote
 
 import anyio
 from anyio.to_thread import run_sync
@@ -27,7 +26,6 @@ from sharequeue.errors import (
     ClusterAuthorizationFailed,
     GroupAuthorizationFailed,
     InvalidGroupId,
-    InvalidRequest,
     ShareError,
     TopicAuthorizationFailed,
     UnknownServerError,
@@ -39,15 +37,13 @@ from sharequeue.groups.acls import (
     refused_topics,
 )
 from sharequeue.groups.known import require_there
-from sharequeue.groups.page_sessions import principal_of_session
 from sharequeue.groups.tokens import TokenRefused
 from sharequeue.reporting.html import Content, Html, element
 from sharequeue.service.admin import Admin
-from sharequeue.service.callers import CERTIFIED, Throttled, certified, needed_scope
+from sharequeue.service.callers import ANONYMOUS, Throttled
 from sharequeue.service.context import Service
 from sharequeue.service.pages import reads
 from sharequeue.service.pages.frame import UPDATE_SECONDS, document, error_document
-from sharequeue.service.pages.signing import NotOurs, check_origin, session_of, sign_in_asked, who
 from sharequeue.settings import Settings
 
 __all__ = ["Look", "Pages"]
@@ -60,26 +56,17 @@ PAGE_SECONDS = 6.0
 AT_ONCE = 3
 """Pages that are made at a time; each has a connection."""
 _WAIT_SECONDS, _LONGEST_SECONDS = 10.0, 60.0
-"""How long a request waits for its turn; and for one that asks the broker, or changes something, till it is done."""
+"""How long a request waits for its turn; and for one that asks the broker, till it is done."""
 
 _CANCELLED = "57014"
 """SQLSTATE of a statement that took longer than it may."""
 _NOT_FOUND = frozenset(("GROUP_ID_NOT_FOUND", "INVALID_GROUP_ID", "UNKNOWN_TOPIC_OR_PARTITION"))
 
-_FORM = "application/x-www-form-urlencoded"
-_MOST_FORM_BYTES = 64 << 10
+_CHALLENGE = 'Basic realm="sharequeue: any name, and a token as the password", charset="UTF-8"'
+"""Makes a browser ask for a token, and send it with each request until it is closed."""
 
 Found = TypeVar("Found")
 Handler = Callable[["Look"], Response]
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks, as the page shows it; `proved` says whether it has shown who it is, and so may act."""
-
-    principal: str
-    shown: Html
-    proved: bool = False
 
 
 @dataclass(slots=True)
@@ -90,17 +77,11 @@ class Look:
     database: Database
     settings: Settings
     request: Request
-    caller: Caller
-    form: Mapping[str, str] = field(default_factory=dict)
-    """What was sent with a POST."""
+    principal: str
+    """As whom the page is made."""
     began: float = field(default_factory=time.monotonic)
     late: list[str] = field(default_factory=list)
     """What could not be read in time."""
-
-    @property
-    def principal(self) -> str:
-        """As whom the page is made."""
-        return self.caller.principal
 
     @property
     def admin(self) -> Admin:
@@ -180,7 +161,7 @@ class Look:
         query = self.request.query_params.multi_items() if live else None
         # A page that takes long is asked for less often: a tenth of the time at most is spent on it.
         every = max(UPDATE_SECONDS, math.ceil(10 * (time.monotonic() - self.began)))
-        return document(title, main, who=self.caller.shown, status=status, query=query, every=every)
+        return document(title, main, principal=self.principal, status=status, query=query, every=every)
 
 
 class Pages:
@@ -201,38 +182,32 @@ class Pages:
         """Let go of the connections."""
         self._database.close()
 
-    def route(
-        self, handler: Handler, *, anybody: bool = False, slow: bool = False
-    ) -> Callable[[Request], Awaitable[Response]]:
-        """Return the endpoint of a page; `anybody` may ask for it. One that is `slow` asks the broker, or changes
-        something: such pages hold up none of the others. What is wrong is a page, too."""
+    def route(self, handler: Handler, *, slow: bool = False) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint of a page. One that is `slow` asks the broker: such pages hold up none of the others.
+        What is wrong is a page, too."""
 
         async def endpoint(request: Request) -> Response:
-            caller, form = Caller("", who("", here_of(request))), dict[str, str]()
+            principal = ANONYMOUS
             try:
-                form = await form_of(request) if request.method == "POST" else form
-                if not anybody:
-                    caller = await self._caller(request)
-                look = Look(self._service, self._database, self._settings, request, caller, form)
+                principal = await self._service.principal(request)
+                look = Look(self._service, self._database, self._settings, request, principal)
                 return await self._in_thread(lambda: handler(look), slow)
             except ClientDisconnect:
                 return Response(status_code=400)  # which nobody reads
             except TokenRefused as error:
-                if anybody and "token" in form:
-                    await self._service.slowed(request)
-                return sign_in_asked(error, form.get("next") or here_of(request))
-            except NotOurs as error:
-                return error_document("Not from here", str(error), 403, who=caller.shown)
+                response = error_document("Sign in", error.message, 401)
+                response.headers["WWW-Authenticate"] = _CHALLENGE
+                return response
             except Throttled as error:
-                response = error_document("Too many requests", error.message, 429, who=caller.shown)
+                response = error_document("Too many requests", error.message, 429, principal=principal)
                 response.headers["Retry-After"] = str(math.ceil(error.seconds))
                 return response
             except (ClusterAuthorizationFailed, GroupAuthorizationFailed, TopicAuthorizationFailed) as error:
-                return error_document("This is not open to you", error.message, 403, who=caller.shown)
+                return error_document("This is not open to you", error.message, 403, principal=principal)
             except ShareError as error:
                 status = 404 if error.name in _NOT_FOUND else 400
                 title = "There is no such thing" if status == 404 else "This cannot be done"
-                return error_document(title, error.message, status, who=caller.shown)
+                return error_document(title, error.message, status, principal=principal)
             except SQLAlchemyError as error:
                 _log.warning("%s failed: %s", request.url.path, str(error).splitlines()[0])
                 return _away(
@@ -242,56 +217,15 @@ class Pages:
                 return _away(request, "Too many people look at once. The page tries again by itself.")
             except Exception:
                 _log.exception("%s failed", request.url.path)
-                return error_document("This failed", UnknownServerError().message, 500, who=caller.shown)
+                return error_document("This failed", UnknownServerError().message, 500, principal=principal)
 
         return endpoint
-
-    async def _caller(self, request: Request) -> Caller:
-        """As whom a request is done: what it says itself counts before a session, and that before a certificate."""
-        here, signed = here_of(request), False
-        session = session_of(request)
-        if session is not None and "authorization" not in request.headers:
-            scope = needed_scope(request)
-            found = await run_sync(lambda: principal_of_session(self._database, session, scope))
-            if found is not None:
-                # As a certificate's subject, so that the bounds on callers hold for it.
-                request.scope[CERTIFIED], signed = found, True
-            else:
-                await self._service.slowed(request)
-        principal = await self._service.principal(request)
-        proved = "authorization" in request.headers or certified(request) is not None
-        return Caller(principal, who(principal, here, proved=proved, signed=signed), proved=proved)
 
     async def _in_thread(self, work: Callable[[], Response], slow: bool) -> Response:
         if slow not in self._limiters:
             self._limiters[slow] = anyio.CapacityLimiter(AT_ONCE)
         with anyio.fail_after(_LONGEST_SECONDS if slow else _WAIT_SECONDS + PAGE_SECONDS + STATEMENT_SECONDS):
             return await run_sync(work, limiter=self._limiters[slow], abandon_on_cancel=True)
-
-
-async def form_of(request: Request) -> dict[str, str]:
-    """Return the fields of a form that a page of ours sent. Raises NotOurs, InvalidRequest."""
-    check_origin(request)
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
-        raise InvalidRequest(f"A form is sent as {_FORM}.")
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _MOST_FORM_BYTES:
-            raise InvalidRequest(f"The form is longer than {_MOST_FORM_BYTES} bytes.")
-    try:
-        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=50, errors="strict")
-    except ValueError as error:
-        raise InvalidRequest("The form cannot be read.") from error
-    return {name: values[-1].replace("\x00", "") for name, values in fields.items()}
-
-
-def here_of(request: Request) -> str:
-    """Return the address that was asked for, without the host; of a form, the first page."""
-    if request.method == "POST":
-        return "/"
-    query = request.url.query
-    return quote(request.url.path, safe="/") + (f"?{query}" if query else "")
 
 
 def _away(request: Request, message: str) -> Response:

@@ -242,7 +242,7 @@ def test_the_service_keeps_groups_and_not_state(
     alter_group_configs(logins.service, group, {"share.delivery.count.limit": 3})
     limit = sa.text("select delivery_count_limit from sharequeue.group_settings where group_id = :group")
     assert logins.service.rows(limit, group=group)[0]["delivery_count_limit"] == 3
-    kept = {"assignments", "group_configs", "grown_topics", "members", "page_sessions", "redrives"}
+    kept = {"assignments", "group_configs", "grown_topics", "members", "redrives"}
     kept |= {"share_groups", "topics"}
     for table in set(_tables(logins)) - kept:
         logins.service.rows(sa.text(f"select count(*) from sharequeue.{table}"))  # noqa: S608 - from the catalog
