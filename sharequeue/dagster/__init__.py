@@ -4,7 +4,7 @@ What a code location needs, by what it is for:
 
 - a queue: `ShareGroupComponent` in a `defs.yaml`; or, without YAML, `share_group_defs` of a `ShareGroup`;
 - what its definitions take: the resources `SettingsResource`, `StateResource`, `SparkResource`, which
-  `share_group_resources` gives together; `WebhookResource` where a group has `alerts`;
+  `share_group_resources` gives together;
 - to change a run or the looks of assets: `Processing`, which `ShareGroupComponent.execute` gets, and `AssetData`.
 
 Needs the extra `dagster`. Importing it loads Dagster, and neither Spark nor Great Expectations.
@@ -26,7 +26,6 @@ from sharequeue.dagster.resources import (
     share_group_resources,
 )
 from sharequeue.dagster.share_group import ShareGroup
-from sharequeue.dagster.webhook import WebhookResource
 
 __all__ = [
     "AssetData",
@@ -37,7 +36,6 @@ __all__ = [
     "ShareGroupComponent",
     "SparkResource",
     "StateResource",
-    "WebhookResource",
     "share_group_defs",
     "share_group_resources",
 ]

@@ -28,7 +28,7 @@ from sharequeue.dagster.lineage import (
     Translate,
 )
 from sharequeue.dagster.redrive import redrive_asset
-from sharequeue.dagster.sensors import Observed, alerts_sensor, lag_sensor, observe_sensor
+from sharequeue.dagster.sensors import Observed, lag_sensor, observe_sensor
 from sharequeue.dagster.share_group import Schedule, ShareGroup
 from sharequeue.dagster.state_checks import state_checks
 
@@ -71,12 +71,9 @@ def share_group_defs(
     ]
     touched = [*lineage.of_a_run, lineage.key(REDRIVEN)]
     observed = Observed(lineage.key(SPSO_AND_LAG), lineage.key(DEAD_LETTERS), touched, checks_job.name)
-    check_keys = [spec.key for each in checks for spec in each.check_specs]
     schedule = group.automation.schedule
     replayed = [replayed_asset(lineage[REPLAYED], group, group.backfill)] if group.backfill else []
     history = [history_asset(lineage[HISTORY], group, group.backfill)] if group.backfill else []
-    alerted = [*touched, *(asset.key for asset in (*replayed, *history))]
-    alerts = group.alerts and alerts_sensor(group, group.alerts, assets=alerted, checks=check_keys)
     return dg.Definitions(
         assets=[
             accepted_asset(lineage[ACCEPTED], group, execute),
@@ -91,7 +88,7 @@ def share_group_defs(
         ],
         asset_checks=checks,
         jobs=[job, redrive_job, checks_job, *(_replay_job(group, asset) for asset in replayed)],
-        sensors=[lag_sensor(group, touched), observe_sensor(group, observed), *([alerts] if alerts else [])],
+        sensors=[lag_sensor(group, touched), observe_sensor(group, observed)],
         schedules=[] if schedule is None else [_schedule(group, schedule)],
     )
 

@@ -117,19 +117,6 @@ class Observe(dg.Model, dg.Resolvable):
         return text
 
 
-class Alerts(dg.Model, dg.Resolvable):
-    """Sends failed runs and failed checks to a webhook."""
-
-    webhook: str = Field(
-        default="webhook", description="The code location's resource that sends: a `WebhookResource`."
-    )
-    warnings: bool = Field(default=False, description="Whether checks that only warn are sent too.")
-    interval_seconds: Count = Field(default=30, description="Seconds between two looks.")
-    enabled: bool = Field(
-        default=True, description="Whether it runs in a new deployment without being switched on."
-    )
-
-
 class Automation(dg.Model, dg.Resolvable):
     """What makes runs, and reports, without a person."""
 
@@ -264,7 +251,6 @@ class ShareGroup(dg.Model, dg.Resolvable):
     )
     run: Run = Field(default_factory=Run)
     automation: Automation = Field(default_factory=Automation)
-    alerts: Alerts | None = None
     freshness: Freshness | None = None
     backfill: Backfill | None = None
     key_prefix: Sequence[str] | str | None = Field(

@@ -31,7 +31,7 @@ def at_work(instance: dg.DagsterInstance, group: ShareGroup, assets: Sequence[dg
     """The first run, or backfill, at work on one of `assets` of `group`, in words; None when there is none."""
     keys = frozenset(assets)
     for run in _runs_at_work(instance, group):
-        if touches(instance, run, group, keys):
+        if _touches(instance, run, group, keys):
             return f"run {run.run_id} of {run.job_name} is {run.status.value.lower()}"
     for backfill in instance.get_backfills(filters=BulkActionsFilter(statuses=_BACKFILLS_AT_WORK)):
         if keys & set(backfill.asset_selection or ()):
@@ -39,7 +39,7 @@ def at_work(instance: dg.DagsterInstance, group: ShareGroup, assets: Sequence[dg
     return None
 
 
-def touches(
+def _touches(
     instance: dg.DagsterInstance, run: dg.DagsterRun, group: ShareGroup, keys: frozenset[dg.AssetKey]
 ) -> bool:
     """Whether a run makes one of the group's assets: by its selection, its plan, or its tag."""
@@ -73,4 +73,4 @@ def latest_run(
     return records[0] if records else None
 
 
-__all__ = ["AT_WORK", "at_work", "latest_run", "touches"]
+__all__ = ["AT_WORK", "at_work", "latest_run"]
