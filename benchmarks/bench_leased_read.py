@@ -66,7 +66,7 @@ def leased(settings: Settings, spark: SparkSession, records: int) -> float:
         state.figures.describe(
             holder.assignment[0].group_id
         )  # connected: a job's connection is there before its first lease
-        source = Source(settings, state, topics, spark, "read_uncommitted", headers=False)
+        source = Source(settings, state, topics, spark, headers=False)
 
         def run() -> None:
             with cancellable(spark) as cancel, LeaseKeeper(state, holder, cancel) as keeper:

@@ -16,6 +16,10 @@ from uuid import UUID
 from sharequeue.errors import ShareError
 from sharequeue.offsets import EMPTY, OffsetSet
 
+READ_COMMITTED = "read_committed"
+READ_UNCOMMITTED = "read_uncommitted"
+"""Kafka's isolation levels."""
+
 
 class AcknowledgeType(IntEnum):
     """Kafka's acknowledgement types by number (R-AK-4)."""
@@ -75,6 +79,8 @@ class Lease:
     expires_at: datetime
     lock_duration_ms: int
     deliveries: tuple[Delivery, ...]
+    isolation_level: str
+    """At which its records are read, and at no other: the group's when it was acquired."""
     suspects: bool = False
     """Whether the last delivery of these records ended without an acknowledgement: one of them may have killed its
     worker. Known only of leases from ``State.many.acquire``."""
@@ -366,6 +372,7 @@ class LeaseRow:
     seconds_left: float
     offsets: OffsetSet = EMPTY
     highest_delivery_count: int | None = None
+    isolation_level: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

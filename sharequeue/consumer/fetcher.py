@@ -63,9 +63,9 @@ class Fetcher(Desk):
         super().__init__(config)
         self._settings = config.settings
         self._state, self._member = State(database), member
-        self._notified, self._isolation_level = notified, member.isolation_level
+        self._notified = notified
         # Made now: it refuses configs that do not exist.
-        self.reader = self._new_reader()
+        self.reader = self._new_reader(member.isolation_level)
         self._ends = LogEnds(config.settings, self._state, config.reading.get("oauth_cb"))
         self._sender = Sender(self, self._state, member, Failures(config.settings))
         self._stop = self._started = False
@@ -77,9 +77,9 @@ class Fetcher(Desk):
         self._rests: list[Holding] = []
         self._thread = threading.Thread(target=self._run, name=f"share-fetch-{member.member_id}", daemon=True)
 
-    def _new_reader(self) -> Reader:
+    def _new_reader(self, isolation_level: str) -> Reader:
         given, most = self._config.reading, self._config.fetch_max_bytes
-        return Reader(self._settings, given, self._isolation_level, most)
+        return Reader(self._settings, given, isolation_level, most)
 
     # What the program's thread calls.
 
@@ -187,11 +187,8 @@ class Fetcher(Desk):
         """One round: read what is leased, else lease; where there is nothing, wait for something to come."""
         assignment, sent = self._member.assignment, self._sent
         self._give_back_rests()
-        if self._member.isolation_level != self._isolation_level or self.reader.outdated:
-            self._isolation_level = self._member.isolation_level
-            self.reader.close()
-            self.reader = self._new_reader()
-            self._ends.forget()
+        if self.reader.outdated:
+            self._read_at(self.reader.isolation_level)
         if self._shelf.to_read:
             self._read()
         elif not assignment or not self._lease(assignment):
@@ -205,6 +202,12 @@ class Fetcher(Desk):
         else:
             self._read()
         self._idle_ahead = False
+
+    def _read_at(self, isolation_level: str) -> None:
+        """Read with a new client from now on."""
+        self.reader.close()
+        self.reader = self._new_reader(isolation_level)
+        self._ends.forget()
 
     def _lease(self, assignment: Mapping[SharePartition, str]) -> bool:
         """Lease the next records; return whether there were any."""
@@ -276,6 +279,8 @@ class Fetcher(Desk):
                 with self.changed:
                     self._shelf.forget([holding])
                 continue
+            if holding.lease.isolation_level != self.reader.isolation_level:
+                self._read_at(holding.lease.isolation_level)
             room = self._config.fetch_max_bytes - self._shelf.bytes
             if room <= 0:
                 return  # the rest when these are polled
@@ -349,6 +354,9 @@ class Fetcher(Desk):
 
     def _wait(self, assignment: Mapping[SharePartition, str]) -> None:
         """A poll waits, and nothing can be leased: look at the log's ends, and wait for what brings something."""
+        # Records that the next lease will not have do not end the wait, and those of a transaction do that ends.
+        if self._member.isolation_level != self.reader.isolation_level:
+            self._read_at(self._member.isolation_level)
         self.reader.keep_only({key_of(at) for at in assignment})
         if new := self._ends.unknown(assignment):
             if not self._ends.observe(new, self.reader):

@@ -99,6 +99,7 @@ class Reader:
         }
         config.setdefault("reconnect.backoff.max.ms", 1000)
         self._settings, self._credentials = settings, credentials(settings)
+        self.isolation_level = isolation_level
         self._ahead_bytes = ahead_bytes
         self._consumer = Consumer(config)
         self._logs: dict[Key, _Log] = {}

@@ -115,7 +115,6 @@ def follow_rounds(
     max_records: int = MAX_RECORDS,
     max_bytes: int | None = None,
     max_seconds: float | None = None,
-    isolation_level: str | None = None,
     only: Collection[str] | None = None,
     progress: ProgressCallback = lambda progress: None,
     on_run: OnRun = lambda report: None,
@@ -146,7 +145,6 @@ def follow_rounds(
             max_records=max_records,
             max_bytes=max_bytes,
             max_seconds=seconds,
-            isolation_level=isolation_level,
             only=only,
             progress=tell,
         )

@@ -39,6 +39,7 @@ from sharequeue.spark.outcomes.missing import acknowledgements
 from sharequeue.spark.outcomes.retries import Backoff
 from sharequeue.spark.outcomes.written_by_program import WrittenOutcomes, write_outcomes, written_outcomes
 from sharequeue.spark.reading.frame import no_records
+from sharequeue.spark.reading.levels import one_level
 from sharequeue.spark.reading.plan import MAX_SCANS
 from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
@@ -68,7 +69,6 @@ class _Wanted:
     lock_duration_ms: int | None
     dropped: str | None
     unknown: str | None
-    isolation_level: str | None
     reader_options: Mapping[str, str]
     headers: bool
     max_scans: int
@@ -129,7 +129,6 @@ class LeasedRecords(Shown):
                 wanted.state or State(database),
                 broker,
                 session,
-                wanted.isolation_level or configs.isolation_level,
                 wanted.reader_options,
                 wanted.headers,
                 wanted.max_scans,
@@ -147,7 +146,7 @@ class LeasedRecords(Shown):
             infos = source.observe(share_partitions)
             budget = Budget(wanted.max_records)
             if wanted.max_bytes:
-                sizes = stack.enter_context(RecordSizes(settings, source.isolation_level))
+                sizes = stack.enter_context(RecordSizes(settings))
                 means = sizes.measure(share_partitions, source.state.figures.describe(wanted.group))
                 budget = Budget(wanted.max_records, wanted.max_bytes, means)
             leases = keeper.acquire_within(budget, share_partitions, wanted.lock_duration_ms)
@@ -324,6 +323,7 @@ class LeasedRecords(Shown):
         return AcknowledgedRecords.of(self.count, acknowledged, wanted.values())
 
 
+@one_level
 def lease(
     group: str,
     topics: Sequence[str],
@@ -333,7 +333,6 @@ def lease(
     lock_duration_ms: int | None = None,
     dropped: str | None = None,
     unknown: str | None = None,
-    isolation_level: str | None = None,
     reader_options: Mapping[str, str] | None = None,
     headers: bool = True,
     max_scans: int = MAX_SCANS,
@@ -348,8 +347,9 @@ def lease(
 
     `max_bytes` bounds the lease further, by the mean size of the records, unless it is 0. `dropped` is the
     outcome of a record that the outcomes do not name, `unknown` that of a record with another outcome or null:
-    release, accept or reject, or None, which makes an error of it. Lock duration and isolation level are the
-    group's own when None. `reader_options` are those of Spark's Kafka connector and win over ours. Settings, Spark
+    release, accept or reject, or None, which makes an error of it. The lock duration is the group's own when
+    None. `reader_options` are those of Spark's Kafka connector and win over ours; the isolation level is the group's
+    config `share.isolation.level` alone. Settings, Spark
     session, membership and state are made when they are not given; a membership that is made here joins the group
     through the service and leaves it at the end of the block.
 
@@ -384,7 +384,6 @@ def lease(
             lock_duration_ms=lock_duration_ms,
             dropped=dropped,
             unknown=unknown,
-            isolation_level=isolation_level,
             reader_options=dict(reader_options or {}),
             headers=headers,
             max_scans=max_scans,

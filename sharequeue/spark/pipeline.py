@@ -27,6 +27,7 @@ from sharequeue.spark.leasing.budget import MAX_RECORDS
 from sharequeue.spark.leasing.member import Member
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import shown_progress
+from sharequeue.spark.reading.levels import one_level
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.replays.publishing import PublishReport, publish
 from sharequeue.spark.replays.replay import replay
@@ -47,6 +48,7 @@ __all__ = ["Pipeline", "pipeline"]
 class Pipeline(ShareGroupJob):
     """A job that needs nothing but settings to run. `pipeline` makes one of a function."""
 
+    @one_level
     def run(
         self,
         settings: Settings | None = None,
@@ -58,7 +60,6 @@ class Pipeline(ShareGroupJob):
         max_records: int = MAX_RECORDS,
         max_bytes: int | None = None,
         max_seconds: float | None = None,
-        isolation_level: str | None = None,
         only: Collection[str] | None = None,
         progress: bool | ProgressCallback = True,
     ) -> RunReport:
@@ -95,11 +96,11 @@ class Pipeline(ShareGroupJob):
                 max_records=max_records,
                 max_bytes=max_bytes,
                 max_seconds=max_seconds,
-                isolation_level=isolation_level,
                 only=only,
                 progress=shown,
             )
 
+    @one_level
     def follow(
         self,
         settings: Settings | None = None,
@@ -109,7 +110,6 @@ class Pipeline(ShareGroupJob):
         max_records: int = MAX_RECORDS,
         max_bytes: int | None = None,
         max_seconds: float | None = None,
-        isolation_level: str | None = None,
         only: Collection[str] | None = None,
         progress: bool | ProgressCallback = True,
         on_run: OnRun = lambda report: None,
@@ -142,7 +142,6 @@ class Pipeline(ShareGroupJob):
                 max_records=max_records,
                 max_bytes=max_bytes,
                 max_seconds=max_seconds,
-                isolation_level=isolation_level,
                 only=only,
                 progress=shown,
                 on_run=on_run,

@@ -37,6 +37,7 @@ from sharequeue.spark.output.reachable import failed_by_store
 from sharequeue.spark.output.shared_folder import refuse_unusable
 from sharequeue.spark.overlap import Rounds
 from sharequeue.spark.reading.frame import no_records
+from sharequeue.spark.reading.levels import one_level
 from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.report import ProgressCallback, RoundReport, RunReport
@@ -51,6 +52,7 @@ __all__ = ["RoundReport", "RunReport", "run_rounds"]
 _log = logging.getLogger(__name__)
 
 
+@one_level
 def run_rounds(
     settings: Settings,
     job: ShareGroupJob,
@@ -63,14 +65,13 @@ def run_rounds(
     max_records: int = MAX_RECORDS,
     max_bytes: int | None = None,
     max_seconds: float | None = None,
-    isolation_level: str | None = None,
     only: Collection[str] | None = None,
     progress: ProgressCallback = lambda progress: None,
 ) -> RunReport:
     """Process what the member is assigned, until drained, or out of rounds, or no round may begin any more.
 
     `max_records` and `max_bytes` are the budget of one round; `max_bytes` is the job's when None, or else the group's
-    own, as `isolation_level` is. `only` names partitions, such as `orders-0`: of those that are assigned to the
+    own. `only` names partitions, such as `orders-0`: of those that are assigned to the
     member it then leases from these alone, and the report names the others. Raises TypeError for a number that is
     none, ValueError for a budget below one record, UnknownTopicOrPartition for a topic or partition that is not
     there, what the handler, Spark, the state or the broker raised, HandlerError, MostFailed, LockLost,
@@ -86,15 +87,12 @@ def run_rounds(
     with Database.open(settings) as database:
         State(database).administration.check_cluster(topics.cluster_id())
         configs = GroupConfigs.load(database, job.group)
-    isolation_level = isolation_level or configs.isolation_level
     max_bytes = configs.fetch_max_bytes if max_bytes is None else max_bytes
     infos = topics.require(job.topics)
     chosen = _chosen(only, job, infos) if only else None
-    with ended_session_is_named(spark, f"group {job.group}"), RecordSizes(settings, isolation_level) as sizes:
+    with ended_session_is_named(spark, f"group {job.group}"), RecordSizes(settings) as sizes:
         refuse_unusable(spark, settings, settings.output)
-        source = Source(
-            settings, state, topics, spark, isolation_level, job.reader_options, job.headers, job.max_scans
-        )
+        source = Source(settings, state, topics, spark, job.reader_options, job.headers, job.max_scans)
         sink = (job.destination or ParquetByLease()).open(SinkContext(settings, state, spark, job.names))
         run = Run(
             job,

@@ -89,7 +89,6 @@ def try_on(
         state,
         topics,
         spark,
-        configs.isolation_level,
         job.reader_options,
         job.headers,
         job.max_scans,
@@ -203,7 +202,11 @@ def _would_lease(
         taken = _first(deliveries, math.ceil(left / (len(places) - number)))
         if taken:
             at = SharePartition(job.group, topic, partition)
-            leases.append(Lease(-1 - number, at, 0, "trial", None, UUID(int=0), _NEVER, 0, taken))
+            leases.append(
+                Lease(
+                    -1 - number, at, 0, "trial", None, UUID(int=0), _NEVER, 0, taken, configs.isolation_level
+                )
+            )
             left -= leases[-1].offsets.count
     return leases, remark
 

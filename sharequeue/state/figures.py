@@ -59,7 +59,7 @@ class Figures:
         rows = self._database.rows(
             sa.text(
                 "select lease_id, topic, partition, member_id, records, acquired_at, expires_at, seconds_left,"
-                " offsets, highest_delivery_count"
+                " offsets, highest_delivery_count, isolation_level"
                 " from sharequeue.held_leases where group_id = :group_id order by expires_at, lease_id"
             ),
             group_id=group_id,

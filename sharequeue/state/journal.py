@@ -91,6 +91,8 @@ class ReplayedLease:
     expires_at: datetime
     fan_out: bool
     own_lock_duration: bool
+    read_committed: bool | None
+    """None for a lease from before this was kept."""
 
 
 @dataclass(frozen=True, slots=True)

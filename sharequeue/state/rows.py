@@ -25,8 +25,8 @@ OUTCOMES = (AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJ
 """In the order in which the SQL functions take their sets of offsets."""
 
 ACQUIRED = (
-    "error_code, error_message, lease_id, token, state_epoch, lock_duration_ms, expires_at, delivery_count, "
-    + offsets_out("a.offsets")
+    "error_code, error_message, lease_id, token, state_epoch, lock_duration_ms, expires_at, delivery_count,"
+    " isolation_level, " + offsets_out("a.offsets")
 )
 """The columns of an acquire, called `a`."""
 
@@ -102,6 +102,7 @@ def lease_of(
         expires_at=first["expires_at"],
         lock_duration_ms=first["lock_duration_ms"],
         deliveries=tuple(Delivery(row["delivery_count"], offsets_in(row)) for row in rows),
+        isolation_level=first["isolation_level"],
         suspects=bool(first.get("suspects")),
         last_attempt=bool(first.get("last_attempt")),
     )

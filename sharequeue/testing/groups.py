@@ -33,6 +33,8 @@ from sharequeue.testing.records import (
 )
 from sharequeue.testing.share_partition import InMemorySharePartition
 from sharequeue.values import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
     Acknowledged,
     AcknowledgementBatch,
     AcknowledgeType,
@@ -151,6 +153,7 @@ class InMemoryShareGroups(Operations):
             redelivery,
             lock_seconds,
             self._seconds,
+            READ_COMMITTED if policy.read_committed else READ_UNCOMMITTED,
         )
         found.leases[lease.lease_id] = lease
         lock = policy.lock_seconds if lock_seconds is None else lock_seconds
@@ -179,6 +182,7 @@ class InMemoryShareGroups(Operations):
             expires_at=self.now() + timedelta(seconds=lock),
             lock_duration_ms=round(lock * 1000),
             deliveries=_deliveries(ranges),
+            isolation_level=held.isolation_level,
         )
         return Acquired(ranges, lease, acquisition.counted, found.state_epoch)
 

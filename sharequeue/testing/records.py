@@ -85,6 +85,7 @@ class HeldLease:
     redelivery: Redelivery
     lock_seconds: float | None
     acquired_at: float
+    isolation_level: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,6 +266,7 @@ class InMemoryFigures:
                         acquired_at=self.groups.at_second(lease.acquired_at),
                         expires_at=expires_at,
                         seconds_left=(expires_at - self.groups.now()) / timedelta(seconds=1),
+                        isolation_level=lease.isolation_level,
                     )
                 )
         return sorted(rows, key=lambda row: (row.expires_at, row.lease_id))

@@ -137,8 +137,8 @@ class History:
             if self.random.random() < 0.9:  # else the client never learned of it
                 self.leases.append(Held(at, member, lease, rows[0]["token"]))
         runs = [(*run, row["delivery_count"]) for row in rows for run in ranges_of(row["offsets"])]
-        until = self.sql.seconds(rows[0]["expires_at"])
-        return (until, *joined(runs)) if fan_out else (until, *runs)
+        until, level = self.sql.seconds(rows[0]["expires_at"]), rows[0]["isolation_level"]
+        return (until, level, *joined(runs)) if fan_out else (until, level, *runs)
 
     def both_rows(
         self,
@@ -254,8 +254,8 @@ class History:
         if got.lease is None:
             return ()
         runs = [(run.first, run.last, run.delivery_count) for run in got.ranges]
-        until = self.sql.seconds(got.lease.expires_at)
-        return (until, *joined(runs)) if fan_out else (until, *runs)
+        until, level = self.sql.seconds(got.lease.expires_at), got.lease.isolation_level
+        return (until, level, *joined(runs)) if fan_out else (until, level, *runs)
 
 
 def said(call: Callable[[], object]) -> object:

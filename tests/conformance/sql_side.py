@@ -27,7 +27,7 @@ _SHORT = {
     "@name": "text, text, integer, integer, text",
     "@fetch": "text, text, bigint, bigint[], bigint[], int8multirange",
     "@acquired": "error_code, error_message, lease_id, token::text as token, expires_at, delivery_count,"
-    " offsets::text as offsets",
+    " offsets::text as offsets, isolation_level",
 }
 _PREPARED = {
     "acquire": (

@@ -46,7 +46,10 @@ class Acknowledgements(Books):
             self._fault(f"token {token} was given before", at)
         self.tokens.add(token)
         self.lease_ids[token], self.left[token] = rows[0]["lease_id"], size
-        stable = s.committed == {True}
+        levels = {row["isolation_level"] for row in rows}
+        stable = "read_committed" in levels
+        if len(levels) != 1 or stable not in s.committed:
+            self._fault(f"leased at {levels}, the config is read_committed: {s.committed}", at)
         left_out = set(offsets_of(a.get("p_leave_out") or "{}"))
         for row in rows:
             expires = seconds(row["expires_at"])

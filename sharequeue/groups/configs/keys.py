@@ -72,7 +72,7 @@ _GROUP = (
         "share.isolation.level",
         "text",
         "read_uncommitted",
-        "Whether records of open or aborted transactions are delivered.",
+        "Whether records of open or aborted transactions are delivered. A change counts from the next lease on.",
         choices=("read_uncommitted", "read_committed"),
     ),
     ConfigKey("share.renew.acknowledge.enable", "boolean", True, "Whether locks may be renewed."),

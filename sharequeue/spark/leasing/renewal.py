@@ -21,7 +21,7 @@ from typing import Self
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from sqlalchemy.exc import SQLAlchemyError
 
-from sharequeue.errors import ShareError, first_line
+from sharequeue.errors import BrokerNotAvailable, OffsetOutOfRange, ShareError, UnknownTopicId, first_line
 from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.spark.contract import RegistryNotAvailable
 from sharequeue.spark.interrupts import deferred, forget_interrupted_call
@@ -99,6 +99,15 @@ class LeaseKeeper:
         # Ctrl-C, SIGTERM and Dagster's own interruption are no Exceptions: somebody stopped the run.
         stopped = error is not None and not isinstance(error, Exception)
         not_the_records = stopped or isinstance(error, OutputNotShared | OutputNotReachable)
+        # Nor that the log is not as it was leased: they would end as dead letters that nobody has read.
+        refund = isinstance(
+            error,
+            RegistryNotAvailable
+            | OutputNotReachable
+            | UnknownTopicId
+            | OffsetOutOfRange
+            | BrokerNotAvailable,
+        )
         # A second signal would make suspects of what is not given back yet.
         with deferred():
             try:
@@ -110,7 +119,7 @@ class LeaseKeeper:
                 # An output that is full, or that the driver does not see, is no fault of the records either.
                 self.give_back(
                     cancelled=not_the_records or stopped_in_spark(error),
-                    refund=isinstance(error, RegistryNotAvailable | OutputNotReachable),
+                    refund=refund,
                 )
                 self._stop = True
                 self._wake.set()

@@ -9,9 +9,10 @@ by compaction. KIP-932 leaves the acknowledgement of gaps to the consumer (ackno
   number that was read back.
 - Every leased offset is in exactly one set of the acknowledgement, or in `lost`; no other offset is.
 - An offset without an outcome is a gap only if the log was read again and did not have it. It was read at the
-  isolation level and with the reader's options of the lease.
-- The topic is the same (by id) before the lease and after that reading, has a leader, and its log reaches the offset.
-  Otherwise nothing is acknowledged.
+  isolation level of its lease, with the reader's options.
+- The topic is the same (by id) before the lease and after that reading, and has a leader. A reader of the lease's
+  level may see the offset before that reading and after it: it lies before the log end, under read_committed before
+  the last stable offset. Otherwise nothing is acknowledged.
 - The log start is asked for after that reading. What is absent below it was taken by retention, and is no gap.
 - A record that the log has gets the outcome `dropped`. Without one, nothing is acknowledged.
 """
@@ -28,7 +29,7 @@ from sharequeue.spark.outcomes.offset_sets import offset_sets
 from sharequeue.spark.outcomes.read_back import Seen
 from sharequeue.spark.reading.plan import TopicPartition, plan_scans
 from sharequeue.spark.reading.source import Source
-from sharequeue.values import AcknowledgeType, Lease
+from sharequeue.values import AcknowledgeType, Lease, SharePartition
 
 MOST_NAMED = 5
 """Outcomes, partitions and runs of offsets that an error names."""
@@ -64,34 +65,24 @@ def acknowledgements(
     that was truncated, BrokerNotAvailable for one without a leader: what is missing is then not known to be a gap.
     """
     missing = {lease.lease_id: without_outcome(lease, seen.get(lease.lease_id)) for lease in leases}
-    wanted: dict[TopicPartition, OffsetSet] = {}
-    for lease in leases:
-        if offsets := missing[lease.lease_id]:
-            at = lease.share_partition.topic, lease.share_partition.partition
-            wanted[at] = wanted.get(at, EMPTY) | offsets
-    in_log: dict[TopicPartition, OffsetSet] = {}
-    starts: dict[TopicPartition, int] = {}
-    if wanted:
-        # Before the log is read: it may be another one by now, and the reading would wait for offsets past its end.
-        source.log_starts(wanted, leases, infos)
-        in_log = _in_log(source, leases, wanted)
+    present = dict.fromkeys(missing, EMPTY)
+    starts: dict[SharePartition, int] = {}
+    if incomplete := [(lease, missing[lease.lease_id]) for lease in leases if missing[lease.lease_id]]:
+        # Before the log is read: it may be another one by now, and what a reader may see ends where it ends now.
+        source.log_starts(incomplete, infos)
+        present |= _present(source, leases, incomplete)
         # After the reading: what was absent because of retention lies below this log start.
-        starts = source.log_starts(wanted, leases, infos)
+        starts = source.log_starts(incomplete, infos)
     else:
         # A topic that was made again, and filled, has records at the same offsets.
         source.same_topics({lease.share_partition.topic for lease in leases}, infos)
-    present = {
-        lease.lease_id: missing[lease.lease_id]
-        & in_log.get((lease.share_partition.topic, lease.share_partition.partition), EMPTY)
-        for lease in leases
-    }
     refuse_without_outcome(leases, seen, present if dropped is None else {})
     return {
         lease.lease_id: _acknowledgement(
             seen.get(lease.lease_id),
             missing[lease.lease_id],
             present[lease.lease_id],
-            starts.get((lease.share_partition.topic, lease.share_partition.partition), 0),
+            starts.get(lease.share_partition, 0),
             dropped,
         )
         for lease in leases
@@ -110,19 +101,31 @@ def without_outcome(lease: Lease, seen: Seen | None) -> OffsetSet:
     return lease.offsets - with_outcome
 
 
-def _in_log(
-    source: Source, leases: Sequence[Lease], wanted: Mapping[TopicPartition, OffsetSet]
-) -> dict[TopicPartition, OffsetSet]:
-    """Return which of the wanted offsets the log has, by reading them.
+def _present(
+    source: Source, leases: Sequence[Lease], missing: Sequence[tuple[Lease, OffsetSet]]
+) -> dict[int, OffsetSet]:
+    """Return which of the missing offsets the log has, by lease id: they are read at the lease's isolation level.
 
     Records put back for another share group alone do not count as there.
     """
-    passes_over = source.passes_over(leases)
-    found: dict[TopicPartition, OffsetSet] = {}
-    for scan in plan_scans(wanted):
-        for at, offsets, _ in offset_sets(source.scanned(scan, leases, passes_over), "topic", "partition"):
-            found[at] = found.get(at, EMPTY) | (offsets & wanted[at])
-    return found
+    only_for = leases[0].share_partition.group_id if source.passes_over(leases) else None
+    present: dict[int, OffsetSet] = {}
+    for level in sorted({lease.isolation_level for lease, _ in missing}):
+        of_level = [(lease, offsets) for lease, offsets in missing if lease.isolation_level == level]
+        wanted: dict[TopicPartition, OffsetSet] = {}
+        for lease, offsets in of_level:
+            wanted[_at(lease)] = wanted.get(_at(lease), EMPTY) | offsets
+        found: dict[TopicPartition, OffsetSet] = {}
+        for scan in plan_scans(wanted):
+            records = source.scanned(scan, level, only_for)
+            for at, offsets, _ in offset_sets(records, "topic", "partition"):
+                found[at] = found.get(at, EMPTY) | offsets
+        present |= {lease.lease_id: offsets & found.get(_at(lease), EMPTY) for lease, offsets in of_level}
+    return present
+
+
+def _at(lease: Lease) -> TopicPartition:
+    return lease.share_partition.topic, lease.share_partition.partition
 
 
 def _acknowledgement(

@@ -27,6 +27,7 @@ from sharequeue.kafka.clients import spark_options
 from sharequeue.offsets import Bounds, OffsetSet
 from sharequeue.redrive.selection import REDRIVE_GROUP
 from sharequeue.settings import Settings
+from sharequeue.spark.reading.levels import ISOLATION
 from sharequeue.spark.reading.plan import MAX_SCANS, NEAR, Scan, Segment, TopicPartition, plan_scans
 from sharequeue.spark.reading.seeking import SEEK, seek_records, sought
 from sharequeue.values import Lease
@@ -81,7 +82,6 @@ def leased_records(
     leases: Sequence[Lease],
     *,
     options: Mapping[str, str] | None = None,
-    isolation_level: str = "read_uncommitted",
     headers: bool = True,
     max_scans: int = MAX_SCANS,
     pass_over: bool = False,
@@ -90,9 +90,35 @@ def leased_records(
     delivery_count, lease_id`.
 
     Nothing is read before an action, but for a sample that says how large log batches are. Offsets that the log does
-    not have are absent. `options` are the connector's, and `sharequeue.seek`; they win over READER_OPTIONS. With
-    `pass_over` records put back for another share group alone are left out. Raises ValueError without a lease.
+    not have are absent. Each lease is read at its own isolation level. `options` are the connector's, and
+    `sharequeue.seek`; they win over READER_OPTIONS. With `pass_over` records put back for another share group alone
+    are left out. Raises ValueError without a lease.
     """
+    frames = []
+    for level in sorted({lease.isolation_level for lease in leases}):
+        some = [lease for lease in leases if lease.isolation_level == level]
+        given = {
+            **READER_OPTIONS,
+            "includeHeaders": str(headers or pass_over).lower(),
+            **(options or {}),
+            ISOLATION: level,
+        }
+        frames += _records(spark, settings, some, given, headers, max_scans, pass_over)
+    if not frames:
+        raise ValueError("there is nothing to read: no lease, or leases without offsets")
+    return reduce(DataFrame.unionByName, frames)
+
+
+def _records(
+    spark: SparkSession,
+    settings: Settings,
+    leases: Sequence[Lease],
+    given: Mapping[str, str],
+    headers: bool,
+    max_scans: int,
+    pass_over: bool,
+) -> list[DataFrame]:
+    """Return the records of leases that have one isolation level, a frame for each scan."""
     pieces = [
         Leased(
             lease.share_partition.topic,
@@ -106,14 +132,6 @@ def leased_records(
     ]
     wanted = covered(pieces)
     scans = plan_scans(wanted, max_scans=max_scans, near=NEAR)
-    if not scans:
-        raise ValueError("there is nothing to read: no lease, or leases without offsets")
-    given = {
-        **READER_OPTIONS,
-        "includeHeaders": str(headers or pass_over).lower(),
-        "kafka.isolation.level": isolation_level,
-        **(options or {}),
-    }
     group = leases[0].share_partition.group_id
     segments = [segment for scan in scans for segment in scan.segments]
     to_seek = sought(spark, settings, segments, wanted, given, READER_OPTIONS)
@@ -131,7 +149,7 @@ def leased_records(
         )
         records = not_for_others(records, group) if pass_over else records
         frames.append(_typed(records, headers, "timestamp_type", "delivery_count", "lease_id"))
-    return reduce(DataFrame.unionByName, frames)
+    return frames
 
 
 def scan_records(

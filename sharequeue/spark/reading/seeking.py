@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sharequeue.kafka.clients import portable_config
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
+from sharequeue.spark.reading.levels import ISOLATION
 from sharequeue.spark.reading.plan import NEAR, Segment, TopicPartition
 from sharequeue.spark.reading.seeker import CONSUMER, Probe, Seeker
 
@@ -38,7 +39,6 @@ SEEK = "sharequeue.seek"
 CHOICES = ("auto", "always", "never")
 READ_OVER = 500
 """Offsets between two wanted ones that a task reads over: a seek takes longer."""
-ISOLATION = "kafka.isolation.level"
 PROBE_SECONDS = 5.0
 _ABLE: dict[tuple[str, str], bool] = {}
 """What the executors of an application have answered, for the brokers of these addresses."""

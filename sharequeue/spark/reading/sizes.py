@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from sharequeue.kafka.clients import client_config
 from sharequeue.settings import Settings
-from sharequeue.values import SharePartition, SharePartitionStatus
+from sharequeue.values import READ_UNCOMMITTED, SharePartition, SharePartitionStatus
 
 SAMPLE_RECORDS = 1000
 WAIT_SECONDS = 5.0
@@ -29,9 +29,8 @@ ASSUMED_BYTES = 1024.0
 class RecordSizes:
     """Mean sizes of records, by topic. A context manager; joins no group and commits nothing."""
 
-    def __init__(self, settings: Settings, isolation_level: str) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._isolation_level = isolation_level
         self._consumer: Consumer | None = None
         self._means: dict[str, float] = {}
 
@@ -67,7 +66,7 @@ class RecordSizes:
                     self._settings,
                     group_id="sharequeue.sizes",
                     enable_auto_commit=False,
-                    isolation_level=self._isolation_level,
+                    isolation_level=READ_UNCOMMITTED,  # a mean: those of an open transaction count
                     auto_offset_reset="earliest",
                     queued_max_messages_kbytes=16 * 1024,
                 )

@@ -17,31 +17,35 @@ from sharequeue.kafka.topics import LogOffsets, TopicInfo, Topics, is_same
 from sharequeue.offsets import OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.spark.reading.frame import READER_OPTIONS, leased_records, not_for_others, scan_records
+from sharequeue.spark.reading.levels import ISOLATION, refuse_level
 from sharequeue.spark.reading.plan import MAX_SCANS, Scan, TopicPartition
 from sharequeue.spark.reading.seeking import check_choice
 from sharequeue.spark.session import refuse_without_connector
 from sharequeue.state import State
-from sharequeue.values import Lease, LogSeen, SharePartition
+from sharequeue.values import READ_COMMITTED, Lease, LogSeen, SharePartition
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The topics as one run reads them. `reader_options` are the connector's and win over ours."""
+    """The topics as one run reads them. `reader_options` are the connector's and win over ours.
+
+    Each lease is read at its own isolation level.
+    """
 
     settings: Settings
     state: State
     topics: Topics
     spark: SparkSession
-    isolation_level: str
     reader_options: Mapping[str, str] = field(default_factory=dict)
     headers: bool = True
     max_scans: int = MAX_SCANS
 
     def __post_init__(self) -> None:
-        """Raise SparkNotReady, before anything is leased, when Spark cannot read topics; ValueError for a choice of
-        `sharequeue.seek` that is none.
+        """Raise SparkNotReady, before anything is leased, when Spark cannot read topics; ValueError for options that
+        the reader does not take.
         """
         check_choice(self.reader_options)
+        refuse_level(self.reader_options)
         refuse_without_connector(self.spark)
 
     def observe(self, share_partitions: Sequence[SharePartition]) -> dict[str, TopicInfo]:
@@ -58,24 +62,23 @@ class Source:
             self.settings,
             leases,
             options=self.reader_options,
-            isolation_level=self.isolation_level,
             headers=self.headers,
             max_scans=self.max_scans,
             pass_over=self.passes_over(leases),
         )
 
-    def scanned(self, scan: Scan, leases: Sequence[Lease], passes_over: bool) -> DataFrame:
-        """Return what the connector reads for one scan, at the same isolation level and with the same options as
-        `records`. With `passes_over` records put back for another share group alone are left out.
+    def scanned(self, scan: Scan, isolation_level: str, only_for: str | None = None) -> DataFrame:
+        """Return what the connector reads for one scan, with the same options as `records`. Records put back for
+        another share group than `only_for` are left out.
         """
         options = {
             **READER_OPTIONS,
-            "kafka.isolation.level": self.isolation_level,
             **self.reader_options,
-            **({"includeHeaders": "true"} if passes_over else {}),
+            ISOLATION: isolation_level,
+            **({"includeHeaders": "true"} if only_for else {}),
         }
         records = scan_records(self.spark, self.settings, scan, options)
-        return not_for_others(records, leases[0].share_partition.group_id) if passes_over else records
+        return not_for_others(records, only_for) if only_for else records
 
     def passes_over(self, leases: Sequence[Lease]) -> bool:
         """Return whether a topic of these leases has records put back for another share group alone.
@@ -91,37 +94,41 @@ class Source:
         )
 
     def log_starts(
-        self,
-        wanted: Mapping[TopicPartition, OffsetSet],
-        leases: Sequence[Lease],
-        infos: Mapping[str, TopicInfo],
-    ) -> dict[TopicPartition, int]:
-        """Return where the logs of wanted offsets start now, and write it to the state.
+        self, missing: Iterable[tuple[Lease, OffsetSet]], infos: Mapping[str, TopicInfo]
+    ) -> dict[SharePartition, int]:
+        """Return where the logs of missing offsets start now, and write it to the state.
 
         `infos` are the topics as they were before the lease. Raises UnknownTopicId, OffsetOutOfRange or
-        BrokerNotAvailable when an offset that is absent need not be a gap.
+        BrokerNotAvailable when an offset that is absent need not be a gap: also for one that a reader at the lease's
+        isolation level does not get to see yet.
         """
-        names = {topic for topic, _ in wanted}
+        missing = list(missing)
+        names = {lease.share_partition.topic for lease, _ in missing}
         now = self.same_topics(names, infos)
         offsets = self.topics.offsets_of({name: now[name].partitions for name in names})
-        starts: dict[TopicPartition, int] = {}
-        missing_from = [sp for sp in {lease.share_partition for lease in leases} if _at(sp) in wanted]
-        for sp in missing_from:
-            at = _at(sp)
-            seen = offsets.get(at)
+        logs: dict[SharePartition, LogOffsets] = {}
+        for lease, absent in missing:
+            sp = lease.share_partition
+            seen = offsets.get(_at(sp))
             if seen is None:
                 raise BrokerNotAvailable(
                     f"{sp} has no leader: whether its missing records are gaps is not known."
                 )
-            if wanted[at].end > seen.log_end:
-                last = wanted[at].end - 1
+            last = absent.end - 1
+            if last >= seen.log_end:
                 raise OffsetOutOfRange(
                     f"The log of {sp} ends at {seen.log_end}, before leased offset {last}: it was truncated. What is "
                     "missing was not acknowledged; reset the group's offsets once the cause is known."
                 )
-            starts[at] = seen.log_start
-        self._observed(now, {sp: offsets[_at(sp)] for sp in missing_from})
-        return starts
+            if lease.isolation_level == READ_COMMITTED and last >= seen.last_stable_offset:
+                raise OffsetOutOfRange(
+                    f"Leased offset {last} of {sp} is past the last stable offset, {seen.last_stable_offset}: it may "
+                    "be a record of an open transaction, and is no gap. Nothing of this round was acknowledged; the "
+                    "records are delivered again. Run again when the transaction has ended."
+                )
+            logs[sp] = seen
+        self._observed(now, logs)
+        return {sp: seen.log_start for sp, seen in logs.items()}
 
     def same_topics(self, names: Iterable[str], infos: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
         """Return these topics as they are now. Raises UnknownTopicId when one is not that of `infos`: what was read

@@ -75,7 +75,7 @@ class Chosen:
     scanned: int
 
 
-def look(source: Source, job: ShareGroupJob) -> Logs:
+def look(source: Source, job: ShareGroupJob, isolation_level: str) -> Logs:
     """Ask where the logs start and end. Raises UnknownTopicOrPartition, BrokerNotAvailable also for a partition
     without a leader.
     """
@@ -87,7 +87,7 @@ def look(source: Source, job: ShareGroupJob) -> Logs:
             if partition not in logs:
                 raise BrokerNotAvailable(f"{topic}-{partition} has no leader: its records cannot be read.")
             ends[topic, partition] = logs[partition]
-    return Logs(infos, ends, source.isolation_level)
+    return Logs(infos, ends, isolation_level)
 
 
 def by_time(
@@ -107,7 +107,7 @@ def by_time(
         if spans:
             # Windows may overlap, so a record has the numbers of all that it is in.
             numbers = [fn.when(_inside(window), fn.lit(str(number))) for number, window in enumerate(some)]
-            records = source.records(stand_ins(job.group, spans))
+            records = source.records(stand_ins(job.group, spans, logs.isolation_level))
             wanted = records.withColumn("windows", fn.concat_ws(",", *numbers)).filter("windows <> ''")
             for (topic, partition, inside), offsets, _ in offset_sets(
                 wanted, "topic", "partition", "windows"
@@ -153,7 +153,7 @@ def by_offsets(
     found: dict[TopicPartition, OffsetSet] = {}
     if spans:
         for (topic, partition), some, _ in offset_sets(
-            source.records(stand_ins(job.group, spans)), "topic", "partition"
+            source.records(stand_ins(job.group, spans, logs.isolation_level)), "topic", "partition"
         ):
             found[topic, partition] = some
     return Chosen(found, tuple(gone), sum(some.count for some in spans.values()))
@@ -213,7 +213,7 @@ def leases_of(source: Source, job: ShareGroupJob, member_id: str) -> tuple[int, 
     return tuple(row["lease_id"] for row in rows)
 
 
-def stand_ins(group: str, offsets: Mapping[TopicPartition, OffsetSet]) -> list[Lease]:
+def stand_ins(group: str, offsets: Mapping[TopicPartition, OffsetSet], isolation_level: str) -> list[Lease]:
     """Return what is read like leases of these offsets, at their first delivery. The ids are below 0: nobody's."""
     return [
         Lease(
@@ -226,6 +226,7 @@ def stand_ins(group: str, offsets: Mapping[TopicPartition, OffsetSet]) -> list[L
             _NEVER,
             0,
             (Delivery(1, some),),
+            isolation_level,
         )
         for number, ((topic, partition), some) in enumerate(sorted(offsets.items()))
         if some
@@ -281,7 +282,7 @@ def _first_records(source: Source, logs: Logs) -> dict[TopicPartition, tuple[int
     """Return the first record that is left, and its timestamp, of each log whose beginning was removed."""
     shortened = sorted(at for at in logs.ends if logs.start(at) > 0)
     left = _first_offsets(source, logs, 0) if shortened else {}
-    return {at: (left[at], _time_at(source, at, left[at], logs.end(at))) for at in shortened}
+    return {at: (left[at], _time_at(source, logs, at, left[at])) for at in shortened}
 
 
 def _removed(
@@ -329,12 +330,11 @@ def _refuse(what: str, gone: Sequence[str], after: str, allow_missing: bool) -> 
         )
 
 
-def _time_at(source: Source, at: TopicPartition, first: int | None, end: int) -> datetime | None:
+def _time_at(source: Source, logs: Logs, at: TopicPartition, first: int | None) -> datetime | None:
     """Return the timestamp of the first record of a log; None where none is near its start."""
-    if first is None or first >= end:
+    if first is None or first >= logs.end(at):
         return None
-    scan = Scan((Segment(*at, first, min(end, first + _FIRST_RECORDS)),))
-    rows = (
-        source.scanned(scan, [], False).orderBy("offset").selectExpr("unix_millis(timestamp) as at").head(1)
-    )
+    scan = Scan((Segment(*at, first, min(logs.end(at), first + _FIRST_RECORDS)),))
+    records = source.scanned(scan, logs.isolation_level).orderBy("offset")
+    rows = records.selectExpr("unix_millis(timestamp) as at").head(1)
     return datetime.fromtimestamp(rows[0]["at"] / 1000, UTC) if rows else None

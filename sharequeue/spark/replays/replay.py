@@ -167,7 +167,6 @@ def _opened(
         state,
         topics,
         spark,
-        configs.isolation_level,
         job.reader_options,
         job.headers,
         job.max_scans,
@@ -176,7 +175,14 @@ def _opened(
     with cancellable(spark) as jobs:
         work = None
         try:
-            work = _Work(job, source, choosing.look(source, job), configs, output, time.monotonic())
+            work = _Work(
+                job,
+                source,
+                choosing.look(source, job, configs.isolation_level),
+                configs,
+                output,
+                time.monotonic(),
+            )
             yield work
         except BaseException as error:
             if not isinstance(error, Exception):
@@ -216,7 +222,9 @@ class _Work:
             scanned=chosen.scanned,
         )
         if not dry_run:
-            report = self._written(report, choosing.stand_ins(self.job.group, chosen.offsets))
+            report = self._written(
+                report, choosing.stand_ins(self.job.group, chosen.offsets, self.logs.isolation_level)
+            )
         report = replace(report, seconds=time.monotonic() - self.began_at)
         self.began_at = time.monotonic()
         return report

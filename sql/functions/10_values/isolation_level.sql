@@ -13,3 +13,9 @@ begin
     end if;
 end
 $$;
+
+-- Kafka's name of the level at which records are leased and read, the group config share.isolation.level.
+create or replace function sharequeue_internal.isolation_level(p_read_committed boolean) returns text
+language sql immutable parallel safe as $$
+    select case p_read_committed when true then 'read_committed' when false then 'read_uncommitted' end
+$$;

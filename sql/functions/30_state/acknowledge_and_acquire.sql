@@ -64,19 +64,22 @@ begin
                 and folded_acquired_at + folded_lock_duration_ms * interval '1 millisecond'
                     > clock_timestamp() + folded_clock_offset
             returning share_partition_id, spso, speo, accepted_first, state_epoch, folded_lease_id, folded_token,
-                folded_lock_duration_ms, folded_lag, folded_acquired_at
+                folded_lock_duration_ms, folded_lag, folded_acquired_at, folded_read_committed
             into v_sp;
             if found then
                 -- One number for both, drawn once.
                 insert into sharequeue.journal (journal_id, share_partition_id, at, kind, first_offset, last_offset,
-                    gone_first, lease_id, member_id, member_epoch, token, lock_duration_ms, fan_out, accepted_first)
+                    gone_first, lease_id, member_id, member_epoch, token, lock_duration_ms, fan_out, read_committed,
+                    accepted_first)
                 values (v_sp.folded_lease_id, v_sp.share_partition_id, v_sp.folded_acquired_at, 'fetch', v_sp.spso,
                     v_sp.speo - 1, p_firsts[1], v_sp.folded_lease_id, p_member_id, coalesce(p_member_epoch, -1),
-                    v_sp.folded_token, v_sp.folded_lock_duration_ms, p_redelivery = 'fan_out', v_sp.accepted_first);
+                    v_sp.folded_token, v_sp.folded_lock_duration_ms, p_redelivery = 'fan_out',
+                    v_sp.folded_read_committed, v_sp.accepted_first);
                 return next row(0::smallint, null, v_sp.spso, v_sp.folded_lag, 0::smallint, null, v_sp.folded_lease_id,
                     v_sp.folded_token, v_sp.state_epoch, v_sp.folded_lock_duration_ms,
                     v_sp.folded_acquired_at + v_sp.folded_lock_duration_ms * interval '1 millisecond', 1::smallint,
-                    int8multirange(int8range(v_sp.spso, v_sp.speo)))::sharequeue.acknowledged_and_acquired;
+                    int8multirange(int8range(v_sp.spso, v_sp.speo)),
+                    sharequeue_internal.isolation_level(v_sp.folded_read_committed))::sharequeue.acknowledged_and_acquired;
                 return;
             end if;
             v_row := sharequeue_internal.fetch_whole_batch(p_group_id, p_topic, p_partition, p_state_epoch,
@@ -134,7 +137,7 @@ begin
     if v_sp.folded then
         perform sharequeue_internal.unfold(v_sp.id);
     end if;
-    select lock_duration_ms, max_record_locks, xmin as version,
+    select lock_duration_ms, max_record_locks, read_committed, xmin as version,
         case when read_committed then v_sp.last_stable_offset else v_sp.log_end end as read_end,
         paused_reason is null and breaker_percent = 0 and not acls_apply as usual,
         clock_timestamp() + coalesce((select amount from sharequeue.clock_offset), interval '0') as at
@@ -199,6 +202,7 @@ begin
     v_row.expires_at := v_settings.at + v_settings.lock_duration_ms * interval '1 millisecond';
     v_row.delivery_count := 1;
     v_row.offsets := int8multirange(int8range(v_sp.speo, v_past));
+    v_row.isolation_level := sharequeue_internal.isolation_level(v_settings.read_committed);
     v_row.lease_id := nextval('sharequeue.leases_lease_id_seq');
     if v_row.expires_at < v_sp.next_expiry then
         update sharequeue.share_partitions set next_expiry = v_row.expires_at where share_partition_id = v_sp.id;
@@ -230,15 +234,15 @@ begin
         update sharequeue.leases set lease_id = v_row.lease_id, token = v_row.token,
             member_epoch = coalesce(p_holder.member_epoch, -1), lock_duration_ms = v_row.lock_duration_ms,
             acquired_at = v_settings.at, expires_at = v_row.expires_at, fan_out = p_redelivery = 'fan_out',
-            own_lock_duration = false, request_id = p_request_id,
+            own_lock_duration = false, read_committed = v_settings.read_committed, request_id = p_request_id,
             fetched = case when p_request_id is not null then v_row end, journalled = not journalled
         where lease_id = v_lease.lease_id
     ), written as (
         insert into sharequeue.journal (share_partition_id, at, kind, first_offset, last_offset, gone_first, lease_id,
-            gone_lease_id, member_id, member_epoch, token, lock_duration_ms, fan_out, spso, accepted_first)
+            gone_lease_id, member_id, member_epoch, token, lock_duration_ms, fan_out, read_committed, spso, accepted_first)
         values (v_sp.id, v_settings.at, 'fetch', v_sp.speo, v_past - 1, case when v_reused then p_first end,
             v_row.lease_id, v_lease.lease_id, p_holder.member_id, coalesce(p_holder.member_epoch, -1), v_row.token,
-            v_row.lock_duration_ms, p_redelivery = 'fan_out', v_sp.spso, v_sp.accepted_first)
+            v_row.lock_duration_ms, p_redelivery = 'fan_out', v_settings.read_committed, v_sp.spso, v_sp.accepted_first)
     )
     update sharequeue.share_partitions
     set spso = v_sp.spso, speo = v_past, accepted_first = v_sp.accepted_first

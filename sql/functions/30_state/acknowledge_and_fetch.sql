@@ -50,6 +50,7 @@ begin
         v_row.expires_at := (v_acquired).expires_at;
         v_row.delivery_count := (v_acquired).delivery_count;
         v_row.offsets := (v_acquired).offsets;
+        v_row.isolation_level := (v_acquired).isolation_level;
         v_result := v_result || to_jsonb(v_row);
         return next v_row;
     end loop;

@@ -99,9 +99,9 @@ begin
             continue;
         end if;
         insert into sharequeue.leases (share_partition_id, member_id, member_epoch, token, lock_duration_ms,
-            acquired_at, expires_at, fan_out, own_lock_duration)
+            acquired_at, expires_at, fan_out, own_lock_duration, read_committed)
         select share_partition_id, member_id, member_epoch, token, lock_duration_ms, acquired_at, v_lease.expires_at,
-            fan_out, own_lock_duration
+            fan_out, own_lock_duration, read_committed
         from sharequeue.leases where lease_id = v_lease.lease_id
         returning lease_id into v_lease_id;
         for v_part in

@@ -1,6 +1,8 @@
 -- Leases the next records of one share-partition to a member: first redeliverable ones, lowest offset first, then fresh
 -- ones up to the log end (under read_committed up to the last stable offset). Returns one row for each range, all of one
 -- lease; no row when there is nothing to lease or leasing is paused; one row with an error code when the call is refused.
+-- The records are to be read at the isolation level that is returned, and at no other. A stricter reader does not see the
+-- records of an open transaction, and takes them for gaps; a looser one sees those of aborted transactions.
 --
 -- p_redelivery is 'kafka' (the throttle near the delivery limit, R-TH) or 'fan_out' (suspects come in parts of their own;
 -- design: poison isolation).
@@ -49,7 +51,7 @@ begin
         v_error := case when v_message is null then 0 else 42 end;
     end if;
     if v_error <> 0 then
-        return next row(v_error, v_message, null, null, null, null, null, null, null)::sharequeue.acquired;
+        return next row(v_error, v_message, null, null, null, null, null, null, null, null)::sharequeue.acquired;
         return;
     end if;
     v_result := '[]';
@@ -148,6 +150,7 @@ declare
     v_probe boolean := false;
     v_past bigint;
     v_at integer;
+    v_level text := sharequeue_internal.isolation_level(p_settings.read_committed);
 begin
     if v_sp.next_expiry <= p_at then
         perform sharequeue_internal.settle_lapsed(v_sp.share_partition_id, p_at);
@@ -168,13 +171,13 @@ begin
                 (share_partition_id, first_offset, last_offset, state, delivery_count, lease_id)
             values (v_sp.share_partition_id, v_sp.speo, v_past - 1, 1, 1, v_lease_id);
             insert into sharequeue.leases (lease_id, share_partition_id, member_id, member_epoch, token, lock_duration_ms,
-                acquired_at, expires_at, fan_out, own_lock_duration)
+                acquired_at, expires_at, fan_out, own_lock_duration, read_committed)
             values (v_lease_id, v_sp.share_partition_id, p_holder.member_id, coalesce(p_holder.member_epoch, -1), v_token,
-                v_lock_ms, p_at, v_expires_at, true, p_options.lock_duration_ms is not null);
+                v_lock_ms, p_at, v_expires_at, true, p_options.lock_duration_ms is not null, p_settings.read_committed);
             update sharequeue.share_partitions set speo = v_past, next_expiry = least(next_expiry, v_expires_at)
             where share_partition_id = v_sp.share_partition_id;
             return next row(0::smallint, null, v_lease_id, v_token, v_sp.state_epoch, v_lock_ms, v_expires_at, 1::smallint,
-                int8multirange(int8range(v_sp.speo, v_past)))::sharequeue.acquired;
+                int8multirange(int8range(v_sp.speo, v_past)), v_level)::sharequeue.acquired;
         end if;
         return;
     elsif p_options.redelivery = 'fan_out' then
@@ -196,15 +199,16 @@ begin
     -- Asked of the table, and not of v_taken: aborted records may have been taken and archived, with nothing to return.
     if exists (select from sharequeue.in_flight_batches where lease_id = v_lease_id) then
         insert into sharequeue.leases (lease_id, share_partition_id, member_id, member_epoch, token, lock_duration_ms,
-            acquired_at, expires_at, fan_out, own_lock_duration)
+            acquired_at, expires_at, fan_out, own_lock_duration, read_committed)
         values (v_lease_id, v_sp.share_partition_id, p_holder.member_id, coalesce(p_holder.member_epoch, -1), v_token,
-            v_lock_ms, p_at, v_expires_at, p_options.redelivery = 'fan_out', p_options.lock_duration_ms is not null);
+            v_lock_ms, p_at, v_expires_at, p_options.redelivery = 'fan_out', p_options.lock_duration_ms is not null,
+            p_settings.read_committed);
         update sharequeue.share_partitions set next_expiry = v_expires_at
         where share_partition_id = v_sp.share_partition_id and (next_expiry is null or next_expiry > v_expires_at);
     end if;
     for v_at in 1 .. coalesce(array_length(v_taken.delivery_counts, 1), 0) loop
         return next row(0::smallint, null, v_lease_id, v_token, v_sp.state_epoch, v_lock_ms, v_expires_at,
-            v_taken.delivery_counts[v_at], v_taken.offsets[v_at])::sharequeue.acquired;
+            v_taken.delivery_counts[v_at], v_taken.offsets[v_at], v_level)::sharequeue.acquired;
     end loop;
 end
 $$;

@@ -78,7 +78,7 @@ begin
             select a.error_code, a.error_message into v_row.error_code, v_row.error_message
             from sharequeue_internal.absent(p_group_id, p_topics[v_place], p_partitions[v_place], 'READ') as a;
             v_rows := v_rows || row(p_topics[v_place], p_partitions[v_place], false, false, v_row.error_code,
-                v_row.error_message, null, null, null, null, null, null, null)::sharequeue.acquired_of;
+                v_row.error_message, null, null, null, null, null, null, null, null)::sharequeue.acquired_of;
             v_sets := array_append(v_sets, null);
             continue;
         end if;
@@ -134,9 +134,10 @@ create or replace function sharequeue_internal.with_sets(p_rows sharequeue.acqui
 returns setof sharequeue.acquired_of
 language sql immutable as $$
     select r.topic, r.partition, r.suspects, r.last_attempt, r.error_code, r.error_message, r.lease_id, r.token,
-        r.state_epoch, r.lock_duration_ms, r.expires_at, r.delivery_count, coalesce(r.set, r.offsets)
+        r.state_epoch, r.lock_duration_ms, r.expires_at, r.delivery_count, coalesce(r.set, r.offsets),
+        r.isolation_level
     from unnest(p_rows, p_sets) as r (topic, partition, suspects, last_attempt, error_code, error_message, lease_id, token,
-        state_epoch, lock_duration_ms, expires_at, delivery_count, offsets, set)
+        state_epoch, lock_duration_ms, expires_at, delivery_count, offsets, isolation_level, set)
 $$;
 
 -- What would be leased next under fan_out: suspects or not, and whether it would be their last attempt. It holds one record,
@@ -149,10 +150,12 @@ language plpgsql volatile as $$
 declare
     v_sp record;
     v_at timestamptz := sharequeue.clock();
+    v_leave_out int8multirange := p_leave_out;
 begin
     suspects := false;
     last_attempt := false;
-    select sp.share_partition_id, sp.redeliverable, sp.next_expiry, s.delivery_count_limit into v_sp
+    select sp.share_partition_id, sp.redeliverable, sp.next_expiry, sp.speo, s.delivery_count_limit,
+        case when s.read_committed then sp.last_stable_offset else sp.log_end end as read_end into v_sp
     from sharequeue.share_partitions sp join sharequeue.group_settings s using (group_id)
     where sp.group_id = p_group_id and sp.topic = p_topic and sp.partition = p_partition;
     if v_sp.next_expiry <= v_at then
@@ -160,14 +163,17 @@ begin
     elsif not coalesce(v_sp.redeliverable, false) then
         return;
     end if;
+    if v_sp.read_end < v_sp.speo then
+        v_leave_out := p_leave_out + int8multirange(int8range(v_sp.read_end, null));  -- as in take_fan_out
+    end if;
     select f.isolate is not null, f.isolate is not null and f.delivery_count >= v_sp.delivery_count_limit - 1
     into suspects, last_attempt
     from sharequeue.in_flight_batches f
     where f.share_partition_id = v_sp.share_partition_id and f.state = 0
-        and f.first_offset = sharequeue_internal.next_available(v_sp.share_partition_id, 0, v_at, p_leave_out)
+        and f.first_offset = sharequeue_internal.next_available(v_sp.share_partition_id, 0, v_at, v_leave_out)
         and (f.not_before is null or f.not_before <= v_at)
-        and not sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) <@ p_leave_out
-    order by lower(sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets)) limit 1;
+        and not sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) <@ v_leave_out
+    order by lower(sharequeue_internal.offsets_of(f.first_offset, f.last_offset, f.offsets) - v_leave_out) limit 1;
     suspects := coalesce(suspects, false);
     last_attempt := coalesce(last_attempt, false);
 end

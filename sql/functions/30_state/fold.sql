@@ -29,6 +29,7 @@ begin
     v_result.expires_at := p_sp.folded_acquired_at + p_sp.folded_lock_duration_ms * interval '1 millisecond';
     v_result.delivery_count := 1;
     v_result.offsets := int8multirange(int8range(p_sp.spso, p_sp.speo));
+    v_result.isolation_level := sharequeue_internal.isolation_level(p_sp.folded_read_committed);
     return v_result;
 end
 $$;
@@ -48,11 +49,11 @@ begin
         (share_partition_id, first_offset, last_offset, state, delivery_count, lease_id, journalled)
     values (v_sp.share_partition_id, v_sp.spso, v_sp.speo - 1, 1, 1, v_sp.folded_lease_id, true);
     insert into sharequeue.leases (lease_id, share_partition_id, member_id, member_epoch, token, lock_duration_ms,
-        acquired_at, expires_at, fan_out, own_lock_duration, request_id, fetched, journalled)
+        acquired_at, expires_at, fan_out, own_lock_duration, read_committed, request_id, fetched, journalled)
     values (v_sp.folded_lease_id, v_sp.share_partition_id, v_sp.folded_member_id, v_sp.folded_member_epoch,
         v_sp.folded_token, v_sp.folded_lock_duration_ms, v_sp.folded_acquired_at,
         v_sp.folded_acquired_at + v_sp.folded_lock_duration_ms * interval '1 millisecond', v_sp.folded_fan_out, false,
-        v_sp.folded_request_id,
+        v_sp.folded_read_committed, v_sp.folded_request_id,
         case when v_sp.folded_request_id is not null then sharequeue_internal.folded_fetch(v_sp) end, true);
     update sharequeue.share_partitions set folded_lease_id = null, folded_acquired_at = null,
         folded_lag = null, folded_max_record_locks = null, folded_clock_offset = null, folded_token = null,

@@ -68,19 +68,20 @@ $$;
 create or replace function sharequeue.replay_leases(
     p_share_partition_id bigint, p_snapshot_id bigint, p_until bigint default null
 ) returns table (lease_id bigint, member_id text, member_epoch integer, token uuid, lock_duration_ms integer,
-    acquired_at timestamptz, expires_at timestamptz, fan_out boolean, own_lock_duration boolean)
+    acquired_at timestamptz, expires_at timestamptz, fan_out boolean, own_lock_duration boolean,
+    read_committed boolean)
 language sql stable set search_path = pg_catalog as $$
     with changes as (
         select j.journal_id, j.kind <> 'lease_gone' as there, j.lease_id, j.member_id, j.member_epoch, j.token,
             j.lock_duration_ms, coalesce(j.acquired_at, j.at) as acquired_at,
             coalesce(j.expires_at, j.at + j.lock_duration_ms * interval '1 millisecond') as expires_at, j.fan_out,
-            coalesce(j.own_lock_duration, false) as own_lock_duration
+            coalesce(j.own_lock_duration, false) as own_lock_duration, j.read_committed
         from sharequeue.journal j
         where j.share_partition_id = p_share_partition_id
             and j.journal_id >= sharequeue_internal.replay_from(p_share_partition_id, p_snapshot_id, p_until)
             and (p_until is null or j.journal_id <= p_until) and j.kind in ('lease', 'lease_gone', 'fetch')
         union all
-        select j.journal_id, false, j.gone_lease_id, null, null, null, null, null, null, null, null
+        select j.journal_id, false, j.gone_lease_id, null, null, null, null, null, null, null, null, null
         from sharequeue.journal j
         where j.share_partition_id = p_share_partition_id
             and j.journal_id >= sharequeue_internal.replay_from(p_share_partition_id, p_snapshot_id, p_until)
@@ -89,7 +90,7 @@ language sql stable set search_path = pg_catalog as $$
         select distinct on (c.lease_id) c.* from changes c order by c.lease_id, c.journal_id desc
     )
     select l.lease_id, l.member_id, l.member_epoch, l.token, l.lock_duration_ms, l.acquired_at, l.expires_at, l.fan_out,
-        l.own_lock_duration
+        l.own_lock_duration, l.read_committed
     from last l where l.there
 $$;
 

@@ -59,9 +59,10 @@ begin
         return null;
     end if;
     insert into sharequeue.journal (share_partition_id, at, kind, lease_id, member_id, member_epoch, token,
-        lock_duration_ms, acquired_at, expires_at, fan_out, own_lock_duration)
+        lock_duration_ms, acquired_at, expires_at, fan_out, own_lock_duration, read_committed)
     values (new.share_partition_id, sharequeue.clock(), 'lease', new.lease_id, new.member_id, new.member_epoch,
-        new.token, new.lock_duration_ms, new.acquired_at, new.expires_at, new.fan_out, new.own_lock_duration);
+        new.token, new.lock_duration_ms, new.acquired_at, new.expires_at, new.fan_out, new.own_lock_duration,
+        new.read_committed);
     return null;
 end
 $$;

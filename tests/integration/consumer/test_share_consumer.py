@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from sharequeue import AcknowledgeType, Database, Settings, ShareConsumer, State
 from sharequeue.consumer.fetcher import Fetcher
 from sharequeue.kafka.clients import client_config
+from sharequeue.values import READ_COMMITTED, READ_UNCOMMITTED
 from tests.fixtures.stack import MakeTopic
 from tests.integration.consumer.share_group import Work, poll_some, seen, wait_until, work_on
 from tests.waiting import pass_time
@@ -74,6 +75,43 @@ def test_offsets_without_a_record_are_gaps(work: Work, make_topic: MakeTopic, le
         wait_until(lambda: not consumer.poll(0.05) and work.done(), otherwise=work.status)
     [row] = work.status()
     assert (row.spso, row.accepted, row.accepted + row.gap) == (16, 3 * len(values), 16)
+
+
+@pytest.mark.parametrize("level", [READ_COMMITTED, READ_UNCOMMITTED])
+@pytest.mark.rule("R-IL-1")
+def test_records_are_read_at_the_level_of_their_lease(
+    work: Work, make_topic: MakeTopic, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group's level changes, and the consumer hears of it late: what it leases meanwhile comes as it was leased,
+    without the records of an aborted transaction, or with those of an open one."""
+    topic = make_topic()
+    work.configure(share_isolation_level=READ_UNCOMMITTED if level == READ_COMMITTED else READ_COMMITTED)
+    work.produce(topic, 1)
+    producer = Producer(client_config(work.settings, transactional_id=f"tx-{topic}"))
+    producer.init_transactions(60)
+    with work.consumer(topic) as consumer:
+        poll_some(consumer)
+        consumer.commit_sync()
+        # The heartbeats go on, and none tells of the new level.
+        before = consumer._member.isolation_level
+        deaf = property(lambda _: before, lambda *_: None)
+        monkeypatch.setattr(type(consumer._member), "isolation_level", deaf, raising=False)
+        work.configure(share_isolation_level=level)
+        producer.begin_transaction()
+        for _ in range(3):
+            producer.produce(topic, value=b"open")
+        assert producer.flush(60) == 0
+        if level == READ_COMMITTED:
+            producer.abort_transaction(60)
+            work.produce(topic, 1)
+        values = [b"0"] if level == READ_COMMITTED else [b"open"] * 3
+        assert [message.value() for message in poll_some(consumer, len(values))] == values
+        consumer.commit_sync()
+        wait_until(lambda: not consumer.poll(0.05) and work.done(), otherwise=work.status)
+    [row] = work.status()
+    assert (row.accepted, row.gap) == (1 + len(values), 4 if level == READ_COMMITTED else 0)
+    if level == READ_UNCOMMITTED:
+        producer.abort_transaction(60)
 
 
 def test_an_exception_gives_back_what_is_in_hand(work: Work, make_topic: MakeTopic) -> None:

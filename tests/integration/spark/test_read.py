@@ -16,7 +16,7 @@ from sharequeue.settings import Settings
 from sharequeue.spark.reading import frame as read
 from sharequeue.spark.reading.frame import leased_records
 from sharequeue.spark.session import SparkNotReady, connector_jars
-from sharequeue.values import Delivery, Lease, SharePartition
+from sharequeue.values import READ_UNCOMMITTED, Delivery, Lease, SharePartition
 from tests.fixtures.pipelines import Produce
 from tests.fixtures.stack import MakeTopic
 
@@ -34,6 +34,7 @@ def lease_of(lease_id: int, topic: str, partition: int, *deliveries: tuple[int, 
         expires_at=datetime.now(UTC),
         lock_duration_ms=30_000,
         deliveries=tuple(Delivery(count, offsets) for count, offsets in deliveries),
+        isolation_level=READ_UNCOMMITTED,
     )
 
 

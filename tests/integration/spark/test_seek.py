@@ -112,11 +112,10 @@ def test_a_seek_reads_what_a_scan_reads(
     chance = random.Random(isolation_level)  # noqa: S311 - repeatable
     for headers, read_over in ((True, 0), (False, 20)):
         monkeypatch.setattr(seeking, "READ_OVER", read_over)
-        leases = leases_of(settings, hostile, chance)
-        scanned, sought = (
-            rows(spark, settings, leases, how, isolation_level=isolation_level, headers=headers)
-            for how in ("never", "always")
-        )
+        leases = [
+            replace(lease, isolation_level=isolation_level) for lease in leases_of(settings, hostile, chance)
+        ]
+        scanned, sought = (rows(spark, settings, leases, how, headers=headers) for how in ("never", "always"))
         assert scanned == sought, leases
         assert scanned
 

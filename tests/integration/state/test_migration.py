@@ -9,7 +9,7 @@ from sharequeue.database.migrations import migrate
 from sharequeue.database.schema_files import migrations, sql_root
 from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
-from sharequeue.values import AcknowledgeType, Lease, SharePartition
+from sharequeue.values import READ_UNCOMMITTED, AcknowledgeType, Lease, SharePartition
 
 AT = SharePartition("g", "t", 0)
 FIRST_LAYOUT = """
@@ -58,7 +58,9 @@ def test_state_of_the_first_layout_goes_on_under_the_second(private_database: Da
     assert [(d.delivery_count, d.offsets) for d in suspects.deliveries] == [(2, OffsetSet.of((5, 7)))]
     row = private_database.rows(sa.text("select * from sharequeue.leases where member_id = 'm1'"))[0]
     held = OffsetSet.of((8, 12), (20, 30))
-    lease = Lease(row["lease_id"], AT, 4, "m1", None, row["token"], row["expires_at"], 30000, ())
+    lease = Lease(
+        row["lease_id"], AT, 4, "m1", None, row["token"], row["expires_at"], 30000, (), READ_UNCOMMITTED
+    )
     assert state.acknowledge(lease, {AcknowledgeType.ACCEPT: held}).accepted == held.count
     state.acknowledge(suspects, {AcknowledgeType.ACCEPT: suspects.offsets})
     assert state.figures.describe("g")[0].spso == 7

@@ -13,7 +13,7 @@ from confluent_kafka import Message
 from sharequeue import ShareConsumer
 from sharequeue.consumer.holdings import Holding, lock_clock
 from sharequeue.offsets import OffsetSet
-from sharequeue.values import Delivery, Lease, SharePartition
+from sharequeue.values import READ_UNCOMMITTED, Delivery, Lease, SharePartition
 
 CONFIG: dict[str, Any] = {
     "group.id": "g",
@@ -49,6 +49,7 @@ def lease_of(offsets: OffsetSet, topic: str = "t") -> Lease:
         expires_at=datetime(2030, 1, 1, tzinfo=UTC),
         lock_duration_ms=30_000,
         deliveries=(Delivery(1, offsets),),
+        isolation_level=READ_UNCOMMITTED,
     )
 
 

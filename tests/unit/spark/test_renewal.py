@@ -16,7 +16,7 @@ from sharequeue.spark.leasing import renewal
 from sharequeue.spark.leasing.budget import Budget
 from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost
 from sharequeue.state.many import AcquiredMany
-from sharequeue.values import Delivery, Lease, SharePartition
+from sharequeue.values import READ_UNCOMMITTED, Delivery, Lease, SharePartition
 
 AT = SharePartition("g", "t", 0)
 
@@ -31,7 +31,9 @@ class NoConnection:
     def acquire(self, *_: object, **__: object) -> AcquiredMany:
         now = datetime.now(UTC)
         held = (Delivery(1, OffsetSet.of((0, 1))),)
-        return AcquiredMany((Lease(1, AT, 1, "m", 1, UUID(int=1), now, self.lock_ms, held),), {})
+        return AcquiredMany(
+            (Lease(1, AT, 1, "m", 1, UUID(int=1), now, self.lock_ms, held, READ_UNCOMMITTED),), {}
+        )
 
     def renew(self, leases: object) -> list[datetime]:
         self.failures -= 1

@@ -1,0 +1,176 @@
+"""The log changes while a run reads it: its start moves, it is compacted, the topic is deleted, or made again.
+
+Nothing is lost without a figure, nothing is acknowledged that was not there, and what stops the run says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame, SparkSession
+
+from sharequeue.errors import UnknownTopicId
+from sharequeue.kafka.clients import client_config
+from sharequeue.kafka.topics import Topics
+from sharequeue.settings import Settings
+from sharequeue.spark.output.manifest import read_output
+from sharequeue.spark.report import ProgressCallback
+from sharequeue.state import State
+from sharequeue.values import SharePartition
+from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import MakeTopic
+from tests.integration.spark.test_read_topics import KEYS, _compacted, _until_compacted, quick_cleaner
+
+IMPATIENT = {"kafkaConsumer.pollTimeoutMs": "2000"}
+
+
+def at_stage(stage: str, act: Callable[[], object]) -> ProgressCallback:
+    """Return a callback that acts once, when the first round comes to a stage."""
+    waiting = [act]
+    return lambda progress: waiting.pop()() if progress.stage == stage and waiting else None  # type: ignore[func-returns-value]
+
+
+def delete_before(settings: Settings, topic: str, offset: int) -> None:
+    """Move the log start of partition 0."""
+    at = TopicPartition(topic, 0, offset)
+    AdminClient(client_config(settings)).delete_records([at])[at].result(30)
+
+
+def from_five_on(records: DataFrame) -> DataFrame:
+    """Have no row for the first five records."""
+    return all_accepted(records.where("offset >= 5"))
+
+
+@pytest.mark.parametrize("stage", ["write", "read back"])
+@pytest.mark.parametrize("observed", [False, True])
+@pytest.mark.parametrize("start", [8, 20])
+def test_a_log_start_that_moves_while_a_run_reads(
+    stage: str,
+    observed: bool,
+    start: int,
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    settings: Settings,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    topics: Topics,
+    spark: SparkSession,
+) -> None:
+    """Before the reading, or after it: each record is accepted and counts in the output, or is counted as lost. The
+    service may have seen the log start meanwhile or not, and the log may have nothing left."""
+    topic = make_topic(1)
+    produce(topic, 0, range(20))
+    holder = assigned(topic)
+    topic_id = topics.describe([topic])[topic].topic_id
+
+    def retention() -> None:
+        delete_before(settings, topic, start)
+        if observed:
+            state.observe(SharePartition(group, topic, 0), topic_id, start, 20, 20)
+
+    job = job_of(group, topic, all_accepted, try_empty=False)
+    report = run_job(job, holder, progress=at_stage(stage, retention))
+    read = 20 if stage == "read back" else 20 - start
+    assert (report.gaps, report.dropped, report.released, report.rejected) == (0, 0, 0, 0)
+    (status,) = state.figures.describe(group)
+    assert (status.spso, status.lag, status.acquired, status.leases) == (20, 0, 0, 0)
+    counted = read_output(spark, state, group, job.sink, "offset long").select("offset").collect()
+    print(
+        stage,
+        observed,
+        start,
+        report.accepted,
+        report.lost,
+        status.accepted,
+        status.lost_records,
+        len(counted),
+    )
+    assert (report.accepted, report.lost) == (read, 20 - read)
+    assert sorted(row["offset"] for row in counted) == list(range(20 - read, 20))
+    assert state.figures.verify(group) == []
+
+
+def test_what_the_handler_left_out_and_retention_took_is_lost(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    settings: Settings,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+) -> None:
+    """Offsets without a row are looked for in the log once more; what it no longer has is lost and no gap."""
+    topic = make_topic(1)
+    produce(topic, 0, range(20))
+    job = job_of(group, topic, from_five_on, dropped="reject", try_empty=False)
+    retention = at_stage("read back", lambda: delete_before(settings, topic, 3))
+    report = run_job(job, assigned(topic), progress=retention)
+    assert (report.accepted, report.lost, report.dropped, report.rejected, report.gaps) == (15, 3, 2, 2, 0)
+    (status,) = state.figures.describe(group)
+    assert (status.spso, status.lag, status.lost_records, status.leases) == (20, 0, 3, 0)
+
+
+@pytest.mark.parametrize("stage", ["write", "read back"])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_topic_that_is_deleted_inside_a_round(
+    stage: str,
+    again: bool,
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    topics: Topics,
+) -> None:
+    """The run ends with an error that names the topic. Nothing of it is acknowledged, nothing counts, no delivery is
+    used up. So it is where the topic was made again with as many records."""
+    topic = make_topic(1)
+    produce(topic, 0, range(20))
+    holder = assigned(topic)
+
+    def delete() -> None:
+        topics.delete(topic)
+        if again:
+            make_topic(1, topic)
+            produce(topic, 0, range(100, 120))
+
+    job = job_of(group, topic, all_accepted, reader_options=IMPATIENT, try_empty=False)
+    with pytest.raises(UnknownTopicId, match=topic):
+        run_job(job, holder, progress=at_stage(stage, delete))
+    (status,) = state.figures.describe(group)
+    assert (status.spso, status.acquired, status.accepted, status.gap, status.archiving) == (0, 0, 0, 0, 0)
+    assert state.outputs.counted(group, job.sink) == []
+    assert state.figures.verify(group) == []
+
+
+@pytest.mark.parametrize("stage", ["write", "read back"])
+def test_a_log_that_is_compacted_while_a_run_reads(
+    stage: str,
+    group: str,
+    make_topic: MakeTopic,
+    settings: Settings,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    spark: SparkSession,
+) -> None:
+    """Between lease and read: what is gone is a gap. After the reading: it was accepted. In both the last value of
+    each key is in the output."""
+    with quick_cleaner(settings):
+        topic = _compacted(settings, make_topic)
+        kept: list[int] = []
+        compaction = at_stage(stage, lambda: kept.extend(_until_compacted(settings, topic)))
+
+        job = job_of(group, topic, all_accepted, try_empty=False)
+        report = run_job(job, assigned(topic), progress=compaction, max_rounds=1)
+    gone = KEYS // 2 if stage == "write" else 0
+    leased = report.rounds[0].leased
+    assert (report.accepted, report.gaps, report.lost, report.dropped) == (leased - gone, gone, 0, 0)
+    rows = read_output(spark, state, group, job.sink, "offset long").select("offset").collect()
+    assert {row["offset"] for row in rows} >= {offset for offset in kept if offset < leased}
