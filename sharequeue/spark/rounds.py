@@ -207,7 +207,8 @@ class Round:
 
     def write(self) -> Ended:
         """Have Spark read, handle and write the records."""
-        with self._stage("write"):
+        topics = {lease.share_partition.topic for lease in self.leases}
+        with self._stage("write"), self.run.source.changed_topics_are_named(topics, self.infos):
             return self.isolation.write(self.planned)
 
     def finish(self, ended: Ended) -> RoundReport:

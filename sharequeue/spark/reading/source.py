@@ -7,7 +7,8 @@ from, and where it starts (`outcomes/missing.py` decides what became of them).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
@@ -142,6 +143,18 @@ class Source:
                     "acknowledged. See what became of the topic; the records are delivered again."
                 )
         return now
+
+    @contextmanager
+    def changed_topics_are_named(
+        self, names: Iterable[str], infos: Mapping[str, TopicInfo]
+    ) -> Iterator[None]:
+        """Raise UnknownTopicId for an error of the block where a topic is no longer that of `infos`."""
+        try:
+            yield
+        except Exception:
+            with suppress(BrokerNotAvailable):
+                self.same_topics(names, infos)
+            raise
 
     def _observed(
         self, infos: Mapping[str, TopicInfo], logs: Mapping[SharePartition, LogOffsets | None]

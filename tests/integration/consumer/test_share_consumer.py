@@ -87,7 +87,8 @@ def test_records_are_read_at_the_level_of_their_lease(
     topic = make_topic()
     work.configure(share_isolation_level=READ_UNCOMMITTED if level == READ_COMMITTED else READ_COMMITTED)
     work.produce(topic, 1)
-    producer = Producer(client_config(work.settings, transactional_id=f"tx-{topic}"))
+    given = {"transactional_id": f"tx-{topic}", "transaction_timeout_ms": 600_000}
+    producer = Producer(client_config(work.settings, **given))
     producer.init_transactions(60)
     with work.consumer(topic) as consumer:
         poll_some(consumer)
