@@ -32,7 +32,8 @@ CREATE TYPE sharequeue.acknowledged_and_acquired AS (
 	lock_duration_ms integer,
 	expires_at timestamp with time zone,
 	delivery_count smallint,
-	offsets int8multirange
+	offsets int8multirange,
+	isolation_level text
 );
 
 CREATE TYPE sharequeue.acknowledged_of AS (
@@ -67,7 +68,8 @@ CREATE TYPE sharequeue.acquired AS (
 	lock_duration_ms integer,
 	expires_at timestamp with time zone,
 	delivery_count smallint,
-	offsets int8multirange
+	offsets int8multirange,
+	isolation_level text
 );
 
 CREATE TYPE sharequeue.acquired_of AS (
@@ -83,7 +85,8 @@ CREATE TYPE sharequeue.acquired_of AS (
 	lock_duration_ms integer,
 	expires_at timestamp with time zone,
 	delivery_count smallint,
-	offsets int8multirange
+	offsets int8multirange,
+	isolation_level text
 );
 
 CREATE TYPE sharequeue.forced AS (
@@ -417,7 +420,7 @@ CREATE FUNCTION sharequeue.renew_many(p_group_id text, p_topics text[], p_partit
 CREATE FUNCTION sharequeue.replay_batches(p_share_partition_id bigint, p_snapshot_id bigint, p_until bigint DEFAULT NULL::bigint) RETURNS TABLE(first_offset bigint, last_offset bigint, part integer, state smallint, delivery_count smallint, lease_id bigint, isolate bigint, not_before timestamp with time zone, cause text, offsets int8multirange)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION sharequeue.replay_leases(p_share_partition_id bigint, p_snapshot_id bigint, p_until bigint DEFAULT NULL::bigint) RETURNS TABLE(lease_id bigint, member_id text, member_epoch integer, token uuid, lock_duration_ms integer, acquired_at timestamp with time zone, expires_at timestamp with time zone, fan_out boolean, own_lock_duration boolean)
+CREATE FUNCTION sharequeue.replay_leases(p_share_partition_id bigint, p_snapshot_id bigint, p_until bigint DEFAULT NULL::bigint) RETURNS TABLE(lease_id bigint, member_id text, member_epoch integer, token uuid, lock_duration_ms integer, acquired_at timestamp with time zone, expires_at timestamp with time zone, fan_out boolean, own_lock_duration boolean, read_committed boolean)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.replay_outcomes(p_share_partition_id bigint, p_snapshot_id bigint, p_until bigint DEFAULT NULL::bigint) RETURNS TABLE(outcome text, delivery_count smallint, records bigint)
@@ -779,6 +782,9 @@ CREATE FUNCTION sharequeue_internal.is_super_user() RETURNS boolean
 CREATE FUNCTION sharequeue_internal.is_trusted() RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION sharequeue_internal.isolation_level(p_read_committed boolean) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION sharequeue_internal.join_terminal(p_share_partition_id bigint, p_first bigint, p_last bigint) RETURNS void
     LANGUAGE plpgsql SET enable_seqscan TO 'off';
 
@@ -1063,7 +1069,8 @@ CREATE TABLE sharequeue.leases (
     own_lock_duration boolean DEFAULT true NOT NULL,
     journalled boolean DEFAULT false NOT NULL,
     request_id uuid,
-    fetched sharequeue.acknowledged_and_acquired
+    fetched sharequeue.acknowledged_and_acquired,
+    read_committed boolean
 );
 
 CREATE VIEW sharequeue.all_leases (
@@ -1076,7 +1083,8 @@ CREATE VIEW sharequeue.all_leases (
     acquired_at timestamp with time zone,
     expires_at timestamp with time zone,
     fan_out boolean,
-    own_lock_duration boolean
+    own_lock_duration boolean,
+    read_committed boolean
 );
 
 CREATE TABLE sharequeue.assignments (
@@ -1450,7 +1458,8 @@ CREATE TABLE sharequeue.journal (
     topic_id text,
     group_id text,
     topic text,
-    offsets int8multirange
+    offsets int8multirange,
+    read_committed boolean
 )
 PARTITION BY RANGE (at);
 ALTER TABLE ONLY sharequeue.journal ALTER COLUMN offsets SET STORAGE EXTERNAL;
@@ -1620,7 +1629,8 @@ CREATE VIEW sharequeue.held_leases (
     seconds_left double precision,
     records bigint,
     offsets int8multirange,
-    highest_delivery_count smallint
+    highest_delivery_count smallint,
+    isolation_level text
 );
 
 CREATE VIEW sharequeue.in_flight_offsets (
@@ -1701,7 +1711,8 @@ CREATE TABLE sharequeue.journal_other (
     topic_id text,
     group_id text,
     topic text,
-    offsets int8multirange
+    offsets int8multirange,
+    read_committed boolean
 );
 ALTER TABLE ONLY sharequeue.journal_other ALTER COLUMN offsets SET STORAGE EXTERNAL;
 
