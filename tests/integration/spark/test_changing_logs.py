@@ -17,7 +17,7 @@ from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from sharequeue.spark.output.manifest import read_output
-from sharequeue.spark.report import ProgressCallback
+from sharequeue.spark.report import Progress, ProgressCallback
 from sharequeue.state import State
 from sharequeue.values import SharePartition
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
@@ -30,7 +30,12 @@ IMPATIENT = {"kafkaConsumer.pollTimeoutMs": "2000"}
 def at_stage(stage: str, act: Callable[[], object]) -> ProgressCallback:
     """Return a callback that acts once, when the first round comes to a stage."""
     waiting = [act]
-    return lambda progress: waiting.pop()() if progress.stage == stage and waiting else None  # type: ignore[func-returns-value]
+
+    def told(progress: Progress) -> None:
+        if progress.stage == stage and waiting:
+            waiting.pop()()
+
+    return told
 
 
 def delete_before(settings: Settings, topic: str, offset: int) -> None:

@@ -24,11 +24,11 @@ from sharequeue.settings import Settings
 from sharequeue.spark import lease
 from sharequeue.state import State
 from sharequeue.state.many import AcquiredMany, Many
-from sharequeue.values import READ_COMMITTED, READ_UNCOMMITTED, LogSeen, SharePartition
+from sharequeue.values import READ_COMMITTED, READ_UNCOMMITTED, Lease, LogSeen, SharePartition
 from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 
-SetLevel = Callable[[str], None]
+SetLevel = Callable[[str], object]
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ class _Changing(Many):
         self._set_level = set_level
 
     def acquire(self, share_partitions, *who, leave_outs, **rest):  # type: ignore[no-untyped-def,override]
-        leases = []
+        leases: list[Lease] = []
         levels = (READ_COMMITTED, READ_UNCOMMITTED)
         for number, (at, left_out) in enumerate(zip(share_partitions, leave_outs, strict=True)):
             self._set_level(levels[number % 2])
@@ -235,7 +235,7 @@ class _Ahead(Many):
         super().__init__(database)
         self._seen = seen
 
-    def acquire(self, *asked, **rest):  # type: ignore[no-untyped-def,override]
+    def acquire(self, *asked, **rest):  # type: ignore[no-untyped-def]
         self.observe([self._seen()])
         return super().acquire(*asked, **rest)
 

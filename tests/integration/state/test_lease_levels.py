@@ -24,7 +24,7 @@ from sharequeue.values import (
 from tests.waiting import pass_time
 
 ACCEPT = AcknowledgeType.ACCEPT
-SetLevel = Callable[[str], None]
+SetLevel = Callable[[str], object]
 
 
 @pytest.fixture
