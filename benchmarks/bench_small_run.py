@@ -1,9 +1,9 @@
 """Where does the time of a small run of Dagster's go?
 
 Its own stack is brought up. Each run works through a thousand flights that were just produced, as the demo launches
-one: a process of its own, with a session of Spark of its own; then with one in a JVM that is kept between runs. The
-times are those of Dagster's events. The peers are what no run of ours can be shorter than: the definitions, a run of
-Dagster's own with one empty asset, the import of Great Expectations, and PySpark with one job, each a process.
+one: a process of its own, with a session of Spark of its own. The times are those of Dagster's events. The peers are
+what no run of ours can be shorter than: the definitions, a run of Dagster's own with one empty asset, the import of
+Great Expectations, and PySpark with one job, each a process.
 
     .venv/bin/python benchmarks/bench_small_run.py [--full]
 """
@@ -31,7 +31,6 @@ from sharequeue.local.home import Home
 from sharequeue.settings import Settings
 
 RUNS = 9 if FULL else 2
-SIDES = {"cold": "0", "kept": "600"}
 RECORDS = 1_000
 PEERS = {
     "loading the definitions": "from orchestration.definitions import defs; defs().get_repository_def()",
@@ -101,30 +100,23 @@ def main() -> None:
             settings = Settings.load(folder)
             with Database.open(settings) as database:
                 QUEUE.configure(database)
-            found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+            found: list[dict[str, float]] = []
             with open_instance(settings) as instance, sole_demo(home, print) as lock:
                 launcher = Launcher(settings, instance, lock)
                 records = 0
-                for side, seconds in SIDES.items():
-                    os.environ["SHAREQUEUE_KEEP_SPARK_SECONDS"] = seconds
-                    for _ in range(RUNS + 1):  # the first fills the caches, and starts the keeper
-                        records += RECORDS
-                        produce(settings, limit=records)
-                        began = time.time()
-                        outcome = launcher.launch(None, lambda stage: None)
-                        assert outcome.succeeded, outcome
-                        found[side].append(
-                            dict(stages(instance, outcome.run_id, began, began + outcome.seconds))
-                        )
+                for _ in range(RUNS + 1):  # the first fills the caches
+                    records += RECORDS
+                    produce(settings, limit=records)
+                    began = time.time()
+                    outcome = launcher.launch(None, lambda stage: None)
+                    assert outcome.succeeded, outcome
+                    found.append(dict(stages(instance, outcome.run_id, began, began + outcome.seconds)))
         finally:
             stack.down(Path(folder), lambda line: None)
     print(f"medians of {RUNS}, seconds; a run of {RECORDS:,} flights")
     peers()
-    print(f"{'':<36}", *(f"{side:>8}" for side in SIDES), f"{'kept, 1st':>10}")
-    for stage in found["cold"][1]:
-        medians = (statistics.median(each.get(stage, 0) for each in runs[1:]) for runs in found.values())
-        first = found["kept"][0].get(stage, 0)
-        print(f"{stage:<36}", *(f"{median:8.1f}" for median in medians), f"{first:10.1f}")
+    for stage in found[1]:
+        print(f"{stage:<36}{statistics.median(each.get(stage, 0) for each in found[1:]):8.1f}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from sharequeue.database import Database
 from sharequeue.database.migrations import OLDEST_POSTGRES, pending
 from sharequeue.database.schema_files import SchemaOutdated, schema_mismatch
 from sharequeue.errors import ShareError
-from sharequeue.jvm import kept_spark
 from sharequeue.kafka.clients import spark_options
 from sharequeue.kafka.topics import Topics
 from sharequeue.local import jars
@@ -42,7 +41,6 @@ def examine_servers(settings: Settings) -> list[Finding]:
         *_database(settings),
         _broker(settings),
         _service(settings),
-        *_kept_spark(settings),
         Finding("packages", OK, ", ".join(_versions())),
     ]
 
@@ -177,21 +175,6 @@ def _service(settings: Settings) -> Finding:
     if not response.is_success:
         return Finding("service", FAILURE, f"{where}/health returns status {response.status_code}", remedy)
     return Finding("service", OK, f"healthy at {where}")
-
-
-def _kept_spark(settings: Settings) -> list[Finding]:
-    """Return nothing where no JVM of Spark's is to be kept."""
-    if not settings.keep_spark_seconds:
-        return []
-    try:
-        found = kept_spark.ask(settings.home)
-    except kept_spark.NoKeeper as error:
-        if not kept_spark.address_file(settings.home).exists():
-            return [Finding("kept Spark", OK, "none now: the next run starts one")]
-        what = "the next run starts another, or a JVM of its own while this one is silent: `sharequeue down` ends it"
-        return [Finding("kept Spark", WARNING, f"{error} ({kept_spark.log_file(settings.home)})", what)]
-    idle = f"{found['attached']} at work" if found["attached"] else f"idle for {found['idle_seconds']:g} s"
-    return [Finding("kept Spark", OK, f"process {found['pid']}, {found['runs']} runs, {idle}")]
 
 
 def _versions() -> list[str]:

@@ -30,20 +30,13 @@ from sharequeue.settings import Settings
 )
 @click.option("--ui", is_flag=True, help="Start Dagster's webserver and daemon too, and print the URL.")
 @click.option("--no-service", is_flag=True, help="Leave the coordinator service out.")
-@click.option(
-    "--keep-spark",
-    "keep_spark_seconds",
-    type=click.IntRange(min=0),
-    metavar="SECONDS",
-    help="Keep Spark's JVM between runs, until none has come for so long; 0: not any more. As before if not given.",
-)
-def up(home: Path | None, output: Output, ui: bool, no_service: bool, keep_spark_seconds: int | None) -> None:
+def up(home: Path | None, output: Output, ui: bool, no_service: bool) -> None:
     """Start Postgres, Kafka and the coordinator service, as far as they do not run.
 
     What an environment variable points to (SHAREQUEUE_DATABASE_URL, SHAREQUEUE_BOOTSTRAP_SERVERS,
     SHAREQUEUE_SERVICE_URL) is used and not started. Harmless when everything runs.
     """
-    info = stack.up(home, output.say, service=not no_service, keep_spark_seconds=keep_spark_seconds)
+    info = stack.up(home, output.say, service=not no_service)
     # The addresses with passwords are no columns.
     found = {**asdict(info), "created_at": datetime.fromisoformat(info.created_at)}
     if ui:

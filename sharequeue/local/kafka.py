@@ -11,13 +11,11 @@ import shutil
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sharequeue.jvm.class_archive import archive_options, broker_archive
 from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, Progress
 from sharequeue.local.preflight import Java, StackError
@@ -90,25 +88,18 @@ def find(home: Home) -> tuple[Running, int] | None:
     return (running, port) if running is not None and port is not None else None
 
 
-def ensure(
-    home: Home, java: Java, jars: Path, progress: Progress, options: Sequence[str] | None = None
-) -> int:
-    """Start the broker if it does not run, and return its port. The caller holds the home's lock.
-
-    `options` of the JVM are the ones for its class-data archive, if there is one.
-    """
+def ensure(home: Home, java: Java, jars: Path, progress: Progress) -> int:
+    """Start the broker if it does not run, and return its port. The caller holds the home's lock."""
     found = find(home)
     if found is not None:
         running, port = found
         if processes.comes_up(running, lambda: cluster_id(port) == _formatted(home), 60):
             return port
-    if options is None:
-        options = archive_options(broker_archive(jars, java.executable))
     for attempt in range(1, _ATTEMPTS + 1):
         port = ports.choose(home, NAME, progress)
         controller = ports.choose(home, CONTROLLER, progress)
         try:
-            _start(home, java, jars, port, controller, options)
+            _start(home, java, jars, port, controller)
         except StackError:
             # Between our look and its bind somebody else may have taken a port.
             if attempt == _ATTEMPTS or not processes.lost_its_port(home.logs / f"{NAME}.log"):
@@ -148,7 +139,7 @@ def _formatted(home: Home) -> str | None:
     return next((line.partition("=")[2] for line in lines if line.startswith("cluster.id=")), None)
 
 
-def _start(home: Home, java: Java, jars: Path, port: int, controller: int, options: Sequence[str]) -> None:
+def _start(home: Home, java: Java, jars: Path, port: int, controller: int) -> None:
     data = home.kafka / "data"
     if _formatted(home) is None:
         _format(home, java, jars, port, controller)
@@ -158,7 +149,6 @@ def _start(home: Home, java: Java, jars: Path, port: int, controller: int, optio
     command = [
         str(java.executable),
         *(_HEAP, "-Xms256m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
-        *options,
         "-Djava.awt.headless=true",
         f"-Dlog4j2.configurationFile={logging}",
         *("-cp", str(jars / "broker" / "*"), "kafka.Kafka", str(settings)),

@@ -18,8 +18,7 @@ from typing import Any
 from sharequeue.database import Database
 from sharequeue.database.migrations import may_migrate, migrate
 from sharequeue.database.schema_files import schema_mismatch
-from sharequeue.jvm import kept_spark
-from sharequeue.local import class_archives, dagster_ui, jars, kafka, ports, postgres, processes, service
+from sharequeue.local import dagster_ui, jars, kafka, ports, postgres, processes, service
 from sharequeue.local.home import Home, Progress, read_json, write_json
 from sharequeue.local.machine import FAILURE, examine_machine
 from sharequeue.local.preflight import Java, StackError, find_java
@@ -41,8 +40,6 @@ class StackInfo:
     service_url: str | None
     jars: Path
     created_at: str
-    keep_spark_seconds: int = 0
-    """How long Spark's JVM is kept after a run; 0: not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +58,11 @@ def up(
     progress: Progress = print,
     *,
     service: bool = True,
-    keep_spark_seconds: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> StackInfo:
     """Start what does not run of the stack, and return its addresses.
 
     `home` defaults to the settings' data folder. `service=False` leaves the coordinator service out.
-    `keep_spark_seconds` is for this `up` and the later ones (default: as before, at first 0).
     `environment` (default: this process's) may point at servers of your own, which are then used and not
     started. Raises `StackError` with what to do; nothing is changed when Python, Java or the disk do not
     suffice.
@@ -81,7 +76,6 @@ def up(
     own_jars = Path(given.get("SHAREQUEUE_JARS") or data_folder.path / "jars").expanduser().absolute()
     with data_folder.lock(progress):
         data_folder.create()
-        class_archives.begin(own_jars, java.executable, given)
         ivy_settings = given.get("SHAREQUEUE_IVY_SETTINGS")
         jars.ensure(own_jars, java, Path(ivy_settings).absolute() if ivy_settings else None, progress)
         with ThreadPoolExecutor(max_workers=2) as pool:
@@ -97,19 +91,11 @@ def up(
             service_url=given.get("SHAREQUEUE_SERVICE_URL") or None,
             jars=own_jars,
             created_at=_created_at(data_folder),
-            keep_spark_seconds=settings.keep_spark_seconds
-            if keep_spark_seconds is None
-            else keep_spark_seconds,
         )
         _migrate(info, progress)
         if service and info.service_url is None:
             info = _serve(data_folder, info, progress)
         _write(data_folder, info)
-        if info.keep_spark_seconds:
-            kept_spark.begin(data_folder.path, info.keep_spark_seconds).returncode = 0  # it outlives us
-            progress(
-                f"spark        its JVM is kept for runs, until none has come for {info.keep_spark_seconds} s"
-            )
     return info
 
 
@@ -120,7 +106,6 @@ def down(home: Path | str | None = None, progress: Progress = print) -> list[str
         return []
     with data_folder.lock(progress):
         stopped = [name for name in reversed(dagster_ui.NAMES) if dagster_ui.stop(data_folder, name)]
-        stopped += [kept_spark.NAME] if _stop_keeper(data_folder) else []
         # The service first, so that it does not complain about servers that leave.
         stopped += [service.NAME] if service.stop(data_folder) else []
         with ThreadPoolExecutor(max_workers=2) as pool:
@@ -136,20 +121,12 @@ def down(home: Path | str | None = None, progress: Progress = print) -> list[str
     return stopped
 
 
-def _stop_keeper(home: Home) -> bool:
-    keeper = processes.find(home, kept_spark.NAME) if kept_spark.was_here(home.path) else None
-    if keeper is not None:
-        processes.stop(home, keeper)
-    return keeper is not None
-
-
 def status(home: Path | str | None = None) -> list[ComponentStatus]:
     """Return for each component whether it runs, and where."""
     data_folder = Home.at(Settings.load(home).home)
     chosen = ports.recorded(data_folder)
     found = []
-    kept = (kept_spark.NAME,) if kept_spark.was_here(data_folder.path) else ()
-    for name in (*COMPONENTS, *kept):
+    for name in COMPONENTS:
         recorded = (data_folder.run / f"{name}.json").exists()
         running = processes.find(data_folder, name) if data_folder.exists else None
         port = chosen.get(name)

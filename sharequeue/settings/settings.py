@@ -52,7 +52,6 @@ class Settings:
         "ivy_settings",
         "jars",
         "kafka",
-        "keep_spark_seconds",
         "output",
         "output_shared",
         "registry",
@@ -65,8 +64,6 @@ class Settings:
     """The data folder (`SHAREQUEUE_HOME`, default `.sharequeue` in the working directory), absolute."""
     spark_master: str
     """`SHAREQUEUE_SPARK_MASTER`, default `local[*]`."""
-    keep_spark_seconds: int
-    """`SHAREQUEUE_KEEP_SPARK_SECONDS`, default 0: Spark's JVM is kept so long after a run, for the next one."""
     spark_jars: tuple[str, ...]
     """`SHAREQUEUE_SPARK_JARS`, comma-separated: sets of jars that Spark sessions get (`delta`, `iceberg`, `avro`,
     `s3a`), fetched before by `sharequeue jars fetch`. For an output on `s3a:` that set need not be named."""
@@ -104,7 +101,6 @@ class Settings:
         put(self, "home", home)
         put(self, "spark_master", str(values.get("spark_master") or "local[*]"))
         put(self, "spark_jars", jar_sets.chosen(values.get("spark_jars") or ()))
-        put(self, "keep_spark_seconds", int(values.get("keep_spark_seconds") or 0))
         put(self, "jars", Path(values.get("jars") or home / "jars").expanduser().absolute())
         put(self, "output", located(str(values.get("output") or home / "output")))
         put(self, "output_shared", bool(values.get("output_shared")))

@@ -40,7 +40,6 @@ class Environment(BaseSettings):
     service_idle_timeout_ms: int | None = None
     service_requests_per_second: int | None = None
     spark_master: str | None = None
-    keep_spark_seconds: int | None = None
     spark_jars: str | None = None
     jars: Path | None = None
     output: str | None = None
@@ -66,7 +65,7 @@ def read_stack_file(path: Path) -> dict[str, Any]:
         raise SettingMissing(
             f"{path} cannot be read ({error}): run `sharequeue up`, which writes it anew."
         ) from error
-    names = ("database_url", "dagster_url", "bootstrap_servers", "service_url", "jars", "keep_spark_seconds")
+    names = ("database_url", "dagster_url", "bootstrap_servers", "service_url", "jars")
     return {name: content[name] for name in names if isinstance(content, dict) and content.get(name)}
 
 

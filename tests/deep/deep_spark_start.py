@@ -1,4 +1,4 @@
-"""Spark's JVM, started directly: what users set reaches it, and it ends with the process that started it."""
+"""Spark's JVM: what users set reaches it, and it ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sharequeue.local.preflight import find_java
 from tests.fixtures.stack import jars_folder
 from tests.waiting import wait_until
 
@@ -46,9 +47,22 @@ sys.stdin.read()
 """
 
 
+def without_vector(home: Path) -> Path:
+    """Make a Java as the wheel's is: it does not start with `--add-modules=jdk.incubator.vector`."""
+    real = find_java()
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        f'#!/bin/sh\ncase "$*" in *jdk.incubator.vector*) exit 1;; esac\nexec {real.executable} "$@"\n'
+    )
+    program.chmod(0o755)
+    (home / "release").write_text(f'JAVA_VERSION="{real.version}"\n')
+    return home
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("launched", [False, True], ids=["directly", "by Spark's launcher"])
-def test_what_users_set_reaches_the_jvm_and_it_ends_with_its_process(tmp_path: Path, launched: bool) -> None:
+@pytest.mark.parametrize("vector", [True, False], ids=["any Java", "one without a module of the launcher's"])
+def test_what_users_set_reaches_the_jvm_and_it_ends_with_its_process(tmp_path: Path, vector: bool) -> None:
     conf_folder, home = tmp_path / "conf", tmp_path / "home"
     conf_folder.mkdir()
     (conf_folder / "spark-defaults.conf").write_text("spark.sql.ansi.enabled false\n")
@@ -67,7 +81,7 @@ def test_what_users_set_reaches_the_jvm_and_it_ends_with_its_process(tmp_path: P
         "SHAREQUEUE_SPARK_MASTER": "local[1]",
         "SPARK_CONF_DIR": str(conf_folder),
         "JDK_JAVA_OPTIONS": "-Dx=1",
-        **({"SPARK_PRINT_LAUNCH_COMMAND": "1"} if launched else {}),
+        **({} if vector else {"JAVA_HOME": str(without_vector(tmp_path / "java"))}),
     }
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, json.dumps(conf)],

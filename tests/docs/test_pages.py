@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 ELSEWHERE = {
     # Make's targets are what the build server and the end-to-end tests run.
     "README.md": "tests/e2e/test_main_job.py",
-    # A keeper outlives the command.
-    "docs/howto/keep-spark.md": "tests/deep/deep_kept_spark.py",
     # No container runs where the tests do; what each container runs is run as a process.
     "docker/README.md": "tests/deep/deep_containers.py",
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sharequeue.jvm import java
-from sharequeue.jvm.java import is_of_wheel, java_program, parse_java_version
+from sharequeue.jvm.java import is_of_wheel, launchers_home, parse_java_version
 from sharequeue.local.preflight import StackError, check_disk, check_python, find_java
 from tests.fixtures.stack import REPOSITORY
 
@@ -76,13 +76,35 @@ def test_the_wheels_java_is_the_last_resort(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.syspath_prepend(str(package.parent))
     for path in (str(tmp_path), f"{old / 'bin'}"):
         assert find_java({"PATH": path}).home == wheels
-        assert java_program({"PATH": path}) == wheels / "bin" / "java"
     assert find_java({"PATH": f"{good / 'bin'}"}).home == good
-    assert java_program({"JAVA_HOME": str(old)}) == old / "bin" / "java"
     with pytest.raises(StackError, match="JAVA_HOME"):
         find_java({"JAVA_HOME": str(old)})
     assert is_of_wheel(wheels / "bin" / "java")
     assert not is_of_wheel(good / "bin" / "java")
+
+
+def test_sparks_launcher_starts_a_java_without_the_module_that_it_adds(tmp_path: Path) -> None:
+    """It gets a `java` that leaves this option out, and nothing else; a Java that has the module stays as it is."""
+    home = fake_java(tmp_path / "a java", "21.0.8")
+    with launchers_home({"JAVA_HOME": str(home)}) as given:
+        assert given is not None
+        (home / "bin" / "java").write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+        command = [
+            str(given / "bin" / "java"),
+            "-Dx=a b",
+            "--add-modules=jdk.incubator.vector",
+            "",
+            "-cp",
+            "*",
+        ]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert said == "-Dx=a b||-cp|*|"
+    assert not given.exists()
+    (home / "release").write_text('JAVA_VERSION="21.0.8"\nMODULES="java.base jdk.incubator.vector"\n')
+    with launchers_home({"JAVA_HOME": str(home)}) as given:
+        assert given == home
+    with launchers_home({"JAVA_HOME": str(tmp_path)}) as given:
+        assert given is None
 
 
 @pytest.mark.parametrize(

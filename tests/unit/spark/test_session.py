@@ -1,0 +1,49 @@
+"""How a Spark session begins, and which sessions are refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import SparkConf
+
+from sharequeue.settings import Settings
+from sharequeue.spark import SparkNotReady, lease, pipeline, session
+from sharequeue.spark.session import refuse_connect
+
+Remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
+
+
+def test_a_session_of_spark_connect_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease needs a classic session."""
+    settings, remote = Settings.load(tmp_path), Remote()
+    wanted = "session is Spark Connect's: a lease needs a classic session.*Nothing was leased"
+    job = pipeline(group="g", topics=["t"])(lambda records: records)
+    with pytest.raises(SparkNotReady, match=wanted):
+        job.sweep(settings, spark=remote)
+    with pytest.raises(SparkNotReady, match=wanted):
+        lease("g", ["t"], settings=settings, spark=remote).open()
+    monkeypatch.setenv("SPARK_REMOTE", "sc://somewhere")
+    with pytest.raises(SparkNotReady, match="SPARK_REMOTE asks for Spark Connect"):
+        refuse_connect()
+
+
+@pytest.mark.parametrize("before", [None, "/nowhere"])
+def test_a_jvm_that_does_not_start_is_an_error_with_the_end_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    """The environment is afterwards as it was before, also where it names a Java that is not there."""
+    if before:
+        monkeypatch.setenv("JAVA_HOME", before)
+    else:
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+    conf = SparkConf(loadDefaults=False).setMaster("local[1]").set("spark.driver.memory", "1")
+    given: Any = Settings.load(tmp_path)
+    with pytest.raises(SparkNotReady, match="did not start") as raised:
+        session._gateway(given, conf)
+    assert ("/nowhere" if before else "heap") in str(raised.value)
+    assert os.environ.get("JAVA_HOME") == before
