@@ -84,6 +84,8 @@ def call_every_operation(
     state.now()
     assert "READ" in authorized_operations(worker, group)
     assert authorized_topic_operations(worker, topic) == ["READ", "DESCRIBE"]
+    readers = State(reader).outputs
+    assert (readers.owners(["/output/orders"]), readers.needed([0])) == ({}, (set(), set()))
     assert state.outputs.state_id() == State(reader).outputs.state_id()
     for call in WITHOUT_A_METHOD:
         [row] = worker.rows(

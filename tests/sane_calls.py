@@ -306,6 +306,8 @@ def prepare(database: Database) -> Calls:
         "metadata_hash": {"p_group_id": "g"},
         "raise_group_epoch": {"p_group_id": "g", "p_subscription_changed": True},
         # Readers.
+        "needed_outputs": {"p_lease_ids": [1]},
+        "sink_owners": {"p_folders": ["/output/orders"]},
         "replay_batches": replay,
         "replay_leases": replay,
         "replay_outcomes": replay,

@@ -27,10 +27,12 @@ from sharequeue.spark.contract import HandlerError, MostFailed, RegistryNotAvail
 from sharequeue.spark.interrupts import deferred, forget_interrupted_call
 from sharequeue.spark.leasing.isolation import Isolation
 from sharequeue.spark.leasing.renewal import LeaseKeeper, LockLost
+from sharequeue.spark.output.folders import SinkTaken
 from sharequeue.spark.output.reachable import OutputNotReachable
 from sharequeue.spark.report import RoundReport
 from sharequeue.spark.rounds import Round, Run, Stopped
 from sharequeue.spark.session import JVM_GONE, Jobs
+from sharequeue.spark.sinks.interface import SinkRefused
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +40,14 @@ STOP_SECONDS = 30.0
 """Longest wait for the end of a round's work that was cancelled. What it held is then given back under it: the state
 takes no acknowledgement after that.
 """
-NO_RECORDS_FAULT = (HandlerError, MostFailed, OutputNotReachable, RegistryNotAvailable)
+NO_RECORDS_FAULT = (
+    HandlerError,
+    MostFailed,
+    OutputNotReachable,
+    RegistryNotAvailable,
+    SinkRefused,
+    SinkTaken,
+)
 """After these all records get their delivery back, whatever had run."""
 
 

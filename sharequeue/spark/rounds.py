@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
 
+from sharequeue.errors import InvalidRequest
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import TopicInfo
 from sharequeue.offsets import EMPTY
@@ -30,14 +31,14 @@ from sharequeue.spark.outcomes.missing import Acknowledgement, acknowledgements
 from sharequeue.spark.outcomes.read_back import Seen, read_back, refuse_other_partitions
 from sharequeue.spark.outcomes.retries import Backoff, Releases
 from sharequeue.spark.output.files import Files, literal
-from sharequeue.spark.output.folders import no_files
+from sharequeue.spark.output.folders import no_files, refuse_taken
 from sharequeue.spark.output.lease_files import Written, durable, intact, write_leases, write_summary
 from sharequeue.spark.output.shared_folder import all_read_back
 from sharequeue.spark.reading.sizes import RecordSizes
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.report import Progress, ProgressCallback, RoundReport
 from sharequeue.spark.session import Jobs, uncache_all
-from sharequeue.spark.sinks.interface import Accepted, OpenSink
+from sharequeue.spark.sinks.interface import Accepted, OpenSink, SinkContext
 from sharequeue.spark.sinks.parquet import ParquetByLease
 from sharequeue.values import (
     Acknowledged,
@@ -63,6 +64,7 @@ class Run:
     job: ShareGroupJob
     member: Member
     source: Source
+    context: SinkContext
     sink: OpenSink
     configs: GroupConfigs
     budget: Budget
@@ -129,6 +131,11 @@ class Run:
         self.left = left
         return sum(status.lag for status in statuses)
 
+    def fitting(self, handled: DataFrame) -> DataFrame:
+        """Return what the handler made as the sink can take it. Raises SinkRefused."""
+        self.context.columns_fit(handled.schema)
+        return self.sink.fits(handled)
+
     def _statuses(self) -> list[SharePartitionStatus]:
         statuses = self.source.state.figures.describe(self.job.group)
         return [status for status in statuses if status.topic in self.job.topics]
@@ -185,9 +192,7 @@ class Round:
             for some in apart(self.leases):
                 self.records.append(run.source.records(some))
                 handled = run.job.handler(self.records[-1])
-                self.planned.append(SparkJob(some, with_outcomes(handled, run.job.unknown)))
-            for each in self.planned:
-                run.sink.fits(each.handled.schema)
+                self.planned.append(SparkJob(some, run.fitting(with_outcomes(handled, run.job.unknown))))
         return True
 
     def may_be_followed(self) -> bool:
@@ -233,8 +238,10 @@ class Round:
         if run.sink.stages:
             with self._stage("stage"):
                 run.sink.stage(written)
+        if written.folders:
+            run.context.columns_fit(self.planned[0].handled.schema, keep=True)
         # What is released must not be leased by the next round before it is noted.
-        with self._stage("acknowledge"), run.leasing:
+        with self._stage("acknowledge"), run.leasing, self._sink_taken_is_named():
             acknowledged = self._acknowledge(leases, wanted, written, seen, summaries)
             for lease in leases:
                 released = wanted[lease.lease_id].outcomes.get(AcknowledgeType.RELEASE, EMPTY)
@@ -326,6 +333,18 @@ class Round:
         # Below the log start nothing can be acknowledged any more; such a lease ends without it.
         release_held(run.source.state, [lease for lease in leases if wanted[lease.lease_id].lost])
         return acknowledged
+
+    @contextmanager
+    def _sink_taken_is_named(self) -> Iterator[None]:
+        """Raise SinkTaken where an acknowledgement was refused because another group has counted in the sink
+        since the run began.
+        """
+        source = self.run.source
+        try:
+            yield
+        except InvalidRequest:
+            refuse_taken(self.run.files, source.settings, source.state, self.run.job.names)
+            raise
 
     def _other_outputs(
         self,

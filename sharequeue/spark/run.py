@@ -93,11 +93,13 @@ def run_rounds(
     with ended_session_is_named(spark, f"group {job.group}"), RecordSizes(settings) as sizes:
         refuse_unusable(spark, settings, settings.output)
         source = Source(settings, state, topics, spark, job.reader_options, job.headers, job.max_scans)
-        sink = (job.destination or ParquetByLease()).open(SinkContext(settings, state, spark, job.names))
+        context = SinkContext(settings, state, spark, job.names)
+        sink = (job.destination or ParquetByLease()).open(context)
         run = Run(
             job,
             membership,
             source,
+            context,
             sink,
             configs,
             Budget(max_records, max_bytes),
@@ -176,6 +178,5 @@ def _try_empty(run: Run) -> None:
     """Call the handler before anything is leased: what is wrong with it on no records is wrong on all of them."""
     records = no_records(run.source.spark)
     handled = with_outcomes(run.job.handler(records), run.job.unknown)
-    run.sink.fits(handled.schema)
-    handled.collect()
+    run.fitting(handled).collect()
     uncache(handled, of=records)

@@ -49,16 +49,17 @@ def sweep_outputs(
 
 def _orphans(files: Files, settings: Settings, state: State, names: SinkNames) -> list[str]:
     found = {sink: _written(files, settings, state, sink) for sink in names.all}
-    # In this order: a lease that is acknowledged between the two questions is in the second result.
-    held = {row.lease_id for row in state.figures.leases(names.group)}
-    outputs = [
-        (sink, row)
+    # Of any group: a folder may have another one's files, where both named a sink alike, or one output in two ways.
+    written = (some for folders in found.values() for some in folders.values())
+    held, counted = state.outputs.needed(
+        {abs(each) for ends, numbers in written for each in (*ends, *numbers)}
+    )
+    counting = {
+        row.location.rpartition("/")[0].rpartition("/")[2]
         for sink in names.all
         for row in state.outputs.counted(names.group, sink)
         if row.location.startswith(PENDING) or not row.location.startswith(ELSEWHERE)
-    ]
-    counted = {(sink, row.lease_id) for sink, row in outputs}
-    counting = {row.location.rpartition("/")[0].rpartition("/")[2] for _, row in outputs}
+    }
     orphans: list[str] = []
     for sink, folders in found.items():
         for folder, (ends, numbers) in folders.items():

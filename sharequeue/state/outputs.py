@@ -7,7 +7,7 @@ The files are moved by ``sharequeue.spark.output.compaction``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -42,6 +42,27 @@ class Outputs:
             sink=sink,
         )
         return [OutputRow(**row) for row in rows]
+
+    def owners(self, folders: Sequence[str]) -> dict[str, str]:
+        """Return the groups to which folders of sinks belong: the first that has counted an output there."""
+        rows = self._database.rows(
+            sa.text("select folder, group_id from sharequeue.sink_owners(cast(:folders as text[]))"),
+            folders=list(folders),
+        )
+        return {row["folder"]: row["group_id"] for row in rows}
+
+    def needed(self, lease_ids: Iterable[int]) -> tuple[set[int], set[tuple[str, int]]]:
+        """Return which of these leases are held, and which count in the files of which sink, of whatever group they
+        are: files of no other lease are needed.
+        """
+        rows = self._database.rows(
+            sa.text(
+                "select lease_id, held, sink from sharequeue.needed_outputs(cast(:lease_ids as bigint[]))"
+            ),
+            lease_ids=list(lease_ids),
+        )
+        held = {row["lease_id"] for row in rows if row["held"]}
+        return held, {(row["sink"], row["lease_id"]) for row in rows if not row["held"]}
 
     def sinks(self, group_id: str) -> list[str]:
         """Return the sinks of a group that have outputs which count."""

@@ -105,7 +105,7 @@ class InMemoryState:
         at = lease.share_partition
         repeated = self.groups.acknowledged_before(at, lease.member_id, request_id)
         if outputs and not repeated:
-            self.outputs.check(lease, OffsetSet.union(outcomes.values()), [made.sink for made in outputs])
+            self.outputs.check(lease, OffsetSet.union(outcomes.values()), outputs)
         try:
             result = self.groups.acknowledge(
                 at,

@@ -6,6 +6,7 @@ As there: administration, outputs, dead letters, figures, each with the methods 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -23,11 +24,15 @@ from sharequeue.values import (
     ForcedRun,
     HeldDeadLetters,
     Lease,
+    LeaseOutput,
     LeaseRow,
     OutputRow,
     SharePartition,
     SharePartitionStatus,
 )
+
+_FOLDER = re.compile(r"(?:sink:pending:)?(.+)/(?:leases?|compacted)=[^/]+(?:/[^/]*)?$")
+"""A location of files, with the folder of its sink."""
 
 
 class InMemoryAdministration:
@@ -69,14 +74,19 @@ class InMemoryOutputs:
     def __init__(self, groups: InMemoryShareGroups) -> None:
         self.groups = groups
         self.rows: list[tuple[str, str, OutputRow]] = []
+        self.owners: dict[str, str] = {}
+        """The groups to which folders of sinks belong."""
 
     def counted(self, group_id: str, sink: str) -> list[OutputRow]:
         """The outputs of a sink that count."""
         found = [row for group, name, row in self.rows if (group, name) == (group_id, sink)]
         return sorted(found, key=lambda row: row.lease_id)
 
-    def check(self, lease: Lease, acknowledged: OffsetSet, sinks: Sequence[str]) -> None:
-        """Raise InvalidRecordState where a lease may have no output, InvalidRequest where it has one of that sink."""
+    def check(self, lease: Lease, acknowledged: OffsetSet, outputs: Sequence[LeaseOutput]) -> None:
+        """Raise InvalidRecordState where a lease may have no output, InvalidRequest where it has one of that sink, or
+        lies in another group's folder; claim the folders.
+        """
+        sinks = [made.sink for made in outputs]
         held = self.groups.held(lease)
         if not held or acknowledged - held:
             raise InvalidRecordState(
@@ -87,6 +97,15 @@ class InMemoryOutputs:
         for sink in sinks:
             if sink in counted or sinks.count(sink) > 1:
                 raise InvalidRequest(f"sink {sink} has one output of lease {lease.lease_id} at most")
+        found = (_FOLDER.match(made.location) for made in outputs)
+        folders = sorted({match[1] for match in found if match})
+        group = lease.share_partition.group_id
+        for folder in folders:
+            if self.owners.get(folder, group) != group:
+                raise InvalidRequest(
+                    f"{folder} holds the output of group {self.owners[folder]}, not of {group}"
+                )
+        self.owners |= dict.fromkeys(folders, group)
 
 
 class InMemoryDeadLetters:

@@ -42,8 +42,8 @@ declare
         'assign_share_partitions', 'backlog_assignment', 'expire_members', 'heartbeat', 'keep_alive', 'leave_group',
         'rebalance_group', 'refresh_group'];
     v_reader constant text[] := array[
-        'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'snapshots', 'stored_configs',
-        'verify', 'verify_journal'];
+        'needed_outputs', 'replay_batches', 'replay_leases', 'replay_outcomes', 'replay_share_partition', 'sink_owners', 'snapshots',
+        'stored_configs', 'verify', 'verify_journal'];
     v_everybody constant text[] := array['authorized_operations', 'authorized_topic_operations', 'clock', 'principal', 'schema_version', 'service_drains', 'state_id', 'stored_service_configs'];
     -- Asked by the coordinator inside its own transactions, on tables that it may read; they need no other's rights.
     v_coordinator constant text[] := array[

@@ -90,7 +90,7 @@ def drain(
     no_spark: Any = None
     sink = job.destination.open(SinkContext(settings, state, no_spark, job.names))
     assert isinstance(sink, OpenTable)
-    sink.fits(COLUMNS)
+    sink.match(COLUMNS)
     on_step("start")
     while (lease := state.acquire(SharePartition(group, topic, 0), "drain", None, lease_records)) is not None:
         acknowledged, rows = _handled(lease)

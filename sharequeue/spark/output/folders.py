@@ -4,8 +4,8 @@ Tasks write to the place where the files stay. Each write has a folder of its ow
 `<output>/<sink>/leases=<state's id>-<first>,<last>-<attempt>`. In it is a folder for each lease,
 `sharequeue_lease=<id>`, and one for its released and rejected records, `sharequeue_lease=-<id>`. The partial sums of
 a summary are in such folders of `<output>/<sink>-<summary>`. The id of the state database is in the name, so that
-another database neither overwrites nor sweeps the folder. Two small files in a sink's folder say which group, and
-which state database, it belongs to.
+another database neither overwrites nor sweeps the folder. A small file in a sink's folder says which state database
+it belongs to, and that database which group: the first that has counted an output there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ LEASE = "sharequeue_lease"
 """The column by which Spark divides what it writes: the lease's id, negative for what was not accepted. Spark finds
 one number faster among its open files than a text.
 """
-_OWNER = "_group"
 _STATE = "_state"
 
 
@@ -96,11 +95,11 @@ def remove_lease(files: Files, folder: str) -> None:
 
 
 def claim(files: Files, settings: Settings, state: State, names: SinkNames) -> None:
-    """Mark the sink as this group's. Raise SinkTaken when it is another's: a sweep must know that each folder is its
-    own; OutputNotReachable where nothing can be written there.
+    """Mark the sink as this state database's. Raise SinkTaken when it is another's, or another group's;
+    OutputNotReachable where nothing can be written there.
     """
-    for marker, ours in refuse_taken(files, settings, state, names).items():
-        files.write_text(marker, ours)
+    if not refuse_taken(files, settings, state, names):
+        files.write_text(f"{sink_root(settings, names.sink)}/{_STATE}", str(state.outputs.state_id()))
     files.refuse_read_only(sink_root(settings, names.sink))
 
 
@@ -109,32 +108,28 @@ def _marked(files: Files, marker: str) -> str | None:
         return files.read_text(marker)
     except Py4JJavaError as error:
         raise OutputDamaged(
-            f"{marker} cannot be read: it says whose output this is. Nothing was changed. If the folder is this "
-            "group's, and of this state database, remove the file: the next run writes it anew. The error: "
+            f"{marker} cannot be read: it says whose output this is. Nothing was changed. If the folder is of "
+            "this state database, remove the file: the next run writes it anew. The error: "
             f"{error.java_exception.toString()}"
         ) from error
 
 
-def refuse_taken(files: Files, settings: Settings, state: State, names: SinkNames) -> dict[str, str]:
-    """Raise SinkTaken for another's sink, OutputDamaged where that cannot be read. Return the marker files that are
-    not there yet, with their content.
+def refuse_taken(files: Files, settings: Settings, state: State, names: SinkNames) -> bool:
+    """Raise SinkTaken for another's sink, OutputDamaged where that cannot be read. Return whether it is
+    marked as this state database's.
     """
+    for folder, owner in state.outputs.owners([sink_root(settings, sink) for sink in names.all]).items():
+        if owner != names.group:
+            raise SinkTaken(
+                f"{folder} holds the output of group {owner!r}, not of {names.group!r}: nothing was changed there. "
+                "Give each group's pipeline a sink of its own (`sink=`; without it, the function's name is taken)."
+            )
     root, ours = sink_root(settings, names.sink), str(state.outputs.state_id())
-    owner, theirs = (_marked(files, f"{root}/{marker}") for marker in (_OWNER, _STATE))
-    if owner and owner != names.group:
-        raise SinkTaken(
-            f"{root} holds the output of group {owner!r}, not of {names.group!r}: nothing was changed there. Give "
-            "each group's pipeline a sink of its own (`sink=`; without it, the function's name is taken)."
-        )
+    theirs = _marked(files, f"{root}/{_STATE}")
     if theirs and theirs != ours:
         raise SinkTaken(
             f"{root} holds the output of another state database (its id is {theirs}, this one's {ours}): nothing was "
             "changed there. Set SHAREQUEUE_OUTPUT to a folder of this database's own; or, if that database is gone "
             "for good, move its output away."
         )
-    absent = {}
-    if not theirs:
-        absent[f"{root}/{_STATE}"] = ours
-    if not owner:
-        absent[f"{root}/{_OWNER}"] = names.group
-    return absent
+    return bool(theirs)

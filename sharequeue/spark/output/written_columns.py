@@ -1,6 +1,7 @@
 """Which columns have the files of a sink, and may the next lease add others?
 
-The state keeps them with their types, as far as leases have written them: all that a reader of the sink meets. A new
+The state keeps them with their types from the moment before rows with them count: all that a reader of the sink
+meets. A new
 column is added, and a wider type takes the place of a narrower one, as `read_parquet` reads them. What could not be
 read together is refused before anything is leased. Accepted rows and exceptions have the same columns.
 """
@@ -13,10 +14,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from sharequeue.spark.output.files import literal
 from sharequeue.spark.output.folders import SinkNames
-from sharequeue.spark.output.manifest import ELSEWHERE
-from sharequeue.spark.output.parquet import ColumnChanged, nullable, together, wider
+from sharequeue.spark.output.manifest import ELSEWHERE, PENDING
+from sharequeue.spark.output.parquet import ColumnChanged, nullable, read_parquet, together, wider
 from sharequeue.state import State
 
 
@@ -24,19 +24,33 @@ class WrittenColumns:
     """The columns of a sink's files, as one run knows them."""
 
     def __init__(self) -> None:
-        self._held: StructType | None = None
+        self._checked: StructType | None = None
 
-    def hold(self, spark: SparkSession, state: State, names: SinkNames, columns: StructType) -> None:
-        """Add columns to those of the sink. Raises ColumnChanged, and has changed nothing, when one has a type that
-        does not fit with the one that it has in files.
-        """
-        if columns == self._held:
+    def check(self, spark: SparkSession, state: State, names: SinkNames, columns: StructType) -> None:
+        """Raise ColumnChanged when one has a type that does not fit with the one that it has in files that count."""
+        if columns == self._checked:
             return
         known = state.outputs.keep_columns(names.group, names.sink)
+        try:
+            _refuse_changed(_before(spark, state, names, known), nullable(columns))
+        except ColumnChanged:
+            # Kept for rows that never came to count, perhaps. With nothing held, none of these can count any more.
+            if known is None or state.figures.leases(names.group):
+                raise
+            before = _of_files(spark, state, names)
+            if before is None:
+                raise
+            _refuse_changed(before, nullable(columns))
+            state.outputs.keep_columns(names.group, names.sink, known, json.dumps(before.jsonValue()))
+        self._checked = columns
+
+    def keep(self, spark: SparkSession, state: State, names: SinkNames, columns: StructType) -> None:
+        """Add columns to those of the sink, whose rows are about to count. Raises ColumnChanged as `check`, and has
+        changed nothing then.
+        """
+        known = state.outputs.keep_columns(names.group, names.sink)
         while True:
-            before = (
-                _of_files(spark, state, names) if known is None else StructType.fromJson(json.loads(known))
-            )
+            before = _before(spark, state, names, known)
             _refuse_changed(before, nullable(columns))
             after = json.dumps(together([before, nullable(columns)]).jsonValue())
             if after == known:
@@ -45,7 +59,12 @@ class WrittenColumns:
             if kept == after:
                 break
             known = kept  # another run has added something
-        self._held = columns
+
+
+def _before(spark: SparkSession, state: State, names: SinkNames, known: str | None) -> StructType:
+    if known is None:
+        return _of_files(spark, state, names) or StructType([])
+    return StructType.fromJson(json.loads(known))
 
 
 def _refuse_changed(before: StructType, columns: StructType) -> None:
@@ -61,14 +80,14 @@ def _refuse_changed(before: StructType, columns: StructType) -> None:
             )
 
 
-def _of_files(spark: SparkSession, state: State, names: SinkNames) -> StructType:
-    """Return the columns of the newest files, where an earlier release has kept none."""
-    for sink in (names.sink, names.exceptions):
-        rows = [row for row in state.outputs.counted(names.group, sink) if row.records]
-        folders = [row.location for row in rows if not row.location.startswith(ELSEWHERE)]
-        if folders:
-            try:
-                return nullable(spark.read.parquet(literal(folders[-1])).schema)
-            except AnalysisException:
-                continue  # somebody has removed them
-    return StructType([])
+def _of_files(spark: SparkSession, state: State, names: SinkNames) -> StructType | None:
+    """Return the columns of all files that count; None where somebody has removed some. Raises ColumnChanged."""
+    rows = [
+        row for sink in (names.sink, names.exceptions) for row in state.outputs.counted(names.group, sink)
+    ]
+    folders = {row.location.removeprefix(PENDING) for row in rows if row.records}
+    found = sorted(folder for folder in folders if not folder.startswith(ELSEWHERE))
+    try:
+        return nullable(read_parquet(spark, found).schema) if found else StructType([])
+    except AnalysisException:
+        return None

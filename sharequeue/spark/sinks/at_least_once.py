@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
 
 from sharequeue.spark.outcomes.acknowledging import acknowledge
 from sharequeue.spark.outcomes.missing import Acknowledgement
@@ -49,8 +48,8 @@ class _OpenWriter:
     stages = False
     transfers = False
 
-    def fits(self, columns: StructType) -> None:
-        self.context.hold(columns)
+    def fits(self, handled: DataFrame) -> DataFrame:
+        return handled
 
     def stage(self, written: Written) -> None: ...
 

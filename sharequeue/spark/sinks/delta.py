@@ -8,22 +8,28 @@ database, the version is the transfer's number.
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Row, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from sharequeue.jvm.jar_sets import fetch_command
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.session import EXTENSIONS
 from sharequeue.spark.sinks.interface import OpenSink, SinkContext, SinkRefused
-from sharequeue.spark.sinks.transferring import CLAIM_SECONDS, OpenTransfer, Rows, Step, refuse_not_null
+from sharequeue.spark.sinks.matching import Limit, Shape, folder_limits, quoted
+from sharequeue.spark.sinks.transferring import CLAIM_SECONDS, OpenTransfer, Rows, Step
 from sharequeue.state import State
 
 _FORGETS = "delta.setTransactionRetentionDuration"
+_CHECK = "delta.constraints."
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+_ESCAPED = r"""[\\x01-\\x1f"#%\'*/:=?\\\\\\x7f{}\\[\\]^]"""
+"""What Delta writes as three characters in the name of a folder, in a literal of SQL."""
 _FILLED_BY_DELTA = ("delta.generationExpression", "delta.identity.start")
 
 
@@ -34,7 +40,9 @@ class DeltaTable:
     `table` is a name in the session's catalog, or a path or URI, which has a slash in it. The table exists, and
     columns go by name: every column of the handler's must be there, and wide enough, but `topic`, `partition`,
     `offset`, `lease_id` and `delivery_count` are left out where it has none of that name; its other columns get null.
-    It must not refuse rows (NOT NULL, CHECK). Spark needs Delta: `sharequeue jars fetch delta` and
+    A record with a row that the table would refuse or change (NOT NULL, `char(n)`, `varchar(n)`, CHECK, an empty or
+    too long text in a partition column) is rejected, with the reason. The table must not fill columns by itself.
+    Spark needs Delta: `sharequeue jars fetch delta` and
     `SHAREQUEUE_SPARK_JARS=delta`.
 
     Acknowledged rows lie in files until the transfer has committed. A run that is killed in between leaves them to
@@ -46,9 +54,11 @@ class DeltaTable:
 
     def open(self, context: SinkContext) -> OpenSink:
         """Make ready for a run, and transfer what an earlier one has left. Raises SinkRefused when there is no such
-        table, when it may refuse rows, and when Spark has no Delta.
+        table, when it cannot take transfers, and when Spark has no Delta.
         """
-        opened = OpenTransfer(context, _Table.found(context, self.table), self.on_step)
+        table = _Table.found(context, self.table)
+        table.shape()
+        opened = OpenTransfer(context, table, self.on_step)
         opened.transfer(CLAIM_SECONDS)
         return opened
 
@@ -73,18 +83,33 @@ class _Table:
                 "SHAREQUEUE_SPARK_JARS=delta. A session of your own needs Delta's jars, its extension "
                 f"(spark.sql.extensions={EXTENSIONS['delta']}) and its catalog."
             )
-        detail = _detail(spark, table)
         names = context.names
         application = f"sharequeue-{context.state.outputs.state_id()}-{names.group}-{names.sink}"
-        path = str(detail["location"])
-        found = cls(spark, path, application, f"delta:{table}")
-        _refuse_what_refuses(found.name, found.columns(), detail["properties"] or {})
-        return found
+        return cls(spark, str(_detail(spark, table)["location"]), application, f"delta:{table}")
 
-    def columns(self) -> StructType:
-        return self.spark.read.format("delta").load(self.path).schema
+    def _snapshot(self) -> Any:
+        jvm: Any = self.spark._jvm
+        log = jvm.org.apache.spark.sql.delta.DeltaLog
+        return log.forTableWithSnapshot(self.spark._jsparkSession, self.path)._2()
+
+    def shape(self) -> Shape:
+        metadata = json.loads(str(self._snapshot().metadata().json()))["metaData"]
+        columns = StructType.fromJson(json.loads(metadata["schemaString"]))
+        properties: Mapping[str, str] = metadata.get("configuration", {})
+        _refuse_what_cannot_be_foreseen(self.name, columns, properties)
+        limits = [
+            (f"not coalesce({check}, false)", f"CHECK {key.removeprefix(_CHECK)} of the table: {check}")
+            for key, check in sorted(properties.items())
+            if key.startswith(_CHECK)
+        ]
+        for name in metadata.get("partitionColumns", ()):
+            limits += _of_partition(self.name, columns[name])
+        return Shape(_with_parents(columns), limits=tuple(limits))
 
     def append(self, rows: Rows, number: int) -> None:
+        taken = self._snapshot().transactions().get(self.application)
+        if taken.isDefined() and int(taken.get()) >= number:
+            return
         once = {"txnAppId": self.application, "txnVersion": str(number)}
         rows(self.spark).write.format("delta").mode("append").options(**once).save(self.path)
 
@@ -104,16 +129,8 @@ def _detail(spark: SparkSession, table: str) -> Row:
     return detail
 
 
-def _refuse_what_refuses(name: str, there: StructType, properties: Mapping[str, str]) -> None:
-    """Raise SinkRefused for a table that could refuse a row after its record was acknowledged, or forget a number."""
-    refuse_not_null(name, there)
-    checks = [key.rpartition(".")[2] for key in properties if re.match(r"delta\.constraints\.", key)]
-    if checks:
-        raise SinkRefused(
-            f"table {name} has the constraint {', '.join(sorted(checks))}: a row that it refuses has been "
-            "acknowledged by then, and nothing could be transferred any more. Drop it, and have the handler "
-            "reject such records."
-        )
+def _refuse_what_cannot_be_foreseen(name: str, there: StructType, properties: Mapping[str, str]) -> None:
+    """Raise SinkRefused for a table that fills columns, or may forget a number."""
     filled = [each.name for each in there.fields if any(key in each.metadata for key in _FILLED_BY_DELTA)]
     if filled:
         raise SinkRefused(
@@ -125,3 +142,33 @@ def _refuse_what_refuses(name: str, there: StructType, properties: Mapping[str, 
             f"table {name} has {_FORGETS}: it would forget which transfers it has taken, and take one twice. Unset "
             f"it: alter table … unset tblproperties ('{_FORGETS}')."
         )
+
+
+def _with_parents(columns: StructType) -> StructType:
+    """Return columns with NOT NULL on each that has a part with it: Delta refuses a null there, too."""
+    found = []
+    for each in columns.fields:
+        kind = _with_parents(each.dataType) if isinstance(each.dataType, StructType) else each.dataType
+        strict = isinstance(kind, StructType) and not all(part.nullable for part in kind.fields)
+        found.append(StructField(each.name, kind, each.nullable and not strict, each.metadata))
+    return StructType(found)
+
+
+def _of_partition(table: str, column: StructField) -> list[Limit]:
+    """Return the limits of a partition column: Delta keeps its value as a text, and an empty one as null."""
+    name, at = column.name, quoted(column.name)
+    if isinstance(column.dataType, BinaryType):
+        raise SinkRefused(
+            f"table {table} is partitioned by {name}, which is binary: Delta cannot keep every value there. "
+            "Partition it by another column."
+        )
+    if not isinstance(column.dataType, StringType):
+        return []
+    escaped = f"regexp_replace({at}, '{_ESCAPED}', '%00')"
+    return [
+        (
+            f"{at} in ('', '{_NULL}')",
+            f"{name} is a partition column, in which Delta keeps this text as null",
+        ),
+        *folder_limits(name, column.dataType, escaped),
+    ]

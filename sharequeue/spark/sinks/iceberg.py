@@ -16,12 +16,12 @@ from typing import Any
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
 from sharequeue.jvm.jar_sets import fetch_command
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.sinks.interface import OpenSink, SinkContext, SinkRefused
-from sharequeue.spark.sinks.transferring import CLAIM_SECONDS, OpenTransfer, Rows, Step, refuse_not_null
+from sharequeue.spark.sinks.matching import Shape, folder_limits, quoted
+from sharequeue.spark.sinks.transferring import CLAIM_SECONDS, OpenTransfer, Rows, Step
 from sharequeue.state import State
 
 _WAP = "write.wap.enabled"
@@ -35,8 +35,9 @@ class IcebergTable:
     `table` is its name with its catalog, such as `lake.sales.orders`. The table exists, has the property
     `write.wap.enabled`, and columns go by name: every column of the handler's must be there, and wide enough, but
     `topic`, `partition`, `offset`, `lease_id` and `delivery_count` are left out where it has none of that name; its
-    other columns get null. It must not refuse rows (NOT NULL). Spark needs Iceberg (`sharequeue jars fetch iceberg`
-    and `SHAREQUEUE_SPARK_JARS=iceberg`) and the settings of the catalog.
+    other columns get null. A record with a row that the table would refuse (NOT NULL, a text in a partition column
+    that is too long for a folder's name) is rejected, with the reason. Spark needs Iceberg (`sharequeue jars fetch
+    iceberg` and `SHAREQUEUE_SPARK_JARS=iceberg`) and the settings of the catalog.
 
     Acknowledged rows lie in files until the transfer has committed. A run that is killed in between leaves them to
     the next run of the group, which transfers them before it leases anything.
@@ -47,14 +48,13 @@ class IcebergTable:
 
     def open(self, context: SinkContext) -> OpenSink:
         """Make ready for a run, and transfer what an earlier one has left. Raises SinkRefused when there is no such
-        table, when it may refuse rows or does not keep what waits apart, and when Spark has no Iceberg.
+        table, when it does not keep what waits apart, and when Spark has no Iceberg.
         """
         names = context.names
         # A name of letters: it is a key among the table's properties.
         application = f"sharequeue.{context.state.outputs.state_id()}.{names.group}.{names.sink}"
         table = _Table(context.spark, self.table, application)
-        table.loaded()
-        refuse_not_null(table.name, table.columns())
+        table.shape()
         opened = OpenTransfer(context, table, self.on_step)
         opened.transfer(CLAIM_SECONDS)
         return opened
@@ -104,9 +104,16 @@ class _Table:
             )
         return table
 
-    def columns(self) -> StructType:
-        self.loaded()
-        return self.spark.table(self.table).schema
+    def shape(self) -> Shape:
+        table = self.loaded()
+        columns = self.spark.table(self.table).schema
+        exact = str(self.spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
+        limits = []
+        for part in table.spec().fields():
+            name = str(table.schema().findColumnName(part.sourceId()))
+            if part.transform().isIdentity() and name in columns.names:
+                limits += folder_limits(name, columns[name].dataType, f"url_encode({quoted(name)})")
+        return Shape(columns, exact, tuple(limits))
 
     def append(self, rows: Rows, number: int) -> None:
         table, wap_id = self.loaded(), f"{self.application}-{number}"

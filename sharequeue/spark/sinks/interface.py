@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sharequeue.settings import Settings
@@ -56,12 +56,16 @@ class SinkContext:
     names: SinkNames
     written: WrittenColumns = field(default_factory=WrittenColumns, compare=False)
 
-    def hold(self, columns: StructType) -> None:
+    def columns_fit(self, columns: StructType, *, keep: bool = False) -> None:
         """Raise SinkRefused when files with these columns could not be read together with those of earlier leases.
-        Nothing has been written yet.
+
+        With `keep` they are the sink's from now on: rows with them are about to count.
         """
         try:
-            self.written.hold(self.spark, self.state, self.names, columns)
+            if keep:
+                self.written.keep(self.spark, self.state, self.names, columns)
+            else:
+                self.written.check(self.spark, self.state, self.names, columns)
         except ColumnChanged as error:
             raise SinkRefused(
                 f"the files of sink {self.names.sink} could not be read as one table any more: {error}. Give the "
@@ -86,8 +90,10 @@ class OpenSink(Protocol):
         """Whether there is something to do between the writing and the acknowledgements."""
         ...
 
-    def fits(self, columns: StructType) -> None:
-        """Raise SinkRefused when rows with these columns cannot be taken. Nothing has been written yet."""
+    def fits(self, handled: DataFrame) -> DataFrame:
+        """Return what the handler made as it can be taken: with a reject, and the reason, in place of each record
+        that could not be. Raise SinkRefused when rows with these columns cannot be taken. Nothing has been written.
+        """
         ...
 
     def stage(self, written: Written) -> None:

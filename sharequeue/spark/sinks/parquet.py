@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql.types import StructType
+from pyspark.sql import DataFrame
 
 from sharequeue.spark.outcomes.acknowledging import acknowledge
 from sharequeue.spark.outcomes.missing import Acknowledgement
@@ -35,8 +35,8 @@ class _OpenFiles:
     stages = False
     transfers = False
 
-    def fits(self, columns: StructType) -> None:
-        self.context.hold(columns)
+    def fits(self, handled: DataFrame) -> DataFrame:
+        return handled
 
     def stage(self, written: Written) -> None: ...
 

@@ -153,13 +153,15 @@ class OpenTable:
     def output(self, accepted: Accepted) -> None:
         """Return None: the rows move in the acknowledgement's own transaction."""
 
-    def fits(self, columns: types.StructType) -> None:
-        """Raise SinkRefused when the table has no column for one of these, or one of another type."""
-        self.context.hold(columns)
-        self.match(columns)
+    def fits(self, handled: DataFrame) -> DataFrame:
+        """Return the rows as they are. Raise SinkRefused when the table has no column for one of theirs, or one of
+        another type.
+        """
+        self.match(handled.schema)
+        return handled
 
     def match(self, columns: types.StructType) -> None:
-        """Do the same for rows that come by no file of the sink's."""
+        """Do the same for columns."""
         wanted = [name for name in columns.names if name not in NEVER]
         absent = [name for name in wanted if name not in self.target.columns and name not in OPTIONAL]
         if absent:

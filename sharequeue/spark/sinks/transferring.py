@@ -20,21 +20,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, Protocol
 
-from pyspark.sql import DataFrame, SparkSession, types
+from pyspark.sql import DataFrame, SparkSession
 
 from sharequeue.spark.outcomes.acknowledging import acknowledge
 from sharequeue.spark.outcomes.missing import Acknowledgement
-from sharequeue.spark.output.files import Files, literal
+from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import remove_lease
 from sharequeue.spark.output.lease_files import Written
 from sharequeue.spark.output.manifest import ELSEWHERE, PENDING
-from sharequeue.spark.output.parquet import nullable, wider
-from sharequeue.spark.sinks.interface import NEVER, OPTIONAL, Accepted, SinkContext, SinkRefused
+from sharequeue.spark.output.parquet import ColumnChanged, read_parquet
+from sharequeue.spark.sinks.interface import Accepted, SinkContext, SinkRefused
+from sharequeue.spark.sinks.matching import Shape, as_table, by_name, unfit_rejected
 from sharequeue.values import Acknowledged, LeaseOutput, Transfer
 
 _log = logging.getLogger(__name__)
@@ -56,13 +57,13 @@ class LakeTable(Protocol):
         """What messages and the manifest call it, such as `delta:/data/orders`."""
         ...
 
-    def columns(self) -> types.StructType:
-        """Return its columns as they are now."""
+    def shape(self) -> Shape:
+        """Return what it takes now. Raise SinkRefused where it cannot take transfers."""
         ...
 
     def append(self, rows: Rows, number: int) -> None:
-        """Append rows in one commit with this number; do nothing if the number is in the table. Raise when another
-        commit with the number, or a higher one, came first.
+        """Append rows in one commit with this number; do nothing, and do not ask for them, if the number is in the
+        table. Raise when another commit with the number, or a higher one, came first.
         """
         ...
 
@@ -74,17 +75,15 @@ class OpenTransfer:
     context: SinkContext
     table: LakeTable
     on_step: Callable[[Step], None]
-    _fitting: types.StructType | None = field(init=False, default=None)
     stages = False
     transfers = True
 
-    def fits(self, columns: types.StructType) -> None:
-        """Raise SinkRefused when the table has no column for one of these, or one that cannot hold it."""
-        self.context.hold(columns)
-        if columns == self._fitting:
-            return
-        refuse_unfit(self.table.name, self.table.columns(), columns)
-        self._fitting = columns
+    def fits(self, handled: DataFrame) -> DataFrame:
+        """Return the rows with a reject in place of each record that the table would refuse. Raise SinkRefused when
+        the table has no column for one of theirs, or one that cannot hold it.
+        """
+        there = self.table.shape()
+        return unfit_rejected(handled, there, by_name(self.table.name, there, handled.schema))
 
     def stage(self, written: Written) -> None:
         """Do nothing: the files are what is transferred."""
@@ -139,11 +138,23 @@ class OpenTransfer:
 
     def _append(self, found: Transfer) -> None:
         self.on_step("begun")
-        # By the table's types: those of the files fit, which was looked at before they were written.
-        schema = nullable(self.table.columns())
-        paths = [literal(folder) for folder in _folders(found)]
-        self.table.append(lambda spark: spark.read.schema(schema).parquet(*paths), found.number)
+        self.table.append(lambda spark: self._rows(spark, found), found.number)
         self.on_step("appended")
+
+    def _rows(self, spark: SparkSession, found: Transfer) -> DataFrame:
+        """Return the rows of a transfer as the table has them now: it may have been altered since they were written.
+        Raise SinkRefused, and nothing has changed, where it does not take them any more.
+        """
+        there = self.table.shape()
+        try:
+            rows = read_parquet(spark, _folders(found))
+            pairs = by_name(self.table.name, there, rows.schema)
+        except (ColumnChanged, SinkRefused) as error:
+            raise SinkRefused(
+                f"{found.records:,} accepted rows wait in files for table {self.table.name}, and do not fit it any "
+                f"more: {error} Nothing was removed: alter the table back to what it was then, and run again."
+            ) from error
+        return rows.select(*as_table(there, pairs))
 
     def _end(self, found: Transfer) -> None:
         names, spark = self.context.names, self.context.spark
@@ -154,59 +165,6 @@ class OpenTransfer:
         for folder in _folders(found):
             remove_lease(Files(spark, folder), folder)
         self.on_step("removed")
-
-
-def refuse_unfit(name: str, there: types.StructType, columns: types.StructType) -> None:
-    """Raise SinkRefused unless the table has a column for each that is to be written, which holds all its values."""
-    known = {each.name.lower(): each.dataType for each in nullable(there).fields}
-    wanted = [each for each in nullable(columns).fields if each.name not in NEVER]
-    absent = [each.name for each in wanted if each.name.lower() not in known and each.name not in OPTIONAL]
-    if absent:
-        raise SinkRefused(
-            f"table {name} has no column {', '.join(absent)}, which the handler's result has: add it to the table, "
-            f"or drop it in the handler. The table has {', '.join(there.names)}."
-        )
-    for each in wanted:
-        kind = known.get(each.name.lower())
-        if kind is not None and wider(each.dataType, kind) != kind:
-            raise SinkRefused(
-                f"column {each.name} is {each.dataType.simpleString()} in the handler's result and "
-                f"{kind.simpleString()} in table {name}, which cannot hold all of it: alter the column there, or "
-                "cast it in the handler"
-            )
-    if not any(each.name.lower() in known for each in wanted):
-        raise SinkRefused(
-            f"table {name} has no column in common with the handler's result: it has {', '.join(there.names)}, the "
-            f"result {', '.join(each.name for each in wanted)}."
-        )
-
-
-def refuse_not_null(name: str, there: types.StructType) -> None:
-    """Raise SinkRefused for a table that refuses nulls: it would do so after the acknowledgement."""
-    if strict := sorted(set(_strict(there))):
-        raise SinkRefused(
-            f"table {name} has NOT NULL on {', '.join(strict)}: a row that it refuses has been acknowledged by then, "
-            "and nothing could be transferred any more. Drop it there, and have the handler reject such records."
-        )
-
-
-def _strict(kind: types.DataType, at: str = "") -> Iterator[str]:
-    """Yield the names of what may not be null in a type."""
-    if isinstance(kind, types.StructType):
-        for each in kind.fields:
-            name = f"{at}.{each.name}".lstrip(".")
-            if not each.nullable:
-                yield name
-            yield from _strict(each.dataType, name)
-    elif isinstance(kind, types.ArrayType):
-        if not kind.containsNull:
-            yield f"{at}.element"
-        yield from _strict(kind.elementType, f"{at}.element")
-    elif isinstance(kind, types.MapType):
-        if not kind.valueContainsNull:
-            yield f"{at}.value"
-        yield from _strict(kind.keyType, f"{at}.key")
-        yield from _strict(kind.valueType, f"{at}.value")
 
 
 def _folders(found: Transfer) -> list[str]:

@@ -88,6 +88,13 @@ begin
         v_result.error_message := 'Renewing acquisition locks is not enabled for the group.';
         return v_result;
     end if;
+    if p_outputs <> '[]' then
+        v_result.error_message := sharequeue_internal.claim_folders(p_group_id, p_outputs);
+        if v_result.error_message is not null then
+            v_result.error_code := 42;
+            return v_result;
+        end if;
+    end if;
     v_from_spso.accept := p_accept;
     v_result := sharequeue_internal.apply_acknowledgements(
         v_sp, v_found.settings, p_member_id, p_token, v_from_spso, coalesce(v_held, '{}'), p_not_before, v_at);

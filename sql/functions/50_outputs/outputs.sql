@@ -66,3 +66,57 @@ begin
     end if;
 end
 $$;
+
+-- The folder of the sink in which a location lies: what is before the folder of a write. Null for a location that is no such
+-- folder.
+create or replace function sharequeue_internal.sink_folder(p_location text) returns text
+language sql immutable parallel safe as $$
+    select substring(p_location from '^(?:sink:pending:)?(.+)/(?:leases?|compacted)=[^/]+(?:/[^/]*)?$')
+$$;
+
+-- The folders of sinks in which outputs lie belong to the first group that counts one there. Claims them for this group; or
+-- returns why it cannot: two functions of one name are how it happens. A path too long for an entry of an index is not claimed.
+create or replace function sharequeue_internal.claim_folders(p_group_id text, p_outputs jsonb) returns text
+language plpgsql volatile as $$
+declare
+    v_folders text[];
+    v_taken record;
+begin
+    select array_agg(distinct f.folder) into v_folders
+    from (select sharequeue_internal.sink_folder(o->>'location') as folder from jsonb_array_elements(p_outputs) as o) as f
+    where octet_length(f.folder) <= 2000 and not exists (
+        select from sharequeue.sink_folders s where s.folder = f.folder and s.group_id = p_group_id);
+    if v_folders is null then
+        return null;
+    end if;
+    -- In one order. It waits for another transaction that claims the same one.
+    insert into sharequeue.sink_folders (folder, group_id)
+    select folder, p_group_id from unnest(v_folders) as folder order by folder
+    on conflict on constraint sink_folders_pkey do nothing;
+    select s.folder, s.group_id into v_taken
+    from sharequeue.sink_folders s where s.folder = any (v_folders) and s.group_id <> p_group_id order by s.folder limit 1;
+    if found then
+        return format('%s holds the output of group %s, not of %s: nothing was acknowledged; give each group''s pipeline a sink '
+            'of its own', v_taken.folder, v_taken.group_id, p_group_id);
+    end if;
+    return null;
+end
+$$;
+
+-- The groups to which these folders belong; no row for one that nobody has counted an output in.
+create or replace function sharequeue.sink_owners(p_folders text[]) returns table (folder text, group_id text)
+language sql stable set search_path = pg_catalog as $$
+    select s.folder, s.group_id from sharequeue.sink_folders s where s.folder = any (p_folders) order by s.folder
+$$;
+
+-- What of these leases may still be needed, of whatever group they are: `held` ones, and outputs of theirs that count in files.
+-- The files of no other lease are needed by anybody.
+create or replace function sharequeue.needed_outputs(p_lease_ids bigint[])
+returns table (lease_id bigint, held boolean, sink text)
+language sql stable set search_path = pg_catalog as $$
+    -- In one statement: a lease that is acknowledged meanwhile is held or counts.
+    select l.lease_id, true, null from sharequeue.all_leases l where l.lease_id = any (p_lease_ids)
+    union all
+    select o.lease_id, false, o.sink from sharequeue.lease_outputs o
+    where o.lease_id = any (p_lease_ids) and (starts_with(o.location, 'sink:pending:') or not starts_with(o.location, 'sink:'))
+$$;

@@ -12,11 +12,14 @@ from uuid import uuid4
 
 import pyarrow.parquet as pq
 import pytest
+import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
 from sharequeue.errors import UnknownTopicOrPartition
+from sharequeue.groups.heartbeats import ensure_group
+from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
 from sharequeue.spark.contract import HandlerError
 from sharequeue.spark.job import ShareGroupJob, Summary
@@ -30,7 +33,7 @@ from sharequeue.spark.reading.frame import leased_records
 from sharequeue.spark.report import Progress
 from sharequeue.spark.sweeping import sweep_outputs
 from sharequeue.state import State
-from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.pipelines import Assigned, Holder, Produce, RunJob, all_accepted, job_of
 from tests.fixtures.stack import MakeTopic
 
 Handler = Callable[[DataFrame], DataFrame]
@@ -257,23 +260,52 @@ def test_a_handler_must_pass_on_which_record_a_row_is(
     _nothing_happened(state, group, 0)
 
 
-def test_a_sink_belongs_to_one_group(
+def test_of_two_groups_that_begin_with_one_sink_one_passes(
     job: ShareGroupJob,
     produce: Produce,
     assigned: Assigned,
     run_job: RunJob,
     output_settings: Settings,
     state: State,
+    spark: SparkSession,
+    database: Database,
+    topics: Topics,
 ) -> None:
-    """Two groups in one folder would sweep each other's output."""
+    """Two functions of one name, in two groups: both have leased when the first of them counts. The other is
+    refused with nothing acknowledged, its records are no suspects, and later on it is refused before it leases. Its
+    sweep is refused, too; where nothing is known of the claim it removes the files of its own lease alone."""
     (topic,) = job.topics
-    produce(topic, 0, ["accept a"])
-    owner = output_settings.local_output / job.sink / "_group"
-    owner.parent.mkdir(parents=True)
-    owner.write_text("somebody else")
-    with pytest.raises(SinkTaken, match=r"somebody else.*sink="):
-        run_job(job, assigned(topic))
-    _nothing_happened(state, job.group, 0)  # nobody has asked where its logs end
+    produce(topic, 0, ["accept a", "accept b"])
+    holder = assigned(topic)
+    other = replace(job, group=f"{job.group}-other")
+    ensure_group(database, other.group)
+    for at in holder.assignment:
+        topic_id = topics.describe([topic])[topic].topic_id
+        state.initialize(replace(at, group_id=other.group), topic_id, 0, 1)
+    held = Holder([replace(at, group_id=other.group) for at in holder.assignment], "other")
+
+    def while_the_other_counts(records: DataFrame) -> DataFrame:
+        if records.first() is not None:
+            assert run_job(job, holder).accepted == 2
+        return by_value(records)
+
+    taken = rf"{job.sink} holds the output of group '{job.group}', not of '{other.group}'.*sink="
+    with pytest.raises(SinkTaken, match=taken):
+        run_job(replace(other, handler=while_the_other_counts), held)
+    assert state.outputs.counted(other.group, job.sink) == []
+    assert {(status.spso, status.acquired) for status in state.figures.describe(other.group)} == {(0, 0)}
+    assert state.figures.delivery_counts(other.group) == []
+    leased = Counter(status.highest_delivery_count for status in state.figures.describe(other.group))
+    with pytest.raises(SinkTaken, match=taken):
+        run_job(other, held)
+    assert leased == Counter(status.highest_delivery_count for status in state.figures.describe(other.group))
+    with pytest.raises(SinkTaken, match=taken):
+        sweep_outputs(spark, output_settings, state, other)
+    database.call(sa.text("delete from sharequeue.sink_folders where group_id = :g returning 1"), g=job.group)
+    assert len(sweep_outputs(spark, output_settings, state, other)) == 1
+    assert read_output(spark, state, job.group, job.sink).count() == 2
+    assert sweep_outputs(spark, output_settings, state, job) == []
+    assert state.figures.verify(other.group) == []
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from sharequeue.database import Database
 from sharequeue.errors import InvalidRecordState
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.settings import Settings
-from sharequeue.spark.contract import HandlerError
+from sharequeue.spark.contract import HandlerError, MostFailed
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.outcomes.acknowledging import MOST_DELAYS
 from sharequeue.spark.output.manifest import NotFiles, read_manifest, read_output
@@ -252,3 +252,42 @@ def test_a_column_of_another_type_is_refused_before_anything_is_leased(
     assert read.schema["n"].dataType.simpleString() == "bigint"
     found = [(row["n"], row["later"]) for row in read.orderBy("offset").collect()]
     assert found == [(1, None), (2, None), (None, "new"), (None, "again")]
+
+
+def test_columns_bind_when_rows_count(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    spark: SparkSession,
+    state: State,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A mistyped column of a run on an empty topic, of one whose rows were too many rejects, or of one that was
+    refused when it acknowledged, binds nothing: the run that is right goes on. From then on its columns hold."""
+    topic = make_topic(1)
+    holder = assigned(topic)
+
+    def job(column: str, outcome: str = "accept") -> ShareGroupJob:
+        handler = lambda records: (  # noqa: E731
+            all_accepted(records).selectExpr("*", column).withColumn("outcome", fn.lit(outcome))
+        )
+        return job_of(group, topic, handler, failed_records=1)
+
+    assert run_job(job("'typo' as n"), holder).rounds == ()
+    produce(topic, 0, range(2))
+    with pytest.raises(MostFailed):
+        run_job(job("array(1) as n", "reject"), holder)
+
+    def refused(*_: object, **__: object) -> None:
+        raise InvalidRecordState("refused here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("sharequeue.spark.rounds.acknowledge_all", refused)
+        with pytest.raises(InvalidRecordState, match="refused here"):
+            run_job(job("map(1, 2) as n"), holder)
+    assert run_job(job("1 as n"), holder).accepted == 2
+    with pytest.raises(SinkRefused, match="n is string in the handler's result and int in files"):
+        run_job(job("'typo' as n"), holder)
+    assert read_output(spark, state, group, f"sink-{group}").where("n = 1").count() == 2

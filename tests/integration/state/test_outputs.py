@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
@@ -20,7 +22,7 @@ from sharequeue.spark.outcomes import acknowledging
 from sharequeue.spark.outcomes.missing import Acknowledgement
 from sharequeue.state import State
 from sharequeue.values import Acknowledged, AcknowledgeType, Lease, LeaseOutput, SharePartition
-from tests.waiting import pass_time
+from tests.waiting import pass_time, wait_for_locks
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 AT = SharePartition("g", "t", 0)
@@ -213,6 +215,50 @@ def test_nobody_claims_the_outputs_of_another_group_in_advance(state: State) -> 
     assert [lease_id for lease_id, _, _ in counted(state, "other")] == [theirs.lease_id]
     state.acknowledge(mine, {ACCEPT: mine.offsets}, outputs=output(mine))
     assert [lease_id for lease_id, _, _ in counted(state)] == [mine.lease_id]
+
+
+def test_a_folder_belongs_to_the_first_group_that_counts_in_it(state: State) -> None:
+    """Two groups of one sink count at the same moment, again and again: one is accepted, and the other, which waits
+    for the end of its transaction, is refused by name with nothing acknowledged. Where that was rolled back, the
+    other has the folder."""
+    groups = [SharePartition(name, "t", 0) for name in ("mine", "theirs")]
+    for at in groups:
+        ensure_group(state.database, at.group_id)
+        start(state, at)
+    for turn in range(10):
+        first, second = (held(state, "m", at) for at in groups)
+        folder, rolled_back = f"s3a://out/orders-{turn}", turn % 3 == 2
+        made = [
+            [
+                LeaseOutput(
+                    "orders", f"{folder}/leases=x-{lease.lease_id}/sharequeue_lease={lease.lease_id}", 10
+                )
+            ]
+            for lease in (first, second)
+        ]
+        with ThreadPoolExecutor(1) as pool:
+            with suppress(_RolledBack), state.transaction() as (_, joined):
+                joined.acknowledge(first, {ACCEPT: first.offsets}, outputs=made[0])
+                late = pool.submit(state.acknowledge, second, {ACCEPT: second.offsets}, outputs=made[1])
+                wait_for_locks(state.database)
+                if rolled_back:
+                    raise _RolledBack
+            if rolled_back:
+                assert late.result(60).accepted == 10
+                state.release("mine", "m", refund=True)
+            else:
+                with pytest.raises(
+                    InvalidRequest, match=f"{folder} holds the output of group mine, not of theirs"
+                ):
+                    late.result(60)
+                assert state.figures.describe("theirs")[0].acquired == 10
+                state.release("theirs", "m", refund=True)
+        assert state.outputs.owners([folder]) == {folder: "theirs" if rolled_back else "mine"}
+    assert state.figures.verify("mine") == state.figures.verify("theirs") == []
+
+
+class _RolledBack(Exception):
+    """Ends a transaction."""
 
 
 def test_an_output_shares_a_transaction_of_the_users_own(state: State, private_database: Database) -> None:
