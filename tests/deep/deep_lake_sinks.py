@@ -4,6 +4,7 @@ late.
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from pyspark.sql import functions as fn
 
 from sharequeue.settings import Settings
 from sharequeue.spark.output.manifest import PENDING, NotFiles, read_output
+from sharequeue.spark.run import run_rounds
 from sharequeue.spark.sinks import iceberg, transferring
 from sharequeue.spark.sinks.delta import DeltaTable
 from sharequeue.spark.sinks.iceberg import IcebergTable
@@ -49,14 +51,19 @@ class Lake:
     spark: SparkSession
     name: str
     where: Path
+    hadoop: tuple[str, ...] = ()
+    """Hadoop's settings for where it is."""
 
-    def create(self, columns: str = "topic string, partition int, `offset` bigint, lease_id bigint") -> None:
+    def create(
+        self,
+        columns: str = "topic string, partition int, `offset` bigint, lease_id bigint",
+        divided: str = "",
+    ) -> None:
         if self.kind == "delta":
-            self.spark.sql(f"create table delta.`{self.name}` ({columns}) using delta")
+            self.spark.sql(f"create table delta.`{self.name}` ({columns}) using delta {divided}")
         else:
-            self.spark.sql(
-                f"create table {self.name} ({columns}) using iceberg tblproperties ('write.wap.enabled'='true')"
-            )
+            wap = "tblproperties ('write.wap.enabled'='true')"
+            self.spark.sql(f"create table {self.name} ({columns}) using iceberg {divided} {wap}")
 
     def alter(self, change: str) -> None:
         self.spark.sql(
@@ -72,22 +79,49 @@ class Lake:
         self.spark.sql(f"refresh table {self.name}")
         return self.spark.table(self.name)
 
+    def conf(self) -> dict[str, str]:
+        """What the session of another process needs to find the table."""
+        names = [f"spark.sql.catalog.lake_{self.where.name}{part}" for part in ("", ".type", ".warehouse")]
+        names += self.hadoop
+        found = {name: self.spark.conf.get(name, None) for name in names}
+        return {
+            (f"spark.hadoop.{name}" if name in self.hadoop else name): value
+            for name, value in found.items()
+            if value is not None
+        }
+
     def found(self) -> Counter[tuple[int, int]]:
         return Counter((row["partition"], row["offset"]) for row in self.rows().collect())
 
 
+LakeOf = Callable[[str], Lake]
+
+
+@pytest.fixture
+def lake_of(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> LakeOf:
+    """Give a function that names a table that is not there yet, on this machine or, as `delta on s3`, on an object
+    store.
+    """
+
+    def named(what: str) -> Lake:
+        kind, _, store = what.partition(" on ")
+        place = request.getfixturevalue(f"on_{store}") if store else str(tmp_path)
+        name = f"{place}/table" if kind == "delta" else f"lake_{tmp_path.name}.db.orders"
+        if kind == "iceberg":
+            catalog = f"spark.sql.catalog.lake_{tmp_path.name}"
+            spark.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
+            spark.conf.set(f"{catalog}.type", "hadoop")
+            spark.conf.set(f"{catalog}.warehouse", f"{place}/warehouse")
+        hadoop = tuple(request.getfixturevalue("s3").conf) if store else ()
+        return Lake(kind, spark, name, tmp_path, hadoop)
+
+    return named
+
+
 @pytest.fixture(params=["delta", "iceberg"])
-def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Lake:
-    """Give a table that is not there yet, on this machine or, as `delta on s3`, on an object store."""
-    kind, _, store = request.param.partition(" on ")
-    place = request.getfixturevalue(f"on_{store}") if store else str(tmp_path)
-    name = f"{place}/table" if kind == "delta" else f"lake_{tmp_path.name}.db.orders"
-    if kind == "iceberg":
-        catalog = f"spark.sql.catalog.lake_{tmp_path.name}"
-        spark.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
-        spark.conf.set(f"{catalog}.type", "hadoop")
-        spark.conf.set(f"{catalog}.warehouse", f"{place}/warehouse")
-    return Lake(kind, spark, name, tmp_path)
+def lake(request: pytest.FixtureRequest, lake_of: LakeOf) -> Lake:
+    """Give a table that is not there yet."""
+    return lake_of(request.param)
 
 
 @pytest.fixture
@@ -315,7 +349,7 @@ def wait_for(gate: Path) -> None:
 
 KILLED = textwrap.dedent(
     """
-    import os, sys, threading
+    import json, os, sys, threading
     from sharequeue.database import Database
     from sharequeue.kafka.topics import Topics
     from sharequeue.settings import Settings
@@ -324,16 +358,14 @@ KILLED = textwrap.dedent(
     from sharequeue.spark.sinks import transferring
     from sharequeue.state import State
     from sharequeue.values import SharePartition
-    from tests.fixtures.pipelines import Holder, all_accepted
+    from tests.deep.deep_lake_sinks import with_values
+    from tests.fixtures.pipelines import Holder
 
-    home, output, group, topic, lock_ms, kind, name, warehouse, at, delay_ms = sys.argv[1:]
-    settings = Settings.load(home, output=output, spark_jars=kind)
+    home, output, group, topic, lock_ms, kind, name, conf, at, delay_ms = sys.argv[1:]
+    conf = json.loads(conf)
+    sets = kind + ",s3a" if "spark.hadoop.fs.s3a.endpoint" in conf else kind
+    settings = Settings.load(home, output=output, spark_jars=sets)
     transferring.CLAIM_SECONDS = 1.0
-    conf = {}
-    if kind == "iceberg":
-        catalog = "spark.sql.catalog." + name.partition(".")[0]
-        conf = {catalog: "org.apache.iceberg.spark.SparkCatalog", catalog + ".type": "hadoop",
-                catalog + ".warehouse": warehouse}
 
     def die():
         os.kill(os.getpid(), 9)
@@ -344,7 +376,7 @@ KILLED = textwrap.dedent(
 
     sink = (DeltaTable if kind == "delta" else IcebergTable)(name, on_step)
     lock = int(lock_ms)
-    job = ShareGroupJob(group, (topic,), all_accepted, f"sink-{group}", lock_duration_ms=lock, destination=sink)
+    job = ShareGroupJob(group, (topic,), with_values, f"sink-{group}", lock_duration_ms=lock, destination=sink)
     holder = Holder([SharePartition(group, topic, partition) for partition in range(2)], "killed")
     state, spark = State(Database.open(settings)), spark_session(settings, "killed", conf)
     run_rounds(settings, job, membership=holder, state=state, topics=Topics(settings), spark=spark, max_records=30)
@@ -362,7 +394,7 @@ def kill(lake: Lake, settings: Settings, group: str, topic: str, at: str, delay_
         LOCK_MS,
         lake.kind,
         lake.name,
-        lake.where / "warehouse",
+        json.dumps(lake.conf()),
     ]
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, *map(str, given), at, str(delay_ms)],
@@ -384,32 +416,79 @@ def until_lapsed(state: State, holder: Holder) -> None:
         time.sleep(0.1)
 
 
+def with_values(records: DataFrame) -> DataFrame:
+    """Accept everything, with the value, except every tenth, which is rejected."""
+    values = records.select(
+        "topic", "partition", "offset", "lease_id", fn.col("value").cast("string").alias("uid")
+    )
+    return values.withColumn("outcome", fn.when(fn.col("offset") % 10 == 7, "reject").otherwise("accept"))
+
+
 @pytest.mark.timeout(0)
+@pytest.mark.parametrize("lake", ["delta", "iceberg", "delta on s3", "iceberg on s3"], indirect=True)
 def test_drivers_killed_at_random_moments_leave_each_record_once(
     lake: Lake,
     filled: str,
     group: str,
     assigned: Assigned,
+    produce: Produce,
     run_job: RunJob,
     state: State,
     output_settings: Settings,
+    request: pytest.FixtureRequest,
     told: list[str],
 ) -> None:
-    """Killed from the acknowledgement on, in the table's commit, after it, in what the next one has to complete."""
-    lake.create()
+    """Killed from the acknowledgement on, in the table's commit, after it, in what the next one has to complete. The
+    ledger is made from outside: what was produced, and what a reader of the table sees after each kill. It never
+    sees a record twice, a value that is not the record's, or less than before; in the end it sees all."""
+    lake.create("partition int, `offset` bigint, uid string")
+    if lake.hadoop:
+        output_settings = output_settings.replace(output=f"{request.getfixturevalue('on_s3')}/output")
     holder, killed = assigned(filled), 0
+    ledger = {(partition, n): str(n) for partition in range(2) for n in range(RECORDS)}
+    seen: set[tuple[int, int, str]] = set()
+
+    def look() -> None:
+        rows = [(row["partition"], row["offset"], row["uid"]) for row in lake.rows().collect()]
+        assert len(rows) == len(set(rows))
+        assert set(rows) >= seen
+        assert all(ledger[row[:2]] == row[2] for row in rows)
+        seen.update(rows)
+
     for seed in range(SEED, SEED + KILLS):
         chance = random.Random(seed)  # noqa: S311
         # Seldom before its table's commit is over: that takes a second or two.
-        at, delay_ms = chance.choice([("begun", 2500), ("appended", 50), ("ended", 20), ("begun", 1500)])
+        at, delay_ms = chance.choice(
+            [
+                ("acknowledged", 300),
+                ("begun", 2500),
+                ("appended", 50),
+                ("ended", 20),
+                ("removed", 300),
+                ("begun", 1500),
+            ]
+        )
         delay_ms = chance.randint(0, delay_ms)
         code = kill(lake, output_settings, group, filled, at, delay_ms)
-        print(f"seed {seed}: {delay_ms} ms after {at}: {code}, {sum(lake.found().values())} rows")
+        look()
+        print(f"seed {seed}: {delay_ms} ms after {at}: {code}, {len(seen)} rows")
         killed += code != 0
         until_lapsed(state, holder)
+        for partition in range(2):
+            first = 1 + max(n for of, n in ledger if of == partition)
+            ledger |= {(partition, first + n): f"later-{seed}-{n}" for n in range(5)}
+            produce(filled, partition, [f"later-{seed}-{n}" for n in range(5)])
     time.sleep(1)
-    run_job(job_of(group, filled, all_accepted, destination=lake.sink()), holder)
-    assert lake.found() == once()
+    job = job_of(group, filled, with_values, destination=lake.sink())
+    if lake.hadoop:
+        topics = request.getfixturevalue("topics")
+        run_rounds(output_settings, job, membership=holder, state=state, topics=topics, spark=lake.spark)
+    else:
+        run_job(job, holder)
+    look()
+    assert seen == {(*at, value) for at, value in ledger.items() if at[1] % 10 != 7}
+    figures = state.figures.describe(group)
+    assert (sum(each.accepted for each in figures), sum(each.lag for each in figures)) == (len(seen), 0)
     assert state.figures.verify(group) == []
     told.append(
         f"drivers killed around a {lake.kind} table, seeds {SEED} to {SEED + KILLS - 1}: {killed} died"
@@ -426,9 +505,12 @@ def test_drivers_killed_at_random_moments_leave_each_record_once(
             None,
             "column partly is bigint in the handler's result and int in table",
         ),
-        ("partly bigint not null", None, "has NOT NULL on partly"),
+        (
+            "partly bigint, must string not null",
+            None,
+            "has NOT NULL on must, which the handler's result does not",
+        ),
         ("partly decimal(20,0), `offset` int", None, "column offset is bigint .* and int in table"),
-        ("partly bigint", "delta: add constraint few check (partly < 5)", "has the constraint few"),
         (
             "partly bigint",
             "delta: set tblproperties ('delta.setTransactionRetentionDuration'='interval 1 days')",
@@ -487,3 +569,160 @@ def test_a_narrower_column_goes_into_a_wider_one(
     assert lake.found() == once()
     [row] = lake.rows().where("partition = 1 and offset = 3").collect()
     assert (row["tags"], row["place"]["x"], row["other"]) == (["a"], 1, None)
+
+
+DECLARED = {
+    "delta": "id bigint not null, v varchar(3), c char(3), k string, tags array<varchar(2)>",
+    "iceberg": "id bigint not null, v string, c string, k string, tags array<string>",
+}
+BEYOND = {
+    "delta": {
+        1: "v is longer than varchar(3)",
+        2: "c is longer than char(3)",
+        3: "id is null, and the table has NOT NULL on it",
+        4: "k is a partition column, in which Delta keeps this text as null",
+        5: "tags.element is longer than varchar(2)",
+        6: "CHECK few of the table: id < 1000",
+        7: "k is too long for the name of a partition's folder",
+    },
+    "iceberg": {
+        3: "id is null, and the table has NOT NULL on it",
+        7: "k is too long for the name of a partition's folder",
+    },
+}
+
+
+def test_a_record_beyond_the_limits_of_a_table_is_rejected_and_the_others_go_on(
+    lake: Lake,
+    filled: str,
+    group: str,
+    assigned: Assigned,
+    produce: Produce,
+    run_job: RunJob,
+    state: State,
+    spark: SparkSession,
+) -> None:
+    """`varchar(n)`, `char(n)`, NOT NULL, CHECK, partition columns: each record that the table would refuse or change
+    is a reject with the reason, before its acknowledgement; the table gets all others, round after round."""
+    lake.create(f"partition int, {DECLARED[lake.kind]}", "partitioned by (k)")
+    if lake.kind == "delta":
+        lake.alter("add constraint few check (id < 1000)")
+
+    def handler(records: DataFrame) -> DataFrame:
+        return all_accepted(records).selectExpr(
+            "*",
+            "case offset when 3 then null when 6 then 1000 else offset end as id",
+            "if(offset = 1, 'four', 'abc') as v",
+            "if(offset = 2, 'four', 'éèê') as c",
+            "case offset when 4 then '' when 7 then repeat('x', 300) else concat('a/b=', partition) end as k",
+            "array('a', if(offset = 5, 'four', null)) as tags",
+        )
+
+    job = job_of(group, filled, handler, destination=lake.sink())
+    holder, beyond = assigned(filled), BEYOND[lake.kind]
+    report = run_job(job, holder, max_records=30)
+    assert len(report.rounds) > 1
+    assert (report.accepted, report.rejected) == (2 * (RECORDS - len(beyond)), 2 * len(beyond))
+    exceptions = read_output(spark, state, group, job.exceptions_sink).collect()
+    assert {row["offset"]: row["error"] for row in exceptions} == beyond
+    found = Counter((row["partition"], row["id"]) for row in lake.rows().collect())
+    expected = Counter(
+        (partition, 1000 if n == 6 else n)
+        for partition in range(2)
+        for n in range(RECORDS)
+        if n not in beyond
+    )
+    assert found == expected
+    produce(filled, 0, range(3))
+    assert run_job(job, holder).accepted == 3
+
+
+def test_what_does_not_match_a_table_any_more_waits_with_nothing_removed(
+    lake: Lake, filled: str, group: str, assigned: Assigned, run_job: RunJob, output_settings: Settings
+) -> None:
+    """A column is renamed after its rows were acknowledged: the next run is refused by name before it leases, and
+    removes nothing. Called as before, every value is there."""
+    columns = "partition int, `offset` bigint, uid string"
+    lake.create(columns)
+    if lake.kind == "delta":
+        lake.alter(
+            "set tblproperties ('delta.columnMapping.mode'='name', 'delta.minReaderVersion'='2',"
+            " 'delta.minWriterVersion'='5')"
+        )
+    handler = lambda records: all_accepted(records).withColumn("uid", fn.col("offset").cast("string"))  # noqa: E731
+    job, holder = job_of(group, filled, handler), assigned(filled)
+
+    def fail(step: Step) -> None:
+        if step == "begun":
+            raise OSError("failed here")
+
+    with pytest.raises(OSError, match="failed here"):
+        run_job(replace(job, destination=lake.sink(fail)), holder)
+    lake.alter("rename column uid to other")
+    before = sorted((output_settings.local_output / job.sink).glob("leases=*/*/*.parquet"))
+    for _ in range(2):
+        with pytest.raises(
+            SinkRefused, match=r"80 accepted rows wait .* has no column uid.* Nothing was removed"
+        ):
+            run_job(replace(job, destination=lake.sink()), holder)
+    assert before == sorted((output_settings.local_output / job.sink).glob("leases=*/*/*.parquet")) != []
+    assert lake.rows().count() == 0
+    lake.alter("rename column other to uid")
+    run_job(replace(job, destination=lake.sink()), holder)
+    assert lake.found() == once()
+    assert lake.rows().where("uid = cast(offset as string)").count() == 2 * RECORDS
+
+
+def test_a_table_that_was_altered_after_it_took_a_transfer_holds_up_nobody(
+    lake: Lake, filled: str, group: str, assigned: Assigned, run_job: RunJob
+) -> None:
+    """The run ended between the table's commit and the note of it, and a column was renamed then: the number is in
+    the table, and the next run goes on."""
+    lake.create("partition int, `offset` bigint, uid string")
+    if lake.kind == "delta":
+        lake.alter(
+            "set tblproperties ('delta.columnMapping.mode'='name', 'delta.minReaderVersion'='2',"
+            " 'delta.minWriterVersion'='5')"
+        )
+    handler = lambda records: all_accepted(records).withColumn("uid", fn.lit("x"))  # noqa: E731
+    job, holder = job_of(group, filled, handler), assigned(filled)
+
+    def fail(step: Step) -> None:
+        if step == "appended":
+            raise OSError("failed here")
+
+    with pytest.raises(OSError, match="failed here"):
+        run_job(replace(job, destination=lake.sink(fail)), holder)
+    lake.alter("rename column uid to other")
+    run_job(job_of(group, filled, all_accepted, destination=lake.sink()), holder)
+    assert lake.found() == once()
+    assert lake.rows().where("other = 'x'").count() == 2 * RECORDS
+
+
+@pytest.mark.parametrize("case_sensitive", ["true", "false"])
+def test_names_that_differ_in_case_are_matched_or_refused(
+    lake: Lake,
+    filled: str,
+    group: str,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    spark: SparkSession,
+    case_sensitive: str,
+) -> None:
+    """A column `UID` gets the values of `uid`: in Delta always, in Iceberg where case does not count in the session;
+    else the run is refused before it leases. Nothing becomes null."""
+    lake.create("partition int, `offset` bigint, UID string")
+    handler = lambda records: all_accepted(records).withColumn("uid", fn.lit("x"))  # noqa: E731
+    job, holder = job_of(group, filled, handler, destination=lake.sink()), assigned(filled)
+    spark.conf.set("spark.sql.caseSensitive", case_sensitive)
+    try:
+        if lake.kind == "iceberg" and case_sensitive == "true":
+            with pytest.raises(SinkRefused, match="has no column uid"):
+                run_job(job, holder)
+            assert [each.spso for each in state.figures.describe(group)] == [0, 0]
+            return
+        run_job(job, holder)
+    finally:
+        spark.conf.set("spark.sql.caseSensitive", "false")
+    assert lake.rows().where("UID = 'x'").count() == 2 * RECORDS

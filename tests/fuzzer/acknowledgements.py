@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -180,6 +181,9 @@ class Acknowledgements(Books):
             if lease in self.outputs:
                 self._fault(f"lease {lease} has a second output", at)
             self.outputs[lease] = did["output"]
+            folder = json.loads(a["p_outputs"])[0]["location"].partition("/leases=")[0]
+            if (owner := self.folders.setdefault(folder, at[0])) != at[0]:
+                self._fault(f"{folder} is {owner}'s, and {at[0]} has an output there", at)
         if row["spso"] is not None:
             self._spso(at, partition, row["spso"], row["lag"])
 

@@ -32,6 +32,8 @@ class Books:
         self.first_results: dict[tuple[Any, ...], tuple[Any, float, int]] = {}
         """With when that was, and in which phase."""
         self.outputs: dict[int, int] = {}
+        self.folders: dict[str, str] = {}
+        """The groups to which folders of sinks belong."""
         self.tokens: set[str] = set()
         self.fetched: set[str] = set()
         self.lease_ids: dict[str, int] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -159,7 +160,10 @@ class Worker(Client):
         outputs = "[]"
         if self.roll.random() < 0.3:
             accepted = sum(k == ACCEPT for k in kinds.values())
-            outputs = f'[{{"sink": "s", "location": "{lease["token"]}", "records": {accepted}}}]'
+            # Now and then in a folder that another group may have by now.
+            folder = self.roll.choice(["shared", *[who["p_group_id"]] * 4])
+            location = f"/output/{folder}/leases={lease['token']}"
+            outputs = json.dumps([{"sink": "s", "location": location, "records": accepted}])
         self.send("acknowledge", **who, **sets, **wait, p_outputs=outputs)
 
     def later(self) -> dict[str, Any]:
