@@ -45,6 +45,8 @@ from sharequeue.values import AcknowledgeType, Lease, LeaseOutput, LogSeen, Shar
 from tests.fixtures.stack import LOCK_BOUNDS
 
 GROUPS, TOPICS, PARTITIONS = ("g0", "g1"), ("t0", "t1"), (0, 1, 2)
+GONE = "gone"
+"""A topic of its own: who calls several operations in a transaction knows the ids of the others' share-partitions."""
 REDELIVERIES: tuple[Redelivery, ...] = ("kafka", "fan_out")
 MODES: tuple[AcquireMode, ...] = ("batch_optimized", "record_limit")
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -88,7 +90,7 @@ class Actor:
             self.sweep, self.dead_letters, self.pause, self.resume, self.force, self.start, self.configure,
             self.offsets, self.forget, self.delete, self.beat, self.group, self.topics, self.acls, self.compact,
             self.journal, self.cluster, self.report, self.several, self.several,
-            self.many, self.many,
+            self.many, self.many, self.gone,
         )  # fmt: skip
         self.plan = work * 5 + rest
 
@@ -209,10 +211,11 @@ class Actor:
             return
         order = self.database.rows(
             sa.text(
-                "select topic, partition from sharequeue.share_partitions where group_id = :g"
+                "select topic, partition from sharequeue.share_partitions where group_id = :g and topic <> :gone"
                 " order by share_partition_id"
             ),
             g=group,
+            gone=GONE,
         )
         taken = []
         with self.state.transaction() as (_, state):
@@ -337,6 +340,17 @@ class Actor:
                 self.state.initialize(at, f"id-{topic}", 0, 1)
                 end = self.roll.randint(400, 4000)
                 self.state.observe(at, f"id-{topic}", self.roll.choice((0, 0, 0, 100)), end, end)
+
+    def gone(self) -> None:
+        """A topic of several groups that the broker no longer has: its state goes, of one group or of all."""
+        for group in self.roll.sample(GROUPS, 2):
+            ensure_group(self.database, group)
+            for partition in PARTITIONS:
+                self.state.initialize(SharePartition(group, GONE, partition), f"id-{GONE}", 0, 1)
+        self.state.administration.note_topics({GONE: None})
+        self.state.administration.remove_deleted_topics(
+            timedelta(0), execute=True, group_id=self.roll.choice((None, None, self.drawn_group))
+        )
 
     def sweep(self) -> None:
         self.state.sweep(self.roll.randint(1, 50))

@@ -71,14 +71,23 @@ class GroupDescription:
     members: tuple[MemberDescription, ...]
 
 
-def list_groups(database: Database) -> list[GroupSummary]:
-    """All groups, by name."""
-    rows = database.rows(
-        text(
-            "select g.group_id, count(m.member_id) as members from sharequeue.share_groups g"
-            " left join sharequeue.members m using (group_id) group by g.group_id order by g.group_id"
-        )
-    )
+# Whether ACLs apply to a group is written down: where none do, nobody is refused.
+_LIST = text(
+    "select g.group_id, (select count(*) from sharequeue.members m where m.group_id = g.group_id) as members"
+    " from sharequeue.share_groups g left join sharequeue.group_settings s using (group_id)"
+    " where g.group_id > :after and (:part = '' or position(lower(:part) in lower(g.group_id)) > 0)"
+    " and (s.acls_apply is false or 'DESCRIBE' = any (sharequeue.authorized_operations(g.group_id)))"
+    " order by g.group_id limit :most"
+)
+
+
+def list_groups(
+    database: Database, part: str = "", after: str = "", most: int | None = None
+) -> list[GroupSummary]:
+    """Return the groups that the caller may DESCRIBE (Kafka's ListGroups), by name: those after one, whose id has a
+    part in it, `most` at most. One statement, however many groups there are.
+    """
+    rows = database.rows(_LIST, part=part, after=after, most=most)
     return [GroupSummary(row["group_id"], _state(row["members"]), row["members"]) for row in rows]
 
 

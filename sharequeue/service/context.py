@@ -2,7 +2,8 @@
 
 The database, the broker, the coordinator and the figures; as whom a request is done, and whether it comes too soon;
 and how calls to the database, which are synchronous, run in threads: as many at once as the pool has connections, and
-not all of them for one caller.
+not all of them for one caller. Heartbeats have threads, connections and a rate of their own: they never queue behind
+anything else, so that no member loses its session because somebody reads.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ __all__ = ["Service", "refusal", "throttle_time_ms"]
 _log = logging.getLogger(__name__)
 
 POOL_SIZE = 10
-"""Connections to the database, and calls to it at once."""
+"""Connections to the database, and calls to it at once; as many for heartbeats, and as many for everything else."""
 
 TELL_SECONDS = 2.0
 _BROKER_TIMEOUT_S = 5.0
@@ -77,6 +78,8 @@ Result = TypeVar("Result")
 
 _caller: ContextVar[str] = ContextVar("caller", default="")
 """For whom the request of this task is done: its principal; before that is known, from where it comes."""
+_beats: ContextVar[bool] = ContextVar("beats", default=False)
+"""Whether the request of this task is a heartbeat."""
 
 
 class Service:
@@ -100,10 +103,12 @@ class Service:
         self.metrics = Metrics(self.database, self.coordinator, self.faults)
         self.database_told = Once(DatabaseProbe(self.database), "sharequeue-database-probe")
         self.broker_told = Once(lambda: ask_broker(self.topics), "sharequeue-broker-probe")
-        self._limiter: anyio.CapacityLimiter | None = None
+        self._beats_database = Database.open(settings, pool_size=POOL_SIZE)
+        self.metrics.own.count_statements(self._beats_database.engine)
+        self._limiters: dict[bool, anyio.CapacityLimiter] = {}
         self._turns: WeakValueDictionary[Hashable, anyio.Semaphore] = WeakValueDictionary()
-        self.beats = Beats(self.database, self.configs, self._run, lambda: self.coordinator.keeps_up)
-        self._rates = Rates(settings.service_limits.requests_per_second)
+        self.beats = Beats(self._beats_database, self.configs, self._run, lambda: self.coordinator.keeps_up)
+        self._rates = {beats: Rates(settings.service_limits.requests_per_second) for beats in (True, False)}
         self._refused = Rates(_REFUSED_PER_SECOND)
 
     def _turn(self, of: Hashable, at_once: int = _TURNS) -> anyio.Semaphore:
@@ -114,7 +119,7 @@ class Service:
 
     @asynccontextmanager
     async def _share(self) -> AsyncIterator[None]:
-        share = self._turn(("caller", _caller.get()), _THREADS_OF_ONE)
+        share = self._turn(("caller", _beats.get(), _caller.get()), _THREADS_OF_ONE)
         if share.statistics().tasks_waiting >= _LONGEST_LINE:
             raise Throttled(1.0)
         async with share:
@@ -133,9 +138,10 @@ class Service:
             return await self._run(work)
 
     async def _run(self, work: Callable[[], Result]) -> Result:
-        if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(POOL_SIZE)
-        return await run_sync(work, limiter=self._limiter, abandon_on_cancel=True)
+        beats = _beats.get()
+        if beats not in self._limiters:
+            self._limiters[beats] = anyio.CapacityLimiter(POOL_SIZE)
+        return await run_sync(work, limiter=self._limiters[beats], abandon_on_cancel=True)
 
     @asynccontextmanager
     async def room_for(self, request: Request) -> AsyncIterator[None]:
@@ -144,7 +150,7 @@ class Service:
         if length.isdecimal() and int(length[:9]) <= _SMALL_BODY_BYTES:
             yield
             return
-        async with self._turn(("large", _caller.get())):
+        async with self._turn(("large", _beats.get(), _caller.get())):
             yield
 
     async def principal(self, request: Request) -> str:
@@ -152,6 +158,7 @@ class Service:
         ClusterAuthorizationFailed for a token that is good for something else, Throttled for who asks too often."""
         origin = network(request)
         _caller.set(origin)
+        _beats.set(needed_scope(request) == "heartbeat")
         try:
             found = await self._named(request)
         except TokenRefused:
@@ -160,7 +167,7 @@ class Service:
             raise
         _caller.set(found)
         if not hasattr(request.state, "over_s"):
-            over = self._rates.take(found, _COSTS.get(request.url.path, _COST))
+            over = self._rates[_beats.get()].take(found, _COSTS.get(request.url.path, _COST))
             if over > BURST_S:
                 raise Throttled(over)
             request.state.over_s = over
@@ -175,7 +182,8 @@ class Service:
         if "authorization" in request.headers:
             secret = secret_of(request)
             scope = needed_scope(request)
-            return await self.in_thread(lambda: principal_of(self.database, secret, scope))
+            database = self._beats_database if _beats.get() else self.database
+            return await self.in_thread(lambda: principal_of(database, secret, scope))
         if (found := certified(request)) is not None:
             return found
         if self.require_token:
@@ -188,7 +196,7 @@ class Service:
         try:
             if request.subscribed_topic_names:
                 self._look_up(request.group_id, principal, request.subscribed_topic_names)
-            response = heartbeat(self.database, request, self.configs, principal)
+            response = heartbeat(self._beats_database, request, self.configs, principal)
         except SQLAlchemyError as error:
             _log_failed(request, str(error).splitlines()[0])
             return refusal(CoordinatorNotAvailable())
@@ -199,19 +207,19 @@ class Service:
         return response
 
     def _look_up(self, group_id: str, principal: str, names: tuple[str, ...]) -> None:
-        unknown = unknown_names(self.database, names)
+        unknown = unknown_names(self._beats_database, names)
         # A broker that is known to be away is left to the watch: a heartbeat must not wait for it.
         if not unknown or "watch" in self.coordinator.faults:
             return
         # The broker is not asked for who may not: the time it takes would tell which topics there are.
-        require_heartbeat(self.database, principal, group_id, unknown)
+        require_heartbeat(self._beats_database, principal, group_id, unknown)
         try:
             found = self.topics.ask(unknown)
         except BrokerNotAvailable as error:
             _log.warning("topics %s cannot be looked up yet: %s", listed(unknown), error)
             return
         # Only what is new: what changed is the watch's to record, together with what follows from it.
-        record_topics(self.database, found.known, ())
+        record_topics(self._beats_database, found.known, ())
 
     def tell(self, stop: threading.Event) -> None:
         """Look every two seconds at what fails, and write down for the other replicas what this one has done."""
@@ -228,6 +236,7 @@ class Service:
         """Let go of the database and the broker."""
         self.topics.close()
         self.database.close()
+        self._beats_database.close()
 
 
 def _log_failed(request: HeartbeatRequest, reason: str) -> None:

@@ -18,6 +18,7 @@ from sharequeue.errors import (
     NonEmptyGroup,
     OffsetNotAvailable,
     ShareError,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from sharequeue.offsets import MAX_OFFSET
@@ -156,6 +157,8 @@ class Administration:
         Once the topic was seen under another id, nothing moves any more, whatever an old look at the broker says.
         """
         found = self._find(at)
+        if topic_id in found.replaced_topic_ids:
+            return
         found.topic_id = found.topic_id or topic_id
         found.recreated = found.recreated or topic_id != found.topic_id
         if found.recreated:
@@ -179,12 +182,14 @@ class Administration:
         *,
         state_epoch: int = 1,
         topics: Mapping[str, int] | None = None,
+        topic_ids: Mapping[str, str] | None = None,
     ) -> dict[tuple[str, int], ShareError | None]:
         """Sets start offsets by (topic, partition); what was in flight is gone, and its holders are fenced.
 
         The state epoch becomes ``state_epoch`` or the next one, whichever is higher. A group that is not there is
         made. ``topics``, if given, says how many partitions each topic has: others are
-        UnknownTopicOrPartition, one by one. Raises NonEmptyGroup, and changes nothing then (R-AD).
+        UnknownTopicOrPartition, one by one. ``topic_ids``, if given, has the id that each topic has now: one that it
+        had before is UnknownTopicId. Raises NonEmptyGroup, and changes nothing then (R-AD).
         """
         group = self._groups.setdefault(group_id, self._new(group_id))
         if group.members:
@@ -200,24 +205,38 @@ class Administration:
                     f"{offset} is no offset: expected 0 to {MAX_OFFSET}"
                 )
             else:
-                self._restart(SharePartition(group_id, topic, partition), offset, state_epoch)
+                at = SharePartition(group_id, topic, partition)
+                results[topic, partition] = self._restart(
+                    at, (topic_ids or {}).get(topic), offset, state_epoch
+                )
         return results
 
-    def _restart(self, at: SharePartition, start_offset: int, state_epoch: int) -> None:
+    def _restart(
+        self, at: SharePartition, topic_id: str | None, start_offset: int, state_epoch: int
+    ) -> ShareError | None:
         group = self._groups[at.group_id]
-        before = group.partitions.pop((at.topic, at.partition), None)
+        before = group.partitions.get((at.topic, at.partition))
         if before is None:
-            self.initialize(
-                at, "", start_offset, state_epoch
-            )  # the next look at the log brings the topic's id
-            return
-        self.initialize(at, before.topic_id, start_offset, max(state_epoch, before.state_epoch + 1))
+            # Without an id the next look at the log brings it.
+            self.initialize(at, topic_id or "", start_offset, state_epoch)
+            return None
+        gone = {*before.replaced_topic_ids, *([before.topic_id] if before.recreated else [])}
+        if topic_id in gone:
+            return UnknownTopicId()
+        del group.partitions[at.topic, at.partition]
+        after_id = topic_id or ("" if before.recreated else before.topic_id)
+        self.initialize(at, after_id, start_offset, max(state_epoch, before.state_epoch + 1))
         after = group.partitions[at.topic, at.partition]
-        after.log_end, after.last_stable_offset = before.log_end, before.last_stable_offset
+        after.replaced_topic_ids = before.replaced_topic_ids
+        if after_id == before.topic_id:
+            after.log_end, after.last_stable_offset = before.log_end, before.last_stable_offset
+        else:
+            after.replaced_topic_ids += (before.topic_id,)
         after.paused_reason = before.paused_reason
         # What has been, stays counted.
         after.lost_records, after.outcomes = before.lost_records, before.outcomes
         after.closed_letters = before.closed_letters
+        return None
 
     def delete_offsets(self, group_id: str, topics: Sequence[str]) -> dict[str, ShareError | None]:
         """Forget a group's share-partitions of whole topics. Raises GroupIdNotFound, NonEmptyGroup (R-AD)."""

@@ -46,6 +46,7 @@ class InFlightWindow:
         self.log_end = start_offset
         self.last_stable_offset: int | None = None
         self.recreated = False
+        self.replaced_topic_ids: tuple[str, ...] = ()
         self.paused_reason: str | None = None
         self.circuit: CircuitBreaker | None = None
         self.lost_records = 0

@@ -232,6 +232,8 @@ class Books:
         self.partitions[at] = Partition(start, topic_id, start)
         if old is not None and old.topic_id == topic_id:
             self.partitions[at].log_end, self.partitions[at].stable = old.log_end, old.stable
+        if old is not None:
+            self.partitions[at].replaced = (old.replaced | {old.topic_id}) - {topic_id}
 
     def _initialize(self, call: Call) -> None:
         if call.result == [True]:
@@ -243,6 +245,9 @@ class Books:
 
     def _alter_offsets(self, call: Call) -> None:
         assert call.share_partition
+        old = self.partitions.get(call.share_partition)
+        if old is not None and call.args["p_topic_id"] in old.replaced:
+            self._fault("reset to an id that the topic had before", call.share_partition)
         self._begin(call.share_partition, call.args["p_start_offset"], call.args["p_topic_id"])
 
     def _delete_offsets(self, call: Call) -> None:
@@ -264,8 +269,11 @@ class Books:
         partition.status = call.result[0]
         a = call.args
         if a["p_topic_id"] != partition.topic_id:
+            if a["p_topic_id"] in partition.replaced:
+                return
             if partition.status == "active":
                 self._fault("active under another topic id", at)
+            partition.replaced.add(partition.topic_id)
             return
         if partition.status != "active":
             return

@@ -93,6 +93,8 @@ class Partition:
     topic_id: str
     spso: int
     status: str = "active"
+    replaced: set[str] = field(default_factory=set)
+    """The ids that the topic had before."""
     log_end: int | None = None
     stable: int | None = None
     at: float = 0.0

@@ -350,13 +350,12 @@ class Worker(Client):
         self.send(self.roll.choice(["add_acl", "remove_acls"]), **rule)
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Begin anew, sometimes with an id that the topic no longer has."""
         at = self.some()
+        topic_id = self.topic_id(at) if self.roll.random() < 0.8 else f"{at[1]}-{self.roll.randrange(3)}"
         start, end = self.shared.logs.get(at, (0, 0))
         where = self.roll.randint(start, end)
-        epochs = self.send(
-            "alter_offsets", **self.named(at), p_topic_id=self.topic_id(at), p_start_offset=where
-        )
+        epochs = self.send("alter_offsets", **self.named(at), p_topic_id=topic_id, p_start_offset=where)
         if epochs:
             self.shared.epochs[at] = epochs[0]
 

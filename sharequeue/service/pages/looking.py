@@ -36,6 +36,7 @@ from sharequeue.groups.acls import (
     on_behalf_of,
     refused_topics,
 )
+from sharequeue.groups.descriptions import GroupSummary, list_groups
 from sharequeue.groups.known import require_there
 from sharequeue.groups.tokens import TokenRefused
 from sharequeue.reporting.html import Content, Html, element
@@ -111,10 +112,10 @@ class Look:
         require_there(self.database, group_id)
         return group_id
 
-    def listed(self, part: str, after: str, most: int) -> list[reads.ListedGroup]:
-        """Return the groups that the caller may describe, as `reads.groups`."""
+    def listed(self, part: str, after: str, most: int) -> list[GroupSummary]:
+        """Return the groups that the caller may describe, as `list_groups`."""
         with on_behalf_of(self.database, self.principal) as connection:
-            return reads.groups(Joined(connection), part, after, most)
+            return list_groups(Joined(connection), part, after, most)
 
     def whole(self, group_ids: Sequence[str]) -> set[str]:
         """Return those of some groups of which the caller may look at all topics."""

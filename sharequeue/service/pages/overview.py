@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from starlette.responses import Response
 
+from sharequeue.groups.descriptions import GroupSummary
 from sharequeue.groups.replicas import WORK
 from sharequeue.reporting.drawing import number
 from sharequeue.reporting.html import Content, Html, address, each, element, joined, table
@@ -134,27 +135,26 @@ def _since(fault: Fault) -> str:
     return f", for {duration(fault.age_seconds)}: {fault.reason}"
 
 
-def _table(
-    look: Look, listed: Sequence[reads.ListedGroup], whole: set[str] | None, part: str, after: str
-) -> Html:
+def _table(look: Look, listed: Sequence[GroupSummary], whole: set[str] | None, part: str, after: str) -> Html:
     groups = sorted(whole or ())
     figures = look.read("figures of the groups", lambda: reads.figures(look.database, groups)) or {}
     letters = look.read("dead letters of the groups", lambda: reads.letters(look.database, groups)) or {}
     rows: list[Sequence[Content]] = []
     for group in listed:
         name = link(group.group_id, address("/groups", group.group_id))
-        state = "Stable" if group.members else "Empty"
         mine = figures.get(group.group_id)
         if mine is None:
             closed = whole is not None and group.group_id not in whole
             why = element("span", "a topic of it is closed to you", class_="note") if closed else None
-            rows.append((joined(name, " ", why), state, group.members, *[None] * (len(_COLUMNS) - 3)))
+            rows.append(
+                (joined(name, " ", why), group.group_state, group.members, *[None] * (len(_COLUMNS) - 3))
+            )
             continue
         dead = letters.get(group.group_id, reads.Letters())
         rows.append(
             (
                 name,
-                state,
+                group.group_state,
                 group.members,
                 mine.share_partitions,
                 mine.lag,

@@ -26,14 +26,6 @@ RUN = "dagster-run-"
 
 
 @dataclass(frozen=True, slots=True)
-class ListedGroup:
-    """A group in the list."""
-
-    group_id: str
-    members: int
-
-
-@dataclass(frozen=True, slots=True)
 class Letters:
     """Dead letters of a group in the last DAYS days, and today (UTC)."""
 
@@ -86,13 +78,6 @@ class Member:
     session_expires_at: datetime
 
 
-_GROUPS = sa.text(
-    "select g.group_id, (select count(*) from sharequeue.members m where m.group_id = g.group_id) as members"
-    " from sharequeue.share_groups g where g.group_id > :after"
-    " and (:part = '' or position(lower(:part) in lower(g.group_id)) > 0)"
-    " and 'DESCRIBE' = any (sharequeue.authorized_operations(g.group_id))"
-    " order by g.group_id limit :most"
-)
 # Whether ACLs apply is written down: where none do, nobody asks topic by topic.
 _WHOLE = sa.text(
     "select g.group_id from unnest(cast(:groups as text[])) as g (group_id)"
@@ -163,11 +148,6 @@ _PLACE = sa.text(
     "select count(*) as before from sharequeue.share_partitions where group_id = :group_id"
     " and (topic, partition) < (:topic, cast(:partition as integer))"
 )
-
-
-def groups(database: Database, part: str, after: str, most: int) -> list[ListedGroup]:
-    """Return the groups that the caller may describe, by name: those after one, whose id has a part in it."""
-    return [ListedGroup(**row) for row in database.rows(_GROUPS, part=part, after=after, most=most)]
 
 
 def whole(database: Database, group_ids: Sequence[str]) -> set[str]:

@@ -25,7 +25,7 @@ begin
     if not found then
         return null;
     end if;
-    if p_topic_id = v_sp.previous_topic_id or (v_sp.status = 'topic_recreated' and p_topic_id = v_sp.topic_id) then
+    if p_topic_id = any (v_sp.replaced_topic_ids) or (v_sp.status = 'topic_recreated' and p_topic_id = v_sp.topic_id) then
         return v_sp.status;
     elsif v_sp.topic_id <> p_topic_id then
         update sharequeue.share_partitions set status = 'topic_recreated', observed_at = sharequeue.clock()

@@ -20,20 +20,33 @@ begin
         raise exception 'every topic needs a name, and its id or null' using errcode = 'SQ042';
     end if;
     v_at := sharequeue.clock();
-    delete from sharequeue.gone_topics g
-    where exists (select from unnest(p_topics, p_topic_ids) as n (topic, topic_id)
-            where n.topic = g.topic and n.topic_id = g.topic_id)
-        or not exists (select from sharequeue.share_partitions sp where sp.topic = g.topic and sp.topic_id = g.topic_id);
+    delete from sharequeue.gone_topics where ctid = any (array(
+        select g.ctid from sharequeue.gone_topics g
+        where exists (select from unnest(p_topics, p_topic_ids) as n (topic, topic_id)
+                where n.topic = g.topic and n.topic_id = g.topic_id)
+            or not exists (select from sharequeue.share_partitions sp where sp.topic = g.topic and sp.topic_id = g.topic_id)
+        order by g.topic, g.topic_id for update));
     -- Every ten seconds will do: who looks asks whether it was said within the minute.
     insert into sharequeue.gone_topics as g (topic, topic_id, gone_since, said_at)
     select distinct sp.topic, sp.topic_id, v_at, v_at
     from unnest(p_topics, p_topic_ids) as n (topic, topic_id) join sharequeue.share_partitions sp on sp.topic = n.topic
-    where n.topic_id is distinct from sp.topic_id
+    where n.topic_id is distinct from sp.topic_id order by sp.topic, sp.topic_id
     on conflict on constraint gone_topics_pkey do update
         set gone_since = case when g.said_at < v_at - sharequeue_internal.gone_topic_silence() then v_at else g.gone_since end,
             said_at = v_at
         where g.said_at < v_at - interval '10 seconds';
 end
+$$;
+
+-- The share-partitions of topic ids that are gone for p_gone_for by p_at, and the broker says so still; of one group, or of all.
+create or replace function sharequeue_internal.of_gone_topics(p_gone_for interval, p_group_id text, p_at timestamptz)
+returns table (share_partition_id bigint, group_id text, gone_since timestamptz)
+language sql stable as $$
+    select sp.share_partition_id, sp.group_id, g.gone_since
+    from sharequeue.gone_topics g
+    join sharequeue.share_partitions sp on sp.topic = g.topic and sp.topic_id = g.topic_id
+    where (p_group_id is null or sp.group_id = p_group_id) and g.gone_since <= p_at - p_gone_for
+        and g.said_at >= p_at - sharequeue_internal.gone_topic_silence()
 $$;
 
 -- Removes what groups have of topic ids that the broker has said are gone for p_gone_for and says so still; without
@@ -46,51 +59,55 @@ language plpgsql volatile set search_path = pg_catalog as $$
 #variable_conflict use_column
 declare
     v_at timestamptz;
-    v_found record;
-    v_locked text;
+    v_groups text[];
     v_ids bigint[];
-    v_before jsonb;
+    v_due bigint[];
+    v_found record;
 begin
     perform sharequeue.require_read_committed();
     perform sharequeue_internal.authorise_cluster();
     perform sharequeue_internal.check_span('the time for which a topic is gone', p_gone_for),
         sharequeue_internal.check_present('whether to execute', p_execute);
     v_at := sharequeue.clock();
-    -- By group, and of a group all share-partitions before the first topic: that is the order of locks.
+    if p_execute then
+        -- All groups, then all share-partitions (lock_order.sql). What somebody else has reset or deleted before it was locked
+        -- is no longer among those that are looked at below.
+        v_groups := array(
+            select g.group_id from sharequeue.share_groups g
+            where g.group_id in (select o.group_id from sharequeue_internal.of_gone_topics(p_gone_for, p_group_id, v_at) as o)
+            order by g.group_id for no key update);
+        v_ids := array(
+            select sp.share_partition_id from sharequeue.share_partitions sp
+            where sp.group_id = any (v_groups) and sp.share_partition_id in (
+                select o.share_partition_id from sharequeue_internal.of_gone_topics(p_gone_for, p_group_id, v_at) as o)
+            order by sp.share_partition_id for update);
+    end if;
     for v_found in
-        select sp.group_id, sp.topic, sp.topic_id, g.gone_since, count(*) as share_partitions
-        from sharequeue.gone_topics g
-        join sharequeue.share_partitions sp on sp.topic = g.topic and sp.topic_id = g.topic_id
-        where (p_group_id is null or sp.group_id = p_group_id) and g.gone_since <= v_at - p_gone_for
-            and g.said_at >= v_at - sharequeue_internal.gone_topic_silence()
-        group by sp.group_id, sp.topic, sp.topic_id, g.gone_since order by sp.group_id, sp.topic, sp.topic_id
+        select sp.group_id, sp.topic, sp.topic_id, o.gone_since,
+            array_agg(sp.share_partition_id order by sp.share_partition_id) as ids,
+            jsonb_agg(jsonb_build_object('topic', sp.topic, 'topic_id', sp.topic_id, 'partition', sp.partition,
+                'start_offset', sp.spso, 'end_offset', sp.speo, 'state_epoch', sp.state_epoch) order by sp.partition) as before
+        from sharequeue_internal.of_gone_topics(p_gone_for, p_group_id, v_at) as o
+        join sharequeue.share_partitions sp using (share_partition_id)
+        where not p_execute or sp.share_partition_id = any (v_ids)
+        group by sp.group_id, sp.topic, sp.topic_id, o.gone_since order by sp.group_id, sp.topic, sp.topic_id
     loop
         if p_execute then
-            if v_locked is distinct from v_found.group_id then
-                v_locked := v_found.group_id;
-                v_ids := case when sharequeue_internal.lock_group(v_locked)
-                    then sharequeue_internal.lock_in_order(array[v_locked], false, true) end;
-            end if;
-            continue when v_ids is null;
-            with deleted as (
-                delete from sharequeue.share_partitions
-                where share_partition_id = any (v_ids) and topic = v_found.topic and topic_id = v_found.topic_id
-                returning partition, spso, speo, state_epoch
-            )
-            select jsonb_agg(jsonb_build_object('topic', v_found.topic, 'topic_id', v_found.topic_id,
-                'partition', d.partition, 'start_offset', d.spso, 'end_offset', d.speo, 'state_epoch', d.state_epoch)
-                order by d.partition) into v_before from deleted as d;
-            -- Nothing was left: somebody else has reset or deleted it meanwhile.
-            continue when v_before is null;
-            perform sharequeue_internal.audit('remove_deleted_topic', v_found.group_id, v_before,
+            v_due := v_due || v_found.ids;
+            perform sharequeue_internal.audit('remove_deleted_topic', v_found.group_id, v_found.before,
                 jsonb_build_object('gone_since', v_found.gone_since));
         end if;
         return query select v_found.topic, v_found.topic_id, v_found.gone_since, v_found.group_id,
-            v_found.share_partitions;
+            cardinality(v_found.ids)::bigint;
     end loop;
-    if p_execute then
-        delete from sharequeue.gone_topics g where not exists (
-            select from sharequeue.share_partitions sp where sp.topic = g.topic and sp.topic_id = g.topic_id);
+    if v_due is not null then
+        perform sharequeue_internal.delete_share_partitions(array(select d from unnest(v_due) as d order by d));
+        -- What another call holds is left to it.
+        delete from sharequeue.gone_topics g where ctid = any (array(
+            select n.ctid from sharequeue.gone_topics n
+            where not exists (
+                select from sharequeue.share_partitions sp where sp.topic = n.topic and sp.topic_id = n.topic_id)
+            order by n.topic, n.topic_id for update skip locked));
     end if;
 end
 $$;

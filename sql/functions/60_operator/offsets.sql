@@ -21,6 +21,20 @@ begin
 end
 $$;
 
+-- Refuses an id that is no longer the topic's (UNKNOWN_TOPIC_ID): offsets were reset to another one since, or the broker was
+-- seen to have another one.
+create or replace function sharequeue_internal.check_topic_id(p_sp sharequeue.share_partitions, p_topic_id text)
+returns void
+language plpgsql immutable as $$
+begin
+    if p_topic_id = any (p_sp.replaced_topic_ids)
+            or (p_sp.status = 'topic_recreated' and p_topic_id = p_sp.topic_id) then
+        raise exception 'topic % no longer has the id %: it was deleted and made again. Ask the broker for its id now, and '
+            'reset to that one', p_sp.topic, p_topic_id using errcode = 'SQ100';
+    end if;
+end
+$$;
+
 -- Resets a share-partition to an offset (R-EP-3): nothing is in flight afterwards, and the state epoch rises, so that
 -- holders from before are fenced. Creates it where it is not initialised yet. Returns the new state epoch.
 create or replace function sharequeue.alter_offsets(
@@ -44,6 +58,7 @@ begin
     if not sharequeue.initialize(p_group_id, p_topic, p_partition, p_topic_id, p_start_offset, v_epoch) then
         select * into v_sp from sharequeue.share_partitions
         where group_id = p_group_id and topic = p_topic and partition = p_partition for no key update;
+        perform sharequeue_internal.check_topic_id(v_sp, p_topic_id);
         perform sharequeue_internal.unfold(v_sp.share_partition_id);
         delete from sharequeue.in_flight_batches where share_partition_id = v_sp.share_partition_id;
         delete from sharequeue.leases where share_partition_id = v_sp.share_partition_id;
@@ -55,7 +70,8 @@ begin
         update sharequeue.share_partitions
         set spso = p_start_offset, speo = p_start_offset, delivery_complete_count = 0, redeliverable = false,
             next_expiry = null, advance_due = false, topic_id = p_topic_id, status = 'active',
-            previous_topic_id = case when topic_id = p_topic_id then previous_topic_id else topic_id end,
+            replaced_topic_ids = case when topic_id = p_topic_id then replaced_topic_ids
+                else (topic_id || replaced_topic_ids)[:100] end,
             log_end = case when topic_id = p_topic_id then log_end else p_start_offset end,
             last_stable_offset = case when topic_id = p_topic_id then last_stable_offset else p_start_offset end,
             state_epoch = greatest(sharequeue_internal.next_epoch(
@@ -112,20 +128,25 @@ begin
         raise exception 'every topic needs a partition, a topic id and a start offset' using errcode = 'SQ042';
     end if;
     perform sharequeue_internal.lock_empty_group(p_group_id);
+    if p_execute then
+        -- Before the first is checked: what is refused must not change meanwhile.
+        perform sharequeue_internal.lock_in_order(array[p_group_id], false, true);
+    end if;
     -- In the order of ids, which is that of all who lock several share-partitions.
     for v_named in
-        select n.topic, n.partition, n.topic_id, n.start_offset, n.number, sp.spso
+        select n.topic, n.partition, n.topic_id, n.start_offset, n.number, sp
         from unnest(p_topics, p_partitions, p_topic_ids, p_start_offsets) with ordinality
             as n (topic, partition, topic_id, start_offset, number)
         left join sharequeue.share_partitions sp
             on sp.group_id = p_group_id and sp.topic = n.topic and sp.partition = n.partition
         order by sp.share_partition_id, n.number
     loop
-        v_row := row(0, null, v_named.topic, v_named.partition, v_named.spso, v_named.start_offset, null);
+        v_row := row(0, null, v_named.topic, v_named.partition, (v_named.sp).spso, v_named.start_offset, null);
         begin
             perform sharequeue_internal.check_start(v_named.topic, v_named.partition, v_named.topic_id, v_named.start_offset);
-        exception when sqlstate 'SQ042' then
-            v_row.error_code := 42;
+            perform sharequeue_internal.check_topic_id(v_named.sp, v_named.topic_id);
+        exception when sqlstate 'SQ042' or sqlstate 'SQ100' then
+            v_row.error_code := right(sqlstate, 3);
             v_row.error_message := sqlerrm;
         end;
         if v_row.error_code = 0 and p_execute then

@@ -25,6 +25,7 @@ from sharequeue.errors import (
     NonEmptyGroup,
     ShareError,
     TopicAuthorizationFailed,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from sharequeue.groups.acls import OPERATIONS, Acl, AclFilter, Acls, authorized_operations, on_behalf_of
@@ -437,3 +438,48 @@ def test_the_command_asks_the_service_where_there_is_no_database(
         assert run("groups", "delete", *named) == [{"group": "g", "status": "Successful"}]
         assert run("groups", "list") == []
     assert run("groups", "list") == "COORDINATOR_NOT_AVAILABLE"
+
+
+def test_a_reset_with_an_id_that_was_replaced_is_refused_over_http(
+    ask: Ask, private_database: Database, make_topic: MakeTopic
+) -> None:
+    """The partition has its error, by name, and stays as it is."""
+    topic = make_topic(1)
+    starts = [{"topic_name": topic, "partitions": [{"partition_index": 0, "start_offset": 0}]}]
+    ask("alter-share-group-offsets", group_id="g", topics=starts)
+    State(private_database).administration.alter_offsets(
+        SharePartition("g", topic, 0), "an id that came later", 5
+    )
+    (stale,) = ask("alter-share-group-offsets", group_id="g", topics=starts)["responses"]
+    assert stale["partitions"][0]["error_code"] == UnknownTopicId.code
+    assert "no longer has the id" in stale["partitions"][0]["error_message"]
+    assert [each.spso for each in State(private_database).figures.describe("g")] == [5]
+
+
+def test_listed_groups_are_those_that_the_caller_may_describe(
+    settings: Settings, private_database: Database
+) -> None:
+    """As in Kafka's ListGroups: READ, ALTER and DELETE imply DESCRIBE, configs do not. What is listed is what
+    `GET /v1/groups/{g}` and the first page show, in one statement."""
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    _, secret = Tokens(private_database).create("User:ann")
+    header = {"Authorization": f"Bearer {secret}"}
+    alter_group_configs(private_database, "open", {})
+    for operation in OPERATIONS:
+        alter_group_configs(private_database, f"may.{operation}", {})
+        Acls(private_database).add(Acl("User:ann", operation, "ALLOW", "LITERAL", f"may.{operation}"))
+    statements: list[str] = []
+    app = create_app(settings.replace(database_url=url), coordinate=False)
+    with TestClient(app, base_url="http://localhost") as client:
+        sa.event.listen(
+            app.state.service.database.engine,
+            "before_cursor_execute",
+            lambda *of: statements.append(of[2]),
+        )
+        listed = [each["group_id"] for each in client.get("/v1/groups", headers=header).json()["groups"]]
+        assert len([each for each in statements if "share_groups" in each]) == 1
+        shown = client.get("/", headers=header).text
+        for operation in OPERATIONS:
+            status = client.get(f"/v1/groups/may.{operation}", headers=header).status_code
+            assert (f"may.{operation}" in listed) == (status == 200) == (f"may.{operation}" in shown)
+    assert listed == ["may.ALL", "may.ALTER", "may.DELETE", "may.DESCRIBE", "may.READ", "open"]

@@ -26,16 +26,19 @@ from sharequeue.groups import heartbeats
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.groups.descriptions import describe_group
+from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.groups.membership import Membership
 from sharequeue.groups.short_waits import LOCK_TIMEOUT_MS
+from sharequeue.groups.tokens import Tokens
 from sharequeue.service import create_app
+from sharequeue.service.context import POOL_SIZE
 from sharequeue.service.logs import OneLine
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import SharePartition
 from tests.openapi import conforming
 from tests.ports import free_port
-from tests.waiting import wait_until
+from tests.waiting import wait_for_locks, wait_until
 
 MakeTopic = Callable[..., str]
 PATH = "/v1/share-group-heartbeat"
@@ -76,6 +79,39 @@ def client(here: Settings) -> Iterator[httpx.Client]:
         httpx.Client(base_url=url, trust_env=False, timeout=20, event_hooks=hooks) as client,
     ):
         yield client
+
+
+def test_heartbeats_go_on_while_everything_else_waits(here: Settings, private_database: Database) -> None:
+    """Two callers ask for more than the service reads at once, and every thread for it waits in the database. The
+    heartbeats of the same callers are done, joins too."""
+    secrets = [Tokens(private_database).create(f"User:{name}")[1] for name in ("ann", "bob")]
+    headers = [{"Authorization": f"Bearer {secret}"} for secret in secrets]
+    ensure_group(private_database, "g")
+
+    def beat(header: dict[str, str], epoch: int) -> int:
+        body: dict[str, Any] = {
+            "group_id": "g",
+            "member_id": header["Authorization"][-9:],
+            "member_epoch": epoch,
+        }
+        body |= {"subscribed_topic_names": ["t"]} if epoch == 0 else {}
+        answer = httpx.post(url + PATH, json=body, headers=header, trust_env=False, timeout=30).json()
+        assert answer["error_code"] == 0, answer
+        return int(answer["member_epoch"])
+
+    with (
+        serving(here, coordinate=False) as url,
+        ThreadPoolExecutor(24) as pool,
+        httpx.Client(base_url=url, trust_env=False, timeout=60) as client,
+    ):
+        with private_database.transaction() as holder:
+            holder.exec_driver_sql("lock table sharequeue.delivery_counts in access exclusive mode")
+            reads = [pool.submit(client.get, "/v1/groups/g", headers=headers[n % 2]) for n in range(24)]
+            wait_for_locks(private_database, POOL_SIZE)
+            for header in headers:
+                assert beat(header, beat(header, 0)) > 0
+            assert not any(read.done() for read in reads)
+        assert {read.result().status_code for read in reads} == {200}
 
 
 def test_a_heartbeat_as_json(client: httpx.Client, make_topic: MakeTopic) -> None:

@@ -68,7 +68,7 @@ def kinds(journal: Journal, after: int) -> list[str]:
 def test_every_column_of_the_state_is_journalled_or_known_not_to_be(private_database: Database) -> None:
     """A column added to a table of the state must get a place in the journal, or a reason here why it has none."""
     # What the broker said, and whose word of it is out of date.
-    observations = {"log_start", "log_end", "last_stable_offset", "observed_at", "previous_topic_id"}
+    observations = {"log_start", "log_end", "last_stable_offset", "observed_at", "replaced_topic_ids"}
     names = {"group_id", "topic", "partition"}
     rows = private_database.rows(
         sa.text(

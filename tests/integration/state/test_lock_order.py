@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import sqlalchemy as sa
 
@@ -105,6 +106,26 @@ def test_a_group_deleted_while_it_is_configured_is_made_again(private_database: 
     operator.close()
     assert deleted
     assert group_names(private_database) == ["g"]
+
+
+def test_deleted_topics_of_all_groups_are_removed_in_the_order_of_locks(private_database: Database) -> None:
+    """All groups first, then all share-partitions by id: who has a later group locked and comes to the
+    share-partitions meets nobody there."""
+    state = State(private_database)
+    for group in ("g1", "g0"):
+        ensure_group(private_database, group)
+        state.initialize(SharePartition(group, "t", 0), "id-t", 0, 1)
+    state.administration.note_topics({"t": None})
+    with ThreadPoolExecutor(1) as pool:
+        with private_database.transaction() as holder:
+            holder.execute(sa.text("select from sharequeue.share_groups where group_id = 'g1' for update"))
+            removed = pool.submit(state.administration.remove_deleted_topics, timedelta(0), execute=True)
+            wait_for_locks(private_database, 1)
+            holder.execute(
+                sa.text("select from sharequeue.share_partitions order by share_partition_id for update")
+            )
+        assert [each.group_id for each in removed.result(timeout=30)] == ["g0", "g1"]
+    assert deadlocks(private_database) == 0
 
 
 def test_who_skips_locked_rows_keeps_the_order_of_locks(private_database: Database) -> None:

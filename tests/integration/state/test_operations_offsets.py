@@ -225,6 +225,21 @@ def test_a_recreated_topic_resumes_by_a_reset(
     )
 
 
+def test_a_reset_with_an_id_that_was_replaced_is_refused(
+    command: Command, state: State, group: str, log: str
+) -> None:
+    """The command found an id that is no longer the topic's: it says so, dry run or not, and changes nothing."""
+    reset(command, group, "--topic", f"{log}:0", "--to-earliest", "--execute")
+    state.administration.alter_offsets(SharePartition(group, log, 0), "an id that came later", 5)
+    for execute in ((), ("--execute", "--yes")):
+        code, out, _ = command(
+            *("offsets", "reset", "--group", group, "--topic", f"{log}:0", "--to-earliest"), *execute
+        )
+        assert code == 1
+        assert "UNKNOWN_TOPIC_ID" in out
+    assert starts(state, group) == {0: 5}
+
+
 def test_records_that_retention_removed_are_shown(
     command: Command, state: State, group: str, topic: str
 ) -> None:

@@ -143,6 +143,46 @@ def test_a_topic_made_anew_under_the_same_name_is_not_leased_from(state: State, 
     assert state.acquire(at, "m1", None, 10) is not None
 
 
+def test_a_reset_to_an_id_that_the_topic_had_before_is_refused(state: State, at: SharePartition) -> None:
+    """Once offsets were reset from the ids A and B, or the broker was seen to have another id than A, nobody resets
+    to them: the live topic would be hidden for ever. Nothing changes, and the topic's own id is taken."""
+
+    def refused(topic_id: str) -> None:
+        before = state.figures.describe("g")
+        with pytest.raises(UnknownTopicId, match=f"no longer has the id {topic_id}"):
+            state.administration.alter_offsets(at, topic_id, 3)
+        for execute in (False, True):
+            [row] = state.administration.reset_offsets("g", {("t", 0): 3}, {"t": topic_id}, execute=execute)
+            assert row.error is not None
+            assert (row.error.name, row.state_epoch) == ("UNKNOWN_TOPIC_ID", None)
+        assert state.figures.describe("g") == before
+
+    state.observe(at, "id B", 0, 5, 5)
+    refused("id")
+    state.administration.alter_offsets(at, "id B", 0)
+    refused("id")
+    state.administration.alter_offsets(at, "id C", 0)
+    refused("id")
+    refused("id B")
+    assert state.observe(at, "id B", 0, 5, 5) == "active"
+    assert state.observe(at, "id C", 0, 7, 7) == "active"
+    assert state.figures.describe("g")[0].log_end == 7
+    state.administration.alter_offsets(at, "id C", 2)
+    assert state.acquire(at, "m1", None, 10) is not None
+
+
+def test_a_stale_reset_among_others_stops_none_of_them(state: State, at: SharePartition) -> None:
+    """A partition whose topic id is old has its error; the others of the call are reset."""
+    state.initialize(SharePartition("g", "other", 0), "its id", 0, 1)
+    state.observe(at, "id B", 0, 5, 5)
+    rows = state.administration.reset_offsets(
+        "g", {("t", 0): 0, ("other", 0): 4}, {"t": "id", "other": "its id"}, execute=True
+    )
+    errors = {row.topic: row.error and row.error.name for row in rows}
+    assert errors == {"t": "UNKNOWN_TOPIC_ID", "other": None}
+    assert {each.topic: each.spso for each in state.figures.describe("g")} == {"t": 0, "other": 4}
+
+
 def test_a_repeated_call_returns_the_first_result_even_after_the_lease_ended(
     state: State, at: SharePartition
 ) -> None:
