@@ -39,8 +39,8 @@ _topic_option = click.option(
 
 def _states(context: click.Context, parameter: click.Parameter, given: Sequence[str]) -> list[str]:
     found = [name.strip().capitalize() for each in given for name in each.split(",")]
-    if wrong := set(found) - {"Empty", "Stable"}:
-        raise click.BadParameter(f"{', '.join(sorted(wrong))}: expected Empty or Stable")
+    if wrong := set(found) - {"Empty", "Stable", "Dead"}:
+        raise click.BadParameter(f"{', '.join(sorted(wrong))}: expected Empty, Stable or Dead")
     return found
 
 
@@ -57,7 +57,7 @@ def groups() -> None:
     "states",
     multiple=True,
     callback=_states,
-    help="Only groups in this state: Empty or Stable, or both with a comma; may be repeated.",
+    help="Only groups in this state: Empty, Stable or Dead (no group is ever), several with commas; may be repeated.",
 )
 def list_groups(settings: Settings, output: Output, states: Sequence[str]) -> None:
     """List the share groups with their state and number of members."""

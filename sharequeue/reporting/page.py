@@ -20,6 +20,8 @@ from sharequeue.values import DeliveryCount, SharePartitionStatus
 
 MOST_ROWS = 200
 """Of a table; the views have all."""
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+"""The Content-Security-Policy of the page, also where it is a file."""
 _MOST_COUNTS = 20
 """Delivery counts with a bar of their own."""
 _MOST_REMARKS = 20
@@ -65,7 +67,7 @@ def page(report: GroupReport) -> str:
         element(
             "meta",
             http_equiv="Content-Security-Policy",
-            content="default-src 'none'; style-src 'unsafe-inline'",
+            content=POLICY,
         ),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", f"{group}, {day}"),

@@ -56,6 +56,8 @@ from sharequeue.state import State
 from sharequeue.values import ResetRow, SharePartitionStatus
 
 _NO_OFFSET = -1
+_NO_LEADER_EPOCH = -1
+"""Kafka's value for an epoch that is not known: there is no leader of a share-partition here."""
 
 Answer = dict[str, Any]
 
@@ -302,7 +304,7 @@ def _offsets(partition: int, found: SharePartitionStatus | None, refused: ShareE
     return {
         "partition_index": partition,
         "start_offset": found.spso if found else _NO_OFFSET,
-        "leader_epoch": 0,
+        "leader_epoch": _NO_LEADER_EPOCH,
         "lag": found.lag if found else _NO_OFFSET,
         **_said(refused),
     }

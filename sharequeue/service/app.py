@@ -41,7 +41,7 @@ from sharequeue.groups.descriptions import describe_group
 from sharequeue.groups.known import require_there
 from sharequeue.groups.tokens import TokenRefused
 from sharequeue.names import shown
-from sharequeue.reporting.page import page
+from sharequeue.reporting.page import POLICY, page
 from sharequeue.service.admin import OPERATIONS, Admin, Operation
 from sharequeue.service.admin_bodies import parsed
 from sharequeue.service.bodies import group_description, heartbeat_request, heartbeat_response
@@ -52,6 +52,7 @@ from sharequeue.service.health.probes import health, metrics, openapi, ready
 from sharequeue.service.metrics.observed import Observed
 from sharequeue.service.pages import Pages
 from sharequeue.service.pages import routes as page_routes
+from sharequeue.service.pages.frame import secured
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.state.group_report import read_report
@@ -291,4 +292,5 @@ async def _report(service: Service, request: Request) -> Response:
         require_there(service.database, group_id)
         return page(read_report(service.database, group_id))
 
-    return HTMLResponse(await service.in_thread(made), headers={"X-Frame-Options": "DENY"})
+    policy = f"{POLICY}; frame-ancestors 'none'"
+    return secured(HTMLResponse(await service.in_thread(made), headers={"Content-Security-Policy": policy}))

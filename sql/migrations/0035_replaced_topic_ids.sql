@@ -3,3 +3,9 @@
 alter table sharequeue.share_partitions alter column previous_topic_id type text[]
     using case when previous_topic_id is not null then array[previous_topic_id] end;
 alter table sharequeue.share_partitions rename column previous_topic_id to replaced_topic_ids;
+
+-- Whether a caller may do something with a group is asked for each group of a list: only the ACLs that may cover it are read.
+create index acls_by_resource on sharequeue.acls (resource_type, pattern_type, resource_name);
+
+-- A group has no bounds of its own: a name that is not a group's config is refused from now on.
+delete from sharequeue.group_configs where name like 'group.share.%';

@@ -131,7 +131,7 @@ def test_a_topic_is_deleted_and_made_again(world: World, partitions: int, number
         "a deleted topic",
         lambda found: any(
             sum(of(found, "sharequeue_share_partition_status", topic=CHANGING, status=each))
-            for each in ("topic_deleted", "topic_replaced")
+            for each in ("topic_deleted", "topic_recreated")
         ),
     )
     gone.for_seconds(0.0, 40.0)

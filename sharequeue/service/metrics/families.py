@@ -88,7 +88,7 @@ _STATUS = Family(
     "gauge",
     (*_PARTITION, "status"),
     "1 for the status: active, paused, breaker_open, dead_letters_held, log_truncated, topic_deleted or"
-    " topic_replaced.",
+    " topic_recreated.",
 )
 _HELD = Family(
     "sharequeue_share_partition_held_dead_letters",

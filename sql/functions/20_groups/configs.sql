@@ -4,7 +4,7 @@ create or replace function sharequeue_internal.group_config(p_group_id text, p_n
 language sql stable set search_path = pg_catalog as $$
     select coalesce(
         (select value from sharequeue.group_configs
-            where group_id = p_group_id and name = p_name and p_name not like 'group.share.%'),
+            where group_id = p_group_id and name = p_name),
         (select value from sharequeue.service_configs
             where name = case when p_name like 'share.%' then 'group.' || p_name else p_name end),
         case p_name
@@ -159,13 +159,34 @@ $$;
 
 create or replace trigger share_groups_settings after insert on sharequeue.share_groups
     for each row execute function sharequeue_internal.group_settings_follow();
--- Group configs are changed as rows: the group comes first, whoever does it.
+-- The configs that a group may have.
+create or replace function sharequeue_internal.group_config_names() returns text[]
+language sql immutable parallel safe as $$
+    select array[
+        'errors.deadletterqueue.copy.record.enable', 'errors.deadletterqueue.topic.name',
+        'share.assignment.interval.ms', 'share.assignor.offload.enable', 'share.assignors', 'share.auto.offset.reset',
+        'share.delivery.count.limit', 'share.heartbeat.interval.ms', 'share.isolation.level',
+        'share.partition.max.record.locks', 'share.record.lock.duration.ms', 'share.renew.acknowledge.enable',
+        'share.session.timeout.ms', 'sharequeue.cancelled.run.refund.enable',
+        'sharequeue.circuit.breaker.failure.percent', 'sharequeue.circuit.breaker.min.records',
+        'sharequeue.circuit.breaker.open.ms', 'sharequeue.circuit.breaker.probe.records',
+        'sharequeue.circuit.breaker.window.records', 'sharequeue.dead.letter.drop.enable',
+        'sharequeue.dead.letter.topic.enable', 'sharequeue.fetch.max.bytes', 'sharequeue.retry.backoff.max.ms',
+        'sharequeue.retry.backoff.ms']
+$$;
+
+-- Group configs are changed as rows, by the service's role and the owner: a name that is not known is refused, and the group
+-- comes first, whoever does it.
 create or replace function sharequeue_internal.group_configs_lock_group() returns trigger
 language plpgsql volatile set search_path = pg_catalog as $$
 begin
     if tg_op = 'DELETE' then
         perform sharequeue_internal.lock_group(old.group_id);
         return old;
+    end if;
+    if new.name <> all (sharequeue_internal.group_config_names()) then
+        raise exception 'there is no group config %: expected one of %', left(new.name, 300),
+            array_to_string(sharequeue_internal.group_config_names(), ', ') using errcode = 'SQ040';
     end if;
     perform sharequeue_internal.lock_group(new.group_id);
     return new;

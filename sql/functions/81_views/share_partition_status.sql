@@ -15,7 +15,10 @@ select
     f.available, f.acquired, f.archiving, sp.lost_records,
     f.highest_delivery_count, l.leases, l.next_expiry, f.waiting, o.oldest_offset, o.oldest_state, o.oldest_since,
     coalesce(sp.paused_reason, g.paused_reason, c.reason) as paused_reason,
-    case when sp.observed_at is null or sp.log_end >= sp.spso + sp.delivery_complete_count then null
+    case when sp.status = 'topic_recreated' then 'the topic was deleted and made again: nothing is leased from it. To begin with '
+            'the new topic, stop the members and run `sharequeue offsets reset --group ' || sp.group_id || ' --topic ' || sp.topic
+            || ' --to-earliest --execute`'
+        when sp.observed_at is null or sp.log_end >= sp.spso + sp.delivery_complete_count then null
         when sp.speo = sp.spso then 'it begins at ' || sp.spso || ', behind the log''s end ' || sp.log_end
             || ': the log was truncated, or the group begun anew there. Nothing before that offset is delivered'
         else 'the log ends at ' || sp.log_end || ', below what was delivered: it was truncated' end as fault,

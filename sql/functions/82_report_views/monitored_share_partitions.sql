@@ -22,7 +22,7 @@ select sp.share_partition_id, sp.group_id, sp.topic, sp.partition, sp.spso, sp.s
     extract(epoch from at.now - least(w.since, r.reported_at))::double precision as oldest_waits_seconds,
     extract(epoch from at.now - greatest(sp.observed_at, seen.observed_at))::double precision
         as observed_seconds,
-    case when t.topic is not null then 'topic_deleted' when sp.status <> 'active' then 'topic_replaced'
+    case when t.topic is not null then 'topic_deleted' when sp.status <> 'active' then 'topic_recreated'
         when coalesce(sp.paused_reason, g.paused_reason) is not null then 'paused'
         when c.state <> 'closed' and g.breaker_percent > 0 then 'breaker_open'
         when k.reason is not null and b.archiving > 0 then 'dead_letters_held'

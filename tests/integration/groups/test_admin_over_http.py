@@ -450,6 +450,8 @@ def test_a_reset_with_an_id_that_was_replaced_is_refused_over_http(
     State(private_database).administration.alter_offsets(
         SharePartition("g", topic, 0), "an id that came later", 5
     )
+    described = ask("describe-share-group-offsets", groups=[{"group_id": "g", "topics": None}])["groups"]
+    assert described[0]["topics"][0]["partitions"][0]["leader_epoch"] == -1
     (stale,) = ask("alter-share-group-offsets", group_id="g", topics=starts)["responses"]
     assert stale["partitions"][0]["error_code"] == UnknownTopicId.code
     assert "no longer has the id" in stale["partitions"][0]["error_message"]

@@ -94,6 +94,7 @@ def test_groups_by_state_and_members(run: Run, lease: Lease, private_database: D
     """Lists by state; who is in a group and what it is assigned; the group in one row."""
     alter_group_configs(private_database, "idle", {})
     assert [row["group"] for row in rows(run("groups", "list", "--state", "Empty", "-o", "json"))] == ["idle"]
+    assert rows(run("groups", "list", "--state", "dead", "-o", "json")) == []
     assert [row["group"] for row in rows(run("groups", "list", "--state", "stable", "-o", "json"))] == [
         "flights"
     ]

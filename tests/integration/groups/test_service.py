@@ -310,6 +310,8 @@ def test_a_group_to_look_at(client: httpx.Client, make_topic: MakeTopic) -> None
     report = client.get("/v1/reports/a/b")
     assert report.headers["content-type"].startswith("text/html")
     assert "Share group a/b" in report.text
+    assert "default-src 'none'" in report.headers["content-security-policy"]
+    assert report.headers["x-frame-options"] == "DENY"
     for path in ("groups", "reports"):
         missing = client.get(f"/v1/{path}/none")
         assert (missing.status_code, missing.json()["error_code"]) == (404, 69)

@@ -10,8 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from sharequeue.database import Database
-from sharequeue.errors import InvalidRecordState, InvalidRequest, ShareError, error_for
+from sharequeue.errors import InvalidConfig, InvalidRecordState, InvalidRequest, ShareError, error_for
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
+from sharequeue.groups.configs.keys import GROUP_CONFIGS
 from sharequeue.groups.configs.published import publish_service_configs
 from sharequeue.offsets import MAX_OFFSET, OffsetSet
 from sharequeue.state import State
@@ -311,7 +312,8 @@ def test_kafkas_bounds_of_locks_bind_where_nobody_has_set_any(
     state.observe(AT, "id", 0, 100, 100)
     insert = sa.text("insert into sharequeue.group_configs values ('g', :name, :value) returning 1")
     private_database.call(insert, name="share.record.lock.duration.ms", value="1000")
-    private_database.call(insert, name="group.share.max.record.lock.duration.ms", value="3600000")
+    with pytest.raises(InvalidConfig, match=r"there is no group config group\.share\.max"):
+        private_database.call(insert, name="group.share.max.record.lock.duration.ms", value="3600000")
     lease = state.acquire(AT, "m", None, 1)
     assert lease is not None
     assert lease.lock_duration_ms == 1000
@@ -329,3 +331,18 @@ def test_kafkas_bounds_of_locks_bind_where_nobody_has_set_any(
     assert lease is not None
     assert lease.lock_duration_ms == 15_000
     assert state.figures.describe("g")[0].acquired == 4
+
+
+def test_a_config_of_an_unknown_name_is_refused_by_the_table(private_database: Database) -> None:
+    """Whoever may write the rows: the names are those of `GROUP_CONFIGS`, which group_config_names repeats."""
+    [row] = private_database.rows(sa.text("select sharequeue_internal.group_config_names() as names"))
+    assert row["names"] == sorted(GROUP_CONFIGS), "add the config to sql/functions/20_groups/configs.sql"
+    insert = sa.text("insert into sharequeue.group_configs values ('g', :name, '1') returning 1")
+    for name in ("share.nonsense", "group.share.max.groups", ""):
+        with pytest.raises(InvalidConfig, match="there is no group config"):
+            private_database.rows(insert, name=name)
+    private_database.rows(insert, name="share.delivery.count.limit")
+    with pytest.raises(InvalidConfig):
+        private_database.rows(
+            sa.text("update sharequeue.group_configs set name = 'nonsense' where group_id = 'g' returning 1")
+        )

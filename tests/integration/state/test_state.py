@@ -136,6 +136,12 @@ def test_a_topic_made_anew_under_the_same_name_is_not_leased_from(state: State, 
     assert state.observe(at, "id", 0, 1000, 1000) == "topic_recreated"
     with pytest.raises(UnknownTopicId):
         state.acquire(at, "m1", None, 10)
+    remark = state.figures.describe("g")[0].remark
+    assert remark is not None
+    assert "made again" in remark
+    assert "offsets reset --group g --topic t" in remark
+    [row] = state.database.rows(sa.text("select condition from sharequeue.monitored_share_partitions"))
+    assert row["condition"] == "topic_recreated"
     state.administration.alter_offsets(at, "other id", 0)
     assert state.observe(at, "other id", 0, 5, 5) == "active"
     assert state.observe(at, "id", 0, 1000, 1000) == "active"
