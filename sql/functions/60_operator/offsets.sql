@@ -30,7 +30,8 @@ begin
     if p_topic_id = any (p_sp.replaced_topic_ids)
             or (p_sp.status = 'topic_recreated' and p_topic_id = p_sp.topic_id) then
         raise exception 'topic % no longer has the id %: it was deleted and made again. Ask the broker for its id now, and '
-            'reset to that one', p_sp.topic, p_topic_id using errcode = 'SQ100';
+            'reset to that one. If it is this one, delete the group''s offsets of the topic first', p_sp.topic, p_topic_id
+            using errcode = 'SQ100';
     end if;
 end
 $$;

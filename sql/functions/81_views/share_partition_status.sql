@@ -18,6 +18,8 @@ select
     case when sp.status = 'topic_recreated' then 'the topic was deleted and made again: nothing is leased from it. To begin with '
             'the new topic, stop the members and run `sharequeue offsets reset --group ' || sp.group_id || ' --topic ' || sp.topic
             || ' --to-earliest --execute`'
+        when t.topic is not null then 'the topic was deleted: the broker says since ' || to_char(t.gone_since at time zone 'UTC',
+            'YYYY-MM-DD"T"HH24:MI:SS"Z"') || ' that there is no topic of the id ' || sp.topic_id
         when sp.observed_at is null or sp.log_end >= sp.spso + sp.delivery_complete_count then null
         when sp.speo = sp.spso then 'it begins at ' || sp.spso || ', behind the log''s end ' || sp.log_end
             || ': the log was truncated, or the group begun anew there. Nothing before that offset is delivered'
@@ -33,6 +35,7 @@ select
 from sharequeue.share_partitions sp
 join sharequeue.group_settings g using (group_id)
 left join sharequeue.observations seen using (group_id, topic)
+left join sharequeue.gone_topics t on t.topic = sp.topic and t.topic_id = sp.topic_id
 cross join lateral (
     select
         coalesce(sum(n) filter (where state = 0), 0)::bigint as available,

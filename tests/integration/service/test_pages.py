@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from starlette.testclient import TestClient
 
 from sharequeue.database import Database
+from sharequeue.groups import descriptions
 from sharequeue.groups.acls import Acl, Acls
 from sharequeue.groups.configs import ServiceConfigs, alter_group_configs
 from sharequeue.groups.heartbeats import HeartbeatRequest, heartbeat
@@ -59,7 +60,7 @@ def test_groups_that_take_too_long_are_left_out(
         page = got(client, "/")
         assert [row[0] for row in page.rows("Share groups")] == ["g"]
         assert "left out: figures of the groups" in page.text
-        monkeypatch.setattr(reads, "_GROUPS", sa.text("select pg_sleep(60), :most, :part, :after"))
+        monkeypatch.setattr(descriptions, "_LIST", sa.text("select pg_sleep(60), :most, :part, :after"))
         assert "left out: the groups" in got(client, "/").text
 
 
@@ -98,7 +99,7 @@ def test_what_nobody_foresaw_is_an_error_like_others(
     def fail(*_: Any, **__: Any) -> None:
         raise OverflowError("what-failed")
 
-    monkeypatch.setattr(reads, "groups", fail)
+    monkeypatch.setattr(looking, "list_groups", fail)
     assert "what-failed" not in got(client, "/", 500).text
     monkeypatch.setattr("sharequeue.service.admin.alter_and_tell", fail)
     answer = client.post("/v1/incremental-alter-configs", json={"group_id": "g", "configs": {}})
