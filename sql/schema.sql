@@ -553,7 +553,7 @@ CREATE TABLE sharequeue.share_partitions (
     folded_read_committed boolean,
     folded_fan_out boolean,
     folded_member_id text,
-    previous_topic_id text
+    replaced_topic_ids text[]
 )
 WITH (fillfactor='50');
 
@@ -668,6 +668,9 @@ CREATE FUNCTION sharequeue_internal.check_start(p_topic text, p_partition intege
 CREATE FUNCTION sharequeue_internal.check_text(p_what text, p_value text, p_longest integer) RETURNS text
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION sharequeue_internal.check_topic_id(p_sp sharequeue.share_partitions, p_topic_id text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION sharequeue_internal.circuit_acknowledgements(p_id bigint, p_settings sharequeue.group_settings, p_acknowledgements sharequeue.acknowledgements, p_asked int8multirange, p_at timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql;
 
@@ -748,6 +751,9 @@ CREATE FUNCTION sharequeue_internal.gone_topic_silence() RETURNS interval
 
 CREATE FUNCTION sharequeue_internal.group_config(p_group_id text, p_name text) RETURNS text
     LANGUAGE sql STABLE SET search_path TO 'pg_catalog';
+
+CREATE FUNCTION sharequeue_internal.group_config_names() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION sharequeue_internal.group_configs_lock_group() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
@@ -868,6 +874,9 @@ CREATE FUNCTION sharequeue_internal.note_leavers(p_group_id text, p_members inte
 
 CREATE FUNCTION sharequeue_internal.note_outage(p_longer_than interval, p_beat boolean) RETURNS interval
     LANGUAGE plpgsql;
+
+CREATE FUNCTION sharequeue_internal.of_gone_topics(p_gone_for interval, p_group_id text, p_at timestamp with time zone) RETURNS TABLE(share_partition_id bigint, group_id text, gone_since timestamp with time zone)
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION sharequeue_internal.offsets_fault(p_offsets int8multirange) RETURNS text
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
@@ -2135,6 +2144,8 @@ ALTER TABLE ONLY sharequeue.topics
 
 ALTER TABLE ONLY sharequeue.transfers
     ADD CONSTRAINT transfers_pkey PRIMARY KEY (group_id, sink);
+
+CREATE INDEX acls_by_resource ON sharequeue.acls USING btree (resource_type, pattern_type, resource_name);
 
 CREATE INDEX audit_log_by_group ON sharequeue.audit_log USING btree (group_id, audit_id);
 
