@@ -76,7 +76,7 @@ _LIST = text(
     "select g.group_id, (select count(*) from sharequeue.members m where m.group_id = g.group_id) as members"
     " from sharequeue.share_groups g left join sharequeue.group_settings s using (group_id)"
     " where g.group_id > :after and (:part = '' or position(lower(:part) in lower(g.group_id)) > 0)"
-    " and (s.acls_apply is false or 'DESCRIBE' = any (sharequeue.authorized_operations(g.group_id)))"
+    " and (s.acls_apply is false or 'DESCRIBE' = any (sharequeue.authorized_operations(g.group_id, '{DESCRIBE}')))"
     " order by g.group_id limit :most"
 )
 

@@ -49,8 +49,9 @@ $$;
 create or replace function sharequeue_internal.acls_apply(p_group_id text) returns boolean
 language sql stable as $$
     select not coalesce((select allow_everyone_if_no_acl_found from sharequeue.authorizer), true)
+        or exists (select from sharequeue.acls where resource_type = 'TOPIC')
         or exists (select from sharequeue.acls
-            where resource_type = 'TOPIC' or sharequeue_internal.covers(pattern_type, resource_name, p_group_id))
+            where resource_type = 'GROUP' and sharequeue_internal.covers(pattern_type, resource_name, p_group_id))
 $$;
 
 -- Whether a principal may do an operation on a group or a topic. A denial wins; without any ACL on it the setting
@@ -94,13 +95,14 @@ language sql stable as $$
         or sharequeue_internal.allowed('TOPIC', p_topic, p_operation, sharequeue.principal())
 $$;
 
--- What the principal may do with a group (AuthorizedOperations of Kafka's ShareGroupDescribe).
-create or replace function sharequeue.authorized_operations(p_group_id text) returns text[]
+-- What the principal may do with a group (AuthorizedOperations of Kafka's ShareGroupDescribe), of p_operations, or of all that
+-- there are.
+create or replace function sharequeue.authorized_operations(p_group_id text, p_operations text[] default null) returns text[]
 language sql stable as $$
     select coalesce(array_agg(operation order by at), '{}')
     from unnest(array['READ', 'DESCRIBE', 'ALTER', 'DELETE', 'ALTER_CONFIGS', 'DESCRIBE_CONFIGS'])
         with ordinality as known (operation, at)
-    where sharequeue_internal.authorised(p_group_id, operation)
+    where (p_operations is null or operation = any (p_operations)) and sharequeue_internal.authorised(p_group_id, operation)
 $$;
 
 -- The same for an operation that changes state and whose result has no column for an error: raises Kafka's error number as

@@ -13,6 +13,7 @@ from sharequeue.database import Database
 from sharequeue.groups import assignments, heartbeats
 from sharequeue.local import postgres
 from sharequeue.service.app import create_app
+from sharequeue.service.context import POOL_SIZE
 from sharequeue.service.pages import looking
 from sharequeue.settings import Settings
 from sharequeue.spark.sinks.postgres import PostgresTable
@@ -44,6 +45,8 @@ def test_every_pool_is_as_the_page_says() -> None:
     settings = Settings({"database_url": URL, "bootstrap_servers": "127.0.0.1:1"})
     service = create_app(settings, coordinate=False).state.service
     assert bounds(service.database) == row("a replica of the service")
+    # As many threads as that use them: it never opens more than it keeps.
+    assert row("the same: its heartbeats") == (POOL_SIZE, POOL_SIZE)
     service.close()
     assert row("the same: its pages") == (looking.AT_ONCE, looking.AT_ONCE)
     with Database.open(settings) as job:
@@ -58,7 +61,8 @@ def test_every_pool_is_as_the_page_says() -> None:
 
 def test_the_formula_is_the_tables_sum() -> None:
     """Each summand is what the table has; deployments are computed by it, and the servers of ours allow as many."""
-    service = row("a replica of the service")[1] + row("the same: its pages")[1]
+    parts = ("a replica of the service", "the same: its heartbeats", "the same: its pages")
+    service = sum(row(part)[1] for part in parts)
     job, own = row("a Spark job")[1], 10
     consumer = row("a `ShareConsumer`")[1] + row("the same: its wait")[1]
     assert [service, job + own, 2 * (row("a code server")[1] + own), consumer, 10, 3] == FORMULA
