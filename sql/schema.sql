@@ -212,7 +212,7 @@ CREATE FUNCTION sharequeue.assignable_share_partitions(p_group_id text) RETURNS 
 CREATE FUNCTION sharequeue.assignment_of(p_group_id text, p_member_id text) RETURNS jsonb
     LANGUAGE plpgsql STABLE SET search_path TO 'pg_catalog';
 
-CREATE FUNCTION sharequeue.authorized_operations(p_group_id text) RETURNS text[]
+CREATE FUNCTION sharequeue.authorized_operations(p_group_id text, p_operations text[] DEFAULT NULL::text[]) RETURNS text[]
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.authorized_topic_operations(p_topic text) RETURNS text[]
