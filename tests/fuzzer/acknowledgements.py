@@ -49,6 +49,7 @@ class Acknowledgements(Books):
         self.lease_ids[token], self.left[token] = rows[0]["lease_id"], size
         levels = {row["isolation_level"] for row in rows}
         stable = "read_committed" in levels
+        self.tally[f"leased {min(levels)}"] += 1
         if len(levels) != 1 or stable not in s.committed:
             self._fault(f"leased at {levels}, the config is read_committed: {s.committed}", at)
         left_out = set(offsets_of(a.get("p_leave_out") or "{}"))

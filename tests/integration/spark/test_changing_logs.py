@@ -6,6 +6,7 @@ Nothing is lost without a figure, nothing is acknowledged that was not there, an
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -16,6 +17,7 @@ from sharequeue.errors import UnknownTopicId
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.settings import Settings
+from sharequeue.spark import lease
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.report import Progress, ProgressCallback
 from sharequeue.state import State
@@ -170,3 +172,62 @@ def test_a_log_that_is_compacted_while_a_run_reads(
     assert (report.accepted, report.gaps, report.lost, report.dropped) == (leased - gone, gone, 0, 0)
     rows = read_output(spark, state, group, job.sink, "offset long").select("offset").collect()
     assert {row["offset"] for row in rows} >= {offset for offset in kept if offset < leased}
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_topic_that_is_deleted_under_a_lease(
+    again: bool,
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    settings: Settings,
+    assigned: Assigned,
+    state: State,
+    spark: SparkSession,
+    topics: Topics,
+    tmp_path: Path,
+) -> None:
+    """Between what the block wrote and its acknowledgement: that is refused by the topic's name, nothing counts, and
+    no record is a suspect."""
+    topic = make_topic(1)
+    produce(topic, 0, range(20))
+    given = {"membership": assigned(topic), "settings": settings, "spark": spark, "state": state}
+
+    def work() -> None:
+        with lease(group, [topic], **given) as leased:  # type: ignore[arg-type]
+            leased.write(all_accepted(leased.records), tmp_path / "outcomes")
+            topics.delete(topic)
+            if again:
+                make_topic(1, topic)
+                produce(topic, 0, range(100, 120))
+            leased.acknowledge()
+
+    with pytest.raises(UnknownTopicId, match=topic):
+        work()
+    (status,) = state.figures.describe(group)
+    assert (status.spso, status.acquired, status.accepted, status.gap, status.archiving) == (0, 0, 0, 0, 0)
+    assert (status.available, status.highest_delivery_count) == (20, 0)
+
+
+def test_a_log_start_that_moves_under_a_lease(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    settings: Settings,
+    assigned: Assigned,
+    state: State,
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    """What was read and written counts; of what no row names, the log is asked once more, and what it has lost since
+    is lost and no gap."""
+    topic = make_topic(1)
+    produce(topic, 0, range(20))
+    given = {"membership": assigned(topic), "settings": settings, "spark": spark, "state": state}
+    with lease(group, [topic], dropped="release", **given) as leased:  # type: ignore[arg-type]
+        leased.write(from_five_on(leased.records), tmp_path / "outcomes")
+        delete_before(settings, topic, 8)
+        done = leased.acknowledge()
+    assert (done.accepted, done.released, done.lost, done.gaps) == (15, 0, 5, 0)
+    (status,) = state.figures.describe(group)
+    assert (status.spso, status.lag, status.lost_records, status.leases) == (20, 0, 5, 0)
