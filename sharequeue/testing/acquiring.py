@@ -80,6 +80,7 @@ class Acquisition:
             if record is not None and record.state is AVAILABLE:
                 self.at.move(record, RecordState.ARCHIVED)
                 self.at.outcomes["gap", record.delivery_count] += 1
+                self.at.advance_due = True
 
     def _base(self, log_base: int) -> int:
         """Where the window begins for this fetch (R-AQ-4)."""
@@ -224,6 +225,7 @@ class Acquisition:
                 if offset in self.fetch.aborted:
                     self.at.move(self.at.records[offset], RecordState.ARCHIVED)
                     self.at.outcomes["gap", acquired.delivery_count] += 1
+                    self.at.advance_due = True
                 else:
                     kept.append((offset, acquired.delivery_count))
             ranges += merged(kept)

@@ -54,6 +54,8 @@ class InFlightWindow:
         self.outcomes: Counter[tuple[str, int]] = Counter()
         self.closed_letters = 0
         self.transitions: set[tuple[RecordState, RecordState]] = set()
+        self.advance_due = False
+        """Whether an acquire has archived something, and SPSO has not been moved since."""
 
     def load(self, runs: Sequence[tuple[int, int, RecordState, int]]) -> None:
         """In-flight state from elsewhere, such as a broker's own share group (R-IN-5 to R-IN-8).
@@ -204,6 +206,7 @@ class InFlightWindow:
         The walk begins at SPSO, not at the first batch as Kafka's does: records that the log start has
         overtaken and that are still held do not keep SPSO from moving.
         """
+        self.advance_due = False
         gap_start = self.gap_window[0] if self.gap_window and self.gap_active else None
         while self.spso < self.speo and self.spso != gap_start:
             record = self.records.get(self.spso)
@@ -217,6 +220,13 @@ class InFlightWindow:
                 break
         self.speo = max(self.speo, self.spso)
         self._evict()
+
+    def advance_if_due(self) -> bool:
+        """Advance SPSO where an acquire has left that to an acknowledgement (R-SO-1); return whether it had."""
+        due = self.advance_due
+        if due:
+            self.advance_spso()
+        return due
 
     def _evict(self) -> None:
         """Whole batches below SPSO in which nothing is held go; a partly finished one stays (R-SO-5)."""
@@ -248,7 +258,7 @@ class InFlightWindow:
         self.spso = log_start
         self.speo = max(self.speo, log_start)
         self.lost_records += lost
-        self._evict()
+        self.advance_spso()
         return lost
 
     def verify(self) -> list[str]:

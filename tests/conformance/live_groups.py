@@ -113,6 +113,14 @@ GROUPS: dict[str, Live] = {
             *(poll(lines=[14]), poll(lines=[14]), ack([0, 6, 8, "accept"]), poll()),
         ),
     ),
+    "records_deleted_before_a_full_window": Live(
+        ("R-SO-1", "R-LS-4"),
+        (
+            *(produce(400, 10), join(), poll(), ack([0, 0, 49, "release"], [0, 50, 399, "accept"])),
+            *(op("deleteRecords", before=50), poll(lines=[14]), produce(5), poll(lines=[33])),
+        ),
+        {"share.partition.max.record.locks": 100},
+    ),
     "alter_while_active": Live(
         ("R-AD-1",),
         (*START, poll(), op("alterOffsets", offsets=[["t", 0, 1]]), ack([0, 0, 3, "accept"]), GROUP),

@@ -178,8 +178,10 @@ begin
             where share_partition_id = v_sp.share_partition_id;
             return next row(0::smallint, null, v_lease_id, v_token, v_sp.state_epoch, v_lock_ms, v_expires_at, 1::smallint,
                 int8multirange(int8range(v_sp.speo, v_past)), v_level)::sharequeue.acquired;
+            return;
+        elsif not v_sp.advance_due then
+            return;
         end if;
-        return;
     elsif p_options.redelivery = 'fan_out' then
         v_taken := sharequeue_internal.take_fan_out(
             v_sp, p_settings, v_most, v_read_end, v_lease_id, p_at, p_options.leave_out);
@@ -210,6 +212,14 @@ begin
         return next row(0::smallint, null, v_lease_id, v_token, v_sp.state_epoch, v_lock_ms, v_expires_at,
             v_taken.delivery_counts[v_at], v_taken.offsets[v_at], v_level)::sharequeue.acquired;
     end loop;
+    -- Nothing was found. An acknowledgement that would let SPSO pass what is finished may never come. If that was due before,
+    -- the window may have room now; what this call has archived leaves its answer empty, as a broker's (R-IL-3).
+    if v_taken.delivery_counts is null and sharequeue_internal.advance_if_due(v_sp.share_partition_id)
+            and v_sp.advance_due then
+        select * into v_sp from sharequeue.share_partitions where share_partition_id = p_sp.share_partition_id;
+        return query select * from sharequeue_internal.acquire_under_lock(
+            v_sp, p_settings, p_holder, p_max_records, p_options, p_at);
+    end if;
 end
 $$;
 

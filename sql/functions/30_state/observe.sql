@@ -45,8 +45,7 @@ end
 $$;
 
 -- The log now starts past SPSO. What is finished or was never processed below it goes. What is leased stays with its holder,
--- of whose acknowledgement only what it accepts still counts. SPSO may then stand at something finished; the next
--- acknowledgement moves it on (R-SO-1).
+-- of whose acknowledgement only what it accepts still counts. SPSO passes what is finished behind the log start.
 create or replace function sharequeue_internal.advance_log_start(p_sp sharequeue.share_partitions, p_log_start bigint)
 returns void
 language plpgsql volatile as $$
@@ -80,7 +79,8 @@ begin
     update sharequeue.share_partitions
     set spso = p_log_start, speo = greatest(speo, p_log_start),
         lost_records = lost_records + v_lost + greatest(0, p_log_start - speo),
-        delivery_complete_count = delivery_complete_count - v_passed, advance_due = true
+        delivery_complete_count = delivery_complete_count - v_passed
     where share_partition_id = v_id;
+    perform sharequeue_internal.advance_spso(v_id);
 end
 $$;

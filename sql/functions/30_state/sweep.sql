@@ -1,5 +1,5 @@
 -- Ends leases whose lock has lapsed on share-partitions that nobody uses, at most p_limit leases in a call, of those
--- share-partitions whose locks lapsed first. Skips share-partitions that another call is using; that call ends the leases
+-- share-partitions whose locks lapsed first, and lets SPSO pass what is finished there. Skips share-partitions that another call is using; that call ends the leases
 -- itself. A share-partition that cannot be settled, for whatever reason, holds up no other: stuck has its group, and why. So
 -- no row is waited for longer than a moment. Also deletes the results of calls that are older than an hour, ten thousand in a
 -- call.
@@ -18,10 +18,11 @@ begin
     records := 0;
     stuck := '{}';
     for v_id in
-        select lapsed.share_partition_id from (
-            select sp.share_partition_id from sharequeue.share_partitions sp
-            where sp.next_expiry <= v_at order by sp.next_expiry limit p_limit
-        ) as lapsed order by 1
+        (select sp.share_partition_id from sharequeue.share_partitions sp
+            where sp.next_expiry <= v_at order by sp.next_expiry limit p_limit)
+        union
+        (select sp.share_partition_id from sharequeue.share_partitions sp where sp.advance_due limit p_limit)
+        order by 1
     loop
         exit when leases >= p_limit;
         select group_id into v_group_id from sharequeue.share_partitions
@@ -30,6 +31,7 @@ begin
         begin
             select s.leases, s.records into v_settled
             from sharequeue_internal.settle_lapsed(v_id, v_at, p_limit - leases) as s;
+            perform sharequeue_internal.advance_if_due(v_id);
         exception when others then
             stuck := stuck || jsonb_build_object(v_group_id, sqlerrm);
             continue;

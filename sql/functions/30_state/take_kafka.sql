@@ -327,7 +327,8 @@ end
 $$;
 
 -- Under read_committed, records of aborted transactions use up the budget, are archived, and are cut out of the result
--- (R-IL-3); they are no dead letters, and SPSO waits for the next acknowledgement to pass them.
+-- (R-IL-3); they are no dead letters, and SPSO waits for the next acknowledgement to pass them, or for
+-- whoever finds nothing else (advance_if_due).
 create or replace function sharequeue_internal.without_aborted(
     p_id bigint, p_result sharequeue.taken_offsets, p_aborted int8multirange, p_lease_id bigint
 ) returns sharequeue.taken

@@ -172,3 +172,17 @@ begin
     end if;
 end
 $$;
+
+-- The same where an acquire has archived something and left the advance to an acknowledgement (R-SO-1), which may never
+-- come: for those who find that nothing can be leased, and for the sweep. Returns whether it was due.
+create or replace function sharequeue_internal.advance_if_due(p_share_partition_id bigint) returns boolean
+language plpgsql volatile as $$
+begin
+    perform from sharequeue.share_partitions where share_partition_id = p_share_partition_id and advance_due;
+    if found then
+        perform sharequeue_internal.advance_spso(p_share_partition_id);
+        return true;
+    end if;
+    return false;
+end
+$$;

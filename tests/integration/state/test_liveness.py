@@ -1,0 +1,146 @@
+"""A share-partition with lag goes on: SPSO never waits for an acknowledgement that cannot come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from sharequeue.database import Database
+from sharequeue.groups.configs import alter_group_configs
+from sharequeue.offsets import OffsetSet
+from sharequeue.state import State
+from sharequeue.state.many import LogSeen
+from sharequeue.values import AcknowledgeType, Lease, SharePartition
+from tests.integration.state.state_calls import journal_differs, take
+from tests.waiting import pass_time
+
+ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
+HEAD, REST = 50, 5000
+BATCHES = [(0, 399), (400, 799)]
+
+
+@pytest.fixture
+def at_configs() -> dict[str, str | int]:
+    return {"share.partition.max.record.locks": 100}
+
+
+@pytest.fixture
+def state(private_database: Database, at: SharePartition) -> State:
+    state = State(private_database)
+    state.observe(at, "id", 0, REST, REST)
+    return state
+
+
+def all_but_the_head(state: State, lease: Lease) -> None:
+    """Accept a lease's records from offset 50 on, and release those before it."""
+    head = OffsetSet.of((0, HEAD))
+    state.acknowledge(lease, {ACCEPT: lease.offsets - head, RELEASE: head})
+
+
+def waiting_records(state: State, at: SharePartition) -> None:
+    """Records that wait do not count in the window, which grows to 600; then their time has come."""
+    for _ in range(6):
+        lease = take(state, at, 100)
+        state.acknowledge(lease, {RELEASE: lease.offsets}, not_before=state.now() + timedelta(hours=1))
+    pass_time(state.database, 3601)
+    all_but_the_head(state, take(state, at, 600))
+
+
+def a_lower_bound(state: State, at: SharePartition) -> None:
+    """The bound is lowered below what is in flight."""
+    alter_group_configs(state.database, "g", {"share.partition.max.record.locks": 300})
+    lease = take(state, at, 300)
+    alter_group_configs(state.database, "g", {"share.partition.max.record.locks": 100})
+    all_but_the_head(state, lease)
+
+
+def a_long_log_batch(state: State, at: SharePartition) -> None:
+    """A batch of the log comes whole, however small the bound is."""
+    lease = state.acquire(at, "m", None, 500, redelivery="kafka", log_batches=BATCHES)
+    assert lease is not None
+    assert lease.offsets == OffsetSet.of((0, 400))
+    all_but_the_head(state, lease)
+
+
+WAYS = [waiting_records, a_lower_bound, a_long_log_batch]
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["observe", "observe_many"])
+@pytest.mark.parametrize("way", WAYS)
+def test_records_go_on_after_retention_has_taken_the_head(
+    state: State, at: SharePartition, way: Callable[[State, SharePartition], None], many: bool
+) -> None:
+    """A log start in a window that is longer than the bound: SPSO passes what is finished behind it at once."""
+    way(state, at)
+    past = state.figures.describe("g")[0].speo
+    if many:
+        state.many.observe([LogSeen(at, "id", HEAD, REST, REST)])
+    else:
+        state.observe(at, "id", HEAD, REST, REST)
+    status = state.figures.describe("g")[0]
+    assert (status.spso, status.speo, status.delivery_complete_count) == (past, past, 0)
+    assert status.lag == REST - past
+    assert take(state, at, 100).offsets == OffsetSet.of((past, past + 100))
+    assert state.figures.verify() == journal_differs(state) == []
+
+
+@pytest.mark.parametrize("aborted", [100, 150], ids=["a full window", "more than it"])
+def test_records_go_on_after_an_aborted_transaction(state: State, at: SharePartition, aborted: int) -> None:
+    """Aborted records fill the window and nothing is leased: SPSO passes them in the same call."""
+    alter_group_configs(state.database, "g", {"share.isolation.level": "read_committed"})
+    gone = OffsetSet.of((0, aborted))
+    batches = [(0, 149), (150, 299)] if aborted == 150 else None
+
+    def fetch() -> Lease | None:
+        return state.acquire(at, "m", None, 500, redelivery="kafka", aborted=gone, log_batches=batches)
+
+    assert fetch() is None
+    assert state.figures.describe("g")[0].spso == aborted
+    lease = fetch()
+    assert lease is not None
+    assert lease.offsets.first == aborted
+    assert state.figures.verify() == journal_differs(state) == []
+
+
+@pytest.fixture
+def stuck(state: State, at: SharePartition) -> State:
+    """A window of finished records that SPSO has not passed, as earlier releases left it behind."""
+    take(state, at, 100)
+    with state.database.transaction() as connection:
+        for statement in (
+            "update sharequeue.in_flight_batches set state = 4, cause = 'gap', lease_id = null",
+            "delete from sharequeue.leases",
+            "update sharequeue.share_partitions set delivery_complete_count = 100, advance_due = true,"
+            " next_expiry = null, redeliverable = redeliverable",
+        ):
+            connection.execute(sa.text(statement))
+    return state
+
+
+@pytest.mark.parametrize("redelivery", ["fan_out", "kafka"])
+def test_an_acquire_that_finds_nothing_advances_spso(
+    stuck: State, at: SharePartition, redelivery: str
+) -> None:
+    """It passes what is finished, and leases what lies behind it in the same call."""
+    assert take(stuck, at, 10, redelivery).offsets == OffsetSet.of((100, 110))
+    assert stuck.figures.describe("g")[0].spso == 100
+    assert stuck.figures.verify() == journal_differs(stuck) == []
+
+
+def test_the_many_form_of_acquire_advances_spso(stuck: State, at: SharePartition) -> None:
+    """As the single one does."""
+    acquired = stuck.many.acquire([at], "m", None, 10)
+    assert not acquired.refusals
+    assert [lease.offsets for lease in acquired.leases] == [OffsetSet.of((100, 110))]
+
+
+def test_the_sweep_advances_spso(stuck: State, at: SharePartition) -> None:
+    """Nobody asks for records, and nothing lapses: the sweep still passes what is finished."""
+    swept = stuck.database.rows(sa.text("select * from sharequeue.sweep(10)"))[0]
+    assert (swept["leases"], swept["stuck"]) == (0, {})
+    status = stuck.figures.describe("g")[0]
+    assert (status.spso, status.delivery_complete_count) == (100, 0)
+    assert stuck.figures.verify() == journal_differs(stuck) == []
