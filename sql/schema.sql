@@ -572,6 +572,9 @@ CREATE FUNCTION sharequeue_internal.acls_apply(p_group_id text) RETURNS boolean
 CREATE FUNCTION sharequeue_internal.acquire_under_lock(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_holder sharequeue_internal.holder, p_max_records bigint, p_options sharequeue_internal.fetch_options, p_at timestamp with time zone) RETURNS SETOF sharequeue.acquired
     LANGUAGE plpgsql;
 
+CREATE FUNCTION sharequeue_internal.advance_if_due(p_share_partition_id bigint) RETURNS boolean
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION sharequeue_internal.advance_log_start(p_sp sharequeue.share_partitions, p_log_start bigint) RETURNS void
     LANGUAGE plpgsql;
 
@@ -2184,6 +2187,8 @@ CREATE UNIQUE INDEX redrive_batches_one_open ON sharequeue.redrive_batches USING
 CREATE INDEX redrives_for_one_group ON sharequeue.redrives USING btree (only_group) WHERE (only_group IS NOT NULL);
 
 CREATE INDEX requests_by_age ON sharequeue.requests USING btree (finished_at);
+
+CREATE INDEX share_partitions_by_advance_due ON sharequeue.share_partitions USING btree (share_partition_id) WHERE advance_due;
 
 CREATE INDEX share_partitions_by_next_expiry ON sharequeue.share_partitions USING btree (next_expiry) WHERE (next_expiry IS NOT NULL);
 
