@@ -12,8 +12,8 @@ from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
-from sharequeue.state.many import LogSeen
-from sharequeue.values import AcknowledgeType, Lease, SharePartition
+from sharequeue.state.rows import Redelivery
+from sharequeue.values import AcknowledgeType, Lease, LogSeen, SharePartition
 from tests.integration.state.state_calls import journal_differs, take
 from tests.waiting import pass_time
 
@@ -122,7 +122,7 @@ def stuck(state: State, at: SharePartition) -> State:
 
 @pytest.mark.parametrize("redelivery", ["fan_out", "kafka"])
 def test_an_acquire_that_finds_nothing_advances_spso(
-    stuck: State, at: SharePartition, redelivery: str
+    stuck: State, at: SharePartition, redelivery: Redelivery
 ) -> None:
     """It passes what is finished, and leases what lies behind it in the same call."""
     assert take(stuck, at, 10, redelivery).offsets == OffsetSet.of((100, 110))
