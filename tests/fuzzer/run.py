@@ -69,6 +69,8 @@ class Run:
         if self.shared.in_turn:
             for group in GROUPS:
                 self._config(group, LOCK_DURATION, str(30_000 * self.shared.second))
+        # One group begins at each level.
+        self._config(GROUPS[1], "share.isolation.level", "read_committed")
         self._settings()
         for at in self.shared.partitions:
             self.shared.logs[at] = (0, 40)

@@ -19,3 +19,4 @@ def test_results_under_attack_are_true(private_database: Database, seed: int) ->
     run = Run(private_database, seed, in_turn=True)
     faults = run.in_turn(PHASES)
     assert not faults, f"{len(faults)} faults, {run.told()}\n{faults[0]}"
+    assert run.ledger.tally.keys() >= {"leased read_committed", "leased read_uncommitted"}
