@@ -326,6 +326,9 @@ CREATE FUNCTION sharequeue.make_journal_partitions(p_ahead integer DEFAULT 2) RE
 CREATE FUNCTION sharequeue.metadata_hash(p_group_id text) RETURNS text
     LANGUAGE sql STABLE SET search_path TO 'pg_catalog';
 
+CREATE FUNCTION sharequeue.needed_outputs(p_lease_ids bigint[]) RETURNS TABLE(lease_id bigint, held boolean, sink text)
+    LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION sharequeue.note_service_work(p_replica_id text, p_watched double precision, p_swept double precision, p_journal_kept double precision, p_drained double precision) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -455,6 +458,9 @@ CREATE FUNCTION sharequeue.set_clock_offset(p_amount interval) RETURNS void
 
 CREATE FUNCTION sharequeue.set_service_configs(p_configs jsonb) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION sharequeue.sink_owners(p_folders text[]) RETURNS TABLE(folder text, group_id text)
+    LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.snapshots(p_share_partition_id bigint) RETURNS TABLE(journal_id bigint, taken_at timestamp with time zone)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
@@ -688,6 +694,9 @@ CREATE FUNCTION sharequeue_internal.circuit_lapse(p_id bigint, p_lease_id bigint
 
 CREATE FUNCTION sharequeue_internal.circuit_probes(p_id bigint, p_lease_id bigint) RETURNS void
     LANGUAGE sql;
+
+CREATE FUNCTION sharequeue_internal.claim_folders(p_group_id text, p_outputs jsonb) RETURNS text
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION sharequeue_internal.clock_unfold() RETURNS trigger
     LANGUAGE plpgsql SET search_path TO 'pg_catalog';
@@ -961,6 +970,9 @@ CREATE FUNCTION sharequeue_internal.share_group_named() RETURNS trigger
 
 CREATE FUNCTION sharequeue_internal.share_partition_gone() RETURNS trigger
     LANGUAGE plpgsql SET search_path TO 'pg_catalog';
+
+CREATE FUNCTION sharequeue_internal.sink_folder(p_location text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION sharequeue_internal.span(p_acknowledgements sharequeue.acknowledgements) RETURNS int8multirange
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1938,6 +1950,11 @@ CREATE TABLE sharequeue.sink_columns (
     columns text NOT NULL
 );
 
+CREATE TABLE sharequeue.sink_folders (
+    folder text NOT NULL,
+    group_id text NOT NULL
+);
+
 CREATE TABLE sharequeue.state_identity (
     only_row boolean DEFAULT true NOT NULL,
     state_id uuid DEFAULT gen_random_uuid() NOT NULL,
@@ -2138,6 +2155,9 @@ ALTER TABLE ONLY sharequeue.share_partitions
 
 ALTER TABLE ONLY sharequeue.sink_columns
     ADD CONSTRAINT sink_columns_pkey PRIMARY KEY (group_id, sink);
+
+ALTER TABLE ONLY sharequeue.sink_folders
+    ADD CONSTRAINT sink_folders_pkey PRIMARY KEY (folder);
 
 ALTER TABLE ONLY sharequeue.state_identity
     ADD CONSTRAINT state_identity_pkey PRIMARY KEY (only_row);
