@@ -368,9 +368,6 @@ CREATE FUNCTION sharequeue.rebalance_group(p_group_id text, p_group_epoch intege
 CREATE FUNCTION sharequeue.rebind_cluster(p_cluster_id text) RETURNS text
     LANGUAGE plpgsql SET search_path TO 'pg_catalog';
 
-CREATE FUNCTION sharequeue.record_purge(p_topic text, p_topic_id text, p_partition integer, p_log_start bigint, p_before bigint, p_letters bigint) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
-
 CREATE FUNCTION sharequeue.record_report(p_group_id text) RETURNS timestamp with time zone
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 

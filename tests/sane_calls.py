@@ -202,7 +202,6 @@ def prepare(database: Database) -> Calls:
         "open_redrive": {**dead, "p_redrive_id": str(REDRIVE), "p_wanted": "{[0,9)}", "p_max_records": 5},
         "trim_redrive": {**dead, "p_sequence": 1, "p_offsets": "{[0,3)}"},
         "close_redrive": {**dead, "p_sequence": 1},
-        "record_purge": {**dead, "p_log_start": 2, "p_before": 9, "p_letters": 5},
         # Compaction.
         "begin_compaction": {
             "p_compaction_id": str(UUID(int=9)),

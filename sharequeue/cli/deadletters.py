@@ -20,7 +20,6 @@ from sharequeue.cli.exporting import opened, write_letters
 from sharequeue.cli.failures import Refused
 from sharequeue.cli.options import Moment, execute_option, group_option, settings_options
 from sharequeue.cli.output import Output, answers, number, text
-from sharequeue.cli.purging import forget, purge
 from sharequeue.database import Database
 from sharequeue.deadletters.letters import read_dead_letters
 from sharequeue.deadletters.writer import DeadLetterWriter
@@ -351,8 +350,5 @@ def drain(settings: Settings, output: Output, group: str, execute: bool) -> None
     if held:
         raise click.exceptions.Exit(1)
 
-
-dlq.add_command(purge)
-dlq.add_command(forget)
 
 COMMANDS = (dlq,)

@@ -32,7 +32,7 @@ _RUN = "dagster-run-"
 ACTS = (
     *("add_acl", "allow_everyone_if_no_acl_found", "alter_group_config", "alter_offsets", "create_token"),
     *("delete_group", "delete_offsets", "extend_locks", "force_dead_letter", "force_release", "pause"),
-    *("purge_dead_letters", "raise_state_epochs", "rebind_cluster", "remove_acl", "remove_deleted_topic"),
+    *("raise_state_epochs", "rebind_cluster", "remove_acl", "remove_deleted_topic"),
     *("resume", "revoke_token", "set_service_configs"),
 )
 """What is written to the audit log; `audit` takes no other name."""

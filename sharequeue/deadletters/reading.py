@@ -83,7 +83,7 @@ class Reading:
         self.letters -= len(letters)
 
     def cut(self, partition: int) -> bool:
-        """Whether retention, or a purge, has removed letters of a partition that this reading should have
+        """Whether retention, or a person, has removed letters of a partition that this reading should have
         begun at.
         """
         log = self.logs.get(partition)

@@ -35,7 +35,7 @@ declare
     v_service constant text[] := array[
         'add_acl', 'allow_everyone_if_no_acl_found', 'beat', 'clear_other_journal', 'close_redrive', 'confirm_observations', 'create_token',
         'drop_journal_partition', 'extend_locks', 'give_back_room', 'groups_of_topics', 'make_journal_partitions',
-        'note_topics', 'open_redrive', 'principal_of_token', 'raise_state_epochs', 'record_purge', 'remove_acls', 'remove_deleted_topics',
+        'note_topics', 'open_redrive', 'principal_of_token', 'raise_state_epochs', 'remove_acls', 'remove_deleted_topics',
         'revoke_tokens', 'roll_up_due_days',
         'set_service_configs', 'take_snapshot', 'take_snapshots', 'trim_redrive',
         'end_service_lease', 'hear_replica', 'hold_service_lease', 'note_service_work', 'take_service_lease',
