@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from confluent_kafka import KafkaException, Message, Messages, TopicPartition
+from confluent_kafka import IllegalStateException, KafkaException, Message, Messages, TopicPartition
 
 from sharequeue.consumer.calls import AcknowledgementCommitCallback
 from sharequeue.consumer.errors import WakeupException
@@ -34,6 +34,7 @@ class AIOShareConsumer:
         """A poll that was cancelled and may not have ended."""
         self._unseen: asyncio.Future[Messages] | None = None
         """It, once it has ended: what it returned comes with the next poll."""
+        self._closing: asyncio.Future[None] | None = None
 
     async def subscribe(self, topics: list[str]) -> None:
         """As ``ShareConsumer.subscribe``."""
@@ -101,11 +102,39 @@ class AIOShareConsumer:
         await self._call(self._consumer.set_acknowledgement_commit_callback, callback)
 
     async def close(self, timeout: float | None = None) -> None:
-        """As ``ShareConsumer.close``."""
+        """As ``ShareConsumer.close``. A poll or commit of another task that waits ends with ``WakeupException``."""
+        if self._consumer._elsewhere:
+            return
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close(timeout))
+            self._consumer.wakeup()
+        # It goes on where this is cancelled: another close waits for it.
+        await asyncio.shield(self._closing)
+
+    async def _close(self, timeout: float | None) -> None:
+        await self._end_polling()
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._consumer.close, timeout)
+        finally:
+            self._consumer._restore_signals()  # which the consumer's thread may not
+            self._thread.shutdown(wait=False)
+
+    async def lock_remaining(self, message: Message) -> float:
+        """As ``ShareConsumer.lock_remaining``."""
         await self._settle()
-        await self._call(self._consumer.close, timeout)
-        self._consumer._restore_signals()  # which the consumer's thread may not
-        self._thread.shutdown(wait=False)
+        return self._consumer.lock_remaining(message)
+
+    async def client_instance_id(self, timeout: float = -1) -> str:
+        """As ``ShareConsumer.client_instance_id``."""
+        return await self._call(self._consumer.client_instance_id, timeout)
+
+    async def metrics(self) -> dict[str, float]:
+        """As ``ShareConsumer.metrics``."""
+        return await self._call(self._consumer.metrics)
+
+    async def set_sasl_credentials(self, username: str, password: str) -> None:
+        """As ``ShareConsumer.set_sasl_credentials``."""
+        await self._call(self._consumer.set_sasl_credentials, username, password)
 
     async def __aenter__(self) -> Self:
         return self
@@ -120,12 +149,28 @@ class AIOShareConsumer:
         """As ``ShareConsumer.stopping``."""
         return self._consumer.stopping
 
+    def wakeup(self) -> None:
+        """As ``ShareConsumer.wakeup``."""
+        self._consumer.wakeup()
+
+    def stop(self, timeout: float = 25.0) -> None:
+        """As ``ShareConsumer.stop``."""
+        self._consumer.stop(timeout)
+
     def stop_on_signal(self, *signals: int, timeout: float = 25.0) -> None:
         """As ``ShareConsumer.stop_on_signal``."""
         self._consumer.stop_on_signal(*signals, timeout=timeout)
 
     async def _settle(self) -> bool:
         """Wait for the end of a poll that was cancelled; whether it has returned what nobody has seen."""
+        self._check_open()
+        await self._end_polling()
+        self._check_open()
+        return (
+            self._unseen is not None and self._unseen.exception() is None and len(self._unseen.result()) > 0
+        )
+
+    async def _end_polling(self) -> None:
         if self._polling is not None:
             # Where this is cancelled, the next call waits for it.
             await asyncio.wait([self._polling])
@@ -134,9 +179,17 @@ class AIOShareConsumer:
                 # It had ended already: the call that was to end it is still to be used up.
                 self._consumer.forget_wakeup()
                 self._unseen = ended
-        return (
-            self._unseen is not None and self._unseen.exception() is None and len(self._unseen.result()) > 0
-        )
 
     async def _call(self, call: Callable[..., _T], *args: Any) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *args)
+        self._check_open()
+
+        def called() -> _T:
+            self._check_open()  # it may have waited for another call's end
+            return call(*args)
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, called)
+
+    def _check_open(self) -> None:
+        self._consumer._check_open()
+        if self._closing is not None:
+            raise IllegalStateException("Share consumer closed")

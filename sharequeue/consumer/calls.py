@@ -53,13 +53,7 @@ class OneCaller:
     def _check_call(self, prefix: str = "") -> None:
         if self._caller is None and not self._closed and self._process is _Process.current:
             return
-        if self._elsewhere:
-            raise IllegalStateException(
-                f"{prefix}the share consumer was made in process {self._process.pid}, before a fork: "
-                "make one in each process"
-            )
-        if self._closed:
-            raise IllegalStateException("Share consumer closed")
+        self._check_open(prefix)
         if self._caller is not None:
             if self._in_callback and self._caller == threading.get_ident():
                 raise IllegalStateException(f"{prefix}{_STATE}" if prefix else _IN_CALLBACK)
@@ -69,6 +63,15 @@ class OneCaller:
                 else "Share consumer is not safe for multi-threaded access. "
                 f"currentThread(id: {threading.get_ident()}) otherThread(id: {self._caller})"
             )
+
+    def _check_open(self, prefix: str = "") -> None:
+        if self._elsewhere:
+            raise IllegalStateException(
+                f"{prefix}the share consumer was made in process {self._process.pid}, before a fork: "
+                "make one in each process"
+            )
+        if self._closed:
+            raise IllegalStateException("Share consumer closed")
 
     @contextmanager
     def _call(self, prefix: str = "") -> Iterator[None]:

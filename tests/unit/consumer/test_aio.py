@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import Messages
+from confluent_kafka import IllegalStateException, Message, Messages
 
-from sharequeue import AIOShareConsumer, ShareConsumer
+from sharequeue import AIOShareConsumer, ShareConsumer, WakeupException
 from tests.unit.consumer.stub import consumer_of, put
 
 
@@ -106,3 +109,119 @@ def test_acknowledged_while_a_cancelled_poll_ends(late: Late) -> None:
         assert list(late.inner._in_hand[0].handed.values()) == [1, -1]
 
     asyncio.run(program())
+
+
+@pytest.fixture
+def closable() -> Iterator[Any]:
+    """Give a consumer without servers that can be closed."""
+    with consumer_of() as inner:
+        inner._database = SimpleNamespace(close=lambda: None)
+        inner._fetcher.release_all = lambda _: None
+        yield inner
+
+
+def test_closed_twice_and_called_afterwards(closable: Any) -> None:
+    """As the synchronous one: a second close does nothing, each other call raises IllegalStateException."""
+
+    async def program() -> None:
+        consumer = awaitable(closable)
+        await consumer.close()
+        await consumer.close()
+        message = Message("t", 0, 0)
+        for call in (
+            consumer.subscribe(["t"]),
+            consumer.unsubscribe(),
+            consumer.subscription(),
+            consumer.poll(0),
+            consumer.acknowledge(message),
+            consumer.acknowledge_offset("t", 0, 0),
+            consumer.commit_sync(),
+            consumer.commit_async(),
+            consumer.lock_remaining(message),
+            consumer.client_instance_id(),
+            consumer.metrics(),
+            consumer.set_sasl_credentials("u", "p"),
+            consumer.set_acknowledgement_commit_callback(None),
+        ):
+            with pytest.raises(IllegalStateException, match="Share consumer closed"):
+                await call
+        async with consumer:
+            pass
+
+    asyncio.run(program())
+
+
+def test_close_beside_polls(closable: Any) -> None:
+    """One that waits ends with WakeupException; one that waits for its turn, and one that comes later, is refused."""
+
+    async def program() -> list[Any]:
+        consumer = awaitable(closable)
+        polls = [asyncio.ensure_future(consumer.poll()) for _ in range(2)]
+        while not closable._fetcher._polling:
+            await asyncio.sleep(0.001)
+        closing = asyncio.ensure_future(consumer.close())
+        await asyncio.sleep(0)
+        polls.append(asyncio.ensure_future(consumer.poll()))
+        return await asyncio.wait_for(asyncio.gather(*polls, closing, return_exceptions=True), 60)
+
+    ended = asyncio.run(program())
+    assert list(map(type, ended)) == [
+        WakeupException,
+        IllegalStateException,
+        IllegalStateException,
+        type(None),
+    ]
+    assert closable._closed
+
+
+def test_a_close_that_is_cancelled_goes_on(closable: Any) -> None:
+    """Another one waits for its end."""
+    let_go = threading.Event()
+    closable._fetcher.release_all = lambda _: let_go.wait(60)
+
+    async def program() -> None:
+        consumer = awaitable(closable)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(consumer.close(), 0.05)
+        let_go.set()
+        await consumer.close()
+        assert consumer._thread._shutdown
+
+    asyncio.run(program())
+
+
+def test_records_that_nobody_has_seen_are_not_polled_after_close(late: Late) -> None:
+    """They are given back."""
+
+    async def program() -> None:
+        consumer = awaitable(late.inner)
+        late.inner.close = lambda timeout: None
+        await late.cancelled(consumer)
+        late.let_go.set()
+        await consumer.close()
+        with pytest.raises(IllegalStateException, match="Share consumer closed"):
+            await consumer.poll(0)
+
+    asyncio.run(program())
+
+
+def test_a_fork_s_copy_is_refused(closable: Any) -> None:
+    """And its close does nothing; neither waits for a thread that is not there."""
+    consumer = awaitable(closable)
+    asyncio.run(consumer.subscription())
+    child = os.fork()
+    if child == 0:
+        right = False
+        with suppress(BaseException):
+            with pytest.raises(IllegalStateException, match="make one in each process"):
+                asyncio.run(asyncio.wait_for(consumer.subscription(), 20))
+            asyncio.run(asyncio.wait_for(consumer.close(), 20))
+            right = True
+        os._exit(0 if right else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_it_has_every_method() -> None:
+    """Whatever is public on the synchronous one, but the helper that this one uses."""
+    public = {name for name in dir(ShareConsumer) if not name.startswith("_")} - {"forget_wakeup"}
+    assert public <= set(dir(AIOShareConsumer))
