@@ -5,16 +5,17 @@ again and again meanwhile: the service, which looks at the broker every two seco
 end, and the state notifies whoever listens (`sharequeue.consumer.listening`). Then one look at Postgres says whether
 a run would lease anything; only then Spark has something to do. A look every half minute is the net below that.
 
-An outage does not end it: a database, broker, service or output that does not answer is waited out. What a person
-has to mend does, as it ends a run.
+An outage does not end it: a database, broker, service or output that does not answer is waited out, also before it
+has begun (`starting.py`). What a person has to mend does, as it ends a run.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -44,7 +45,9 @@ from sharequeue.spark.leasing.renewal import LockLost
 from sharequeue.spark.output.reachable import OutputNotReachable
 from sharequeue.spark.report import Progress, ProgressCallback, RunReport
 from sharequeue.spark.run import run_rounds
+from sharequeue.spark.session import spark_session
 from sharequeue.spark.showing import Shown, Table
+from sharequeue.spark.starting import is_mistake
 from sharequeue.state import State
 from sharequeue.state.waiting_work import GroupWork, work_of
 
@@ -58,9 +61,11 @@ UNHEARD_SECONDS = 2.0
 """The same where no notification arrives, because a pooler is in between."""
 CHECK_SECONDS = 1.0
 """How often the membership is looked at meanwhile; that asks nobody."""
-REJOIN_SECONDS = 5.0
+JOIN_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 30.0
 """Between two attempts during an outage; the first one is after a second."""
+
+_NUMBERS = re.compile(r"\d+")
 
 TAKEN = (FencedMemberEpoch, FencedStateEpoch, InvalidRecordState, UnknownMemberId)
 """What was leased is somebody else's now, or nobody's: an offset was set back, or the member had expired."""
@@ -110,7 +115,7 @@ def follow_rounds(
     membership: Membership,
     database: Database,
     topics: Topics,
-    spark: SparkSession,
+    spark: SparkSession | None = None,
     max_rounds: int | None = None,
     max_records: int = MAX_RECORDS,
     max_bytes: int | None = None,
@@ -119,28 +124,37 @@ def follow_rounds(
     progress: ProgressCallback = lambda progress: None,
     on_run: OnRun = lambda report: None,
 ) -> FollowReport:
-    """Run `job` whenever there is something to lease, for a member that has joined; return the sums.
+    """Join, and run `job` whenever there is something to lease; return the sums.
 
     It ends after `max_rounds` rounds or `max_seconds`, else only by a signal or an error. The other arguments are
     those of `run_rounds`. `on_run` gets the report of each run that did something, when it has ended.
 
-    An outage is waited out, and so is a Spark job that failed while the session lives: its records come again.
-    Raises what else `run_rounds` raises, such as HandlerError, MostFailed and SinkRefused, and SparkNotReady where
-    the session has ended.
+    An outage is waited out, from the beginning on, and so is a Spark job that failed while the session lives: its
+    records come again. Without `spark` a session is made once the servers have answered.
+    Raises what `is_mistake` calls one, where it has not begun yet; what else `run_rounds` raises, such as
+    HandlerError, MostFailed and SinkRefused; and SparkNotReady where the session has ended.
     """
     woken = threading.Event()
     listener = Listener(database, job.group, woken.set)
+    state, session = State(database), spark
+
+    def begin() -> None:
+        nonlocal session
+        topics.require(job.topics)
+        state.administration.check_cluster(topics.cluster_id())
+        session = session or spark_session(settings, f"pipeline of {job.group}")
 
     def run(
         again: ShareGroupJob, rounds: int | None, seconds: float | None, tell: ProgressCallback
     ) -> RunReport:
+        assert session is not None  # noqa: S101  (it has begun)
         return run_rounds(
             settings,
             again,
             membership=membership,
-            state=State(database),
+            state=state,
             topics=topics,
-            spark=spark,
+            spark=session,
             max_rounds=rounds,
             max_records=max_records,
             max_bytes=max_bytes,
@@ -156,6 +170,9 @@ def follow_rounds(
         look=lambda: work_of(database, job.group),
         woken=woken,
         hears=lambda: listener.active,
+        begin=begin,
+        mistaken=lambda error: is_mistake(error, settings),
+        lost=lambda: state.figures.lost_topics(job.group, job.topics),
         chosen=frozenset(only) if only else None,
         progress=progress,
         on_run=on_run,
@@ -183,12 +200,21 @@ class Follower:
     woken: threading.Event
     hears: Callable[[], bool]
     """Whether notifications arrive."""
+    begin: Callable[[], None] = lambda: None
+    """Asks each server once, before the member joins."""
+    mistaken: Callable[[Exception], bool] = lambda error: False
+    """Whether nobody is to wait for the end of an outage before the member has joined."""
+    lost: Callable[[], Mapping[str, ShareError]] = dict
+    """Topics that were deleted or made again, with the error that says so."""
     chosen: frozenset[str] | None = None
     progress: ProgressCallback = lambda progress: None
     on_run: OnRun = lambda report: None
     _done: FollowReport = field(init=False)
     _lag: int | None = field(init=False, default=None)
-    _joined: bool = field(init=False, default=True)
+    _begun: bool = field(init=False, default=False)
+    """Whether it has joined once."""
+    _joined: bool = field(init=False, default=False)
+    _lost: Mapping[str, ShareError] = field(init=False, default_factory=dict)
     _ran: bool = field(init=False, default=False)
     _in_vain: tuple[object, float] | None = field(init=False, default=None)
     """What a run could do nothing about, and until when it is not tried again."""
@@ -229,6 +255,10 @@ class Follower:
         it: it tries the handler and the output.
         """
         work = self.look()
+        lost = self.lost()
+        for topic in lost.keys() - self._lost.keys():
+            _log.warning("group %s: %s", self.job.group, lost[topic])
+        self._lost = lost
         self._lag = sum(each.lag for each in work.share_partitions if each.topic in self.job.topics)
         mine = {
             (each.topic, each.partition)
@@ -279,16 +309,21 @@ class Follower:
                 return
 
     def _stay_member(self) -> None:
-        """Join again where the group no longer knows us. Raises the error of a refusal."""
+        """Join, also again where the group no longer knows us. Raises the error of a refusal."""
         if self._joined and not self.membership.lost.is_set():
             return
         self._joined = False  # `join` forgets that we were lost, also when it fails
-        self.membership.join(timeout=REJOIN_SECONDS)
-        self._joined = True
-        _log.warning("group %s: member %s has joined again", self.job.group, self.membership.member_id)
+        if not self._begun:
+            self.begin()
+        self.membership.join(timeout=JOIN_SECONDS)
+        if self._begun:
+            _log.warning("group %s: member %s has joined again", self.job.group, self.membership.member_id)
+        self._begun = self._joined = True
 
     def _can_wait(self, error: Exception) -> bool:
         """Return whether it may be over in a while, without anybody mending the job or its session."""
+        if not self._begun and self.mistaken(error):
+            return False
         if isinstance(error, ShareError):
             return error.retriable or isinstance(error, TAKEN)
         if isinstance(error, DBAPIError):
@@ -301,9 +336,10 @@ class Follower:
 
     def _wait_out(self, error: Exception, seconds: float | None) -> None:
         reason = first_line(error)
-        if self._outage != reason:
+        news = _NUMBERS.sub("", reason)  # how often and how long is said anew each time
+        if self._outage != news:
             _log.warning("group %s: %s; trying again until it works", self.job.group, reason)
-        self._outage = reason
+        self._outage = news
         self._pause = min(LONGEST_PAUSE_SECONDS, max(1.0, 2 * self._pause))
         # What wakes us now is no reason to hurry. By the clock: a signal ends it.
         time.sleep(self._pause if seconds is None else min(self._pause, max(0.0, seconds)))

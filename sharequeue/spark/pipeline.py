@@ -25,6 +25,7 @@ from sharequeue.spark.following import FollowReport, OnRun, follow_rounds
 from sharequeue.spark.job import ShareGroupJob, Summary
 from sharequeue.spark.leasing.budget import MAX_RECORDS
 from sharequeue.spark.leasing.member import Member
+from sharequeue.spark.leasing.nothing_leased import refuse_lost
 from sharequeue.spark.output.manifest import read_output
 from sharequeue.spark.progress import shown_progress
 from sharequeue.spark.reading.levels import one_level
@@ -79,6 +80,7 @@ class Pipeline(ShareGroupJob):
             # Before Spark starts, and before joining waits for partitions of a topic that is not there.
             topics.require(self.topics)
             _, session, queue = stack.enter_context(self._opened(loaded, spark, state))
+            refuse_lost(queue, self.group, self.topics)
             member = membership
             if member is None:
                 joined = stack.enter_context(Membership(loaded.service, self.group, self.topics))
@@ -118,18 +120,16 @@ class Pipeline(ShareGroupJob):
 
         A new record is leased some two seconds after it was produced. `max_rounds` and `max_seconds` bound the whole,
         the other arguments are those of `run`. `on_run` gets the report of each run that did something. Outages of
-        Postgres, the broker, the service and the output are waited out once it has joined.
+        Postgres, the broker, the service and the output are waited out, also at the start.
 
-        Raises what `run` raises for all else, and SparkNotReady where the Spark session has ended.
+        Raises what `run` raises for all else, such as for a host name that is not known, and SparkNotReady where the
+        Spark session has ended.
         """
         loaded = settings or Settings.load()
         with ExitStack() as stack:
             topics = stack.enter_context(Topics(loaded))
-            topics.require(self.topics)
             database = stack.enter_context(Database.open(loaded))
-            session = spark or spark_session(loaded, f"pipeline of {self.group}")
             member = stack.enter_context(Membership(loaded.service, self.group, self.topics))
-            member.join()
             shown = stack.enter_context(shown_progress(progress))
             return follow_rounds(
                 loaded,
@@ -137,7 +137,7 @@ class Pipeline(ShareGroupJob):
                 membership=member,
                 database=database,
                 topics=topics,
-                spark=session,
+                spark=spark,
                 max_rounds=max_rounds,
                 max_records=max_records,
                 max_bytes=max_bytes,

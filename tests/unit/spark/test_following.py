@@ -13,7 +13,12 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException
 from sqlalchemy.exc import OperationalError
 
-from sharequeue.errors import BrokerNotAvailable, CoordinatorNotAvailable, GroupAuthorizationFailed
+from sharequeue.errors import (
+    BrokerNotAvailable,
+    CoordinatorNotAvailable,
+    GroupAuthorizationFailed,
+    UnknownTopicId,
+)
 from sharequeue.spark import MostFailed, SparkNotReady, following
 from sharequeue.spark.following import Follower
 from sharequeue.spark.job import ShareGroupJob
@@ -244,3 +249,61 @@ def test_what_a_person_has_to_mend_ends_it(world: World, error: Exception) -> No
     with pytest.raises(type(error)):
         world.follower.go(1, 3600)
     assert len(world.ran) == 1
+
+
+def test_servers_that_are_away_at_the_start_are_waited_for(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each is named once, whatever figures its error has; nothing is looked at before it has joined."""
+    begun: list[Exception] = [
+        BrokerNotAvailable("no broker after 1 ms"),
+        BrokerNotAvailable("no broker after 27 ms"),
+        OperationalError("select 1", {}, Exception("Connection refused")),
+    ]
+
+    def begin() -> None:
+        if begun:
+            raise begun.pop(0)
+
+    world.follower.begin = begin
+    world.member.joins = [CoordinatorNotAvailable("no service")]
+    world.waits = [READY]
+    with caplog.at_level(logging.WARNING):
+        assert world.follower.go(1, 3600).rounds == 1
+    assert (world.member.joined, world.looks) == (2, 1)
+    said = [record.getMessage() for record in caplog.records if record.name == following.__name__]
+    assert [line.split(";")[0] for line in said] == [
+        "group g: no broker after 1 ms",
+        "group g: (builtins.Exception) Connection refused",
+        "group g: no service",
+        "group g: works again",
+    ]
+
+
+def test_a_bound_ends_the_wait_for_servers(world: World) -> None:
+    """Nothing was done then."""
+    world.member.joins = [CoordinatorNotAvailable("no service")] * 100
+    assert world.follower.go(None, 60).runs == 0
+
+
+def test_a_mistake_ends_it_only_at_the_start(world: World) -> None:
+    """Later the same error is an outage: names and logins that were right change while servers move."""
+    world.follower.mistaken = lambda error: "host" in str(error)
+    world.member.joins = [CoordinatorNotAvailable("no such host")]
+    with pytest.raises(CoordinatorNotAvailable):
+        world.follower.go(1, 3600)
+    world.runs = [report(), BrokerNotAvailable("no such host")]
+    world.waits = [NOTHING, READY, READY]
+    assert world.follower.go(1, 3600).rounds == 1
+
+
+def test_a_topic_that_is_lost_is_said_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """And again where it was there in between."""
+    lost = {"orders": UnknownTopicId("orders was made again")}
+    looks = [{}, lost, lost, {}, lost]
+    world.follower.lost = lambda: looks.pop(0) if looks else {}
+    world.runs = [report()]
+    with caplog.at_level(logging.WARNING):
+        world.follower.go(None, 5 * following.LOOK_SECONDS)
+    said = [record.getMessage() for record in caplog.records if record.name == following.__name__]
+    assert said == ["group g: orders was made again"] * 2
