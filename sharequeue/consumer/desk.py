@@ -128,9 +128,10 @@ class Desk:
                 # For a program whose polls do not wait: what this one asked for is there for the next.
                 self._wanted_until = time.monotonic() + self._config.fetch_max_wait_ms / 1000
                 self._check_woken()
-            failure, self._failure = self._failure, None
-        if failure is not None and not messages:
-            raise failure
+            failure = None if messages else self._failure
+            if failure is not None:
+                self._failure = None
+                raise failure
         return messages, holdings
 
     @property
@@ -167,6 +168,11 @@ class Desk:
         with self.changed:
             self._failure = error
             self.changed.notify_all()
+
+    def forget_failure(self) -> None:
+        """What an earlier subscription made impossible is no matter of this one's."""
+        with self.changed:
+            self._failure = None
 
     def cease(self) -> None:
         """Lease no more, and have what waits here given back: polls return from now on what was renewed."""

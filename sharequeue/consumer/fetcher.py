@@ -35,6 +35,7 @@ from sharequeue.errors import (
     SaslAuthenticationFailed,
     ShareError,
     UnknownMemberId,
+    UnknownTopicId,
     first_line,
 )
 from sharequeue.kafka.clients import logged_in
@@ -75,6 +76,9 @@ class Fetcher(Desk):
         self._unanswered: Question | None = None
         """Leases that were asked for, and no answer came: they are asked for once more, as the same request."""
         self._rests: list[Holding] = []
+        self._assigned: Mapping[SharePartition, str] = {}
+        self._topic_ids: dict[SharePartition, str] = {}
+        """Of each share-partition that was ever assigned, the id that its topic had last."""
         self._thread = threading.Thread(target=self._run, name=f"share-fetch-{member.member_id}", daemon=True)
 
     def _new_reader(self, isolation_level: str) -> Reader:
@@ -186,6 +190,7 @@ class Fetcher(Desk):
     def _fetch(self) -> None:
         """One round: read what is leased, else lease; where there is nothing, wait for something to come."""
         assignment, sent = self._member.assignment, self._sent
+        self._leave_old_topics(assignment)
         self._give_back_rests()
         if self.reader.outdated:
             self._read_at(self.reader.isolation_level)
@@ -208,6 +213,16 @@ class Fetcher(Desk):
         self.reader.close()
         self.reader = self._new_reader(isolation_level)
         self._ends.forget()
+
+    def _leave_old_topics(self, assignment: Mapping[SharePartition, str]) -> None:
+        """Forget what was read of a topic that has another id now: it was made again, and its offsets are others."""
+        if assignment is not self._assigned:
+            self._assigned = assignment
+            for at, topic_id in assignment.items():
+                if self._topic_ids.setdefault(at, topic_id) != topic_id:
+                    self._topic_ids[at] = topic_id
+                    self.reader.leave(key_of(at))
+                    self._ends.forget()
 
     def _lease(self, assignment: Mapping[SharePartition, str]) -> bool:
         """Lease the next records; return whether there were any."""
@@ -267,6 +282,9 @@ class Fetcher(Desk):
             self._member.rejoin()
         elif isinstance(error, GroupAuthorizationFailed):
             self.fail(error)
+        elif isinstance(error, UnknownTopicId):
+            self._member.lose(at.topic, error)
+            self._ends.cannot_be_read(key_of(at))
         else:
             _log.warning("nothing can be leased of %s: %s", at, error)
             self._ends.cannot_be_read(key_of(at))

@@ -12,7 +12,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 from uuid import uuid4
 
@@ -27,6 +27,7 @@ from sharequeue.errors import (
     GroupIdNotFound,
     ShareError,
     UnknownMemberId,
+    UnknownTopicId,
     error_for,
     first_line,
 )
@@ -73,6 +74,8 @@ class Member:
         """How long the group locks records now, as far as is known."""
         self.has_dead_letters = True
         """Whether the group has dead letters now, as far as is known: else nobody reads why a record failed."""
+        self.lost_topics: Mapping[str, UnknownTopicId] = {}
+        """Topics that were deleted, and perhaps made again: nothing of them is assigned."""
         self.error: ShareError | None = None
         """Why the member cannot join, where waiting will not help."""
         self.polled_at = time.monotonic()
@@ -147,6 +150,10 @@ class Member:
         self._lost()
         self._wake.set()
 
+    def lose(self, topic: str, error: UnknownTopicId) -> None:
+        """A topic is another one than the group has begun on: a lease was refused for that."""
+        self._lose(self.topics, {**self.lost_topics, topic: error})
+
     def abandon(self) -> None:
         """Send no more heartbeats, without leaving: the session expires. Returns at once."""
         self._leaving = False
@@ -208,10 +215,11 @@ class Member:
             return self.exceeded
 
     def _beat_once(self, waited: float) -> float:
+        topics = self.topics
         try:
-            return self._one(waited)
+            return self._one(topics, waited)
         except SettingMissing as error:
-            self._give_up(ClusterAuthorizationFailed(f"this login may not keep groups: {error}"))
+            self._give_up(topics, ClusterAuthorizationFailed(f"this login may not keep groups: {error}"))
             return _LONG_S
         except Exception as error:
             # Any error, also one that nobody thought of: a thread that died of it would tell nobody.
@@ -229,10 +237,12 @@ class Member:
         except (ShareError, SQLAlchemyError) as error:
             _log.warning("records of %s wait for their locks: %s", self.member_id, first_line(error))
 
-    def _one(self, waited: float) -> float:
+    def _one(self, topics: tuple[str, ...], waited: float) -> float:
         """One heartbeat; return how long to wait for the next."""
         with self._lock:
-            topics, epoch, full = self.topics, self.epoch, self._full or self.epoch == JOIN_EPOCH
+            if topics != self.topics:
+                return 0.0
+            epoch, full = self.epoch, self._full or self.epoch == JOIN_EPOCH
         response = self._beat(
             HeartbeatRequest(
                 self.group_id,
@@ -246,7 +256,7 @@ class Member:
         )
         self._heartbeats += 1
         if response.error_code != NONE:
-            return self._refused(response, waited)
+            return self._refused(topics, response, waited)
         changed = False
         before, configs = self.isolation_level, GroupConfigs.load(self._database, self.group_id)
         self.max_locks, level = configs.partition_max_record_locks, configs.isolation_level
@@ -254,6 +264,8 @@ class Member:
         self.has_dead_letters = bool(configs.dead_letter_topic)
         # Before the assignment is known: what is leased from it is read at the group's level.
         self.isolation_level = level
+        if response.assignment is not None:
+            self._lose(topics, State(self._database).figures.lost_topics(self.group_id, topics))
         with self._lock:
             if topics != self.topics:
                 return 0.0
@@ -273,14 +285,28 @@ class Member:
         left = min(0.0, self.polled_at - time.monotonic()) + self._max_poll_s
         return max(0.0, min(response.heartbeat_interval_ms / 1000, left + 0.01))
 
-    def _give_up(self, error: ShareError) -> None:
-        _log.error("member %s cannot join group %s: %s", self.member_id, self.group_id, error)
-        with self._lock:
-            self.error = error
-            self._forget()
-        self._failed(error)
+    def _lose(self, topics: tuple[str, ...], lost: Mapping[str, UnknownTopicId]) -> None:
+        """These topics are lost now, and no others: say so of those that were not."""
+        news = [str(error) for topic, error in lost.items() if topic not in self.lost_topics]
+        self.lost_topics = lost
+        if news:
+            _log.warning("member %s of group %s: %s", self.member_id, self.group_id, " ".join(news))
+            self._fail(topics, UnknownTopicId(" ".join(news)))
 
-    def _refused(self, response: HeartbeatResponse, waited: float) -> float:
+    def _fail(self, topics: tuple[str, ...], error: ShareError, *, out: bool = False) -> None:
+        """Have a poll raise the error, unless the program has subscribed to other topics meanwhile."""
+        with self._lock:
+            if topics == self.topics:
+                if out:
+                    self.error = error
+                    self._forget()
+                self._failed(error)
+
+    def _give_up(self, topics: tuple[str, ...], error: ShareError) -> None:
+        _log.error("member %s cannot join group %s: %s", self.member_id, self.group_id, error)
+        self._fail(topics, error, out=True)
+
+    def _refused(self, topics: tuple[str, ...], response: HeartbeatResponse, waited: float) -> float:
         error = error_for(response.error_code, response.error_message)
         if response.error_code in _OUT:
             _log.warning(
@@ -291,7 +317,7 @@ class Member:
             self._lost()
             self._changed()
         elif not error.retriable:
-            self._give_up(error)
+            self._give_up(topics, error)
         return min(max(waited * 2, _FIRST_WAIT_S), _LONGEST_WAIT_S)
 
 

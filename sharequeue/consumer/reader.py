@@ -134,6 +134,11 @@ class Reader:
         for key in [key for key in self._logs if key not in keys]:
             self._drop(key)
 
+    def leave(self, key: Key) -> None:
+        """Stop reading a partition, and forget what was read of it."""
+        if key in self._logs:
+            self._drop(key)
+
     def seen_ends(self) -> dict[Key, int]:
         """Of each partition one past the last record that came."""
         return {key: log.seen_end for key, log in self._logs.items()}

@@ -78,7 +78,10 @@ class Sender:
         """The results, and the leases of what was renewed; None where it is to be sent again."""
         try:
             failures = self._failures if self._member.has_dead_letters else None
-            return sending.carry_out(self._state, failures, self._member.lock_duration_ms)
+            results, renewed = sending.carry_out(self._state, failures, self._member.lock_duration_ms)
+            lost = self._member.lost_topics
+            holdings = [holding for holding, _ in sending.taken]
+            return [each or lost.get(at.key[0]) for at, each in zip(holdings, results, strict=True)], renewed
         except SQLAlchemyError as error:
             if lock_clock() < sending.deadline and time.monotonic() < self._give_up_at:
                 _log.warning(

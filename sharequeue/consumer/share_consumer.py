@@ -17,7 +17,14 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from confluent_kafka import IllegalStateException, KafkaException, Message, Messages, TopicPartition
+from confluent_kafka import (
+    IllegalStateException,
+    KafkaError,
+    KafkaException,
+    Message,
+    Messages,
+    TopicPartition,
+)
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.consumer.beats import beats
@@ -33,7 +40,7 @@ from sharequeue.consumer.reader import Key
 from sharequeue.consumer.sending import Result, Sending
 from sharequeue.consumer.stopping import Stopping
 from sharequeue.database import Database
-from sharequeue.errors import ShareError
+from sharequeue.errors import ShareError, UnknownTopicId
 from sharequeue.offsets import OffsetSet
 from sharequeue.values import AcknowledgeType
 
@@ -120,6 +127,8 @@ class ShareConsumer(Stopping, OneCaller):
 
         In implicit mode this accepts what the last poll returned. In explicit mode all of it must be acknowledged:
         IllegalStateException otherwise, and where there is no subscription. Acknowledgements are sent with it.
+        A topic that was deleted, or made again, is told once: to ``error_cb``, where the config has one, else by
+        KafkaException UNKNOWN_TOPIC_ID. Poll again: other topics go on.
         """
         seconds = float(real_number(timeout))
         with self._call():
@@ -132,9 +141,7 @@ class ShareConsumer(Stopping, OneCaller):
             self._dispatch()
             try:
                 self._member.polled()
-                messages, holdings = self._fetcher.take(
-                    self._config.max_poll_records, _FOREVER_S if seconds < 0 else seconds
-                )
+                messages, holdings = self._take(_FOREVER_S if seconds < 0 else seconds)
             except ShareError as error:
                 raise kafka_exception(error) from error
             finally:
@@ -292,13 +299,28 @@ class ShareConsumer(Stopping, OneCaller):
 
     def _subscribe(self, topics: tuple[str, ...]) -> None:
         if topics == self._subscribed:
+            self._fetcher.forget_failure()
             return
         self._subscribed = topics
         self._member.subscribe(topics)
+        self._fetcher.forget_failure()  # no older one comes from here on
         self._fetcher.drop(frozenset(topics))
         if topics:
             self._fetcher.start()
             self._listener.start()
+
+    def _take(self, seconds: float) -> tuple[list[Message], list[Holding]]:
+        deadline = time.monotonic() + seconds
+        told = self._config.reading.get("error_cb")
+        while True:
+            try:
+                return self._fetcher.take(
+                    self._config.max_poll_records, max(0.0, deadline - time.monotonic())
+                )
+            except UnknownTopicId as error:
+                if told is None:
+                    raise
+                told(KafkaError(error.code, error.message))
 
     def _unacknowledged(self) -> int:
         return sum(list(each.handed.values()).count(NOT_YET) for each in self._in_hand)

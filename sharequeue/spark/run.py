@@ -29,7 +29,7 @@ from sharequeue.spark.interrupts import deferred
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
 from sharequeue.spark.leasing.member import Member
-from sharequeue.spark.leasing.nothing_leased import why_nothing
+from sharequeue.spark.leasing.nothing_leased import refuse_lost, why_nothing
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.outcomes.handler_result import with_outcomes
 from sharequeue.spark.output.folders import claim
@@ -74,9 +74,9 @@ def run_rounds(
     own. `only` names partitions, such as `orders-0`: of those that are assigned to the
     member it then leases from these alone, and the report names the others. Raises TypeError for a number that is
     none, ValueError for a budget below one record, UnknownTopicOrPartition for a topic or partition that is not
-    there, what the handler, Spark, the state or the broker raised, HandlerError, MostFailed, LockLost,
-    OutputNotReachable, OutputNotShared, SinkTaken, SinkRefused, and SparkNotReady where the session has ended
-    meanwhile; everything held has then been given back, with its
+    there, UnknownTopicId where all its topics were made again, what the handler, Spark, the state or the broker
+    raised, HandlerError, MostFailed, LockLost, OutputNotReachable, OutputNotShared, SinkTaken, SinkRefused, and
+    SparkNotReady where the session has ended meanwhile; everything held has then been given back, with its
     deliveries unless a task of Spark's had run and left it without an outcome.
     """
     max_records = whole_number("max_records", max_records, 1)
@@ -89,6 +89,7 @@ def run_rounds(
         configs = GroupConfigs.load(database, job.group)
     max_bytes = configs.fetch_max_bytes if max_bytes is None else max_bytes
     infos = topics.require(job.topics)
+    refuse_lost(state, job.group, job.topics)
     chosen = _chosen(only, job, infos) if only else None
     with ended_session_is_named(spark, f"group {job.group}"), RecordSizes(settings) as sizes:
         refuse_unusable(spark, settings, settings.output)
@@ -142,7 +143,9 @@ def _rounds(run: Run, max_seconds: float | None) -> RunReport:
         drained = ended and bool(run.assigned())
     reports = rounds.reports
     seconds = time.monotonic() - run.began_at
-    remark = why_nothing(state, run.configs, job.topics, run.of_topics()) if ended else None
+    lost = state.figures.lost_topics(job.group, job.topics)
+    there = [topic for topic in job.topics if topic not in lost]
+    remark = why_nothing(state, run.configs, there, run.of_topics()) if ended and there else None
     if ended and not drained:
         remark = (
             f"nothing of {', '.join(job.topics)} is assigned to this member of group {job.group}: "
@@ -150,6 +153,7 @@ def _rounds(run: Run, max_seconds: float | None) -> RunReport:
         )
         if run.only is not None:
             remark = f"{', '.join(run.not_assigned())} of group {job.group} is not assigned to this member"
+    remark = " ".join(filter(None, (remark, *map(str, lost.values())))) or None
     if remark and not reports:
         _log.warning("nothing was leased: %s", remark)
     return RunReport(

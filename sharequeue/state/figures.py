@@ -6,9 +6,12 @@ of the figures is in ``sharequeue.state.reports``.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import sqlalchemy as sa
 
 from sharequeue.database import Database
+from sharequeue.errors import UnknownTopicId
 from sharequeue.offsets import OffsetSet
 from sharequeue.values import DeliveryCount, LeaseRow, SharePartitionStatus
 
@@ -53,6 +56,21 @@ class Figures:
         """
         rows = self._database.rows(_SOME, group_id=group_id, skip=skip, most=most, by_lag=by_lag)
         return [SharePartitionStatus(**row) for row in rows]
+
+    def lost_topics(self, group_id: str, topics: Collection[str]) -> dict[str, UnknownTopicId]:
+        """Return those of these topics that were deleted, or made again, since the group began on them.
+
+        Each with the error that says so, and what to do. Nothing of them can be leased.
+        """
+        rows = self._database.rows(
+            sa.text(
+                "select topic, reason from sharequeue.lost_topics"
+                " where group_id = :group_id and topic = any (cast(:topics as text[])) order by topic"
+            ),
+            group_id=group_id,
+            topics=sorted(topics),
+        )
+        return {row["topic"]: UnknownTopicId(row["reason"]) for row in rows}
 
     def leases(self, group_id: str) -> list[LeaseRow]:
         """Return the leases of a group, soonest to lapse first."""

@@ -10,9 +10,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import UTC
 
+from sharequeue.errors import UnknownTopicId
 from sharequeue.groups.configs import GroupConfigs
 from sharequeue.state import State
 from sharequeue.values import SharePartition, SharePartitionStatus
+
+
+def refuse_lost(state: State, group: str, topics: Sequence[str]) -> None:
+    """Raise UnknownTopicId where each of these topics was deleted, or made again, since the group began on it."""
+    lost = state.figures.lost_topics(group, topics)
+    if lost and len(lost) == len(set(topics)):
+        raise UnknownTopicId(" ".join(map(str, lost.values())))
 
 
 def why_nothing(

@@ -80,7 +80,8 @@ begin
     error_code := 0;
     if p_sp.status = 'topic_recreated' then
         error_code := 100;
-        error_message := format('topic %s was deleted and made again since group %s started on it', p_sp.topic, p_sp.group_id);
+        select l.reason into error_message
+        from sharequeue.lost_topics l where l.group_id = p_sp.group_id and l.topic = p_sp.topic;
     elsif p_max_records is null or p_max_records not between 0 and 4611686018427387904 then
         error_code := 42;
         error_message := 'acquire needs a number of records between 0 and 2^62';

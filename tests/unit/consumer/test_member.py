@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from sharequeue import WakeupException
 from sharequeue.consumer import member as module
-from sharequeue.errors import UnknownMemberId
+from sharequeue.errors import GroupAuthorizationFailed, UnknownMemberId, UnknownTopicId
 from sharequeue.groups.assignments import AssignedTopic
 from sharequeue.groups.heartbeats import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatRequest, HeartbeatResponse
 from sharequeue.state.many import AcquiredMany
@@ -31,6 +33,8 @@ class Group:
         self.released = 0
         self.error_code = 0
         self.level = "read_uncommitted"
+        self.lost: dict[str, UnknownTopicId] = {}
+        self.figures = SimpleNamespace(lost_topics=lambda group_id, topics: self.lost)
 
     def beat(self, request: HeartbeatRequest) -> HeartbeatResponse:
         self.requests.append(request.member_epoch)
@@ -149,8 +153,94 @@ def test_the_isolation_level_is_known_before_the_assignment(
 
     monkeypatch.setattr(module, "GroupConfigs", SimpleNamespace(load=load))
     member.topics = ("t",)
-    member._one(0.0)
+    member._one(("t",), 0.0)
     assert assigned == [{}]
     assert member.isolation_level == "read_committed"
     assert member.lock_duration_ms == 15_000
     assert member.assignment == {AT: "id"}
+
+
+def test_an_older_subscription_s_error_is_forgotten(consumer: Any, group: Group) -> None:
+    """Neither one that came before the new one, nor one whose heartbeat was under way, ends a poll."""
+    member, fetcher = consumer._member, consumer._fetcher
+    group.error_code = GroupAuthorizationFailed.code
+    asked, go_on, beat = threading.Event(), threading.Event(), group.beat
+
+    def slow(request: HeartbeatRequest) -> HeartbeatResponse:
+        refused = beat(request)
+        asked.set()
+        go_on.wait(60)
+        return refused
+
+    member.subscribe(("u",))
+    wait_until(lambda: fetcher._failure is not None)
+    consumer._subscribed = ("u",)
+    fetcher.start = consumer._listener.start = lambda: None
+    member._beat = slow
+    consumer.subscribe(["v"])
+    assert consumer.poll(0).is_empty()
+    asked.wait(60)
+    group.error_code, member._beat = 0, beat
+    consumer.subscribe(["t"])
+    go_on.set()
+    wait_until(lambda: member.joined)
+    assert consumer.poll(0).is_empty()
+    fetcher.fail(GroupAuthorizationFailed())
+    consumer.subscribe(["t"])
+    assert consumer.poll(0).is_empty()
+
+
+def test_a_lost_topic_is_told_once(consumer: Any, group: Group) -> None:
+    """By the next poll that has no records; one that is there again and is lost again is told again."""
+    member = consumer._member
+    for _ in range(2):
+        group.lost = {"t": UnknownTopicId("t was deleted")}
+        member._one(member.topics, 0.0)
+        member._one(member.topics, 0.0)
+        with pytest.raises(KafkaException) as raised:
+            consumer.poll(0)
+        assert raised.value.args[0].code() == KafkaError.UNKNOWN_TOPIC_ID
+        assert consumer.poll(0).is_empty()
+        group.lost = {}
+        member._one(member.topics, 0.0)
+        assert consumer.poll(0).is_empty()
+
+
+def test_an_error_waits_behind_records(consumer: Any) -> None:
+    """A poll that has records returns them; the next one raises."""
+    fetcher = consumer._fetcher
+    pick = fetcher._shelf.pick
+
+    def pick_while_it_fails(*arguments: Any, **named: Any) -> Any:
+        fetcher._failure = GroupAuthorizationFailed()
+        return pick(*arguments, **named)
+
+    put(consumer, 0, 1)
+    fetcher._shelf.pick = pick_while_it_fails
+    assert len(consumer.poll(0)) == 1
+    with pytest.raises(KafkaException):
+        consumer.poll(0)
+
+
+def test_a_lost_topic_is_told_to_the_error_callback() -> None:
+    """Where the config has one: no poll raises then, and one that waits goes on waiting."""
+    told: list[str] = []
+    with consumer_of() as consumer:
+        error_cb = {"error_cb": lambda error: told.append(error.name())}
+        consumer._config = replace(consumer._config, reading=error_cb)
+        consumer._fetcher.fail(UnknownTopicId("t was deleted"))
+        assert consumer.poll(0).is_empty()
+        put(consumer, 0, 1)
+        consumer._fetcher.fail(UnknownTopicId("t was deleted"))
+        assert len(consumer.poll(5)) == 1
+    assert told == ["UNKNOWN_TOPIC_ID"] * 2
+
+
+def test_a_topic_made_again_is_read_anew(consumer: Any) -> None:
+    """What was read ahead of the old one is not delivered as the new one's."""
+    fetcher, left = consumer._fetcher, []
+    fetcher.reader.leave = left.append
+    for topic_id in ("old", "old", "new", "new"):
+        fetcher._leave_old_topics({AT: topic_id})
+        fetcher._leave_old_topics({})
+    assert left == [("t", 0)]
