@@ -1750,6 +1750,13 @@ CREATE TABLE sharequeue.kafka_cluster (
     CONSTRAINT kafka_cluster_singleton CHECK (singleton)
 );
 
+CREATE VIEW sharequeue.lost_topics (
+    group_id text,
+    topic text,
+    topic_id text,
+    reason text
+);
+
 CREATE VIEW sharequeue.monitored_members (
     group_id text,
     member_id text,

@@ -22,7 +22,7 @@ from sharequeue.consumer.failures import Failures
 from sharequeue.consumer.holdings import Holding, Question, lock_clock, with_delivery_counts
 from sharequeue.consumer.log_ends import BROKER_TIMEOUT_S, LONGEST_WAIT_S, LOOK_AGAIN_S, LogEnds, key_of
 from sharequeue.consumer.member import Member
-from sharequeue.consumer.reader import Reader
+from sharequeue.consumer.reader import Key, Reader
 from sharequeue.consumer.sender import Sender
 from sharequeue.consumer.sending import Sending, give_back
 from sharequeue.consumer.shelf import Shelf
@@ -291,6 +291,11 @@ class Fetcher(Desk):
 
     def _read(self) -> None:
         """Read what is leased, as far as the bound of bytes and the broker allow."""
+        first: dict[Key, int] = {}
+        with self.changed:
+            for holding in self._shelf.to_read:
+                first.setdefault(holding.key, holding.unread.first)
+        self.reader.move_to(first)
         while self._shelf.to_read and not self._interrupted():
             holding = self._shelf.to_read[0]
             if holding.lapsed:

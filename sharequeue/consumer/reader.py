@@ -151,6 +151,14 @@ class Reader:
         self._pump(1, seconds)
         self._pump(AT_ONCE, 0)
 
+    def move_to(self, positions: Mapping[Key, int]) -> None:
+        """Have the records of all these come before the first is waited for.
+
+        The broker holds a fetch at the log's end: partitions that are moved to one by one would wait one by one.
+        """
+        for key, position in positions.items():
+            self._move_to(key, position)
+
     def read(
         self, key: Key, wanted: OffsetSet, max_bytes: int, patience: float, stop: Callable[[], bool]
     ) -> Part:

@@ -238,7 +238,8 @@ def test_a_lost_topic_is_told_to_the_error_callback() -> None:
 
 def test_a_topic_made_again_is_read_anew(consumer: Any) -> None:
     """What was read ahead of the old one is not delivered as the new one's."""
-    fetcher, left = consumer._fetcher, []
+    fetcher = consumer._fetcher
+    left: list[tuple[str, int]] = []
     fetcher.reader.leave = left.append
     for topic_id in ("old", "old", "new", "new"):
         fetcher._leave_old_topics({AT: topic_id})
