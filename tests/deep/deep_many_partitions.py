@@ -29,7 +29,7 @@ OUTCOME = fn.expr("if(delivery_count = 1, 'release', if(offset % 3 = 0, 'reject'
 def topic(make_topic: MakeTopic, database: Database, group: str) -> str:
     """Give a topic of many partitions, whose group has dead letters and delivers again at once."""
     letters = make_topic(4, f"dlq.{group}", errors_deadletterqueue_group_enable="true")
-    configs = {
+    configs: dict[str, str | int | bool | None] = {
         "share.auto.offset.reset": "earliest",
         "errors.deadletterqueue.topic.name": letters,
         "sharequeue.retry.backoff.ms": 0,
