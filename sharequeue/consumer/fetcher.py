@@ -291,11 +291,7 @@ class Fetcher(Desk):
 
     def _read(self) -> None:
         """Read what is leased, as far as the bound of bytes and the broker allow."""
-        first: dict[Key, int] = {}
-        with self.changed:
-            for holding in self._shelf.to_read:
-                first.setdefault(holding.key, holding.unread.first)
-        self.reader.move_to(first)
+        self._have_all_come()
         while self._shelf.to_read and not self._interrupted():
             holding = self._shelf.to_read[0]
             if holding.lapsed:
@@ -304,6 +300,7 @@ class Fetcher(Desk):
                 continue
             if holding.lease.isolation_level != self.reader.isolation_level:
                 self._read_at(holding.lease.isolation_level)
+                self._have_all_come()
             room = self._config.fetch_max_bytes - self._shelf.bytes
             if room <= 0:
                 return  # the rest when these are polled
@@ -333,6 +330,13 @@ class Fetcher(Desk):
                 self.send(Sending([(holding, gaps)]))
             if stalled and part.messages:
                 return  # the bound of bytes: the rest when these are polled
+
+    def _have_all_come(self) -> None:
+        first: dict[Key, int] = {}
+        with self.changed:
+            for holding in self._shelf.to_read:
+                first.setdefault(holding.key, holding.unread.first)
+        self.reader.move_to(first)
 
     def _not_readable(self, holding: Holding, error: KafkaError | None) -> None:
         """The broker is silent, or the offsets are not in its log: learn which, and give back what is left."""

@@ -68,7 +68,7 @@ class ShareConsumer(Stopping, OneCaller):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if self._handle is not None:
-            raise RuntimeError("Consumer already initialized")
+            raise RuntimeError("ShareConsumer already initialized")
         if len(args) > 1 or (args and not isinstance(args[0], Mapping)) or not (args or kwargs):
             raise TypeError("expected configuration dict")
         super().__init__()
@@ -130,8 +130,8 @@ class ShareConsumer(Stopping, OneCaller):
         A topic that was deleted, or made again, is told once: to ``error_cb``, where the config has one, else by
         KafkaException UNKNOWN_TOPIC_ID. Poll again: other topics go on.
         """
-        seconds = float(real_number(timeout))
         with self._call():
+            seconds = float(real_number(timeout))
             if not self._subscribed:
                 raise IllegalStateException("Consumer is not subscribed to any topics")
             if self._config.explicit and (left := self._unacknowledged()):
@@ -201,8 +201,8 @@ class ShareConsumer(Stopping, OneCaller):
         Return for each partition None, or why its acknowledgements were refused; REQUEST_TIMED_OUT where no result
         came in ``timeout`` seconds (-1: wait as long as it takes). They may still be done then.
         """
-        seconds = float(real_number(timeout))
         with self._call():
+            seconds = float(real_number(timeout))
             sending = self._send()
             results: dict[TopicPartition, KafkaException | None] = {}
             if sending is not None:
