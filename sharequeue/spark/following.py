@@ -338,7 +338,7 @@ class Follower:
         reason = first_line(error)
         news = _NUMBERS.sub("", reason)  # how often and how long is said anew each time
         if self._outage != news:
-            _log.warning("group %s: %s; trying again until it works", self.job.group, reason)
+            _log.warning("group %s: %s; trying again until it works", self.job.group, reason.rstrip("."))
         self._outage = news
         self._pause = min(LONGEST_PAUSE_SECONDS, max(1.0, 2 * self._pause))
         # What wakes us now is no reason to hurry. By the clock: a signal ends it.

@@ -19,7 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 from sharequeue.database import Database
 from sharequeue.groups.configs import alter_group_configs
 from sharequeue.kafka.clients import client_config
-from sharequeue.local.stack import status, up
+from sharequeue.local.stack import down, status, up
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from tests.fixtures.stack import REPOSITORY, jars_folder, say
@@ -93,6 +93,46 @@ def test_servers_go_and_come_and_it_goes_on(stack_home: Path, tmp_path: Path, to
         assert database.rows(sa.text("select member_id from sharequeue.group_members")) == []
         assert sum(each.lag for each in state.figures.describe(GROUP)) == 0
         assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.slow
+def test_everything_starts_at_once(stack_home: Path, tmp_path: Path) -> None:
+    """As after a reboot: it is started while no server is there, waits, and works when they have come."""
+    environment = {"SHAREQUEUE_JARS": str(jars_folder())}
+    up(stack_home, say, environment=environment)
+    settings = Settings.load(stack_home)
+    AdminClient(client_config(settings)).create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(30)
+    with Database.open(settings) as database:
+        alter_group_configs(database, GROUP, {"share.auto.offset.reset": "earliest"})
+    _sender(settings)()
+    down(stack_home, say)
+    (tmp_path / "followed.py").write_text(PROGRAM)
+    addresses = {
+        "SHAREQUEUE_DATABASE_URL": settings.database_url,
+        "SHAREQUEUE_BOOTSTRAP_SERVERS": settings.bootstrap_servers,
+        "SHAREQUEUE_SERVICE_URL": settings.service_url,
+        "SHAREQUEUE_HOME": str(tmp_path),
+        "PYTHONPATH": str(REPOSITORY),
+    }
+    log = tmp_path / "log"
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sharequeue.cli", "run", "followed:orders", "--follow"],
+            cwd=tmp_path,
+            env={**os.environ, **environment, **addresses},
+            stderr=stderr,
+        )
+    try:
+        wait_until(lambda: "until it works" in log.read_text(), 60)
+        up(stack_home, say, environment=environment)
+        with Database.open(settings) as database:
+            _worked_on(process, State(database), log, 1)
+        wait_until(lambda: "works again" in log.read_text(), 60)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143, log.read_text()
+    finally:
+        process.kill()
+    assert "Traceback" not in log.read_text()
 
 
 def _sender(settings: Settings) -> Callable[[], None]:
