@@ -264,7 +264,7 @@ class Member:
         self.has_dead_letters = bool(configs.dead_letter_topic)
         # Before the assignment is known: what is leased from it is read at the group's level.
         self.isolation_level = level
-        if response.assignment is not None:
+        if response.assignment is not None or response.member_epoch != epoch:
             self._lose(topics, State(self._database).figures.lost_topics(self.group_id, topics))
         with self._lock:
             if topics != self.topics:
@@ -286,8 +286,9 @@ class Member:
         return max(0.0, min(response.heartbeat_interval_ms / 1000, left + 0.01))
 
     def _lose(self, topics: tuple[str, ...], lost: Mapping[str, UnknownTopicId]) -> None:
-        """These topics are lost now, and no others: say so of those that were not."""
-        news = [str(error) for topic, error in lost.items() if topic not in self.lost_topics]
+        """These topics are lost now, and no others: say what was not said before."""
+        said = set(map(str, self.lost_topics.values()))
+        news = [str(error) for error in lost.values() if str(error) not in said]
         self.lost_topics = lost
         if news:
             _log.warning("member %s of group %s: %s", self.member_id, self.group_id, " ".join(news))
