@@ -28,7 +28,7 @@ from sharequeue.errors import (
 from sharequeue.groups.acls import authorized_operations, on_behalf_of, refused_topics
 from sharequeue.groups.configs import GroupConfigs, alter_and_tell
 from sharequeue.groups.configs.texts import as_text
-from sharequeue.groups.descriptions import GroupSummary, describe_group, list_groups
+from sharequeue.groups.descriptions import describe_group, groups_as_json
 from sharequeue.groups.known import awaited_share_partitions, group_topics
 from sharequeue.kafka.topics import Topics
 from sharequeue.names import shown
@@ -68,10 +68,10 @@ class Admin:
     def __init__(self, database: Database, topics: Topics, principal: str = ANONYMOUS) -> None:
         self._database, self._topics, self._principal = database, topics, principal
 
-    def groups(self) -> list[GroupSummary]:
-        """ListGroups: those that the caller may DESCRIBE, by name."""
+    def groups(self, states: Iterable[str]) -> str:
+        """ListGroups: those in these states that the caller may DESCRIBE, by name, as JSON."""
         with on_behalf_of(self._database, self._principal) as connection:
-            return list_groups(Joined(connection))
+            return groups_as_json(Joined(connection), states)
 
     def describe(self, body: DescribeBody) -> Answer:
         """ShareGroupDescribe: state, epochs and members of groups; what the caller may do with them."""

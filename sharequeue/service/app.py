@@ -65,6 +65,7 @@ _log = logging.getLogger(__name__)
 
 _MAX_BODY_BYTES = 1 << 20
 _SOON_S = 1.0
+_STATES = {"Empty", "Stable", "Dead"}
 _HEARTBEAT = "/v1/share-group-heartbeat"
 _SEND_JSON = "Send the request as `Content-Type: application/json`."
 
@@ -254,15 +255,10 @@ async def _body(request: Request) -> bytes:
 async def _groups(service: Service, request: Request) -> Response:
     admin = Admin(service.database, service.topics, await service.principal(request))
     states = {each.strip().capitalize() for each in request.query_params.get("state", "").split(",")} - {""}
-    if states - {"Empty", "Stable", "Dead"}:
+    if states - _STATES:
         raise InvalidRequest("`state` has some of Empty, Stable and Dead, with commas between them.")
-    groups = await service.in_thread(admin.groups)
-    rows = [
-        {"group_id": g.group_id, "group_state": g.group_state, "members": g.members}
-        for g in groups
-        if not states or g.group_state in states
-    ]
-    return JSONResponse({"groups": rows})
+    groups = await service.in_thread(lambda: admin.groups(states or _STATES))
+    return Response(f'{{"groups": {groups}}}', media_type="application/json")
 
 
 async def _group(service: Service, request: Request) -> Response:

@@ -82,9 +82,9 @@ def client(here: Settings) -> Iterator[httpx.Client]:
 
 
 def test_heartbeats_go_on_while_everything_else_waits(here: Settings, private_database: Database) -> None:
-    """Two callers ask for more than the service reads at once, and every thread for it waits in the database. The
+    """Three callers ask for more than the service reads at once, and every thread for it waits in the database. The
     heartbeats of the same callers are done, joins too."""
-    secrets = [Tokens(private_database).create(f"User:{name}")[1] for name in ("ann", "bob")]
+    secrets = [Tokens(private_database).create(f"User:{name}")[1] for name in ("ann", "bob", "carl")]
     headers = [{"Authorization": f"Bearer {secret}"} for secret in secrets]
     ensure_group(private_database, "g")
 
@@ -106,7 +106,7 @@ def test_heartbeats_go_on_while_everything_else_waits(here: Settings, private_da
     ):
         with private_database.transaction() as holder:
             holder.exec_driver_sql("lock table sharequeue.delivery_counts in access exclusive mode")
-            reads = [pool.submit(client.get, "/v1/groups/g", headers=headers[n % 2]) for n in range(24)]
+            reads = [pool.submit(client.get, "/v1/groups/g", headers=headers[n % 3]) for n in range(24)]
             wait_for_locks(private_database, POOL_SIZE)
             for header in headers:
                 assert beat(header, beat(header, 0)) > 0
