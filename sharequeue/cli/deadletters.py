@@ -246,6 +246,9 @@ def _text(content: bytes | None) -> str | None:
 @_choosing
 @click.option("--to", "target", help="Send to this topic; to each record's source without it.")
 @click.option("--only-group", help="Runs of every other share group skip the records.")
+@click.option(
+    "--by-key", is_flag=True, help="Place records by their keys; in the partitions they came from without it."
+)
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records a second at most.")
 @click.option(
     "--max-redrives", default=MAX_REDRIVES, show_default=True, type=click.IntRange(1), help="The loop guard."
@@ -258,6 +261,7 @@ def redrive(
     selection: Selection,
     target: str | None,
     only_group: str | None,
+    by_key: bool,
     rate: float | None,
     max_redrives: int,
     execute: bool,
@@ -273,6 +277,7 @@ def redrive(
                 selection,
                 target=target,
                 only_group=only_group,
+                by_key=by_key,
                 rate=rate,
                 max_redrives=max_redrives,
             )
@@ -291,6 +296,10 @@ def redrive(
     output.rows(rows, ("TARGET", "LETTERS", "OTHER-GROUPS"))
     for name, groups in plan.other_groups.items():
         output.warn(f"{', '.join(groups)} will get what goes to {name} too; see --only-group")
+    if plan.by_key:
+        output.warn(
+            f"{plan.by_key} come from partitions that the topic they go to does not have: their keys place them"
+        )
     output.note(f"{plan.sent_before} sent before, {plan.looping} held by the loop guard (--max-redrives)")
     output.note("a dry run: nothing was sent; --execute sends")
 

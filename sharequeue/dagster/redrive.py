@@ -41,6 +41,10 @@ class Redriving(dg.Config):
     only_group: bool = Field(
         default=False, description="For this group alone: runs of other share groups skip the records."
     )
+    by_key: bool = Field(
+        default=False,
+        description="Place records by their keys; in the partitions they came from without it.",
+    )
     rate: float | None = Field(default=None, gt=0, description="Records a second at most.")
     max_redrives: int = Field(
         default=MAX_REDRIVES, ge=1, description="Records put back so often already are not put back again."
@@ -90,6 +94,7 @@ def redrive_asset(spec: dg.AssetSpec, group: ShareGroup) -> dg.AssetsDefinition:
                 target=config.target,
                 only_group=group_id if config.only_group else None,
                 rate=config.rate,
+                by_key=config.by_key,
                 max_redrives=config.max_redrives,
             )
             plan = work.plan()

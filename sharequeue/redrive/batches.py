@@ -26,6 +26,7 @@ class RedriveBatch:
     redrive_id: uuid.UUID
     target_topic: str | None
     only_group: str | None
+    by_key: bool
     offsets: OffsetSet
 
     @property
@@ -47,6 +48,8 @@ class RedriveBatches:
         target: str | None,
         only_group: str | None,
         targets: Iterable[str],
+        *,
+        by_key: bool = False,
     ) -> uuid.UUID:
         """Write down that the role that is logged in asks for a redrive to these topics; return its id."""
         redrive_id = uuid.uuid4()
@@ -55,9 +58,9 @@ class RedriveBatches:
                 sa.text(
                     "insert into sharequeue.redrives"
                     " (redrive_id, dead_letter_topic, topic_id, selection, target_topic, only_group, target_topics,"
-                    " requested_at, requested_by)"
+                    " by_key, requested_at, requested_by)"
                     " values (:redrive_id, :topic, :topic_id, :selection, :target, :only_group,"
-                    " cast(:targets as text[]), sharequeue.clock(), session_user)"
+                    " cast(:targets as text[]), :by_key, sharequeue.clock(), session_user)"
                 ),
                 {
                     **self._name,
@@ -66,6 +69,7 @@ class RedriveBatches:
                     "target": target,
                     "only_group": only_group,
                     "targets": sorted(targets),
+                    "by_key": by_key,
                 },
             )
         return redrive_id
@@ -108,7 +112,7 @@ class RedriveBatches:
         """The batch to send next: the open one, else the lowest wanted letters that were never sent."""
         rows = self._database.call(
             sa.text(
-                "select sequence, redrive_id, target_topic, only_group, cast(offsets as text) as offsets"
+                "select sequence, redrive_id, target_topic, only_group, by_key, cast(offsets as text) as offsets"
                 " from sharequeue.open_redrive(:topic, :topic_id, :partition, :redrive_id,"
                 " cast(:wanted as int8multirange), :max_records)"
             ),
@@ -127,6 +131,7 @@ class RedriveBatches:
             row["redrive_id"],
             row["target_topic"],
             row["only_group"],
+            row["by_key"],
             OffsetSet.parse(row["offsets"]),
         )
 

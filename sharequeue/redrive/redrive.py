@@ -6,6 +6,9 @@ before anything is sent. One Kafka transaction sends the records to their topic,
 redrive first ends the open transaction, then asks whether the batch was sent, then goes on. Postgres remembers every
 letter that was sent, so no other redrive, later or at the same time, sends it again. Which letters, and what the
 records look like, is in `redrive.selection`.
+
+A record goes to the partition it came from, as long as the topic has it, and records of one source partition go in
+the order of their offsets there. So records of one key keep their order, whichever client has placed them.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Literal
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -37,9 +41,11 @@ from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.redrive.batches import RedriveBatch, RedriveBatches
 from sharequeue.redrive.selection import (
     LettersSeen,
+    Place,
     RedriveRefused,
     Selection,
     check_offsets,
+    in_order,
     original_headers,
     redrive_count,
     redriven_headers,
@@ -51,6 +57,9 @@ BATCH_RECORDS = 500
 MAX_REDRIVES = 3
 """A record that was put back so often is not put back again: what fails a fourth time needs a person."""
 
+PARTITION_UA = -1
+"""librdkafka's name for: the client chooses the partition."""
+
 Step = Literal["initialised", "opened", "produced", "marked", "committed", "closed"]
 
 
@@ -58,10 +67,12 @@ Step = Literal["initialised", "opened", "produced", "marked", "committed", "clos
 class RedrivePlan:
     """What a redrive would do, in letters."""
 
-    chosen: dict[int, OffsetSet] = field(default_factory=dict)
-    """By partition of the dead-letter topic."""
+    batches: tuple[tuple[int, OffsetSet], ...] = ()
+    """What is sent together, in its order: the partition of the dead-letter topic, and the offsets there."""
     targets: Counter[str] = field(default_factory=Counter)
     causes: Counter[str] = field(default_factory=Counter)
+    by_key: int = 0
+    """Of partitions that their target does not have: their keys place them."""
     sent_before: int = 0
     looping: int = 0
     """Put back so often that the guard holds them."""
@@ -71,9 +82,17 @@ class RedrivePlan:
     """By target topic: share groups that get the records too, though the letters are not theirs."""
 
     @property
+    def chosen(self) -> dict[int, OffsetSet]:
+        """What would be sent, by partition of the dead-letter topic."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for partition, offsets in self.batches:
+            found.setdefault(partition, []).extend(offsets.ranges)
+        return {partition: OffsetSet.of(*ranges) for partition, ranges in sorted(found.items())}
+
+    @property
     def letters(self) -> int:
         """How many would be sent."""
-        return sum(offsets.count for offsets in self.chosen.values())
+        return sum(offsets.count for _, offsets in self.batches)
 
 
 @dataclass(slots=True)
@@ -92,6 +111,7 @@ class RedriveReport:
 @dataclass(frozen=True, slots=True)
 class _Record:
     topic: str
+    partition: int
     key: bytes | None
     value: bytes | None
     headers: list[Header]
@@ -101,7 +121,8 @@ class Redrive:
     """Puts letters of one dead-letter topic back into the topics they came from, or into `target`.
 
     `only_group` is the one share group that is to get the records: they carry its name in a header, and runs of other
-    groups skip them. `rate` is records a second at most, `max_redrives` the loop guard. `on_step` is called at each
+    groups skip them. `by_key` places records by their keys, as Kafka's own producers do, and not in the partitions
+    that they came from. `rate` is records a second at most, `max_redrives` the loop guard. `on_step` is called at each
     step.
 
     Raises `UnknownTopicOrPartition` when there is no such dead-letter topic.
@@ -116,6 +137,7 @@ class Redrive:
         *,
         target: str | None = None,
         only_group: str | None = None,
+        by_key: bool = False,
         rate: float | None = None,
         max_redrives: int = MAX_REDRIVES,
         batch_records: int = BATCH_RECORDS,
@@ -128,6 +150,7 @@ class Redrive:
         self._selection = selection
         self._target = target
         self._only_group = only_group
+        self._by_key = by_key
         self._rate = rate
         self._max_redrives = max_redrives
         self._batch_records = batch_records if rate is None else max(1, min(batch_records, int(rate)))
@@ -147,7 +170,7 @@ class Redrive:
         logs = self._topics.offsets(self._topic)
         check_offsets(self._topic, self._partitions, self._selection.offsets, logs)
         sent = self._batches.sent()
-        chosen: dict[int, list[tuple[int, int]]] = {}
+        chosen: list[Place] = []
         targets, causes = Counter[str](), Counter[str]()
         sent_before = looping = 0
         letters = LettersSeen()
@@ -160,29 +183,33 @@ class Redrive:
             elif redrive_count(letter.headers) >= self._max_redrives:
                 looping += 1
             else:
-                chosen.setdefault(letter.partition, []).append((letter.offset, letter.offset + 1))
+                chosen.append(Place.of(letter))
                 targets[self._target or letter.source_topic] += 1
                 chosen_groups.add(letter.group or "")
                 causes[letter.cause or "unknown"] += 1
         letters.check(self._selection, self._topic, self._batches.group_names, self._topics)
-        self._require_targets({*targets, *([self._target] if self._target else [])})
+        sizes = self._sizes({*targets, *([self._target] if self._target else [])})
+        away = (not 0 <= at.source_partition < sizes[self._target or at.topic] for at in chosen)
         return RedrivePlan(
-            {partition: OffsetSet.of(*ranges) for partition, ranges in sorted(chosen.items())},
+            tuple(in_order(chosen, self._batch_records)),
             targets,
             causes,
+            0 if self._by_key else sum(away),
             sent_before,
             looping,
             frozenset(letters.groups),
             self._other_groups(targets, chosen_groups),
         )
 
-    def _require_targets(self, targets: set[str]) -> None:
-        missing = sorted(targets - set(self._topics.describe(targets)))
-        if missing:
+    def _sizes(self, targets: set[str]) -> dict[str, int]:
+        """Return the partitions of each target. Raises RedriveRefused where there is no such topic."""
+        there = self._topics.describe(targets)
+        if missing := sorted(targets - set(there)):
             raise RedriveRefused(
                 f"there is no topic `{missing[0]}` to send to. {nearest(missing[0], self._topics.names(), 'topics')} "
                 "Create it, name another, or choose letters of other topics."
             )
+        return {topic: info.partitions for topic, info in there.items()}
 
     def _other_groups(self, targets: Iterable[str], chosen_groups: set[str]) -> dict[str, tuple[str, ...]]:
         """Return who else gets the records, by target; nobody where they are for one group only.
@@ -214,11 +241,14 @@ class Redrive:
         """
         began = time.monotonic()
         plan = self.plan()
-        redrive_id = self._batches.begin(str(self._selection), self._target, self._only_group, plan.targets)
+        redrive_id = self._batches.begin(
+            str(self._selection), self._target, self._only_group, plan.targets, by_key=self._by_key
+        )
         report = RedriveReport(redrive_id)
-        partitions = {**dict.fromkeys(self._batches.open_partitions(), EMPTY), **plan.chosen}
-        for partition, wanted in sorted(partitions.items()):
-            for line in self._partition(partition, wanted, report):
+        # What a killed redrive left open comes first: it was chosen before.
+        left = [(partition, EMPTY) for partition in sorted(self._batches.open_partitions())]
+        for partition, wanted in groupby((*left, *plan.batches), key=lambda batch: batch[0]):
+            for line in self._partition(partition, [offsets for _, offsets in wanted], report):
                 progress(line)
         self._batches.end(redrive_id)
         if report.sent:
@@ -227,7 +257,8 @@ class Redrive:
         report.seconds = time.monotonic() - began
         return report
 
-    def _partition(self, partition: int, wanted: OffsetSet, report: RedriveReport) -> Iterator[str]:
+    def _partition(self, partition: int, wanted: list[OffsetSet], report: RedriveReport) -> Iterator[str]:
+        most = self._batch_records
         try:
             with (
                 MarkerGroup(self._settings, f"sharequeue.redrive.{self._topic}") as markers,
@@ -236,30 +267,39 @@ class Redrive:
                     f"sharequeue.redrive.{self._topic}.{partition}",
                     markers,
                     lambda error: self._refused(partition, error),
-                    # As Kafka's own producers choose a partition, so that a key stays where it was.
+                    # As Kafka's own producers place a key, where the partition is not given.
                     partitioner="murmur2_random",
                 ) as producer,
             ):
                 self._on_step("initialised")
-                while batch := self._batches.open(partition, report.redrive_id, wanted, self._batch_records):
-                    self._on_step("opened")
-                    wanted = wanted - batch.offsets
-                    found = markers.committed(self._topic, partition)
-                    if (found.offset, found.metadata) == (batch.sequence, batch.identity):
-                        report.resumed += self._close(batch)
-                        continue
-                    records = self._records(batch)
-                    if lost := batch.offsets.count - len(records):
-                        report.gone += lost
-                        batch = self._batches.trim(batch, OffsetSet.from_offsets(records))
-                    if records:
-                        self._send(producer, batch, records)
-                    sent = self._close(batch)
-                    report.sent += sent
-                    yield f"{self._topic}-{partition}: {sent} records put back (batch {batch.sequence})"
-                    self._wait(sent)
+                for offsets in wanted:
+                    while batch := self._batches.open(partition, report.redrive_id, offsets, most):
+                        self._on_step("opened")
+                        offsets -= batch.offsets
+                        sent = self._batch(producer, markers, batch, report)
+                        if sent is not None:
+                            yield f"{self._topic}-{partition}: {sent} records put back (batch {batch.sequence})"
+                            self._wait(sent)
         except KafkaException as error:
             raise self._refused(partition, error) from error
+
+    def _batch(
+        self, producer: MarkedProducer, markers: MarkerGroup, batch: RedriveBatch, report: RedriveReport
+    ) -> int | None:
+        """Send one batch and return the letters; None where an earlier redrive has sent it."""
+        found = markers.committed(self._topic, batch.partition)
+        if (found.offset, found.metadata) == (batch.sequence, batch.identity):
+            report.resumed += self._close(batch)
+            return None
+        records = self._records(batch)
+        if lost := batch.offsets.count - len(records):
+            report.gone += lost
+            batch = self._batches.trim(batch, OffsetSet.from_offsets(records))
+        if records:
+            self._send(producer, batch, records)
+        sent = self._close(batch)
+        report.sent += sent
+        return sent
 
     def _refused(self, partition: int, error: KafkaException) -> RedriveRefused:
         cause = error.args[0]
@@ -272,7 +312,13 @@ class Redrive:
     def _send(self, producer: MarkedProducer, batch: RedriveBatch, records: dict[int, _Record]) -> None:
         producer.begin()
         for record in records.values():
-            producer.produce(record.topic, value=record.value, key=record.key, headers=[*record.headers])
+            producer.produce(
+                record.topic,
+                partition=record.partition,
+                value=record.value,
+                key=record.key,
+                headers=[*record.headers],
+            )
         self._on_step("produced")
         producer.mark(TopicPartition(self._topic, batch.partition, batch.sequence, metadata=batch.identity))
         self._on_step("marked")
@@ -289,11 +335,12 @@ class Redrive:
             time.sleep(sent / self._rate)
 
     def _records(self, batch: RedriveBatch) -> dict[int, _Record]:
-        """What is sent for each letter of a batch; a letter without a record is left out."""
+        """Return what is sent for each letter that has a record, in the order of their sources."""
         with Originals(self._settings, self._topic) as letters_read:
-            letters = [
-                DeadLetter.of(message) for message in letters_read.read(batch.partition, batch.offsets)
-            ]
+            found = [DeadLetter.of(message) for message in letters_read.read(batch.partition, batch.offsets)]
+        letters = sorted(found, key=Place.of)
+        targets = {name for each in letters if (name := batch.target_topic or each.source_topic)}
+        there = self._topics.describe(targets)
         originals = self._originals([letter for letter in letters if not _is_copy(letter)])
         records: dict[int, _Record] = {}
         for letter in letters:
@@ -306,7 +353,10 @@ class Redrive:
             if target is not None and record is not None:
                 key, value, own = record
                 headers = redriven_headers(letter, self._topic, own, batch.only_group)
-                records[letter.offset] = _Record(target, key, value, headers)
+                partition = Place.of(letter).source_partition
+                has_it = target in there and 0 <= partition < there[target].partitions
+                partition = partition if has_it and not batch.by_key else PARTITION_UA
+                records[letter.offset] = _Record(target, partition, key, value, headers)
         return records
 
     def _originals(

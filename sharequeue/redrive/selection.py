@@ -1,7 +1,8 @@
 """Which dead letters are put back, and what does a record look like that comes from one?
 
-A selection takes a letter or not. A letter becomes the record that it stands for, with the record's own headers and a
-count of how often it was put back, by which a loop is found. `redrive` sends them, each once.
+A selection takes a letter or not. The letters that it takes go in the order of their sources. A letter becomes the
+record that it stands for, with the record's own headers and a count of how often it was put back, by which a loop is
+found. `redrive` sends them, each once.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import groupby, islice
+from typing import NamedTuple
 
 from sharequeue.deadletters.letters import ORIGINAL_HEADER, DeadLetter, Header, Headers
 from sharequeue.kafka.topics import LogOffsets, Topics
@@ -85,6 +88,24 @@ class Selection:
         )
 
 
+class Place(NamedTuple):
+    """Where the record of a letter comes from, and where the letter lies."""
+
+    topic: str
+    source_partition: int
+    source_offset: int
+    partition: int
+    offset: int
+
+    @classmethod
+    def of(cls, letter: DeadLetter) -> Place:
+        """Return the place of a letter; a number that it does not have is -1."""
+        partition, offset = (
+            -1 if at is None else at for at in (letter.source_partition, letter.source_offset)
+        )
+        return cls(letter.source_topic or "", partition, offset, letter.partition, letter.offset)
+
+
 @dataclass(slots=True)
 class LettersSeen:
     """Which groups and source topics the letters that were read name, so that a typo in a selection is found."""
@@ -157,6 +178,19 @@ def check_offsets(
             raise RedriveRefused(
                 f"{topic}-{partition} ends at offset {log.log_end}: there is nothing at {wanted.first}."
             )
+
+
+def in_order(letters: Iterable[Place], most: int) -> Iterator[tuple[int, OffsetSet]]:
+    """Yield the letters in batches of one partition of their topic, those of each source partition in their order
+    there: also where they lie in several partitions, because the dead-letter topic got more."""
+    ordered = sorted(letters)
+    home: dict[tuple[str, int], int] = {}
+    for place in ordered:
+        home.setdefault(place[:2], place.partition)
+    ordered.sort(key=lambda place: home[place[:2]])
+    for partition, places in groupby(ordered, key=lambda place: place.partition):
+        while batch := list(islice(places, most)):
+            yield partition, OffsetSet.from_offsets(place.offset for place in batch)
 
 
 def parse_offsets(texts: Iterable[str]) -> dict[int, OffsetSet]:

@@ -1,10 +1,12 @@
 -- Puts dead letters back in numbered batches, so that each is sent once, also when a process dies.
 
 -- The batch to send next: the open one again if there is one, whoever opened it, else the lowest of the wanted letters
--- that were never sent. No row when none is left.
+-- that were never sent. No row when none is left. A caller that wants them in another order asks for a few at a time.
 create or replace function sharequeue.open_redrive(
     p_topic text, p_topic_id text, p_partition integer, p_redrive_id uuid, p_wanted int8multirange, p_max_records bigint
-) returns table (sequence bigint, redrive_id uuid, target_topic text, only_group text, offsets int8multirange)
+) returns table (
+    sequence bigint, redrive_id uuid, target_topic text, only_group text, by_key boolean, offsets int8multirange
+)
 language plpgsql volatile set search_path = pg_catalog as $$
 declare
     v_redriven sharequeue.redriven;
@@ -35,7 +37,7 @@ begin
         values (p_topic, p_topic_id, p_partition, v_redriven.sequence + 1, p_redrive_id, v_taken, sharequeue.clock());
     end if;
     return query
-        select b.sequence, b.redrive_id, r.target_topic, r.only_group, b.offsets
+        select b.sequence, b.redrive_id, r.target_topic, r.only_group, r.by_key, b.offsets
         from sharequeue.redrive_batches b join sharequeue.redrives r using (redrive_id)
         where b.dead_letter_topic = p_topic and b.topic_id = p_topic_id and b.partition = p_partition
             and b.sent_at is null;
