@@ -344,7 +344,7 @@ CREATE FUNCTION sharequeue.observe_many(p_group_id text, p_topics text[], p_part
 CREATE FUNCTION sharequeue.open_dead_letters(p_group_id text, p_topic text, p_partition integer, p_max_records bigint) RETURNS TABLE(sequence bigint, opened_at timestamp with time zone, topic_id text, cause text, delivery_count smallint, offsets int8multirange)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION sharequeue.open_redrive(p_topic text, p_topic_id text, p_partition integer, p_redrive_id uuid, p_wanted int8multirange, p_max_records bigint) RETURNS TABLE(sequence bigint, redrive_id uuid, target_topic text, only_group text, offsets int8multirange)
+CREATE FUNCTION sharequeue.open_redrive(p_topic text, p_topic_id text, p_partition integer, p_redrive_id uuid, p_wanted int8multirange, p_max_records bigint) RETURNS TABLE(sequence bigint, redrive_id uuid, target_topic text, only_group text, by_key boolean, offsets int8multirange)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.pause(p_group_id text, p_reason text, p_topic text DEFAULT NULL::text, p_partition integer DEFAULT NULL::integer) RETURNS integer
@@ -1836,7 +1836,8 @@ CREATE TABLE sharequeue.redrives (
     ended_at timestamp with time zone,
     sent bigint DEFAULT 0 NOT NULL,
     only_group text,
-    target_topics text[] DEFAULT '{}'::text[] NOT NULL
+    target_topics text[] DEFAULT '{}'::text[] NOT NULL,
+    by_key boolean DEFAULT false NOT NULL
 );
 
 CREATE TABLE sharequeue.service_replicas (
