@@ -44,8 +44,8 @@ status: $(READY) ## say what runs, and where
 ui: $(READY) ## start Dagster's webserver and daemon against the stack, and print the URL
 	@$(BIN)/sharequeue up --ui
 
-reset: $(READY) ## stop the stack and remove its data (asks first)
-	@$(BIN)/sharequeue reset --execute
+reset: $(READY) ## stop the stack and remove its data (asks first; YES=1 leaves the question out)
+	@$(BIN)/sharequeue reset --execute $(if $(YES),--yes)
 
 doctor: $(READY) ## check this machine, the servers, the schema and the clock
 	@$(BIN)/sharequeue doctor

@@ -114,7 +114,7 @@ def remove(settings: Settings, output: Output, execute: bool, **chosen: Any) -> 
     with Database.open(settings) as database:
         gone = {acl for each in filters for acl in Acls(database).remove(each, dry_run=not execute)}
     output.note(f"{'removed' if execute else 'would remove'} {len(gone)}")
-    _print(dict.fromkeys(sorted(gone), "removed" if execute else "dry run"), output)
+    _print(dict.fromkeys(sorted(gone), "removed" if execute else output.planned), output)
 
 
 @acls.command()

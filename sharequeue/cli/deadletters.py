@@ -301,7 +301,6 @@ def redrive(
             f"{plan.by_key} come from partitions that the topic they go to does not have: their keys place them"
         )
     output.note(f"{plan.sent_before} sent before, {plan.looping} held by the loop guard (--max-redrives)")
-    output.note("a dry run: nothing was sent; --execute sends")
 
 
 @dlq.command()
@@ -338,7 +337,6 @@ def drain(settings: Settings, output: Output, group: str, execute: bool) -> None
                 if each.archiving
             ]
             output.rows(waiting, ("TOPIC", "PARTITION", "WAITING", "DEAD-LETTER-TOPIC", "REMARK"))
-            output.note("a dry run: nothing was written; --execute writes")
             return
         report = DeadLetterWriter(settings, state, group, configs).drain(output.say)
     held = {each.share_partition: each for each in report.held}

@@ -139,27 +139,31 @@ def delete(settings: Settings, output: Output, named: GroupsNamed, execute: bool
     """Delete groups with all they have but their configs and ACLs; refused while one has members."""
     if (service := service_of(settings)) is not None:
         with service:
-            rows = _delete(service.groups(), named, service.delete_group if execute else None)
+            rows = _delete(service.groups(), named, service.delete_group if execute else None, output.planned)
     else:
         with Database.open(settings) as database:
             state = State(database)
             act = state.administration.delete_group
             for group in set(named.among(lambda: group_names(database), missing=True)):
                 warn_of_letters(state.figures.describe(group))
-            rows = _delete([dict(row) for row in database.rows(_LIST)], named, act if execute else None)
+            known = [dict(row) for row in database.rows(_LIST)]
+            rows = _delete(known, named, act if execute else None, output.planned)
     output.rows(rows)
     if any(row["status"].startswith("Error") for row in rows):
         raise click.exceptions.Exit(1)
 
 
 def _delete(
-    known: Sequence[Mapping[str, Any]], named: GroupsNamed, act: Callable[[str], object] | None
+    known: Sequence[Mapping[str, Any]],
+    named: GroupsNamed,
+    act: Callable[[str], object] | None,
+    planned: str,
 ) -> list[dict[str, str]]:
     """Delete groups, or say what would be deleted; return what became of each."""
     members = {row["group"]: row["members"] for row in known}
     rows = []
     for group in named.among(lambda: list(members), missing=True):
-        status = "dry run" if act is None else "Successful"
+        status = planned if act is None else "Successful"
         if group not in members:
             status = f"Error: {GroupIdNotFound.name}: There is no such share group."
         elif members[group]:

@@ -129,7 +129,11 @@ def reset(
             "partition": row.partition,
             "new_offset": row.start_offset,
             "old_offset": row.before,
-            "status": f"{row.error.name}: {row.error}" if row.error else "done" if execute else "dry run",
+            "status": f"{row.error.name}: {row.error}"
+            if row.error
+            else "done"
+            if execute
+            else output.planned,
         }
         for row in rows
     ]
@@ -190,7 +194,7 @@ def delete(settings: Settings, output: Output, group: str, topics: Sequence[str]
             known = {each.topic for each in statuses}
             warn_of_letters(each for each in statuses if each.topic in topics)
         for topic in dict.fromkeys(topics):
-            status = "Successful" if execute else "dry run"
+            status = "Successful" if execute else output.planned
             try:
                 if members[group] and not execute:
                     raise NonEmptyGroup(f"Group {group} has {members[group]} members.")

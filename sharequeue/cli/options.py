@@ -1,8 +1,8 @@
 """The options that commands share: where the servers are, which groups are meant, whether to do it.
 
 One grammar for all of them. A setting comes from its option, else from the environment, else from `stack.json` in
-the data folder. What deletes, moves or sends again is a dry run without `--execute`; with it, it asks on a
-terminal unless `--yes` is given. Under `-o json` nothing is ever asked.
+the data folder. What deletes, moves or sends again is a dry run without `--execute`. With it, it asks on a terminal,
+and is refused where nobody can be asked (no terminal, or `-o json`), unless `--yes` is given.
 """
 
 from __future__ import annotations
@@ -142,28 +142,32 @@ def settings_options(command: Callable[..., None]) -> Callable[..., None]:
 def execute_option(command: Callable[..., None]) -> Callable[..., None]:
     """Add `--execute`, `--dry-run` (the default) and `--yes`; the command gets `execute`.
 
-    On a terminal the dry run is shown first, then the question. It stands below `@answers`, whose `output` it needs.
+    On a terminal what would be done is shown first, then the question. It stands below `@answers`, whose `output` it
+    needs.
     """
 
     @functools.wraps(command)
     def called(*, output: Output, execute: bool, yes: bool, **given: Any) -> None:
-        if execute and not yes and not output.text:
-            raise click.UsageError(f"-o {output.format} asks nothing: give --yes with --execute.")
-        if execute and not yes and sys.stdin.isatty() and sys.stderr.isatty():
+        if execute and not yes:
+            if not output.text or not (sys.stdin.isatty() and sys.stderr.isatty()):
+                why = "there is no terminal" if output.text else f"-o {output.format} asks nothing"
+                raise click.UsageError(f"Nobody can be asked ({why}): give --yes with --execute.")
             # What --export prints goes to a file, once.
             shown = redirect_stdout(sys.stderr) if given.get("export") else nullcontext()
             # Where a part is refused, the rest can still be done, as with --yes.
             with shown, suppress(click.exceptions.Exit):
-                command(output=output, execute=False, **given)
+                command(output=output.planning("to be done"), execute=False, **given)
             if not click.confirm("Do this?", err=True):
                 raise click.ClickException("Nothing was changed.")
         command(output=output, execute=execute, **given)
+        if not execute and not given.get("export"):
+            output.note("a dry run: nothing was changed; --execute does it")
 
     for option in (
         click.option(
             "--execute/--dry-run", default=False, help="Do it; without, only show what would be done."
         ),
-        click.option("--yes", "-y", is_flag=True, help="Do not ask on a terminal."),
+        click.option("--yes", "-y", is_flag=True, help="Do not ask; needed where there is no terminal."),
     ):
         called = option(called)
     return called

@@ -140,8 +140,10 @@ class Output:
         verbose: bool = False,
         one: bool = False,
         views: Mapping[str, Sequence[Column]] | None = None,
+        planned: str = "dry run",
     ) -> None:
         self.columns = tuple(columns)
+        self.planned = planned
         self.views = views or {}
         self.format = format
         self.verbose = verbose
@@ -151,6 +153,17 @@ class Output:
     def text(self) -> bool:
         """Whether a person reads it."""
         return self.format == "text"
+
+    def planning(self, planned: str) -> Output:
+        """Return the same output with another status for what is only planned than `dry run`."""
+        return Output(
+            self.columns,
+            format=self.format,
+            verbose=self.verbose,
+            one=self.one,
+            views=self.views,
+            planned=planned,
+        )
 
     def view(self, option: str) -> Output:
         """Return an output with the columns that this option of the command has instead."""

@@ -84,7 +84,7 @@ def reset(home: Path | None, output: Output, execute: bool) -> None:
     owned = data_folder.owned() if data_folder.exists else []
     done = stack.reset(home, output.say) if execute and owned else owned
     if not output.text:
-        output.rows({"path": path, "status": "removed" if execute else "dry run"} for path in done)
+        output.rows({"path": path, "status": "removed" if execute else output.planned} for path in done)
     listed = ", ".join(path.name for path in done)
     if not owned:
         output.note(f"nothing to remove in {data_folder.path}")
@@ -92,7 +92,6 @@ def reset(home: Path | None, output: Output, execute: bool) -> None:
         output.note(f"removed from {data_folder.path}: {listed}")
     else:
         output.note(f"would stop the stack and remove from {data_folder.path}: {listed}")
-        output.note("a dry run: nothing was removed; --execute removes")
 
 
 @click.command()

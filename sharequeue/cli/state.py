@@ -125,7 +125,11 @@ def _force(
         {
             "offsets": listed(run.offsets),
             "act": run.act,
-            "status": "left as it is" if run.act in ("none", "refuse") else "done" if execute else "dry run",
+            "status": "left as it is"
+            if run.act in ("none", "refuse")
+            else "done"
+            if execute
+            else output.planned,
             "deliveries": run.delivery_count,
             "consumer_id": run.member_id,
             "reason": run.reason,
@@ -167,7 +171,7 @@ def raise_epochs(settings: Settings, output: Output, execute: bool) -> None:
         held = State(database)
         count = held.administration.raise_state_epochs() if execute else len(held.figures.describe())
     said = f"{'raised' if execute else 'would raise'} the state epochs of {count} share-partitions"
-    output.one_row({"share_partitions": count, "status": "done" if execute else "dry run"}, said)
+    output.one_row({"share_partitions": count, "status": "done" if execute else output.planned}, said)
 
 
 @state.command("remove-deleted-topics")
@@ -203,7 +207,7 @@ def remove_deleted_topics(settings: Settings, output: Output, gone_for: timedelt
                 "topic_id": each.topic_id,
                 "share_partitions": each.share_partitions,
                 "gone_since": each.gone_since,
-                "status": "removed" if execute else "dry run",
+                "status": "removed" if execute else output.planned,
             }
             for each in found
         )

@@ -111,7 +111,7 @@ def revoke(
             # In an emergency a misspelt name must not look like success.
             raise Refused("There is no such token: `sharequeue tokens list` shows all.", "TOKEN_NOT_FOUND")
     output.note(f"{'revoked' if execute else 'would revoke'} {len(gone)}")
-    output.rows({**_row(each), "status": "revoked" if execute else "dry run"} for each in gone)
+    output.rows({**_row(each), "status": "revoked" if execute else output.planned} for each in gone)
 
 
 def _known(found: Iterable[Token], token_id: UUID | None) -> bool:

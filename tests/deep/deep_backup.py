@@ -114,7 +114,7 @@ def test_a_backup_restored_beside_a_topic_that_moved_on(
     state.acknowledge(held, {ACCEPT: OffsetSet.of((40, 45), (46, 50)), REJECT: GIVEN_UP})
     later = leased(state, "m", 20)  # 50 to 69
     state.acknowledge(later, {ACCEPT: later.offsets})
-    sharequeue(REPOSITORY, given, "dlq", "drain", "--group", group, "--execute")
+    sharequeue(REPOSITORY, given, "dlq", "drain", "--group", group, "--execute", "--yes")
     Tokens(private_database).revoke(None, "User:ann", dry_run=False)
     for number in range(100, 120):
         producer.produce(topic, str(number).encode(), partition=0)
@@ -125,7 +125,7 @@ def test_a_backup_restored_beside_a_topic_that_moved_on(
 
     tool("pg_restore", elsewhere, "--exit-on-error", str(dump))
     restored = {**given, "SHAREQUEUE_DATABASE_URL": elsewhere.render_as_string(hide_password=False)}
-    assert "raised" in sharequeue(REPOSITORY, restored, "state", "raise-epochs", "--execute")
+    assert "raised" in sharequeue(REPOSITORY, restored, "state", "raise-epochs", "--execute", "--yes")
     assert "every invariant holds" in sharequeue(REPOSITORY, restored, "verify")
     with Database(restored["SHAREQUEUE_DATABASE_URL"]) as database:
         state = State(database)
@@ -147,7 +147,7 @@ def test_a_backup_restored_beside_a_topic_that_moved_on(
         assert sorted(again) == [*range(43, 120)], (
             "all that the log has and the backup did not know to be done"
         )
-        sharequeue(REPOSITORY, restored, "dlq", "drain", "--group", group, "--execute")
+        sharequeue(REPOSITORY, restored, "dlq", "drain", "--group", group, "--execute", "--yes")
         assert state.figures.describe(group)[0].spso == 120
         assert state.figures.verify() == []
         assert database.rows(sa.text("select * from sharequeue.verify_journal()")) == []

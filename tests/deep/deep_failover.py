@@ -196,7 +196,7 @@ def test_what_a_failover_without_waiting_loses(pair: Pair, told: list[str]) -> N
             state.acknowledge(lost, {ACCEPT: lost.offsets})
         settings = {"SHAREQUEUE_DATABASE_URL": pair.url()}
         assert "would raise" in sharequeue(REPOSITORY, settings, "state", "raise-epochs")
-        assert "raised" in sharequeue(REPOSITORY, settings, "state", "raise-epochs", "--execute")
+        assert "raised" in sharequeue(REPOSITORY, settings, "state", "raise-epochs", "--execute", "--yes")
         for stale in (kept, lost, another):
             with pytest.raises(FencedStateEpoch):
                 state.acknowledge(stale, {ACCEPT: stale.offsets})

@@ -110,7 +110,7 @@ def test_who_does_not_wait_loses_the_last_moments_and_no_more(
     pair.promote()
     wait_until(lambda: answers(world), 30)
     given = {"SHAREQUEUE_DATABASE_URL": pair.url()}
-    sharequeue(REPOSITORY, given, "state", "raise-epochs", "--execute")
+    sharequeue(REPOSITORY, given, "state", "raise-epochs", "--execute", "--yes")
     with pytest.raises(ShareError):
         state.acknowledge(held, {AcknowledgeType.ACCEPT: held.offsets})
     wait_until(late.lost.is_set, 60, "who joined in the moments that are lost is still one")

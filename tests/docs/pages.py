@@ -7,6 +7,7 @@ are shown. A page's blocks share what they define, as they do for a reader who t
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -88,8 +89,10 @@ class Reader:
 
     def _shell(self, block: Block) -> None:
         path = os.pathsep.join([str(self.folder), str(Path(sys.executable).parent), os.environ["PATH"]])
+        # A reader has a terminal, is asked and agrees.
+        text = re.sub(r"--execute\b(?! --yes)", "--execute --yes", block.text)
         typed = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", block.text],
+            ["bash", "-euo", "pipefail", "-c", text],
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": str(ROOT), **self.environment, "PATH": path},
             capture_output=True,

@@ -32,7 +32,7 @@ def test_by_hand(given_up: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         (1, 5, case.dead_letter_topic),
     ]
     assert "no service writes the dead letters" in look[0]["remark"]
-    assert "a dry run: nothing was written" in drain().stdout
+    assert "a dry run: nothing was changed" in drain().stdout
     assert case.letters() == []
 
     held = drain("--execute", "--yes", "-o", "json")

@@ -311,7 +311,7 @@ def test_the_command_takes_kafkas_options(
     assert run.invoke(command, ["acls", "remove", "--group", group]).output.startswith("would remove 0")
     dry = run.invoke(command, ["acls", "remove", *one])
     assert dry.output.startswith("would remove 2")
-    assert run.invoke(command, ["acls", "remove", *one, "--execute"]).output.startswith("removed 2")
+    assert run.invoke(command, ["acls", "remove", *one, "--execute", "--yes"]).output.startswith("removed 2")
     assert json.loads(run.invoke(command, ["acls", "list", "-o", "json"]).output) == []
     assert run.invoke(command, ["acls", "remove"]).exit_code == 2
     closed = run.invoke(command, ["acls", "authorizer", "--allow-everyone-if-no-acl-found", "false"])

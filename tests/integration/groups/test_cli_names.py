@@ -41,10 +41,10 @@ def refused(settings: Settings, monkeypatch: pytest.MonkeyPatch, *arguments: str
         ("groups", "describe", "--group", "{}"),
         ("groups", "pause", "--group", "{}", "--reason", "why"),
         ("offsets", "reset", "--group", "{}", "--topic", "t", "--to-earliest"),
-        ("offsets", "reset", "--group", "{}", "--topic", "t", "--to-earliest", "--execute"),
+        ("offsets", "reset", "--group", "{}", "--topic", "t", "--to-earliest", "--execute", "--yes"),
         ("offsets", "delete", "--group", "{}", "--topic", "t"),
         ("dlq", "drain", "--group", "{}"),
-        ("dlq", "drain", "--group", "{}", "--execute"),
+        ("dlq", "drain", "--group", "{}", "--execute", "--yes"),
     ],
     ids=lambda arguments: "-".join(arguments[:2]),
 )

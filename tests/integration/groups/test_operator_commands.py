@@ -287,7 +287,13 @@ def test_what_was_done_before_a_refusal_is_printed(
 
 def test_a_dry_run_refuses_what_would_be_refused(run: Run, lease: Lease) -> None:
     """Offsets of a group with members stay; what --unset gives back is shown."""
-    for words in ((), ("--execute",)):
+    for words in (
+        (),
+        (
+            "--execute",
+            "--yes",
+        ),
+    ):
         told = run("offsets", "delete", "--group", "flights", "--topic", "arrivals", *words, code=1)
         assert "Error: NON_EMPTY_GROUP: " in told
     unset = ("configs", "alter", "--group", "flights", "--unset", "share.assignment.interval.ms")
@@ -309,7 +315,7 @@ def test_a_group_is_not_made_by_a_typo(run: Run, lease: Lease, private_database:
     run("configs", "alter", "--group", "new", "--set", f"{limit}=8", "--create-group", "--dry-run")
     assert group_names(private_database) == ["flights"]
     run("configs", "alter", "--group", "new", "--set", f"{limit}=8", "--create-group")
-    run("groups", "delete", "--group", "new", "--execute")
+    run("groups", "delete", "--group", "new", "--execute", "--yes")
     (kept,) = rows(run("configs", "describe", "--group", "new", "-o", "json"))
     assert kept["value"] == "8"
     with pytest.raises(UnknownTopicOrPartition, match="does not read topic arival"):

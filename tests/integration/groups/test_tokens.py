@@ -375,10 +375,10 @@ def test_the_command(private_database: Database, tmp_path: Path, monkeypatch: py
     assert "User:bob" in listed
     assert run("revoke").exit_code == 2
     assert run("revoke", "--id", found["id"]).stdout.startswith("would revoke 1")
-    assert run("revoke", "--id", found["id"], "--execute").stdout.startswith("revoked 1")
-    assert run("revoke", "--id", found["id"], "--execute").stdout.startswith("revoked 0")
+    assert run("revoke", "--id", found["id"], "--execute", "--yes").stdout.startswith("revoked 1")
+    assert run("revoke", "--id", found["id"], "--execute", "--yes").stdout.startswith("revoked 0")
     for unknown in (("--principal", "User:an"), ("--id", str(uuid.uuid4()))):
-        missing = run("revoke", *unknown, "--execute")
+        missing = run("revoke", *unknown, "--execute", "--yes")
         assert missing.exit_code == 1
         assert "There is no such token" in missing.output
     for wrong in (("--principal", "User:*"), ("--principal", "User:ann", "--expires", "PT0S")):

@@ -188,13 +188,15 @@ def test_a_database_that_is_gone_is_said_with_what_to_look_at(stack: StackInfo) 
 
 @pytest.mark.slow
 def test_reset_only_shows_without_execute(module_home: Path) -> None:
-    """Nothing is removed by a dry run, nor under json without `--yes`."""
+    """Nothing is removed by a dry run, nor where nobody can be asked and nobody says `--yes`."""
     up(module_home, lambda line: None, service=False)
     running = [each.name for each in status(module_home) if each.state == "running"]
-    assert sharequeue("reset", "--execute", "-o", "json", home=module_home).returncode == 2
+    for unasked in (("--execute",), ("--execute", "-o", "json")):
+        refused = sharequeue("reset", *unasked, home=module_home)
+        assert (refused.returncode, "give --yes with --execute" in refused.stderr) == (2, True)
     told = sharequeue("reset", home=module_home)
     assert told.returncode == 0
     assert "postgres, kafka" in told.stdout
     assert [each.name for each in status(module_home) if each.state == "running"] == running
-    assert sharequeue("reset", "--execute", home=module_home).returncode == 0
+    assert sharequeue("reset", "--execute", "--yes", home=module_home).returncode == 0
     assert not (module_home / "postgres").exists()

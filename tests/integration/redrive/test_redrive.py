@@ -105,7 +105,10 @@ def test_offsets_and_partitions_that_there_are_not(given_up: Make, monkeypatch: 
     name = case.dead_letter_topic
     for arguments, message in (
         (("redrive", name, "--offsets", "9:1"), f"{name} has no partition 9: it has 2."),
-        (("redrive", name, "--offsets", "0:0", "--offsets", "9:1", "--execute"), "has no partition 9"),
+        (
+            ("redrive", name, "--offsets", "0:0", "--offsets", "9:1", "--execute", "--yes"),
+            "has no partition 9",
+        ),
         (("redrive", name, "--offsets", "0:900"), f"{name}-0 ends at offset 4: there is nothing at 900."),
         (("redrive", name, "--source-partition", "9"), f"no letter in '{name}' is of a source partition 9"),
         (("list", name, "--offsets", "0:0", "--offsets", "9:1"), f"{name} has no partition 9: it has 2."),
@@ -247,9 +250,9 @@ def test_the_command_shows_first_and_sends_with_execute(
     assert "are no dead letters" in ordinary.stderr
 
     wanted = ["redrive", case.dead_letter_topic, "--cause", "rejected", "--offsets", "0:0-1"]
-    assert "a dry run: nothing was sent" in run(*wanted)
+    assert "a dry run: nothing was changed" in run(*wanted)
     assert put_back(case) == Counter()
-    run(*wanted, "--execute")
+    run(*wanted, "--execute", "--yes")
     assert sum(put_back(case).values()) == 2
     assert "Offset rejected by client." in run("show", case.dead_letter_topic, "0", "0")
     (audit,) = case.database.rows(

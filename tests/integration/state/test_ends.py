@@ -231,14 +231,16 @@ def test_the_command_removes_what_is_left_of_deleted_topics(
 
     assert removing() == "no topic has been gone from the broker for 0:15:00\n"
     state.administration.note_topics({"t": None})
-    assert "no topic has been gone" in removing("--execute")
+    assert "no topic has been gone" in removing("--execute", "--yes")
     assert removing("--gone-for", "PT0S").startswith(
         "would remove 1 share-partitions of group g: topic t (id id) is gone since "
     )
     assert len(state.figures.describe("g")) == 1
-    assert removing("--gone-for", "PT0S", "--execute").startswith("removed 1 share-partitions of group g")
+    assert removing("--gone-for", "PT0S", "--execute", "--yes").startswith(
+        "removed 1 share-partitions of group g"
+    )
     assert state.figures.describe("g") == []
-    assert "no topic has been gone" in removing("--gone-for", "PT0S", "--execute")
+    assert "no topic has been gone" in removing("--gone-for", "PT0S", "--execute", "--yes")
 
 
 def test_a_compaction_of_a_group_that_is_just_being_deleted(state: State, private_database: Database) -> None:

@@ -396,7 +396,7 @@ def test_the_command_shows_changes_and_days_and_fails_where_replay_differs(
     assert [row["kind"] for row in shown] == kinds(journal, 0)
     assert run("changes", "--group", "g", "--topic", "t:9").exit_code != 0
     assert "would drop days before" in run("keep").output
-    assert "took snapshots" in run("keep", "--execute").output
+    assert "took snapshots" in run("keep", "--execute", "--yes").output
     journal.roll_up(State(private_database).now().astimezone(UTC).date())
     (day,) = json.loads(run("days", "--group", "g", "-o", "json").output)
     assert (day["topic"], day["entered"], day["spso"]) == ("t", 1000, 500)

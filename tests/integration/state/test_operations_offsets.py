@@ -101,7 +101,7 @@ def test_the_ways_to_begin(
     rows = reset(command, group, "--topic", log, *way)
     assert [(row["new_offset"], row["status"]) for row in rows] == [(each, "dry run") for each in expected]
     assert state.figures.describe(group) == []
-    rows = reset(command, group, "--topic", log, *way, "--execute")
+    rows = reset(command, group, "--topic", log, *way, "--execute", "--yes")
     assert {row["status"] for row in rows} == {"done"}
     assert list(starts(state, group).values()) == expected
     assert state.figures.verify(group) == []
@@ -114,7 +114,7 @@ def test_from_a_consumer_group(
     consumer = Consumer(client_config(settings, group_id=f"consumer-{group}"))
     consumer.commit(offsets=[TopicPartition(log, 0, 7)], asynchronous=False)
     consumer.close()
-    rows = reset(command, group, "--from-consumer-group", f"consumer-{group}", "--execute")
+    rows = reset(command, group, "--from-consumer-group", f"consumer-{group}", "--execute", "--yes")
     assert [(row["partition"], row["new_offset"]) for row in rows] == [(0, 7)]
     assert starts(state, group) == {0: 7}
     code, _, err = command(
@@ -129,7 +129,7 @@ def test_from_a_share_group_of_the_broker_by_file(
     """Lines as `kafka-share-groups.sh --export` prints them set the start; our own --export prints the same."""
     exported = tmp_path / "offsets.csv"
     exported.write_text(f'"{log}",0,3\n{log},1,0\n')
-    reset(command, group, "--from-file", str(exported), "--execute")
+    reset(command, group, "--from-file", str(exported), "--execute", "--yes")
     assert starts(state, group) == {0: 3, 1: 0}
     code, out, _ = command("offsets", "reset", "--group", group, "--all-topics", "--to-current", "--export")
     assert code == 0
@@ -144,13 +144,13 @@ def test_a_group_with_members_is_left_alone(
     command: Command, state: State, database: Database, group: str, log: str
 ) -> None:
     """Reset and deletes are refused with NON_EMPTY_GROUP while a member lives, and nothing changes."""
-    state_before = reset(command, group, "--topic", log, "--to-offset", "4", "--execute")
+    state_before = reset(command, group, "--topic", log, "--to-offset", "4", "--execute", "--yes")
     assert state_before
     heartbeat(database, HeartbeatRequest(group, "m1", 0, subscribed_topic_names=(log,)))
     for arguments in (
-        ("offsets", "reset", "--group", group, "--topic", log, "--to-earliest", "--execute"),
-        ("offsets", "delete", "--group", group, "--topic", log, "--execute"),
-        ("groups", "delete", "--group", group, "--execute"),
+        ("offsets", "reset", "--group", group, "--topic", log, "--to-earliest", "--execute", "--yes"),
+        ("offsets", "delete", "--group", group, "--topic", log, "--execute", "--yes"),
+        ("groups", "delete", "--group", group, "--execute", "--yes"),
     ):
         code, out, err = command(*arguments)
         assert (code, "NON_EMPTY_GROUP" in out + err) == (1, True), arguments
@@ -166,16 +166,19 @@ def test_a_group_with_members_is_left_alone(
 @pytest.mark.rule("R-AD-2", "R-AD-5")
 def test_deletes(command: Command, state: State, group: str, log: str) -> None:
     """Offsets and groups go with --execute only; what is not there is an error by name and exit code 1."""
-    reset(command, group, "--topic", log, "--to-earliest", "--execute")
+    reset(command, group, "--topic", log, "--to-earliest", "--execute", "--yes")
     assert command("offsets", "delete", "--group", group, "--topic", log)[0] == 0
     assert command("groups", "delete", "--group", group)[0] == 0
     assert len(state.figures.describe(group)) == 2
-    assert "Successful" in command("offsets", "delete", "--group", group, "--topic", log, "--execute")[1]
+    assert (
+        "Successful"
+        in command("offsets", "delete", "--group", group, "--topic", log, "--execute", "--yes")[1]
+    )
     assert state.figures.describe(group) == []
-    code, out, _ = command("offsets", "delete", "--group", group, "--topic", log, "--execute")
+    code, out, _ = command("offsets", "delete", "--group", group, "--topic", log, "--execute", "--yes")
     assert (code, "There is no offset information to delete" in out) == (1, True)
-    assert "Successful" in command("groups", "delete", "--group", group, "--execute")[1]
-    code, out, _ = command("groups", "delete", "--group", group, "--execute")
+    assert "Successful" in command("groups", "delete", "--group", group, "--execute", "--yes")[1]
+    code, out, _ = command("groups", "delete", "--group", group, "--execute", "--yes")
     assert (code, "GROUP_ID_NOT_FOUND" in out) == (1, True)
 
 
@@ -264,7 +267,7 @@ def test_stuck_records_by_command(command: Command, state: State, group: str, to
     forced = ("state", "release", "--group", group, "--topic", f"{topic}:0", "--offsets", "0,3-5")
     assert "dry run" in command(*forced)[1]
     assert state.figures.describe(group)[0].acquired == 10
-    assert command(*forced, "--execute")[0] == 0
+    assert command(*forced, "--execute", "--yes")[0] == 0
     assert state.figures.describe(group)[0].available == 4
     code, out, _ = command("state", "dead-letter", *forced[2:6], "--offsets", "50-60")
     assert (code, "never delivered" in out) == (1, True)

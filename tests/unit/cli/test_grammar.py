@@ -97,13 +97,13 @@ def test_every_command_takes_its_settings_alike(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DESTRUCTIVE)
-def test_what_destroys_is_a_dry_run_and_json_does_not_ask(name: str) -> None:
-    """Without --execute nothing is done; under json --execute needs --yes, before anything is looked at."""
+def test_what_destroys_is_a_dry_run_and_is_never_done_unasked(name: str) -> None:
+    """Without --execute nothing is done; where nobody can be asked --execute needs --yes, before all else."""
     has = options(name)
     assert has["--execute"].default is False
     assert has["--execute"].secondary_opts == ["--dry-run"]
     assert "--yes" in has
-    for format in ("json", "jsonl"):
+    for format in ("text", "json", "jsonl"):
         result = CliRunner().invoke(command, [*typed(name), "--execute", "-o", format])
         assert result.exit_code == 2, result.output
         assert "give --yes with --execute" in result.output
@@ -131,15 +131,15 @@ def test_only_one_place_asks() -> None:
 @answers(text("DID"))
 @execute_option
 def act(output: Output, execute: bool) -> None:
-    output.rows([{"did": "it" if execute else "dry run"}])
+    output.rows([{"did": "it" if execute else output.planned}])
 
 
 @pytest.mark.parametrize(
     ("words", "answer", "did", "code"),
     [
         ((), "", ["dry run"], 0),
-        (("--execute",), "y\n", ["dry run", "it"], 0),
-        (("--execute",), "n\n", ["dry run"], 1),
+        (("--execute",), "y\n", ["to be done", "it"], 0),
+        (("--execute",), "n\n", ["to be done"], 1),
         (("--execute", "--yes"), "", ["it"], 0),
         (("--execute", "--yes", "-o", "jsonl"), "", ["it"], 0),
     ],
@@ -147,7 +147,7 @@ def act(output: Output, execute: bool) -> None:
 def test_on_a_terminal_it_shows_and_asks(
     words: tuple[str, ...], answer: str, did: list[str], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The dry run is shown first; then it asks, unless --yes."""
+    """What would be done is shown first; then it asks, unless --yes."""
     runner = CliRunner()
     with runner.isolation(answer) as streams:
         monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
@@ -158,14 +158,48 @@ def test_on_a_terminal_it_shows_and_asks(
             found = error.exit_code
         printed = streams[0].getvalue().decode()
     assert found == code
-    assert [each for each in ("dry run", "it") if f"\n{each}\n" in printed or f'"{each}"' in printed] == did
+    assert [
+        each for each in ("dry run", "to be done", "it") if f"\n{each}\n" in printed or f'"{each}"' in printed
+    ] == did
 
 
-def test_without_a_terminal_it_does_not_ask() -> None:
-    """A script that says --execute means it."""
-    result = CliRunner().invoke(act, ["--execute"], input="")
-    assert result.exit_code == 0
-    assert result.stdout.splitlines()[-1] == "it"
+@pytest.mark.parametrize("terminal", [(False, False), (True, False), (False, True)])
+def test_without_a_terminal_only_yes_does_it(
+    terminal: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where something is piped into it: who is not asked has to say --yes."""
+    runner = CliRunner()
+    with runner.isolation("y\n") as streams:
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: terminal[0])
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal[1])
+        with pytest.raises(click.UsageError, match=r"there is no terminal.*give --yes with --execute"):
+            act.main(["--execute"], standalone_mode=False)
+        assert streams[0].getvalue() == b""
+        act.main(["--execute", "--yes"], standalone_mode=False)
+        assert streams[0].getvalue().decode().splitlines()[-1] == "it"
+
+
+def test_make_asks_as_the_command_does() -> None:
+    """No target of the Makefile says --yes by itself; `make help` says that `reset` asks."""
+    lines = (Path(__file__).parents[3] / "Makefile").read_text().splitlines()
+    assert not [line for line in lines if "--yes" in line and "$(if $(YES),--yes)" not in line]
+    (reset,) = [line for line in lines if line.startswith("reset:")]
+    assert "asks first" in reset
+
+
+def test_what_is_shown_before_the_question_is_no_dry_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --execute on a terminal nothing claims to be a dry run; without --execute one line says that it is one."""
+    said = "a dry run: nothing was changed; --execute does it"
+    assert CliRunner().invoke(act, []).stdout.splitlines()[-2:] == ["dry run", said]
+    runner = CliRunner()
+    with runner.isolation("n\n") as streams:
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        with pytest.raises(click.ClickException, match=r"Nothing was changed\."):
+            act.main(["--execute"], standalone_mode=False)
+        printed = streams[0].getvalue().decode()
+    assert "to be done" in printed
+    assert "dry run" not in printed
 
 
 def test_tab_completes_commands_options_and_choices() -> None:
