@@ -44,12 +44,13 @@ def nothing(offset: int) -> Headers:
     return ()
 
 
-def exception_headers(error: str) -> Headers:
-    """A handler's `error`: "Class: message" as `by_row` writes it, or any text, which is a message alone."""
+def exception_headers(error: str, *, messages: bool = True) -> Headers:
+    """Return the headers of a handler's `error`: "Class: message" as `by_row` writes it, or any text, which is a
+    message alone; without `messages` the class alone."""
     found = _CLASS.fullmatch(error)
     name, message = (found[1], found[2] or "") if found else ("", error)
     headers: list[Header] = [(EXCEPTION_CLASS, name.encode())] if name else []
-    if message:
+    if message and messages:
         # Cut between characters: a half one would make the header unreadable.
         cut = message.encode()[:MOST_MESSAGE_BYTES].decode(errors="ignore")
         headers.append((EXCEPTION_MESSAGE, cut.encode()))
@@ -57,10 +58,11 @@ def exception_headers(error: str) -> Headers:
 
 
 class Explanations:
-    """Explains the records of one share-partition's batches. Each file of errors is read once for batches in a
-    row."""
+    """Explains the records of one share-partition's batches, with the messages of exceptions or without. Each file of
+    errors is read once for batches in a row."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, messages: bool = True) -> None:
+        self._messages = messages
         self._tables: dict[str, pa.Table | None] = {}
 
     def of(self, attempts: Sequence[Attempt]) -> HeadersOf:
@@ -101,16 +103,18 @@ class Explanations:
         if attempt.exceptions not in self._tables:
             self._tables[attempt.exceptions] = read_errors(attempt.exceptions)
         table = self._tables[attempt.exceptions]
-        return {} if table is None else _headers_between(table, attempt.offsets.first, attempt.offsets.end)
+        if table is None:
+            return {}
+        return _headers_between(table, attempt.offsets.first, attempt.offsets.end, messages=self._messages)
 
 
-def _headers_between(table: pa.Table, first: int, end: int) -> dict[int, Headers]:
+def _headers_between(table: pa.Table, first: int, end: int, *, messages: bool) -> dict[int, Headers]:
     import pyarrow.compute as pc
 
     near = pc.and_(pc.greater_equal(table["offset"], first), pc.less(table["offset"], end))
     wanted = table.filter(near)
     texts = wanted["error"].combine_chunks().dictionary_encode()
-    headers = [exception_headers(text) for text in texts.dictionary.to_pylist()]
+    headers = [exception_headers(text, messages=messages) for text in texts.dictionary.to_pylist()]
     return {
         offset: headers[index]
         for offset, index in zip(wanted["offset"].to_pylist(), texts.indices.to_pylist(), strict=True)

@@ -81,6 +81,7 @@ class BatchWriter:
         markers: Markers,
         *,
         copying: bool,
+        messages: bool,
         bounds: BatchBounds,
         on_step: OnStep,
     ) -> None:
@@ -90,6 +91,7 @@ class BatchWriter:
         self._topic = topic
         self._markers = markers
         self._copying = copying
+        self._messages = messages
         self._bounds = bounds
         self._on_step = on_step
 
@@ -106,7 +108,7 @@ class BatchWriter:
             self._step("initialised")
             source_id = self._source_topic_id()
             originals: Originals | None = None
-            explanations = Explanations()
+            explanations = Explanations(messages=self._messages)
             # Opened only under the fence: nobody else's commit can come between what we read here and what we write.
             batch = self._open()
             asked = False

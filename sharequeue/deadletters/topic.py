@@ -68,6 +68,8 @@ class DeadLetterRules:
     topic: str
     copy_record: bool = False
     drop: bool = False
+    messages: bool = True
+    """Whether letters have the messages of exceptions."""
     opted_in: bool = False
     prefix: str = "dlq."
     auto_create: bool = False
@@ -80,6 +82,7 @@ class DeadLetterRules:
             topic=configs.dead_letter_topic,
             copy_record=configs.dead_letter_copy_record,
             drop=configs.dead_letter_drop_enable,
+            messages=configs.dead_letter_exception_message_enable,
             opted_in=bool(configs.values.get(OPT_IN, False)),
             prefix=service.dead_letter_prefix,
             auto_create=service.dead_letter_auto_create,

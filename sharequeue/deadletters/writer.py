@@ -295,6 +295,7 @@ class DeadLetterWriter:
             topic,
             drain.markers,
             copying=self._rules.copy_record,
+            messages=self._rules.messages,
             bounds=self._bounds,
             on_step=self._on_step,
         )

@@ -95,6 +95,12 @@ _GROUP = (
         "Whether records whose dead-letter topic cannot be written are dropped, as Kafka does, and not held.",
     ),
     ConfigKey(
+        "sharequeue.dead.letter.exception.message.enable",
+        "boolean",
+        True,
+        "Whether a dead letter has the message of its exception; if not, the class alone.",
+    ),
+    ConfigKey(
         "sharequeue.dead.letter.topic.enable",
         "boolean",
         False,

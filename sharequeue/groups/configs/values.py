@@ -251,6 +251,11 @@ class GroupConfigs:
         """Whether records whose dead-letter topic cannot be written are dropped (as in Kafka), not held."""
         return bool(self.values["sharequeue.dead.letter.drop.enable"])
 
+    @property
+    def dead_letter_exception_message_enable(self) -> bool:
+        """Whether dead letters have the messages of exceptions, and not their classes alone."""
+        return bool(self.values["sharequeue.dead.letter.exception.message.enable"])
+
 
 def stored_configs(connection: Connection, group_id: str) -> dict[str, str]:
     """The texts that a group has set itself, inside a transaction that is already open."""

@@ -108,6 +108,29 @@ def test_a_letter_names_exception_attempts_and_run(case: GivenUp, tmp_path: Path
         ]
 
 
+def test_a_group_may_leave_the_messages_of_exceptions_out(case: GivenUp, tmp_path: Path) -> None:
+    """By default the message is there; with the config the class alone, and no header has anything of the message."""
+    for number, enable in enumerate((None, "false", "true")):
+        if enable is not None:
+            case.configure(sharequeue_dead_letter_exception_message_enable=enable)
+        lease = acquire(case, "member", 2)
+        at = lease.offsets.first
+        outputs = written_exceptions(
+            tmp_path / f"lease={number}", {at: "ValueError: s3cret", at + 1: "all s3cret"}
+        )
+        case.state.acknowledge(lease, {AcknowledgeType.REJECT: lease.offsets}, outputs=outputs)
+        case.writer().drain()
+    letters = sorted(case.letters(), key=lambda letter: letter.source_offset or 0)
+    assert [(letter.exception_class, letter.exception_message) for letter in letters] == [
+        *(("ValueError", "s3cret"), (None, "all s3cret")),
+        *(("ValueError", None), (None, None)),
+        *(("ValueError", "s3cret"), (None, "all s3cret")),
+    ]
+    assert not [
+        value for letter in letters[2:4] for _, value in letter.headers if b"s3cret" in (value or b"")
+    ]
+
+
 def test_a_lapsed_lease_is_an_attempt_without_a_reason(case: GivenUp, tmp_path: Path) -> None:
     """What killed its worker says nothing: the letter has the member's name and the times, and no stale reason."""
     first = acquire(case, "first", 1)

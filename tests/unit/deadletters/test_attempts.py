@@ -66,6 +66,21 @@ def test_an_error_is_class_and_message(error: str, name: str | None, message: st
     assert (told.header(EXCEPTION_CLASS), told.header(EXCEPTION_MESSAGE)) == (name, message)
 
 
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        ("urllib.HTTPError: https://user:secret@host answered 403", "urllib.HTTPError"),
+        ("KeyError: 'tail'\nSecret: secret", "KeyError"),
+        ("KeyError", "KeyError"),
+        ("not a flight: secret", None),
+    ],
+)
+def test_without_messages_the_class_alone_is_told(error: str, name: str | None) -> None:
+    """Nothing of a message is in the headers, and nothing of an error that has no class."""
+    headers = exception_headers(error, messages=False)
+    assert headers == (((EXCEPTION_CLASS, name.encode()),) if name else ())
+
+
 def test_a_long_message_is_cut_between_characters() -> None:
     """A message may quote a whole record; what is left of it is readable text."""
     ((name, cut),) = exception_headers("zu groß: " + "ü" * 5_000)
