@@ -229,7 +229,7 @@ def test_the_command_removes_what_is_left_of_deleted_topics(
         assert result.exit_code == 0, result.output
         return result.output
 
-    assert removing() == "no topic has been gone from the broker for 0:15:00\n"
+    assert removing().startswith("no topic has been gone from the broker for 0:15:00\n")
     state.administration.note_topics({"t": None})
     assert "no topic has been gone" in removing("--execute", "--yes")
     assert removing("--gone-for", "PT0S").startswith(
