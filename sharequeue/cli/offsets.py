@@ -7,7 +7,7 @@ Nothing changes without `--execute`; both are refused while the group has member
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sharequeue.cli.describing import describe_offsets
 from sharequeue.cli.failures import status_of, warn_of_letters
 from sharequeue.cli.options import (
+    Moment,
     create_group_option,
     duration,
     execute_option,
@@ -34,9 +35,16 @@ from sharequeue.errors import NonEmptyGroup, ShareError, UnknownTopicOrPartition
 from sharequeue.groups.known import require_among
 from sharequeue.kafka.offset_resets import OffsetResets, Start, of_file
 from sharequeue.kafka.topics import Topics
+from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.state import State
+from sharequeue.values import ResetRow
 
+_FINISHED = sa.text(
+    "select w.topic, w.partition, cast(range_agg(each) as text) as offsets"
+    " from sharequeue.in_flight_windows w cross join unnest(w.offsets) as each"
+    " where w.group_id = :group_id and w.state in ('acknowledged', 'archived') group by w.topic, w.partition"
+)
 _MEMBERS = sa.text("select group_id, members from sharequeue.group_list")
 
 
@@ -53,6 +61,7 @@ def offsets() -> None:
     number("PARTITION"),
     number("NEW-OFFSET"),
     number("OLD-OFFSET"),
+    number("PASSED-OVER"),
     text("STATUS", cut=True),
 )
 @group_option
@@ -63,7 +72,12 @@ def offsets() -> None:
 @click.option("--to-latest", is_flag=True, help="The end of the log.")
 @click.option("--to-current", is_flag=True, help="Where the group stands; the end of the log if nowhere yet.")
 @click.option("--to-offset", type=int, help="This offset, moved into the log.")
-@click.option("--to-datetime", help="The first record at or after YYYY-MM-DDTHH:mm:SS.sss, UTC if unsaid.")
+@click.option(
+    "--to-datetime",
+    type=Moment(),
+    metavar="TIME",
+    help="The first record at or after YYYY-MM-DDTHH:mm:SS.sss, UTC if unsaid.",
+)
 @click.option(
     "--by-duration", callback=duration, help="The same, so long ago: an ISO-8601 duration, as PT1H."
 )
@@ -95,6 +109,8 @@ def reset(
     if len(chosen) != 1:
         raise click.UsageError("give exactly one --to-…, --by-… or --from-… option")
     (way,) = chosen
+    if way == "by_duration":
+        way, ways["to_datetime"] = "to_datetime", datetime.now(UTC) - ways[way]
     if topics and all_topics:
         raise click.UsageError("name topics with --topic, or take --all-topics, not both")
     if way == "from_file" and (topics or all_topics):
@@ -117,6 +133,7 @@ def reset(
         start = _start(OffsetResets(broker, wanted), way, ways[way], stored)
         for warning in start.warnings:
             output.warn(warning)
+        finished = _finished(database, group)
         rows = state.administration.reset_offsets(group, start.offsets, start.topic_ids, execute=execute)
     if export:
         for row in rows:
@@ -129,6 +146,7 @@ def reset(
             "partition": row.partition,
             "new_offset": row.start_offset,
             "old_offset": row.before,
+            "passed_over": _passed_over(row, finished),
             "status": f"{row.error.name}: {row.error}"
             if row.error
             else "done"
@@ -137,9 +155,29 @@ def reset(
         }
         for row in rows
     ]
+    if way == "to_datetime":
+        output.note(f"the first records at or after {ways[way].isoformat(timespec='milliseconds')}")
     output.rows(shown)
+    if passed := sum(each["passed_over"] or 0 for each in shown):
+        output.warn(f"{passed:,} records that are not finished are passed over: the group never gets them")
     if any(row.error for row in rows):
         raise click.exceptions.Exit(1)
+
+
+def _finished(database: Database, group: str) -> dict[tuple[str, int], OffsetSet]:
+    """Return what is finished of each share-partition behind its start."""
+    rows = database.rows(_FINISHED, group_id=group)
+    return {(row["topic"], row["partition"]): OffsetSet.parse(row["offsets"]) for row in rows}
+
+
+def _passed_over(row: ResetRow, finished: Mapping[tuple[str, int], OffsetSet]) -> int | None:
+    """Count the records between the two starts that are not finished; None where there was no start."""
+    if row.before is None or row.error:
+        return None
+    if row.start_offset <= row.before:
+        return 0
+    between = OffsetSet.of((row.before, row.start_offset))
+    return (between - finished.get((row.topic, row.partition), EMPTY)).count
 
 
 def _start(resets: OffsetResets, way: str, value: Any, stored: dict[tuple[str, int], int]) -> Start:
@@ -153,20 +191,10 @@ def _start(resets: OffsetResets, way: str, value: Any, stored: dict[tuple[str, i
         case "to_offset":
             return resets.to_offsets(int(value))
         case "to_datetime":
-            return resets.to_datetime(_moment(value))
-        case "by_duration":
-            return resets.to_datetime(datetime.now(UTC) - value)
+            return resets.to_datetime(value)
         case "from_file":
             return of_file(resets.topics, value)
     return resets.from_consumer_group(value)
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.UsageError(f"--to-datetime {text!r}: expected YYYY-MM-DDTHH:mm:SS.sss") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 @offsets.command()

@@ -46,6 +46,8 @@ __all__ = [
     "settings_options",
 ]
 
+_ZONE = re.compile(r":\d[\d.]* *[A-Za-z]{2,}[\w/+-]*$")
+"""The name of a zone at the end of a time: CET, Europe/Berlin."""
 _ADDRESSES = (
     click.option(
         "--home",
@@ -93,16 +95,29 @@ def _check_database(settings: Settings) -> None:
         raise setting_failure(error) from error
 
 
-class Moment(click.DateTime):
+class Moment(click.ParamType):
     """A time: ISO-8601, UTC where no zone is said."""
 
+    name = "datetime"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """Return it with its zone."""
+        """Return the moment in UTC."""
+        if isinstance(value, datetime):
+            return value
         try:
             moment = datetime.fromisoformat(value)
-        except (TypeError, ValueError):
-            moment = super().convert(value, param, ctx)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+        except (ValueError, OverflowError):
+            if _ZONE.search(value):
+                self.fail(
+                    f"{value!r}: write a zone as its difference from UTC, such as +02:00, or as Z; its name does not "
+                    "say whether it is summer time",
+                    param,
+                    ctx,
+                )
+            self.fail(
+                f"{value!r}: expected YYYY-MM-DDTHH:mm:SS.sss, with +02:00 or Z if it is a zone's", param, ctx
+            )
 
 
 def home_option(command: Callable[..., None]) -> Callable[..., None]:

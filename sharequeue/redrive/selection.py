@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import groupby, islice
 from typing import NamedTuple
 
@@ -72,8 +72,8 @@ class Selection:
         """Return what is asked for, in words, for the audit."""
         conditions = {
             "cause": self.cause,
-            "since": self.since and self.since.isoformat(),
-            "until": self.until and self.until.isoformat(),
+            "since": self.since and self.since.astimezone(UTC).isoformat(),
+            "until": self.until and self.until.astimezone(UTC).isoformat(),
             "group": self.group,
             "source topic": self.source_topic,
             "source partition": self.source_partition,

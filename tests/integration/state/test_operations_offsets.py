@@ -107,6 +107,45 @@ def test_the_ways_to_begin(
     assert state.figures.verify(group) == []
 
 
+def test_a_reset_says_what_it_passes_over_and_which_instant_it_means(
+    command: Command, state: State, group: str, log: str, settings: Settings
+) -> None:
+    """Records that are not finished count, as dry run and done; what is begun again, or was not begun, is none.
+    A time with a zone is shown as the instant in UTC."""
+    reset(command, group, "--topic", f"{log}:0", "--to-earliest", "--execute")
+    at = SharePartition(group, log, 0)
+    topic_id = Topics(settings).describe([log])[log].topic_id
+    state.observe(at, topic_id, 0, 10)
+    lease = state.acquire(at, "member", None, 8)
+    assert lease is not None
+    outcomes = {
+        AcknowledgeType.ACCEPT: OffsetSet.of((0, 2), (5, 6)),
+        AcknowledgeType.REJECT: OffsetSet.of((7, 8)),
+        AcknowledgeType.RELEASE: OffsetSet.of((2, 5), (6, 7)),
+    }
+    state.acknowledge(lease, outcomes)
+
+    def passed_over(*way: str) -> list[int | None]:
+        return [row["passed_over"] for row in reset(command, group, "--topic", log, *way)]
+
+    assert passed_over("--to-latest") == [6, None]  # 2, 3, 4, 6, 8, 9
+    assert passed_over("--to-offset", "4") == [2, None]
+    assert passed_over("--to-earliest") == [0, None]
+    reset_it = ("offsets", "reset", "--group", group, "--topic", log)
+    _, out, err = command(*reset_it, "--to-datetime", "2100-01-01T12:00:00+02:00")
+    assert "at or after 2100-01-01T10:00:00.000+00:00" in out
+    assert "6 records that are not finished are passed over" in err
+    assert "dry run" in out
+    _, out, _ = command(*reset_it, "--to-datetime", "2100-01-01T12:00:00+02:00", "--export")
+    assert [line.split(",")[0] for line in out.splitlines()] == [log, log]
+    assert [
+        row["passed_over"] for row in reset(command, group, "--topic", log, "--to-latest", "--execute")
+    ] == [
+        6,
+        None,
+    ]
+
+
 def test_from_a_consumer_group(
     command: Command, state: State, group: str, log: str, settings: Settings
 ) -> None:
