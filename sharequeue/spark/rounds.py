@@ -26,7 +26,7 @@ from sharequeue.spark.leasing.member import Member
 from sharequeue.spark.leasing.renewal import LeaseKeeper, release_held
 from sharequeue.spark.outcomes.acknowledging import ToAcknowledge, acknowledge_all
 from sharequeue.spark.outcomes.failure_limits import Limits
-from sharequeue.spark.outcomes.handler_result import with_outcomes
+from sharequeue.spark.outcomes.handler_result import call_handler
 from sharequeue.spark.outcomes.missing import Acknowledgement, acknowledgements
 from sharequeue.spark.outcomes.read_back import Seen, read_back, refuse_other_partitions
 from sharequeue.spark.outcomes.retries import Backoff, Releases
@@ -191,8 +191,8 @@ class Round:
         with self._stage("plan"):
             for some in apart(self.leases):
                 self.records.append(run.source.records(some))
-                handled = run.job.handler(self.records[-1])
-                self.planned.append(SparkJob(some, run.fitting(with_outcomes(handled, run.job.unknown))))
+                handled = call_handler(run.job.handler, self.records[-1], run.job.unknown)
+                self.planned.append(SparkJob(some, run.fitting(handled)))
         return True
 
     def may_be_followed(self) -> bool:

@@ -31,7 +31,7 @@ from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
 from sharequeue.spark.leasing.member import Member
 from sharequeue.spark.leasing.nothing_leased import refuse_lost, why_nothing
 from sharequeue.spark.leasing.renewal import LeaseKeeper
-from sharequeue.spark.outcomes.handler_result import with_outcomes
+from sharequeue.spark.outcomes.handler_result import call_handler
 from sharequeue.spark.output.folders import claim
 from sharequeue.spark.output.reachable import failed_by_store
 from sharequeue.spark.output.shared_folder import refuse_unusable
@@ -181,6 +181,6 @@ def _closed(sink: OpenSink) -> Iterator[None]:
 def _try_empty(run: Run) -> None:
     """Call the handler before anything is leased: what is wrong with it on no records is wrong on all of them."""
     records = no_records(run.source.spark)
-    handled = with_outcomes(run.job.handler(records), run.job.unknown)
+    handled = call_handler(run.job.handler, records, run.job.unknown)
     run.fitting(handled).collect()
     uncache(handled, of=records)

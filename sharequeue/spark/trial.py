@@ -24,7 +24,7 @@ from sharequeue.offsets import EMPTY, OffsetSet
 from sharequeue.settings import Settings
 from sharequeue.spark.contract import ACCEPT, KEPT_AS_GIVEN, OUTCOMES, HandlerError
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.outcomes.handler_result import with_outcomes
+from sharequeue.spark.outcomes.handler_result import call_handler
 from sharequeue.spark.reading.plan import TopicPartition
 from sharequeue.spark.reading.source import Source
 from sharequeue.spark.session import uncache
@@ -97,7 +97,7 @@ def try_on(
     if not leases:
         return Trial(job.group, 0, {}, (), time.monotonic() - began, remark)
     read = source.records(leases)
-    handled = with_outcomes(job.handler(read), job.unknown)
+    handled = call_handler(job.handler, read, job.unknown)
     try:
         # Kept, so that every column is computed and each record is handled once.
         rows = _outcomes(handled.cache())

@@ -1,9 +1,17 @@
-"""Does the result of a handler have the columns that are needed, and none that no file can hold?"""
+"""Call a handler; check that its result has the columns that are needed, and none that no file can hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
+from pyspark.errors import (
+    AnalysisException,
+    PySparkAttributeError,
+    PySparkTypeError,
+    PySparkValueError,
+)
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import (
@@ -19,6 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from sharequeue.errors import first_line
 from sharequeue.spark.contract import KEPT_COLUMNS, OUTCOMES, HandlerError
 from sharequeue.spark.output.folders import LEASE
 
@@ -29,6 +38,38 @@ _TYPES: Mapping[str, DataType] = {
     "lease_id": LongType(),
     "outcome": StringType(),
 }
+
+
+_NOT_PLANNED = (AnalysisException, PySparkAttributeError, PySparkTypeError, PySparkValueError)
+_LOGS_OF_SPARK = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""They write each error of a plan to stderr, with the stack of the JVM as JSON."""
+
+
+def call_handler(
+    handler: Callable[[DataFrame], DataFrame], records: DataFrame, unknown: str | None = None
+) -> DataFrame:
+    """Return what the handler makes of these records, as `with_outcomes` does. Raises HandlerError too where Spark
+    cannot plan it: for a column or a function that there is not."""
+    with _told_in_one_line():
+        try:
+            return with_outcomes(handler(records), unknown)
+        except _NOT_PLANNED as error:
+            reason = first_line(error).rstrip(";")
+            raise HandlerError(f"Spark cannot plan what the handler does: {reason}") from error
+
+
+@contextmanager
+def _told_in_one_line() -> Iterator[None]:
+    """Let Spark write no error of a plan to stderr in the block."""
+    loggers = [PySparkLogger.getLogger(name) for name in _LOGS_OF_SPARK]
+    before = [logger.disabled for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.disabled = True
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
 
 
 def with_outcomes(handled: DataFrame, unknown: str | None = None) -> DataFrame:

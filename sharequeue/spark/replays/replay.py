@@ -30,7 +30,7 @@ from sharequeue.settings import Settings
 from sharequeue.spark.contract import ACCEPT, OUTCOMES
 from sharequeue.spark.interrupts import forget_interrupted_call
 from sharequeue.spark.job import ShareGroupJob
-from sharequeue.spark.outcomes.handler_result import with_outcomes
+from sharequeue.spark.outcomes.handler_result import call_handler
 from sharequeue.spark.outcomes.missing import refuse_without_outcome, without_outcome
 from sharequeue.spark.outcomes.read_back import read_back, refuse_other_partitions
 from sharequeue.spark.output.damaged import reads_what_it_wrote
@@ -242,7 +242,7 @@ class _Work:
         staging = f"{parent}/{STAGING}/{report.name}+{time.time():.0f}-{uuid4().hex}"
         self.unfinished = staging
         records = self.source.records(leases) if leases else no_records(spark)
-        handled = with_outcomes(self.job.handler(records), self.job.unknown)
+        handled = call_handler(self.job.handler, records, self.job.unknown)
         rows = _write(files, handled, staging)
         folders = [f"{staging}/{_ACCEPTED}", f"{staging}/{_EXCEPTIONS}"]
         with reads_what_it_wrote(folders, f"replay {report.name}", alone=files.alone):

@@ -260,6 +260,40 @@ def test_a_handler_must_pass_on_which_record_a_row_is(
     _nothing_happened(state, group, 0)
 
 
+@pytest.mark.parametrize(
+    ("planned", "told"),
+    [
+        (lambda records: records.withColumn("outcome", fn.col("valu")), "`valu` cannot be resolved.*`value`"),
+        (lambda records: records.withColumn("outcome", records.valu), "Attribute `valu` is not supported"),
+        (
+            lambda records: records.withColumn("outcome", fn.expr("uper(value)")),
+            "Cannot resolve routine `uper`",
+        ),
+        (lambda records: records.withColumn("outcome", fn.expr("upper(")), "Syntax error"),
+    ],
+    ids=["column", "attribute", "function", "expression"],
+)
+def test_what_spark_cannot_plan_is_an_error_of_the_handler_in_one_line(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    capfd: pytest.CaptureFixture[str],
+    planned: Handler,
+    told: str,
+) -> None:
+    """Before a record is touched, and without the JVM's stack: not in the message, and not on stderr as JSON."""
+    topic = make_topic(1)
+    produce(topic, 0, range(5))
+    with pytest.raises(HandlerError, match=f"^Spark cannot plan what the handler does: .*{told}") as failed:
+        run_job(job_of(group, topic, planned), assigned(topic))
+    assert len(str(failed.value).splitlines()) == 1
+    assert '"stacktrace"' not in "".join(capfd.readouterr())
+    _nothing_happened(state, group, 0)
+
+
 def test_of_two_groups_that_begin_with_one_sink_one_passes(
     job: ShareGroupJob,
     produce: Produce,
