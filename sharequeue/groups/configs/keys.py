@@ -281,7 +281,8 @@ _SERVICE = (
         "errors.deadletterqueue.auto.create.topics.enable",
         "boolean",
         False,
-        "Whether the service makes a missing dead-letter topic.",
+        "Whether a missing dead-letter topic is made by whoever writes to it first; also if only the broker's own "
+        "config of this name is true.",
     ),
     ConfigKey(
         "errors.deadletterqueue.topic.name.prefix",

@@ -15,12 +15,14 @@ from sharequeue.groups.configs.keys import GROUP_CONFIGS, SERVICE_CONFIGS, Confi
 _RENAMED: Mapping[str, str] = {
     "group.share.record.lock.partition.limit": "`group.share.partition.max.record.locks`",
     "group.share.record.lock.duration.max.ms": "`group.share.max.record.lock.duration.ms`",
+    "group.share.delivery.attempt.limit": "`group.share.delivery.count.limit`",
     "group.share.isolation.level": "the group config `share.isolation.level`",
     "group.share.auto.offset.reset": "the group config `share.auto.offset.reset`",
     "record.lock.duration.ms": "the optional lock duration of an acquire",
 }
 _GONE: Mapping[str, str] = {
-    "group.type": "a consumer group and a share group may not share a name; there is nothing to set",
+    "group.type": "every group here is a share group, and a consumer group of the broker may have the same name; "
+    "there is nothing to set",
 }
 _BROKER_ONLY = frozenset(
     {

@@ -239,6 +239,10 @@ def test_the_service_keeps_groups_and_not_state(
     assert joined.member_epoch == 2
     left = heartbeat(logins.service, HeartbeatRequest(group, "member", -1))
     assert left.error_code == 0
+    for other in (logins.worker, logins.reader):  # as docs/reference/configs.md says
+        with pytest.raises(ProgrammingError, match="permission denied"):
+            alter_group_configs(other, group, {"share.delivery.count.limit": 4})
+    alter_group_configs(logins.owner, group, {"share.delivery.count.limit": 4})
     alter_group_configs(logins.service, group, {"share.delivery.count.limit": 3})
     limit = sa.text("select delivery_count_limit from sharequeue.group_settings where group_id = :group")
     assert logins.service.rows(limit, group=group)[0]["delivery_count_limit"] == 3

@@ -257,14 +257,14 @@ def test_copies_larger_than_a_transaction_go_in_several(given_up: Make) -> None:
 
 
 @pytest.mark.rule("R-DL-7")
-def test_a_missing_topic_is_made_as_kafka_makes_it(
-    given_up: Make, settings: Settings, make_topic: MakeTopic
-) -> None:
-    """The broker's default partitions, opted in, CreateTime."""
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_missing_topic_is_made_as_kafka_makes_it(given_up: Make, settings: Settings, ours: bool) -> None:
+    """The broker's default partitions, opted in, CreateTime; also where only the broker's own config says so, as the
+    one of the tests does."""
     case = given_up(dlq_partitions=0)
     case.produce(3)
     case.reject()
-    assert case.writer(auto_create=True).drain().written == 3
+    assert case.writer(auto_create=ours).drain().written == 3
     found = deadletter_topic.TopicKeeper(settings).find(case.dead_letter_topic)
     assert found is not None
     assert found.configs["errors.deadletterqueue.group.enable"] == "true"

@@ -91,6 +91,7 @@ def work(database: Database) -> State:
     return state
 
 
+@pytest.mark.rule("R-LT-5")
 def test_figures_of_a_group(client: TestClient, private_database: Database) -> None:
     """Every figure of a group whose records ended in every way, under a name that could forge a line."""
     work(private_database)

@@ -87,7 +87,6 @@ def test_every_column_of_the_state_is_journalled_or_known_not_to_be(private_data
     assert columns["leases"] - columns["journal"] == {"journalled", "request_id", "fetched"}
 
 
-@pytest.mark.rule("R-LT-5")
 def test_the_journal_has_a_lease_with_holder_and_expiry_and_an_acknowledgement_with_cause_and_not_before(
     journal: Journal, private_database: Database
 ) -> None:

@@ -149,11 +149,12 @@ def test_a_reset_says_what_it_passes_over_and_which_instant_it_means(
 def test_from_a_consumer_group(
     command: Command, state: State, group: str, log: str, settings: Settings
 ) -> None:
-    """A share group takes over where a consumer group of the broker stands, for what that has committed."""
-    consumer = Consumer(client_config(settings, group_id=f"consumer-{group}"))
+    """A share group takes over where a consumer group of the broker stands, for what that has committed. They may
+    have the same name."""
+    consumer = Consumer(client_config(settings, group_id=group))
     consumer.commit(offsets=[TopicPartition(log, 0, 7)], asynchronous=False)
     consumer.close()
-    rows = reset(command, group, "--from-consumer-group", f"consumer-{group}", "--execute", "--yes")
+    rows = reset(command, group, "--from-consumer-group", group, "--execute", "--yes")
     assert [(row["partition"], row["new_offset"]) for row in rows] == [(0, 7)]
     assert starts(state, group) == {0: 7}
     code, _, err = command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -49,7 +50,13 @@ Tick = Callable[..., Any]
 
 
 @pytest.fixture
-def tick(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Tick:
+def asked_of_broker() -> list[str]:
+    """Give the topics that the sensor asks the broker for."""
+    return []
+
+
+@pytest.fixture
+def tick(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, asked_of_broker: list[str]) -> Tick:
     """Give a function that has the sensor look at `found`; the cursor lasts from tick to tick."""
     kept: list[str | None] = [None]
 
@@ -62,7 +69,7 @@ def tick(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Tick:
         monkeypatch.setattr(lag, "work_of", asked)
         group = share_group("orders", automation={"sensor": sensor})
         # A broker that has every topic.
-        broker = nullcontext(SimpleNamespace(describe=lambda names: dict.fromkeys(names)))
+        broker = nullcontext(SimpleNamespace(describe=lambda names: asked_of_broker.extend(names) or names))
         monkeypatch.setattr(lag, "Topics", lambda settings, timeout: broker)
         resources = {"queue": SimpleNamespace(database=None, settings=SimpleNamespace(load=lambda: None))}
         with dg.build_sensor_context(instance=instance, resources=resources, cursor=kept[0]) as context:
@@ -71,6 +78,19 @@ def tick(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Tick:
             return answer
 
     return look
+
+
+def test_the_broker_is_only_asked_for_unknown_topics_while_nothing_else_waits(
+    tick: Tick, asked_of_broker: list[str]
+) -> None:
+    """As the page on automation says; all else is read in Postgres."""
+    known = part(lag=5, ready_records=5)
+    other = replace(known, topic="another")
+    for found in (work(known), work(other), work(part())):
+        tick(found)
+    assert asked_of_broker == []
+    assert tick(work()).run_requests
+    assert asked_of_broker == ["flights"]
 
 
 def test_work_requests_a_run(tick: Tick) -> None:
