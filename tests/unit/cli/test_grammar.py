@@ -97,12 +97,16 @@ def test_every_command_takes_its_settings_alike(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DESTRUCTIVE)
-def test_what_destroys_is_a_dry_run_and_is_never_done_unasked(name: str) -> None:
+def test_what_destroys_is_a_dry_run_and_is_never_done_unasked(
+    name: str, no_environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Without --execute nothing is done; where nobody can be asked --execute needs --yes, before all else."""
     has = options(name)
     assert has["--execute"].default is False
     assert has["--execute"].secondary_opts == ["--dry-run"]
     assert "--yes" in has
+    # Nobody's data, if this ever fails.
+    no_environment.setenv("SHAREQUEUE_HOME", str(tmp_path))
     for format in ("text", "json", "jsonl"):
         result = CliRunner().invoke(command, [*typed(name), "--execute", "-o", format])
         assert result.exit_code == 2, result.output
