@@ -36,7 +36,7 @@ def explanation(error: type[ShareError]) -> str:
 
 def first_line(error: BaseException) -> str:
     """Any error in one line, for the log or another message."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 class UnknownServerError(ShareError):

@@ -158,7 +158,7 @@ def reset(
     if way == "to_datetime":
         output.note(f"the first records at or after {ways[way].isoformat(timespec='milliseconds')}")
     output.rows(shown)
-    if passed := sum(each["passed_over"] or 0 for each in shown):
+    if passed := sum(_passed_over(row, finished) or 0 for row in rows):
         output.warn(f"{passed:,} records that are not finished are passed over: the group never gets them")
     if any(row.error for row in rows):
         raise click.exceptions.Exit(1)

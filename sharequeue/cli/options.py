@@ -95,10 +95,8 @@ def _check_database(settings: Settings) -> None:
         raise setting_failure(error) from error
 
 
-class Moment(click.ParamType):
+class Moment(click.DateTime):
     """A time: ISO-8601, UTC where no zone is said."""
-
-    name = "datetime"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         """Return the moment in UTC."""

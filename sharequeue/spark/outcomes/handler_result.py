@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -43,6 +45,7 @@ _TYPES: Mapping[str, DataType] = {
 _NOT_PLANNED = (AnalysisException, PySparkAttributeError, PySparkTypeError, PySparkValueError)
 _LOGS_OF_SPARK = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """They write each error of a plan to stderr, with the stack of the JVM as JSON."""
+_thread = threading.local()
 
 
 def call_handler(
@@ -60,16 +63,18 @@ def call_handler(
 
 @contextmanager
 def _told_in_one_line() -> Iterator[None]:
-    """Let Spark write no error of a plan to stderr in the block."""
-    loggers = [PySparkLogger.getLogger(name) for name in _LOGS_OF_SPARK]
-    before = [logger.disabled for logger in loggers]
+    """Let Spark write no error of a plan to stderr in the block; in this thread."""
+    for name in _LOGS_OF_SPARK:
+        PySparkLogger.getLogger(name).addFilter(_is_of_others)
+    _thread.calls_handler = True
     try:
-        for logger in loggers:
-            logger.disabled = True
         yield
     finally:
-        for logger, disabled in zip(loggers, before, strict=True):
-            logger.disabled = disabled
+        _thread.calls_handler = False
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    return not getattr(_thread, "calls_handler", False)
 
 
 def with_outcomes(handled: DataFrame, unknown: str | None = None) -> DataFrame:

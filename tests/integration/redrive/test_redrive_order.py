@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 
 from sharequeue.deadletters.letters import headers_of
 from sharequeue.kafka.clients import client_config

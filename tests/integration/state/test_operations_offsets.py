@@ -115,7 +115,7 @@ def test_a_reset_says_what_it_passes_over_and_which_instant_it_means(
     reset(command, group, "--topic", f"{log}:0", "--to-earliest", "--execute")
     at = SharePartition(group, log, 0)
     topic_id = Topics(settings).describe([log])[log].topic_id
-    state.observe(at, topic_id, 0, 10)
+    state.observe(at, topic_id, 0, 10, 10)
     lease = state.acquire(at, "member", None, 8)
     assert lease is not None
     outcomes = {

@@ -68,8 +68,13 @@ def tick(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, asked_of
 
         monkeypatch.setattr(lag, "work_of", asked)
         group = share_group("orders", automation={"sensor": sensor})
+
         # A broker that has every topic.
-        broker = nullcontext(SimpleNamespace(describe=lambda names: asked_of_broker.extend(names) or names))
+        def describe(names: list[str]) -> list[str]:
+            asked_of_broker.extend(names)
+            return names
+
+        broker = nullcontext(SimpleNamespace(describe=describe))
         monkeypatch.setattr(lag, "Topics", lambda settings, timeout: broker)
         resources = {"queue": SimpleNamespace(database=None, settings=SimpleNamespace(load=lambda: None))}
         with dg.build_sensor_context(instance=instance, resources=resources, cursor=kept[0]) as context:

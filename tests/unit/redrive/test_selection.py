@@ -8,7 +8,14 @@ import pytest
 
 from sharequeue.deadletters.letters import DeadLetter, Headers
 from sharequeue.offsets import OffsetSet
-from sharequeue.redrive.selection import Selection, original_headers, redrive_count, redriven_headers
+from sharequeue.redrive.selection import (
+    Place,
+    Selection,
+    in_order,
+    original_headers,
+    redrive_count,
+    redriven_headers,
+)
 
 WRITTEN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HEADERS: Headers = (
@@ -48,6 +55,24 @@ LETTER = DeadLetter(1, 7, b"key", b"value", HEADERS, WRITTEN)
 def test_a_letter_is_taken_where_all_that_is_asked_for_is_so(selection: Selection, taken: bool) -> None:
     """Each criterion alone, and several together."""
     assert selection.takes(LETTER) is taken
+
+
+def test_letters_go_in_the_order_of_their_sources() -> None:
+    """Source by source, in batches of one partition of the dead-letter topic, whichever partitions a source's letters
+    are in; one that does not name its source's partition has a place, too."""
+    letters = [
+        *(Place("orders", 0, at, 0, 90 - at) for at in range(5)),
+        *(Place("orders", 2, at, 2 if at % 2 else 0, at) for at in range(3)),
+        *(Place("orders", 1, at, 1, at) for at in range(2)),
+    ]
+    batches = [(partition, list(offsets.iter_offsets())) for partition, offsets in in_order(letters, 2)]
+    assert batches == [
+        *((0, [89, 90]), (0, [87, 88]), (0, [0, 86])),
+        *((2, [1]), (0, [2]), (1, [0, 1])),
+    ]
+    nowhere = DeadLetter(1, 7, None, None, HEADERS[:1], WRITTEN)
+    assert Place.of(nowhere) == ("orders", -1, -1, 1, 7)
+    assert list(in_order([Place.of(LETTER), Place.of(nowhere)], 9)) == [(1, OffsetSet.of((7, 8)))]
 
 
 def test_the_record_gets_its_own_headers_back_with_a_count_and_its_origin() -> None:
