@@ -122,8 +122,8 @@ class Redrive:
 
     `only_group` is the one share group that is to get the records: they carry its name in a header, and runs of other
     groups skip them. `by_key` places records by their keys, as Kafka's own producers do, and not in the partitions
-    that they came from. `rate` is records a second at most, `max_redrives` the loop guard. `on_step` is called at each
-    step.
+    that they came from. `rate` is records a second at most, `max_redrives` the loop guard. `on_step` is called at
+    each step.
 
     Raises `UnknownTopicOrPartition` when there is no such dead-letter topic.
     """
