@@ -41,16 +41,16 @@ def test_a_topic_named_twice_is_both() -> None:
         (
             (*RESET, "--topic", "t", "--to-datetime", "2026-05-01T12:00 CET"),
             2,
-            "write the zone as its difference",
+            "write a zone as its difference",
         ),
         ((*RESET, "--topic", "t", "--to-datetime", "yesterday"), 2, "expected YYYY-MM-DDTHH:mm:SS.sss"),
         ((*RESET, "--topic", "t", "--to-datetime", "0001-01-01T00:00+14:00"), 2, "expected YYYY-MM-DDTHH"),
         (
             ("dlq", "list", "t", "--since", "2026-05-01T12:00:00Europe/Berlin"),
             2,
-            "write the zone as its difference",
+            "write a zone as its difference",
         ),
-        (("audit", "--since", "2026-05-01 12:00:00.5 UTC"), 2, "write the zone as its difference"),
+        (("audit", "--since", "2026-05-01 12:00:00.5 UTC"), 2, "write a zone as its difference"),
         (
             (*KAFKAS, "--from-file", "f", "--topic", "t"),
             1,
