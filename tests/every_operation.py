@@ -28,7 +28,14 @@ CALLED_BY_WORKERS = {
     *("record_report", "pause", "force", "alter_offsets", "reset_offsets", "delete_offsets", "delete_group"),
     *("check_cluster", "clock", "principal", "schema_version", "state_id", "topics_redriven_for_others"),
     *("authorized_operations", "authorized_topic_operations"),
-    *("stored_configs", "remove_reports", "journal_partitions", "roll_up_journal"),
+    *(
+        "claim_group",
+        "report_losses",
+        "stored_configs",
+        "remove_reports",
+        "journal_partitions",
+        "roll_up_journal",
+    ),
 }
 
 WITHOUT_A_METHOD = (
@@ -96,6 +103,8 @@ def call_every_operation(
         assert not row["error_code"], row
         assert not row.get("acknowledge_error_code"), row
     worker.rows(sa.text("select sharequeue.record_report(:group)"), group=group)
+    assert state.runs.claim(group, "jobs:orders") == "jobs:orders"
+    assert state.runs.losses(group, [topic]) == 0
     worker.rows(sa.text("select sharequeue.remove_reports(:group, interval '90 days')"), group=group)
     worker.rows(sa.text("select * from sharequeue.journal_partitions()"))
     worker.rows(sa.text("select sharequeue.roll_up_journal(sharequeue.clock()::date)"))

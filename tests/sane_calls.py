@@ -193,6 +193,8 @@ def prepare(database: Database) -> Calls:
         "pause": {"p_group_id": "g", "p_reason": "a test"},
         "force": {**held, "p_offsets": "{[0,3)}", "p_act": "release", "p_execute": True},
         "record_report": {"p_group_id": "g"},
+        "report_losses": {"p_group_id": "g", "p_topics": ["t"]},
+        "claim_group": {"p_group_id": "g", "p_pipeline": "jobs:orders"},
         "remove_reports": {"p_group_id": "g", "p_keep": "90 days"},
         # Dead letters.
         "open_dead_letters": {**letters, "p_max_records": 10},

@@ -18,7 +18,7 @@ from sharequeue.cli.options import (
 from sharequeue.cli.output import Output, answers, flag, text
 from sharequeue.cli.over_http import OVER_HTTP, Service, service_of
 from sharequeue.database import Database
-from sharequeue.deadletters.topic import TOPIC_NAME, DeadLetterRules, name_problem
+from sharequeue.deadletters.topic import warning_of_alter
 from sharequeue.errors import ShareError
 from sharequeue.groups.configs import (
     GroupConfigs,
@@ -145,10 +145,8 @@ def alter(
                 after, warning = alter_and_tell(database, group, changes, dry_run=dry_run)
                 if warning is not None:
                     output.warn(warning)
-                if changes.get(TOPIC_NAME) and (
-                    problem := name_problem(DeadLetterRules.of(after, published))
-                ):
-                    output.warn(f"letters will be held: {problem}")
+                if (held := warning_of_alter(settings, after, published, changes)) is not None:
+                    output.warn(held)
             except ShareError as error:
                 errors.append(error)
                 status = status_of(error)

@@ -90,7 +90,7 @@ _TIMES = sa.text(
     number("GAP"),
     number("NO-DLQ"),
     number("DROPPED-LETTERS", wide=True),
-    number("LOST-RECORDS", wide=True),
+    number("LOST-RECORDS"),
     text("REMARK", wide=True),
     number("RATE"),
     age("TIME-TO-DRAIN"),

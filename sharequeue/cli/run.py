@@ -95,6 +95,11 @@ WORK_LEFT = 3
 @click.option(
     "--records", type=click.IntRange(1), help=f"How many records `--dry-run` tries; {TRIED} by default."
 )
+@click.option(
+    "--replaces",
+    metavar="PIPELINE",
+    help="The pipeline that worked on the group before, if this one takes its place.",
+)
 @click.option("--progress/--no-progress", default=True, show_default=True, help="Show progress on stderr.")
 @click.argument("job", metavar="MODULE:JOB")
 @click.pass_context
@@ -110,6 +115,7 @@ def run(
     follow: bool,
     dry_run: bool,
     records: int | None,
+    replaces: str | None,
     progress: bool,
     job: str,
 ) -> None:
@@ -126,6 +132,7 @@ def run(
     """
     # Imported here: Spark is nothing to the other commands.
     from sharequeue.spark import (
+        GroupTaken,
         HandlerError,
         LockLost,
         MostFailed,
@@ -148,6 +155,7 @@ def run(
         "max_bytes": max_bytes,
         "max_seconds": max_seconds,
         "only": partitions or None,
+        "replaces": replaces,
         "progress": progress,
     }
     results = sys.stdout
@@ -167,6 +175,7 @@ def run(
             else:
                 trial = found.try_on(records or TRIED, settings)
     except (
+        GroupTaken,
         HandlerError,
         LockLost,
         MostFailed,

@@ -66,6 +66,10 @@ class Run(dg.Model, dg.Resolvable):
         default=None,
         description="How often one run leases a record that it has released; if not given, as the pipeline says.",
     )
+    replaces: str | None = Field(
+        default=None,
+        description="The pipeline that worked on the group before, if this one takes its place.",
+    )
     pool: str | None = Field(
         default="spark",
         description="The concurrency pool of what uses Spark; its limit is the deployment's. `null`: no pool.",
@@ -183,8 +187,13 @@ class DeadLetters(dg.Model, dg.Resolvable):
 
 
 class Checks(dg.Model, dg.Resolvable):
-    """Bounds whose check warns when they are exceeded; without a bound there is no such check."""
+    """Bounds whose check fails when they are exceeded; without `max_lag` or `max_age` there is no such check."""
 
+    max_lost: NotNegative = Field(
+        default=0,
+        description="Records of the group that retention may have removed before they were processed: those that "
+        "somebody knows of.",
+    )
     max_lag: NotNegative | None = Field(
         default=None, description="Records that may wait, in all share-partitions."
     )

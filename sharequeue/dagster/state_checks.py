@@ -28,6 +28,7 @@ from sharequeue.values import SharePartitionStatus
 STATE_VERIFIED = "state_verified"
 LAG_NOT_NEGATIVE = "lag_not_negative"
 NONE_STUCK = "none_stuck"
+NONE_LOST = "none_lost"
 LAG_BOUNDED = "lag_bounded"
 AGE_BOUNDED = "oldest_record_bounded"
 
@@ -44,6 +45,7 @@ def state_checks(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinit
         STATE_VERIFIED: "Every invariant of the group's state holds: no offset has two leases, …",
         LAG_NOT_NEGATIVE: "The group has not processed more than the log holds.",
         NONE_STUCK: "No lease is long past its lock, and none is of a member that is gone.",
+        NONE_LOST: f"Retention has removed at most {bounds.max_lost:,} records before they were processed.",
     }
     if bounds.max_lag is not None:
         described[LAG_BOUNDED] = f"At most {bounds.max_lag:,} records wait."
@@ -63,6 +65,7 @@ def state_checks(group: ShareGroup, asset: dg.AssetKey) -> dg.AssetChecksDefinit
             STATE_VERIFIED: lambda: _verified(asset, queue.state.figures.verify(group_id)),
             LAG_NOT_NEGATIVE: lambda: _not_negative(asset, statuses),
             NONE_STUCK: lambda: _none_stuck(asset, queue.database, group_id),
+            NONE_LOST: lambda: _none_lost(asset, statuses, bounds.max_lost),
             LAG_BOUNDED: lambda: _lag(asset, statuses, bounds.max_lag or 0),
             AGE_BOUNDED: lambda: _age(asset, statuses, bounds.max_age or "", settings.load()),
         }
@@ -142,6 +145,32 @@ def _none_stuck(asset: dg.AssetKey, database: Database, group_id: str) -> dg.Ass
     )
     metadata = {"stuck_leases": len(stuck), "stuck": table(stuck[:20], columns)}
     return _warning(asset, NONE_STUCK, problem, "no lease is stuck", metadata)
+
+
+def _none_lost(
+    asset: dg.AssetKey, statuses: Sequence[SharePartitionStatus], most: int
+) -> dg.AssetCheckResult:
+    lost = sum(s.lost_records for s in statuses)
+    where = [status for status in statuses if status.lost_records]
+    problem = (
+        f"{lost:,} records were removed by retention before they were processed: give their topics a longer "
+        f"retention, or run more often. `checks: {{max_lost: {lost}}}` says that these are known"
+    )
+    return dg.AssetCheckResult(
+        passed=lost <= most,
+        check_name=NONE_LOST,
+        asset_key=asset,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=problem
+        if lost > most
+        else f"{lost:,} records were lost, all of them known"
+        if lost
+        else "no record was lost",
+        metadata={
+            "lost_records": lost,
+            "lost": table(where, {"topic": "string", "partition": "int", "lost_records": "int"}),
+        },
+    )
 
 
 def _lag(asset: dg.AssetKey, statuses: Sequence[SharePartitionStatus], most: int) -> dg.AssetCheckResult:

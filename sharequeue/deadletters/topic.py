@@ -9,7 +9,7 @@ Here the records are held, and the reason is a sentence for the operator of the 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -29,7 +29,7 @@ from sharequeue.groups.configs.names import environment_name
 from sharequeue.kafka.clients import client_config
 from sharequeue.kafka.topics import Topics
 from sharequeue.kafka.transactions import is_passing
-from sharequeue.settings import Settings
+from sharequeue.settings import SettingMissing, Settings
 
 GROUP_ENABLE = "errors.deadletterqueue.group.enable"
 """The topic config by which a topic takes dead letters of groups. Brokers before 4.4 do not know it."""
@@ -40,6 +40,8 @@ TOPIC_NAME = "errors.deadletterqueue.topic.name"
 PREFIX = "errors.deadletterqueue.topic.name.prefix"
 
 TIMEOUT_SECONDS = 20.0
+ASK_SECONDS = 5.0
+"""How long the broker is asked about a topic to which nothing is written now."""
 _ERRORS = 3
 """The client's log level: less important messages pass by themselves, or are raised."""
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
@@ -165,9 +167,10 @@ def topic_problem(rules: DeadLetterRules, found: FoundTopic | None) -> str | Non
 class TopicKeeper:
     """Finds, judges and, where allowed, makes the dead-letter topic."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._settings = settings
-        self._topics = Topics(settings, TIMEOUT_SECONDS)
+        self._timeout_seconds = timeout_seconds
+        self._topics = Topics(settings, timeout_seconds)
 
     def ready(self, rules: DeadLetterRules) -> DeadLetterTopic:
         """The topic, ready to be written; made first where it is missing and may be made.
@@ -175,13 +178,7 @@ class TopicKeeper:
         Raises `CannotWrite`: lasting when a rule is broken or access denied, passing when the broker is
         silent.
         """
-        problem = name_problem(rules)
-        found = None if problem else self.find(rules.topic)
-        if found is None and not problem and not rules.auto_create:
-            rules = replace(rules, auto_create=self._broker_creates())
-        problem = problem or topic_problem(rules, found)
-        if problem:
-            raise CannotWrite(problem, lasting=True)
+        found = self.judge(rules)
         if found is None:
             self._create(rules.topic)
             found = self.find(rules.topic)
@@ -191,6 +188,20 @@ class TopicKeeper:
                 )
         limit = int(found.configs.get("max.message.bytes", _DEFAULT_MAX_MESSAGE_BYTES))
         return DeadLetterTopic(rules.topic, found.topic_id, found.partitions, limit)
+
+    def judge(self, rules: DeadLetterRules) -> FoundTopic | None:
+        """Return the topic, which takes the group's dead letters; None where it is missing and may be made.
+
+        Raises `CannotWrite`, as `ready`.
+        """
+        problem = name_problem(rules)
+        found = None if problem else self.find(rules.topic)
+        if found is None and not problem and not rules.auto_create:
+            rules = replace(rules, auto_create=self._broker_creates())
+        problem = problem or topic_problem(rules, found)
+        if problem:
+            raise CannotWrite(problem, lasting=True)
+        return found
 
     def find(self, topic: str) -> FoundTopic | None:
         """The topic as the broker has it now; None when there is none. Raises `CannotWrite`."""
@@ -210,7 +221,7 @@ class TopicKeeper:
         """Whether the broker's own config lets share groups create their dead-letter topics (Kafka 4.4)."""
         admin = AdminClient(client_config(self._settings, log_level=_ERRORS))
         try:
-            broker = next(iter(admin.list_topics(timeout=TIMEOUT_SECONDS).brokers))
+            broker = next(iter(admin.list_topics(timeout=self._timeout_seconds).brokers))
             return self._configs(ConfigResource(ResourceType.BROKER, str(broker))).get(AUTO_CREATE) == "true"
         except KafkaException:
             # Who may not read the broker's configs goes by our own setting.
@@ -218,7 +229,7 @@ class TopicKeeper:
 
     def _configs(self, resource: ConfigResource) -> dict[str, str]:
         admin = AdminClient(client_config(self._settings, log_level=_ERRORS))
-        entries = admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)[resource].result()
+        entries = admin.describe_configs([resource], request_timeout=self._timeout_seconds)[resource].result()
         return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
     def _create(self, topic: str) -> None:
@@ -227,6 +238,31 @@ class TopicKeeper:
             create_dead_letter_topic(self._topics, topic)
         except ShareError as error:
             raise unanswered(error, by_hand) from error
+
+
+def why_held(settings: Settings, configs: GroupConfigs, service: ServiceConfigs) -> str | None:
+    """Return why the dead-letter topic of a group takes no letters until somebody acts, and what to do; None where it
+    takes them, where there is none, and where the broker does not say. Raises nothing.
+    """
+    if not configs.dead_letter_topic:
+        return None
+    try:
+        TopicKeeper(settings, ASK_SECONDS).judge(DeadLetterRules.of(configs, service))
+    except CannotWrite as problem:
+        return problem.reason if problem.lasting else None
+    except (ShareError, KafkaException, SettingMissing):
+        return None
+    return None
+
+
+def warning_of_alter(
+    settings: Settings, configs: GroupConfigs, service: ServiceConfigs, changes: Collection[str]
+) -> str | None:
+    """Return what to say of configs that were altered to these: that their dead-letter topic takes nothing now."""
+    if {TOPIC_NAME, OPT_IN}.isdisjoint(changes) or (reason := why_held(settings, configs, service)) is None:
+        return None
+    end = "dropped" if configs.dead_letter_drop_enable else "held until somebody acts"
+    return f"dead letters of group {configs.group_id} will be {end}: {reason}"
 
 
 def create_dead_letter_topic(topics: Topics, name: str, partitions: int = -1) -> None:

@@ -67,6 +67,8 @@ class Held:
     share_partition: SharePartition
     records: int
     reason: str
+    lasting: bool = False
+    """Waiting does not help: somebody has to act."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +280,7 @@ class DeadLetterWriter:
     def _held(self, problems: dict[SharePartition, CannotWrite]) -> tuple[Held, ...]:
         left = self._waiting() if problems else {}
         return tuple(
-            Held(source, left[source], problem.reason)
+            Held(source, left[source], problem.reason, problem.lasting)
             for source, problem in problems.items()
             if source in left
         )

@@ -75,6 +75,11 @@ class Asking:
         self._credentials: Credentials = ()
         self._heard = _Heard()
 
+    @property
+    def settings(self) -> Settings:
+        """Where the cluster is, and how to log in."""
+        return self._settings
+
     def __enter__(self) -> Self:
         return self
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
+from sharequeue.deadletters.topic import warning_of_alter
 from sharequeue.errors import (
     GroupAuthorizationFailed,
     InvalidGroupId,
@@ -26,7 +27,7 @@ from sharequeue.errors import (
     UnknownTopicOrPartition,
 )
 from sharequeue.groups.acls import authorized_operations, on_behalf_of, refused_topics
-from sharequeue.groups.configs import GroupConfigs, alter_and_tell
+from sharequeue.groups.configs import GroupConfigs, ServiceConfigs, alter_and_tell
 from sharequeue.groups.configs.texts import as_text
 from sharequeue.groups.descriptions import describe_group, groups_as_json
 from sharequeue.groups.known import awaited_share_partitions, group_topics
@@ -209,8 +210,12 @@ class Admin:
             raise InvalidGroupId()
         self.require(body.group_id, "ALTER_CONFIGS")
         with on_behalf_of(self._database, self._principal) as connection:
-            _, warning = alter_and_tell(Joined(connection), body.group_id, body.configs)
-        return {"throttle_time_ms": 0, **_said(None), "warnings": [] if warning is None else [warning]}
+            configs, late = alter_and_tell(Joined(connection), body.group_id, body.configs)
+            service = ServiceConfigs.stored(Joined(connection))
+        # After the transaction: the broker may take its time.
+        held = warning_of_alter(self._topics.settings, configs, service, body.configs)
+        said = [warning for warning in (late, held) if warning is not None]
+        return {"throttle_time_ms": 0, **_said(None), "warnings": said}
 
     def require(self, group_id: str, operation: str) -> list[str]:
         """Return what the caller may do with a group. Raises GroupAuthorizationFailed where this is not among it."""

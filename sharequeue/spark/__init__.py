@@ -14,9 +14,9 @@ The names that a program needs, by what they are for:
   `ReplayReport`; `job.publish()`, or `publish`, puts it in the place of the live output's rows (`PublishReport`);
 - the output: `read_output`, `sweep_outputs`, `compact`, `sweep_compactions`;
 - the Spark session: `spark_session`;
-- errors: `HandlerError`, `MostFailed`, `LockLost`, `SinkTaken`, `SinkRefused`, `NotFiles`, `NoSuchSink`,
-  `OutputDamaged`, `OutputFull`, `OutputNotReachable`, `OutputNotShared`, `RegistryNotAvailable`, `SparkNotReady`; and
-  warnings: `Unacknowledged`, `DeadLettersLeft`.
+- errors: `HandlerError`, `MostFailed`, `LockLost`, `GroupTaken`, `SinkTaken`, `SinkRefused`, `NotFiles`,
+  `NoSuchSink`, `OutputDamaged`, `OutputFull`, `OutputNotReachable`, `OutputNotShared`, `RegistryNotAvailable`,
+  `SparkNotReady`; and warnings: `Unacknowledged`, `DeadLettersLeft`.
 
 A name is imported when it is first used: importing this package loads neither Spark nor SQLAlchemy.
 
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from sharequeue.spark.following import FollowReport
     from sharequeue.spark.job import Summary
     from sharequeue.spark.lease import LeasedRecords, Unacknowledged, lease
+    from sharequeue.spark.leasing.claiming import GroupTaken
     from sharequeue.spark.leasing.renewal import LockLost
     from sharequeue.spark.output.compaction import compact, sweep_compactions
     from sharequeue.spark.output.folders import SinkTaken
@@ -85,6 +86,7 @@ __all__ = [
     "DeadLettersLeft",
     "DeltaTable",
     "FollowReport",
+    "GroupTaken",
     "HandlerError",
     "IcebergTable",
     "LeasedRecords",
@@ -132,6 +134,7 @@ _MODULES = {
     "following": ("FollowReport",),
     "job": ("Summary",),
     "lease": ("LeasedRecords", "Unacknowledged", "lease"),
+    "leasing.claiming": ("GroupTaken",),
     "leasing.renewal": ("LockLost",),
     "output.compaction": ("compact", "sweep_compactions"),
     "output.folders": ("SinkTaken",),

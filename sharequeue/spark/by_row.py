@@ -85,6 +85,8 @@ def by_row(function: RowFunction, columns: str | sql.StructType, *, on_error: st
 
     # A pipeline without a sink is named after its function, which is the user's and not this one.
     handler.__name__ = str(getattr(function, "__name__", "<callable>"))
+    handler.__qualname__ = str(getattr(function, "__qualname__", type(function).__qualname__))
+    handler.__module__ = str(function.__module__)
     return handler
 
 

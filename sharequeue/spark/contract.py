@@ -27,6 +27,8 @@ OUTCOMES: Mapping[str, AcknowledgeType] = {
 KEPT_COLUMNS = ("topic", "partition", "offset", "lease_id")
 """Columns a handler must pass on unchanged: they say which record a row comes from."""
 
+RESULT_NAMES = ("outcome", "error", "not_before")
+"""Columns of a handler's result that are for the queue, and are no value of a record."""
 KEPT_AS_GIVEN = "every row must pass on topic, partition, offset and lease_id of its record as it got them"
 """What an error expects of rows that do not."""
 

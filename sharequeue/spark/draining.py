@@ -10,18 +10,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol, Self
 
 from sharequeue.deadletters.batches import Step
+from sharequeue.deadletters.topic import TOPIC_NAME, why_held
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.errors import first_line
-from sharequeue.groups.configs import GroupConfigs
+from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
 from sharequeue.settings import Settings
 from sharequeue.state import State
 from sharequeue.values import SharePartition
 
-__all__ = ["DeadLettersLeft", "Drained", "drain_at_end"]
+__all__ = ["DeadLettersLeft", "Drained", "about_letters", "drain_at_end"]
 
 _log = logging.getLogger(__name__)
 
@@ -113,7 +115,9 @@ def _drain(settings: Settings, state: State, configs: GroupConfigs) -> Drained:
         reasons.append(f"writing them took longer than {DRAIN_SECONDS:g} s")
     if not reasons and left:
         reasons.append("another writer is at them, or they were given up just now")
-    waits = f"{left:,} dead letters of group {configs.group_id} wait, and no service writes them"
+    waits = f"{left:,} dead letters of group {configs.group_id} "
+    lasting = any(held.lasting for held in report.held)
+    waits += "are held until somebody acts" if lasting else "wait, and no service writes them"
     return Drained(
         written=report.written + report.resumed,
         dropped=report.dropped,
@@ -128,6 +132,31 @@ def _waiting(state: State, group: str) -> int:
 
 def _left(group: str, waits: str, reason: str) -> DeadLettersLeft:
     return DeadLettersLeft(
-        f"{waits}: {reason}. "
-        f"`sharequeue dlq drain --group {group} --execute` writes them, and so does the next run"
+        f"{waits}: {reason.removesuffix('.')}. Then `sharequeue dlq drain --group {group} --execute` writes them, "
+        "and so does the next run"
     )
+
+
+def about_letters(
+    settings: Settings, state: State, configs: GroupConfigs, topics: Collection[str], given_up: int = 0
+) -> str | None:
+    """Return what to say of the dead letters of these topics that are not written, or of `given_up` records that get
+    none because the group has no dead-letter topic; None where there is nothing to say.
+    """
+    group = configs.group_id
+    waiting = sum(each.archiving for each in state.figures.describe(group) if each.topic in topics)
+    if waiting:
+        reason = why_held(settings, configs, ServiceConfigs.stored(state.database))
+        if reason is None:
+            return f"{waiting:,} records are on the way to the dead-letter topic"
+        return (
+            f"{waiting:,} dead letters are held until somebody acts: {reason} Then the service writes them, or "
+            f"`sharequeue dlq drain --group {group} --execute`"
+        )
+    if given_up and not configs.dead_letter_topic:
+        return (
+            f"{given_up:,} records were given up, and group {group} has no dead-letter topic: they are among the "
+            "exceptions of the output, and nowhere else. To keep such records: sharequeue configs alter "
+            f"--group {group} --set {TOPIC_NAME}=…"
+        )
+    return None

@@ -79,18 +79,19 @@ class FollowReport(Shown):
 
     group: str
     runs: int = 0
-    """Runs that leased something, or wrote dead letters."""
+    """Runs that leased something, wrote dead letters, or found that records were lost."""
     rounds: int = 0
     leased: int = 0
     accepted: int = 0
     released: int = 0
     rejected: int = 0
     unacknowledged: int = 0
+    lost: int = 0
     seconds: float = 0.0
 
     def table(self) -> Table:
         """Return its figures."""
-        names = ("runs", "rounds", "leased", "accepted", "released", "rejected", "unacknowledged")
+        names = ("runs", "rounds", "leased", "accepted", "released", "rejected", "unacknowledged", "lost")
         title = f"followed group {self.group} for {self.seconds:,.0f} s"
         return Table(title, names, [[getattr(self, name) for name in names]])
 
@@ -105,6 +106,7 @@ class FollowReport(Shown):
             released=self.released + run.released,
             rejected=self.rejected + run.rejected,
             unacknowledged=self.unacknowledged + run.unacknowledged,
+            lost=self.lost + run.lost,
         )
 
 
@@ -121,6 +123,7 @@ def follow_rounds(
     max_bytes: int | None = None,
     max_seconds: float | None = None,
     only: Collection[str] | None = None,
+    replaces: str | None = None,
     progress: ProgressCallback = lambda progress: None,
     on_run: OnRun = lambda report: None,
 ) -> FollowReport:
@@ -160,6 +163,7 @@ def follow_rounds(
             max_bytes=max_bytes,
             max_seconds=seconds,
             only=only,
+            replaces=replaces,
             progress=tell,
         )
 
@@ -286,7 +290,7 @@ class Follower:
             self._ran, self.job = True, replace(self.job, try_empty=False)
         self._lag = report.lag
         letters = report.dead_letters
-        if not report.rounds and not (letters and letters.written):
+        if not report.rounds and not report.lost and not (letters and letters.written):
             self._in_vain = found, time.monotonic() + LOOK_SECONDS
             return
         self._in_vain = None

@@ -8,8 +8,10 @@ be called on any DataFrame with the same columns, which is how it is tested.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pyspark.sql import DataFrame
 
@@ -44,7 +46,8 @@ class ShareGroupJob:
     None, and lies inside the service's bounds (15,000 to 60,000 unless it is configured otherwise). `headers` may be
     switched off where they are not used, which spares decoding them. `destination` says where accepted rows go
     (`sinks/`); None leaves them in files, by lease. `max_bytes` bounds the keys and values of a round, by the mean
-    size of the records; None takes the group config `sharequeue.fetch.max.bytes`, 0 is no bound.
+    size of the records; None takes the group config `sharequeue.fetch.max.bytes`, 0 is no bound. `name` is by what
+    the group remembers the pipeline; None takes the module and the name of the handler.
     """
 
     group: str
@@ -64,6 +67,7 @@ class ShareGroupJob:
     failed_share: float | None = 0.5
     failed_records: int = 100
     try_empty: bool = True
+    name: str | None = None
 
     def __post_init__(self) -> None:
         check_meanings(self.dropped, self.unknown)
@@ -88,6 +92,11 @@ class ShareGroupJob:
         return self.handler(records)
 
     @property
+    def pipeline_name(self) -> str:
+        """By what the group remembers this pipeline: its `name`, or else such as `my_module:orders`."""
+        return self.name or name_of(self.handler)
+
+    @property
     def names(self) -> SinkNames:
         """The names under which the job's output is kept."""
         return SinkNames(self.group, self.sink, tuple(summary.name for summary in self.summaries))
@@ -100,3 +109,16 @@ class ShareGroupJob:
     def summary_sink(self, summary: Summary) -> str:
         """Return the sink of a summary's partial sums."""
         return self.names.summary(summary.name)
+
+
+def name_of(handler: Handler) -> str:
+    """Return the module and the name of a handler, such as `my_module:orders`: the same whether its file is imported
+    or run as a script. In a notebook the module is `__main__`.
+    """
+    named = handler if hasattr(handler, "__qualname__") else type(handler)
+    module = str(named.__module__)
+    main = sys.modules.get("__main__")
+    if module == "__main__" and main is not None:
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = spec.name if spec is not None else Path(file).stem if file else module
+    return f"{module.removesuffix('.__main__')}:{named.__qualname__}"

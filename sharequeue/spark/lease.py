@@ -29,8 +29,9 @@ from sharequeue.kafka.topics import TopicInfo, Topics
 from sharequeue.names import whole_number
 from sharequeue.settings import Settings
 from sharequeue.spark.contract import HandlerError, check_meanings
-from sharequeue.spark.draining import DrainAtEnd, Drained
+from sharequeue.spark.draining import DrainAtEnd, Drained, about_letters
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
+from sharequeue.spark.leasing.losses import report_losses, words_of_losses
 from sharequeue.spark.leasing.member import Member, in_turn
 from sharequeue.spark.leasing.nothing_leased import why_nothing
 from sharequeue.spark.leasing.renewal import LeaseKeeper, release_held
@@ -99,6 +100,9 @@ class LeasedRecords(Shown):
         """One for each share-partition that had something to lease."""
         self.why_nothing: str | None = None
         """Why nothing was leased although not all is done; None where there is nothing to say."""
+        self.lost = 0
+        """Records of the group that retention removed before they were processed, since a lease or a run last
+        reported any."""
         self._wanted = wanted
         self._opened: _Opened | None = None
         self._ends: ExitStack | None = None
@@ -150,9 +154,11 @@ class LeasedRecords(Shown):
                 means = sizes.measure(share_partitions, source.state.figures.describe(wanted.group))
                 budget = Budget(wanted.max_records, wanted.max_bytes, means)
             leases = keeper.acquire_within(budget, share_partitions, wanted.lock_duration_ms)
-            self.why_nothing = (
-                None if leases else why_nothing(source.state, configs, wanted.topics, share_partitions)
-            )
+            self.lost = report_losses(source.state, wanted.group, wanted.topics)
+            if not leases:
+                nothing = why_nothing(source.state, configs, wanted.topics, share_partitions)
+                letters = about_letters(settings, source.state, configs, wanted.topics)
+                self.why_nothing = "; ".join(filter(None, (nothing, letters))) or None
             if self.why_nothing is not None:
                 _log.warning("nothing was leased: %s", self.why_nothing)
             self._opened = _Opened(source, keeper, joined, infos, Backoff.of(configs), os.getpid())
@@ -254,7 +260,8 @@ class LeasedRecords(Shown):
             for lease in self.leases
         ]
         columns = ("share-partition", "records", "first", "last", "deliveries")
-        return Table(f"leased {self.count:,} records", columns, rows, (self.why_nothing,))
+        lost = words_of_losses(self._wanted.group, self.lost) if self.lost else None
+        return Table(f"leased {self.count:,} records", columns, rows, (self.why_nothing, lost))
 
     @property
     def count(self) -> int:

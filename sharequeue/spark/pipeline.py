@@ -62,6 +62,7 @@ class Pipeline(ShareGroupJob):
         max_bytes: int | None = None,
         max_seconds: float | None = None,
         only: Collection[str] | None = None,
+        replaces: str | None = None,
         progress: bool | ProgressCallback = True,
     ) -> RunReport:
         """Lease, handle, write and acknowledge, round by round, until nothing is left to lease.
@@ -69,8 +70,9 @@ class Pipeline(ShareGroupJob):
         Settings, Spark session, state and membership are made when they are not given. A membership that is made here
         joins the group through the service and leaves it at the end. The bounds are those of `run_rounds`:
         `max_records` and `max_bytes` of one round, `max_rounds` and `max_seconds` of the run, and `only`, the
-        partitions that are leased from, such as `orders-0`. `progress` is shown on stderr, or below the cell of a
-        notebook; with False it is not, and a function gets it instead.
+        partitions that are leased from, such as `orders-0`. One pipeline works on a group: `replaces` is the name of
+        the one before, if this one takes its place. `progress` is shown on stderr, or below the cell of a notebook;
+        with False it is not, and a function gets it instead.
 
         Raises what `run_rounds` raises, SettingMissing, SparkNotReady, and the errors of joining.
         """
@@ -99,6 +101,7 @@ class Pipeline(ShareGroupJob):
                 max_bytes=max_bytes,
                 max_seconds=max_seconds,
                 only=only,
+                replaces=replaces,
                 progress=shown,
             )
 
@@ -113,6 +116,7 @@ class Pipeline(ShareGroupJob):
         max_bytes: int | None = None,
         max_seconds: float | None = None,
         only: Collection[str] | None = None,
+        replaces: str | None = None,
         progress: bool | ProgressCallback = True,
         on_run: OnRun = lambda report: None,
     ) -> FollowReport:
@@ -143,6 +147,7 @@ class Pipeline(ShareGroupJob):
                 max_bytes=max_bytes,
                 max_seconds=max_seconds,
                 only=only,
+                replaces=replaces,
                 progress=shown,
                 on_run=on_run,
             )
@@ -295,6 +300,7 @@ def pipeline(
     failed_share: float | None = 0.5,
     failed_records: int = 100,
     try_empty: bool = True,
+    name: str | None = None,
 ) -> Callable[[Handler], Pipeline]:
     """Make a function from DataFrame to DataFrame the handler of a share group: a job that runs itself.
 
@@ -322,6 +328,7 @@ def pipeline(
             failed_share=failed_share,
             failed_records=failed_records,
             try_empty=try_empty,
+            name=name,
         )
 
     return mark

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from sharequeue.spark.draining import Drained
+from sharequeue.spark.leasing.losses import words_of_losses
 from sharequeue.spark.outcomes.missing import Acknowledgement
 from sharequeue.spark.showing import Shown, Table
 from sharequeue.values import Acknowledged
@@ -29,8 +30,8 @@ _RARE = ("gaps", "exhausted", "dropped", "lost", "unacknowledged")
 class RoundReport(Shown):
     """One round: what was leased, and what became of it, in records.
 
-    `lost` were taken by retention; `unacknowledged` were given back because their own Spark job failed while others
-    of the round did not.
+    `lost` were taken by retention between lease and read; `unacknowledged` were given back because their own Spark
+    job failed while others of the round did not.
     """
 
     number: int
@@ -70,13 +71,17 @@ class RunReport(Shown):
     """Nothing was left to lease when the run ended; others may hold records. False where nothing was assigned."""
     seconds: float
     remark: str | None = None
-    """Why there was nothing more to lease although not all is done; None where there is nothing to say."""
+    """What somebody should know: why there was nothing more to lease although not all is done, dead letters that are
+    held, columns that are not those of earlier rows. None where there is nothing to say."""
     dead_letters: Drained | None = None
     """The dead letters of the group that the run has written; None where none waited or a service writes them."""
     left_out: tuple[str, ...] = ()
     """Share-partitions that were assigned to the member and not leased from, because others were chosen (`only`)."""
     not_assigned: tuple[str, ...] = ()
     """Share-partitions that were chosen, and were not assigned to the member when the run ended."""
+    lost: int = 0
+    """Records of the group that retention removed before they were processed, since a run last reported any: also
+    those that were never leased, and what was lost between two runs."""
 
     @property
     def leased(self) -> int:
@@ -114,11 +119,6 @@ class RunReport(Shown):
         return sum(r.dropped for r in self.rounds)
 
     @property
-    def lost(self) -> int:
-        """Records that retention took between lease and read."""
-        return sum(r.lost for r in self.rounds)
-
-    @property
     def unacknowledged(self) -> int:
         """Records given back, as suspects, because their own Spark job failed while others of its round did not."""
         return sum(r.unacknowledged for r in self.rounds)
@@ -145,6 +145,7 @@ class RunReport(Shown):
             f"run of group {self.group}: {self.leased:,} records leased in {self.seconds:,.1f} s "
             f"({self.rate:,.0f}/s), {self.accepted:,} accepted, {state}",
             self.rounds,
+            words_of_losses(self.group, self.lost) if self.lost else None,
             self.remark,
             f"left to other runs: {', '.join(self.left_out)}" if self.left_out else None,
             f"not assigned to this member: {', '.join(self.not_assigned)}" if self.not_assigned else None,

@@ -24,15 +24,18 @@ from sharequeue.groups.configs import GroupConfigs
 from sharequeue.kafka.topics import TopicInfo, Topics
 from sharequeue.names import nearest, whole_number
 from sharequeue.settings import Settings
-from sharequeue.spark.draining import drain_at_end
+from sharequeue.spark.draining import about_letters, drain_at_end
 from sharequeue.spark.interrupts import deferred
 from sharequeue.spark.job import ShareGroupJob
 from sharequeue.spark.leasing.budget import MAX_RECORDS, Budget
+from sharequeue.spark.leasing.claiming import claim_group
+from sharequeue.spark.leasing.losses import report_losses
 from sharequeue.spark.leasing.member import Member
 from sharequeue.spark.leasing.nothing_leased import refuse_lost, why_nothing
 from sharequeue.spark.leasing.renewal import LeaseKeeper
 from sharequeue.spark.outcomes.handler_result import call_handler
 from sharequeue.spark.output.folders import claim
+from sharequeue.spark.output.gone import refuse_gone
 from sharequeue.spark.output.reachable import failed_by_store
 from sharequeue.spark.output.shared_folder import refuse_unusable
 from sharequeue.spark.overlap import Rounds
@@ -66,18 +69,20 @@ def run_rounds(
     max_bytes: int | None = None,
     max_seconds: float | None = None,
     only: Collection[str] | None = None,
+    replaces: str | None = None,
     progress: ProgressCallback = lambda progress: None,
 ) -> RunReport:
     """Process what the member is assigned, until drained, or out of rounds, or no round may begin any more.
 
     `max_records` and `max_bytes` are the budget of one round; `max_bytes` is the job's when None, or else the group's
     own. `only` names partitions, such as `orders-0`: of those that are assigned to the
-    member it then leases from these alone, and the report names the others. Raises TypeError for a number that is
-    none, ValueError for a budget below one record, UnknownTopicOrPartition for a topic or partition that is not
-    there, UnknownTopicId where all its topics were made again, what the handler, Spark, the state or the broker
-    raised, HandlerError, MostFailed, LockLost, OutputNotReachable, OutputNotShared, SinkTaken, SinkRefused, and
-    SparkNotReady where the session has ended meanwhile; everything held has then been given back, with its
-    deliveries unless a task of Spark's had run and left it without an outcome.
+    member it then leases from these alone, and the report names the others. `replaces` names the pipeline that worked
+    on the group before, if this one takes its place. Raises GroupTaken where another pipeline works on the group,
+    TypeError for a number that is none, ValueError for a budget below one record, UnknownTopicOrPartition for a topic
+    or partition that is not there, UnknownTopicId where all its topics were made again, what the handler, Spark, the
+    state or the broker raised, HandlerError, MostFailed, LockLost, OutputNotReachable, OutputNotShared, SinkTaken,
+    SinkRefused, and SparkNotReady where the session has ended meanwhile; everything held has then been given back,
+    with its deliveries unless a task of Spark's had run and left it without an outcome.
     """
     max_records = whole_number("max_records", max_records, 1)
     max_rounds = None if max_rounds is None else whole_number("max_rounds", max_rounds, 0)
@@ -90,6 +95,7 @@ def run_rounds(
     max_bytes = configs.fetch_max_bytes if max_bytes is None else max_bytes
     infos = topics.require(job.topics)
     refuse_lost(state, job.group, job.topics)
+    claim_group(state, job.group, job.pipeline_name, replaces)
     chosen = _chosen(only, job, infos) if only else None
     with ended_session_is_named(spark, f"group {job.group}"), RecordSizes(settings) as sizes:
         refuse_unusable(spark, settings, settings.output)
@@ -109,12 +115,20 @@ def run_rounds(
             max_rounds,
             chosen,
         )
+        gone = refuse_gone(run.files, settings, state, job.names)
         try:
             report = _rounds(run, max_seconds)
         except Exception:
             drain_at_end(settings, state, configs)
             raise
-    return replace(report, dead_letters=drain_at_end(settings, state, configs))
+    letters = drain_at_end(settings, state, configs)
+    # A warning of the drain says of the letters that wait what is to be said.
+    about = None
+    if letters is None or letters.warning is None:
+        given_up = report.rejected + report.exhausted
+        about = about_letters(settings, state, configs, job.topics, given_up)
+    said = [each for each in (report.remark, about, context.written.remark, *gone) if each]
+    return replace(report, dead_letters=letters, remark="; ".join(said) or None)
 
 
 def _chosen(only: Collection[str], job: ShareGroupJob, infos: Mapping[str, TopicInfo]) -> frozenset[str]:
@@ -163,6 +177,7 @@ def _rounds(run: Run, max_seconds: float | None) -> RunReport:
         drained,
         seconds,
         remark,
+        lost=report_losses(state, job.group, job.topics),
         left_out=run.left_out(),
         not_assigned=run.not_assigned(),
     )

@@ -64,6 +64,19 @@ class Outputs:
         held = {row["lease_id"] for row in rows if row["held"]}
         return held, {(row["sink"], row["lease_id"]) for row in rows if not row["held"]}
 
+    def newest(self, group_id: str, sink: str) -> OutputRow | None:
+        """Return the output of a sink that counts and has records, of the newest lease; None where there is none."""
+        rows = self._database.rows(
+            sa.text(
+                "select lease_id, topic, partition, location, records, acknowledged_at, topic_id"
+                " from sharequeue.counted_outputs where group_id = :group_id and sink = :sink and records > 0"
+                " order by lease_id desc limit 1"
+            ),
+            group_id=group_id,
+            sink=sink,
+        )
+        return OutputRow(**rows[0]) if rows else None
+
     def sinks(self, group_id: str) -> list[str]:
         """Return the sinks of a group that have outputs which count."""
         rows = self._database.rows(

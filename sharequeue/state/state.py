@@ -41,6 +41,7 @@ from sharequeue.state.rows import (
     raise_refusal,
     share_partition_name,
 )
+from sharequeue.state.runs import Runs
 from sharequeue.values import (
     Acknowledged,
     AcknowledgeType,
@@ -61,7 +62,8 @@ class State:
     - ``dead_letters``: the state's half of writing dead letters,
     - ``outputs``: the outputs of a sink that count, and their compaction,
     - ``figures``: what the state is, read only,
-    - ``administration``: what administrators and the service do.
+    - ``administration``: what administrators and the service do,
+    - ``runs``: what a run of a pipeline tells the state about itself.
 
     Each part is a class over a ``Database`` too: ``Figures(database)`` is ``State(database).figures``. A refusal
     raises the error of Kafka's name from ``sharequeue.errors`` and has changed nothing.
@@ -75,6 +77,7 @@ class State:
         self.outputs = Outputs(database)
         self.figures = Figures(database)
         self.administration = Administration(database)
+        self.runs = Runs(database)
 
     @contextmanager
     def transaction(self) -> Iterator[tuple[sa.Connection, Self]]:

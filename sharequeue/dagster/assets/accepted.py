@@ -153,6 +153,8 @@ def pipeline_of(group: ShareGroup) -> "Pipeline":
 
 def _rounds(run: Processing, job: "Pipeline") -> tuple["RunReport", str]:
     """Join, do the rounds, leave; return the report and the member's id."""
+    from sharequeue.spark.leasing.losses import words_of_losses
+
     context, group, bounds, limits = run.context, run.group, run.bounds, run.group.run
     settings = run.settings.load()
     deliveries = bounds.deliveries_per_run or limits.deliveries_per_run
@@ -179,6 +181,7 @@ def _rounds(run: Processing, job: "Pipeline") -> tuple["RunReport", str]:
                 max_records=bounds.max_records or limits.max_records,
                 max_bytes=limits.max_bytes if bounds.max_bytes is None else bounds.max_bytes,
                 only=bounds.partitions or None,
+                replaces=limits.replaces,
                 progress=lambda progress: context.log.info(str(progress)),
             )
         except BaseException:
@@ -188,7 +191,9 @@ def _rounds(run: Processing, job: "Pipeline") -> tuple["RunReport", str]:
             raise
         _tag_leases(run, [lease_id for each in report.rounds for lease_id in each.lease_ids])
     if report.remark:
-        context.log.info(f"nothing more to lease: {report.remark}")
+        context.log.info(report.remark)
+    if report.lost:
+        context.log.warning(words_of_losses(group.group, report.lost))
     if report.dead_letters is not None and report.dead_letters.warning is not None:
         context.log.warning(str(report.dead_letters.warning))
     return report, member.member_id

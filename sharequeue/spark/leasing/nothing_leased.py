@@ -53,7 +53,6 @@ def why_nothing(
         (waiting, f"waiting for the time from which they may be delivered again{until}"),
         (elsewhere, "in share-partitions that are assigned to other members, or to nobody yet"),
         (free, "released by this run, and left to a later one"),
-        (sum(status.archiving for status in statuses), "on the way to the dead-letter topic"),
     )
     reasons += [f"{count:,} records are {what}" for count, what in counted if count]
     return "; ".join(reasons) or None

@@ -9,11 +9,13 @@ read together is refused before anything is leased. Accepted rows and exceptions
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from sharequeue.spark.contract import RESULT_NAMES
 from sharequeue.spark.output.folders import SinkNames
 from sharequeue.spark.output.manifest import ELSEWHERE, PENDING
 from sharequeue.spark.output.parquet import ColumnChanged, nullable, read_parquet, together, wider
@@ -25,6 +27,18 @@ class WrittenColumns:
 
     def __init__(self) -> None:
         self._checked: StructType | None = None
+        self._added: dict[str, None] = {}
+        self._dropped: dict[str, None] = {}
+
+    @property
+    def remark(self) -> str | None:
+        """Which columns are not those of earlier rows; None where all are."""
+        said = []
+        if self._dropped:
+            said.append(f"earlier rows have {_columns(self._dropped)}, which rows of this run have as null")
+        if self._added:
+            said.append(f"rows of this run have {_columns(self._added)}, which earlier rows have as null")
+        return "; ".join(said) or None
 
     def check(self, spark: SparkSession, state: State, names: SinkNames, columns: StructType) -> None:
         """Raise ColumnChanged when one has a type that does not fit with the one that it has in files that count."""
@@ -52,6 +66,9 @@ class WrittenColumns:
         while True:
             before = _before(spark, state, names, known)
             _refuse_changed(before, nullable(columns))
+            if before.fields:
+                self._dropped |= _names(before, without=columns)
+                self._added |= _names(columns, without=before)
             after = json.dumps(together([before, nullable(columns)]).jsonValue())
             if after == known:
                 break
@@ -65,6 +82,17 @@ def _before(spark: SparkSession, state: State, names: SinkNames, known: str | No
     if known is None:
         return _of_files(spark, state, names) or StructType([])
     return StructType.fromJson(json.loads(known))
+
+
+def _names(columns: StructType, without: StructType) -> dict[str, None]:
+    """Return the names of the columns that `without` does not have, but for those by which the queue is told."""
+    there = {name.lower() for name in without.names}
+    return dict.fromkeys(name for name in columns.names if name.lower() not in there.union(RESULT_NAMES))
+
+
+def _columns(names: Iterable[str]) -> str:
+    found = list(names)
+    return f"column{'s' if len(found) > 1 else ''} {', '.join(found)}"
 
 
 def _refuse_changed(before: StructType, columns: StructType) -> None:

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sharequeue.settings import Settings
-from sharequeue.spark.contract import KEPT_COLUMNS
+from sharequeue.spark.contract import KEPT_COLUMNS, RESULT_NAMES
 from sharequeue.spark.outcomes.missing import Acknowledgement
 from sharequeue.spark.output.files import Files
 from sharequeue.spark.output.folders import SinkNames, remove_lease
@@ -36,7 +36,7 @@ from sharequeue.values import Acknowledged, Lease, LeaseOutput
 
 OPTIONAL = frozenset((*KEPT_COLUMNS, "delivery_count"))
 """Columns that every handler passes on: a table gets them if it has them."""
-NEVER = frozenset(("outcome", "error", "not_before"))
+NEVER = frozenset(RESULT_NAMES)
 """Columns for the queue, which no table gets."""
 
 

@@ -23,6 +23,7 @@ from sharequeue.dagster.share_group import Drift
 from sharequeue.dagster.state_checks import (
     AGE_BOUNDED,
     LAG_BOUNDED,
+    NONE_LOST,
     NONE_STUCK,
     STATE_VERIFIED,
     state_checks,
@@ -571,6 +572,19 @@ def test_bounds_on_lag_and_age_warn(run_checks: RunChecks, ours: GivenUp) -> Non
     results = run_checks(given={"checks": {"max_age": "0s"}})
     assert failed(results) == set()
     assert "no age is known" in str(results[AGE_BOUNDED].description)
+
+
+def test_lost_records_fail_a_check(run_checks: RunChecks, ours: GivenUp) -> None:
+    """Retention removed four of six records: the check fails until somebody says that they are known."""
+    at = SharePartition(ours.group, ours.topic, 0)
+    ours.state.initialize(at, "id", 0, 1)
+    ours.state.observe(at, "id", 0, 6, 6)
+    assert NONE_LOST not in failed(run_checks())
+    ours.state.observe(at, "id", 4, 6, 6)
+    result = run_checks()[NONE_LOST]
+    assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.ERROR)
+    assert "4 records were removed by retention before they were processed" in str(result.description)
+    assert NONE_LOST not in failed(run_checks(given={"checks": {"max_lost": 4}}))
 
 
 def test_another_week_is_told(settings: Settings, private_database: Database, make_topic: MakeTopic) -> None:

@@ -354,7 +354,9 @@ def test_one_config_has_one_value(run: Run, where: tuple[str, ...], private_data
     words = ("configs", "alter", "--group", "g", "--set", "errors.deadletterqueue.topic.name=letters")
     result = CliRunner().invoke(command, [*words, *where])
     assert result.exit_code == 0, result.output
-    assert "letters will be held: `letters` does not begin with `dlq.`" in result.stderr
+    assert (
+        "dead letters of group g will be held until somebody acts: `letters` does not begin" in result.stderr
+    )
 
 
 def test_chosen_windows_are_found_among_many(private_database: Database) -> None:

@@ -157,6 +157,39 @@ def test_a_block_writes_them_too(job: Job) -> None:
     assert (leased.dead_letters.written, job.waiting) == (2, 0)
 
 
+def test_letters_that_are_held_beside_a_service_are_called_held(job: Job) -> None:
+    """The topic takes none: nobody writes the letters until somebody acts, and the run says so, also before the
+    service has tried; a block of `lease` says it too."""
+    job.case.configure(errors_deadletterqueue_topic_name=job.case.topic)
+    job.produce(6)
+    hear_replica(job.case.database, "replica", drains=True)
+    heard(job.case.database, "10 minutes")
+    remark = str(job.run().remark)
+    assert remark.startswith(
+        f"3 dead letters are held until somebody acts: `{job.case.topic}` does not begin with"
+    )
+    assert "set `errors.deadletterqueue.topic.name`" in remark
+    assert "on the way" not in remark
+    given: dict[str, Any] = {"settings": job.settings, "spark": job.spark, "membership": job.holder}
+    with lease(job.case.group, [job.case.topic], **given) as leased:
+        assert "3 dead letters are held until somebody acts" in str(leased.why_nothing)
+    job.case.configure(errors_deadletterqueue_topic_name=job.case.dead_letter_topic)
+    assert job.run().remark == "3 records are on the way to the dead-letter topic"
+
+
+def test_records_that_are_given_up_without_a_topic_are_a_remark(job: Job) -> None:
+    """They are among the exceptions, and in no topic; the run says how to change that, and a run without any
+    nothing."""
+    job.case.configure(errors_deadletterqueue_topic_name=None)
+    job.produce(6)
+    report = job.run()
+    assert (report.rejected, report.drained) == (3, True)
+    assert str(report.remark).startswith(
+        f"3 records were given up, and group {job.case.group} has no dead-letter topic"
+    )
+    assert job.run().remark is None
+
+
 def test_what_is_left_is_a_warning(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic that takes none, a drain that takes too long, one that fails: the run is well, and names what is left;
     the run's own error stays its error."""
@@ -173,7 +206,8 @@ def test_what_is_left_is_a_warning(job: Job, monkeypatch: pytest.MonkeyPatch) ->
     assert (report.dead_letters.written, report.dead_letters.left) == (0, 3)
     warning = report.dead_letters.warning
     assert isinstance(warning, DeadLettersLeft)
-    assert f"3 dead letters of group {job.case.group} wait" in str(warning)
+    assert f"3 dead letters of group {job.case.group} are held until somebody acts" in str(warning)
+    assert report.remark is None
     assert "errors.deadletterqueue.group.enable" in str(warning)
     assert "sharequeue dlq drain --group" in str(warning)
     assert "took longer" not in str(warning)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,48 @@ def is_untouched(state: State, job: ShareGroupJob) -> bool:
         status.highest_delivery_count,
         read_manifest(state, job.group, job.sink),
     ) == (0, 0, 0, ())
+
+
+def test_a_run_on_a_deleted_folder_leases_nothing(
+    job: ShareGroupJob, holder: Holder, produce: Produce, run_job: RunJob, state: State, sink: Path
+) -> None:
+    """The outputs that count are gone: an error names the folder and what to do. With the folder made again, empty,
+    the run goes on and says what is gone; a new sink has nothing to say."""
+    run_job(job, holder)
+    shutil.rmtree(sink)
+    produce(job.topics[0], 0, range(5))
+    with pytest.raises(OutputDamaged, match=rf"the folder {sink} is gone.*Nothing was leased.*new sink"):
+        run_job(job, holder)
+    (status,) = state.figures.describe(job.group)
+    assert (status.spso, status.acquired, status.highest_delivery_count) == (RECORDS, 0, 0)
+    elsewhere = replace(job, sink=f"{job.sink}-2")
+    assert run_job(elsewhere, holder).remark is None
+    produce(job.topics[0], 0, range(5))
+    sink.mkdir()
+    report = run_job(job, holder)
+    assert report.accepted == 5
+    assert "counts, and is gone: put it back from a backup" in str(report.remark)
+    assert run_job(job, holder).remark is None  # the newest output is there
+
+
+def test_columns_that_come_and_go_are_named(
+    job: ShareGroupJob, holder: Holder, produce: Produce, run_job: RunJob
+) -> None:
+    """The report says which columns earlier rows have as null, and which the rows of this run."""
+    wide = replace(
+        job, handler=lambda records: all_accepted(records).withColumns({"a": fn.lit(1), "b": fn.lit(2)})
+    )
+    assert run_job(wide, holder).remark is None
+    produce(job.topics[0], 0, range(5))
+    assert run_job(wide, holder).remark is None
+    produce(job.topics[0], 0, range(5))
+    other = replace(
+        job, handler=lambda records: all_accepted(records).withColumns({"b": fn.lit(1), "c": fn.lit(2)})
+    )
+    assert run_job(other, holder).remark == (
+        "earlier rows have column a, which rows of this run have as null; "
+        "rows of this run have column c, which earlier rows have as null"
+    )
 
 
 @pytest.mark.parametrize("damage", [shutil.rmtree, emptied, cut_off])

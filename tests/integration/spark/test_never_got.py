@@ -1,0 +1,137 @@
+"""Retention and other pipelines: what a run says of records that it never got."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame, SparkSession
+
+from sharequeue.kafka.clients import client_config
+from sharequeue.settings import Settings
+from sharequeue.spark import GroupTaken, lease
+from sharequeue.state import State
+from tests.fixtures.pipelines import Assigned, Produce, RunJob, all_accepted, job_of
+from tests.fixtures.stack import MakeTopic
+
+
+def remove_before(settings: Settings, topic: str, offset: int) -> None:
+    admin, at = AdminClient(client_config(settings)), TopicPartition(topic, 0, offset)
+    admin.delete_records([at])[at].result(30)
+
+
+def another(records: DataFrame) -> DataFrame:
+    return all_accepted(records)
+
+
+def test_half_of_the_records_removed_before_a_run(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    settings: Settings,
+    assigned: Assigned,
+    run_job: RunJob,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """50 of 100: the report counts them and says so, and so does a warning; the next run has nothing to say, and
+    names what was lost in between."""
+    topic = make_topic(1)
+    produce(topic, 0, range(100))
+    holder, job = assigned(topic), job_of(group, topic, all_accepted)
+    remove_before(settings, topic, 50)
+    with caplog.at_level(logging.WARNING):
+        report = run_job(job, holder)
+    assert (report.leased, report.accepted, report.lost, report.drained) == (50, 50, 50, True)
+    said = f"group {group} has lost 50 records: retention removed them before they were processed"
+    assert said in str(report)
+    assert said in caplog.text
+    assert run_job(job, holder).lost == 0
+    produce(topic, 0, range(30))
+    assert run_job(job, holder, max_rounds=1, max_records=10).lost == 0
+    remove_before(settings, topic, 115)
+    last = run_job(job, holder)
+    assert (last.leased, last.lost) == (15, 5)
+
+
+def test_records_removed_during_a_run(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    settings: Settings,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+) -> None:
+    """Ten that were leased and not read, and forty that never were: each is counted once."""
+    topic = make_topic(1)
+    produce(topic, 0, range(100))
+
+    def late(records: DataFrame) -> DataFrame:
+        remove_before(settings, topic, 50)
+        return all_accepted(records)
+
+    report = run_job(job_of(group, topic, late, try_empty=False), assigned(topic), max_records=10)
+    assert (report.accepted, report.gaps, report.lost) == (50, 0, 50)
+    (status,) = state.figures.describe(group)
+    assert (status.accepted, status.lost_records, status.lag) == (50, 50, 0)
+
+
+def test_a_block_reports_losses_too(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    settings: Settings,
+    assigned: Assigned,
+    spark: SparkSession,
+) -> None:
+    """`lease` says what was lost when it opens."""
+    topic = make_topic(1)
+    produce(topic, 0, range(10))
+    holder = assigned(topic)
+    remove_before(settings, topic, 4)
+    leased = lease(group, [topic], settings=settings, spark=spark, membership=holder).open()
+    try:
+        assert (leased.count, leased.lost) == (6, 4)
+        assert "has lost 4 records" in str(leased)
+        leased.write(all_accepted(leased.records), f"{settings.output}/{group}")
+        leased.acknowledge()
+    finally:
+        leased.close()
+
+
+def test_a_second_pipeline_on_a_group_is_refused(
+    group: str,
+    make_topic: MakeTopic,
+    produce: Produce,
+    settings: Settings,
+    assigned: Assigned,
+    run_job: RunJob,
+    state: State,
+    spark: SparkSession,
+) -> None:
+    """With both names, before anything is leased; unless it says that it replaces the first one, which is refused
+    from then on. Who leases without a pipeline is not asked."""
+    topic = make_topic(1)
+    produce(topic, 0, range(10))
+    holder = assigned(topic)
+    first = job_of(group, topic, all_accepted, name=None)
+    second = replace(first, handler=another, sink=f"{first.sink}-2")
+    ours, theirs = "tests.fixtures.pipelines:all_accepted", f"{__name__}:another"
+    assert run_job(first, holder, max_records=5, max_rounds=1).accepted == 5
+    with pytest.raises(
+        GroupTaken, match=f"pipeline {ours} works on group {group}, and this is pipeline {theirs}"
+    ):
+        run_job(second, holder)
+    (status,) = state.figures.describe(group)
+    assert (status.spso, status.acquired) == (5, 0)
+    with lease(group, [topic], max_records=1, settings=settings, spark=spark, membership=holder) as leased:
+        leased.write(all_accepted(leased.records), f"{settings.output}/{group}")
+        leased.acknowledge()
+    assert run_job(second, holder, replaces=ours).accepted == 4
+    assert run_job(second, holder, replaces=ours).accepted == 0
+    with pytest.raises(GroupTaken, match=f"pipeline {theirs} works"):
+        run_job(first, holder)
+    assert run_job(replace(first, name=theirs), holder).drained
