@@ -97,7 +97,10 @@ MEANT: Mapping[str, Meant] = {
     "keep_sink_columns.p_columns": (("null", *NAMES), f"null changes nothing; {AS_GIVEN}"),
     "claim_group.p_pipeline": (("quotes",), AS_GIVEN),
     "claim_group.p_replaces": (("null", *NAMES), NOBODY),
-    "report_losses.p_topics": ([f"of {name}" for name in NAMES], NOBODY),
+    "report_losses.p_topics": (
+        ["no elements", "a null in it", "one more", *(f"of {name}" for name in NAMES)],
+        f"a topic counts once; {NOBODY}",
+    ),
     "*.p_share_partition_id": ((*NUMBERS,), NOBODY),
     "remove_acls.p_principal": (("null", *NAMES), "null is any; else none is like it"),
     "remove_acls.p_operation": (("null", *NAMES), "null is any; else none is like it"),
