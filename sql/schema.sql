@@ -233,6 +233,9 @@ CREATE FUNCTION sharequeue.begin_transfer(p_group_id text, p_sink text, p_claim 
 CREATE FUNCTION sharequeue.check_cluster(p_cluster_id text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION sharequeue.claim_group(p_group_id text, p_pipeline text, p_replaces text DEFAULT NULL::text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION sharequeue.clear_other_journal(p_retention interval, p_limit integer DEFAULT 10000) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -428,6 +431,9 @@ CREATE FUNCTION sharequeue.replay_outcomes(p_share_partition_id bigint, p_snapsh
 
 CREATE FUNCTION sharequeue.replay_share_partition(p_share_partition_id bigint, p_snapshot_id bigint, p_until bigint DEFAULT NULL::bigint) RETURNS TABLE(spso bigint, speo bigint, delivery_complete_count bigint, accepted_first bigint, lost_records bigint, dead_letter_sequence bigint, next_expiry timestamp with time zone, state_epoch integer, redeliverable boolean, advance_due boolean, status text, paused_reason text, topic_id text)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION sharequeue.report_losses(p_group_id text, p_topics text[]) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION sharequeue.require_read_committed() RETURNS void
     LANGUAGE plpgsql STABLE;
@@ -1571,7 +1577,9 @@ CREATE TABLE sharequeue.share_groups (
     assigned_at timestamp with time zone,
     metadata_hash text,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    CONSTRAINT share_groups_group_id_not_empty CHECK ((group_id <> ''::text))
+    pipeline text,
+    CONSTRAINT share_groups_group_id_not_empty CHECK ((group_id <> ''::text)),
+    CONSTRAINT share_groups_pipeline_length CHECK (((length(pipeline) >= 1) AND (length(pipeline) <= 249)))
 );
 
 CREATE VIEW sharequeue.stuck_leases (
@@ -1861,6 +1869,12 @@ CREATE VIEW sharequeue.replicas (
     drained_at timestamp with time zone
 );
 
+CREATE TABLE sharequeue.reported_losses (
+    share_partition_id bigint NOT NULL,
+    records bigint NOT NULL,
+    CONSTRAINT reported_losses_records_natural CHECK ((records >= 0))
+);
+
 CREATE TABLE sharequeue.requests (
     request_key uuid CONSTRAINT requests_request_id_not_null NOT NULL,
     operation text NOT NULL,
@@ -2116,6 +2130,9 @@ ALTER TABLE ONLY sharequeue.redriven
 ALTER TABLE ONLY sharequeue.redrives
     ADD CONSTRAINT redrives_pkey PRIMARY KEY (redrive_id);
 
+ALTER TABLE ONLY sharequeue.reported_losses
+    ADD CONSTRAINT reported_losses_pkey PRIMARY KEY (share_partition_id);
+
 ALTER TABLE ONLY sharequeue.requests
     ADD CONSTRAINT requests_pkey PRIMARY KEY (request_key);
 
@@ -2329,6 +2346,9 @@ ALTER TABLE ONLY sharequeue.record_events
 
 ALTER TABLE ONLY sharequeue.redrive_batches
     ADD CONSTRAINT redrive_batches_redrive_fkey FOREIGN KEY (redrive_id) REFERENCES sharequeue.redrives(redrive_id);
+
+ALTER TABLE ONLY sharequeue.reported_losses
+    ADD CONSTRAINT reported_losses_share_partition_fkey FOREIGN KEY (share_partition_id) REFERENCES sharequeue.share_partitions(share_partition_id) ON DELETE CASCADE;
 
 ALTER TABLE ONLY sharequeue.share_partition_history
     ADD CONSTRAINT share_partition_history_fkey FOREIGN KEY (share_partition_id) REFERENCES sharequeue.share_partitions(share_partition_id) ON DELETE CASCADE;
