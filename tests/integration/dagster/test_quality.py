@@ -183,7 +183,7 @@ def test_real_dead_letters_pass_every_check(
     assert len(letters) == 2 * PARTITIONS + PARTITIONS
     results = run_checks()
     assert failed(results) == set()
-    assert len(results) == 27
+    assert len(results) == 28
     assert number(results[RECONCILED], "archived_records") == len(letters)
     assert number(results["value_as_source"], "not_compared_records") == 0
     folder = stack.home / "great_expectations" / share_group(ours.group).name / "gx"
