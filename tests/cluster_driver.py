@@ -241,6 +241,7 @@ def main() -> None:
             destination=sink,
             lock_duration_ms=lock_ms,
             reader_options={seeking.SEEK: given.get("seek", "auto")},
+            name=f"pipeline-{group}",
         )
         holder = Holder([SharePartition(group, topic, number) for number in range(2)])
         wait_for_executors(spark, given.get("executors", 2))

@@ -33,7 +33,7 @@ ACTS = (
     *("add_acl", "allow_everyone_if_no_acl_found", "alter_group_config", "alter_offsets", "create_token"),
     *("delete_group", "delete_offsets", "extend_locks", "force_dead_letter", "force_release", "pause"),
     *("raise_state_epochs", "rebind_cluster", "remove_acl", "remove_deleted_topic"),
-    *("resume", "revoke_token", "set_service_configs"),
+    *("replace_pipeline", "resume", "revoke_token", "set_service_configs"),
 )
 """What is written to the audit log; `audit` takes no other name."""
 _CLIENTS = sa.text("select member_id, client_id from sharequeue.group_members where group_id = :group_id")

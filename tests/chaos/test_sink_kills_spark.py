@@ -36,13 +36,12 @@ KILLED = textwrap.dedent(
     import os, sys, threading
     from pathlib import Path
     from sharequeue.spark import AtLeastOnce, PostgresTable, run_rounds, spark_session
-    from sharequeue.spark.job import ShareGroupJob
     from sharequeue.database import Database
     from sharequeue.settings import Settings
     from sharequeue.values import SharePartition
     from sharequeue.state import State
     from sharequeue.kafka.topics import Topics
-    from tests.fixtures.pipelines import Holder, MakeTable, all_accepted
+    from tests.fixtures.pipelines import Holder, MakeTable, all_accepted, job_of
 
     home, output, group, topic, lock_ms, kind, where, delay_ms = sys.argv[1:]
     settings = Settings.load(home, output=output)
@@ -66,7 +65,7 @@ KILLED = textwrap.dedent(
 
     sink = AtLeastOnce(write) if kind in ("writing", "written") else PostgresTable(where, on_step=die_at(kind))
     lock = int(lock_ms)
-    job = ShareGroupJob(group, (topic,), all_accepted, f"sink-{group}", lock_duration_ms=lock, destination=sink)
+    job = job_of(group, topic, all_accepted, lock_duration_ms=lock, destination=sink)
     holder = Holder([SharePartition(group, topic, partition) for partition in range(2)], "killed")
     state, spark = State(Database.open(settings)), spark_session(settings, "killed")
     run_rounds(settings, job, membership=holder, state=state, topics=Topics(settings), spark=spark)

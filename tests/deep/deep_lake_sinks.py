@@ -354,12 +354,11 @@ KILLED = textwrap.dedent(
     from sharequeue.kafka.topics import Topics
     from sharequeue.settings import Settings
     from sharequeue.spark import DeltaTable, IcebergTable, run_rounds, spark_session
-    from sharequeue.spark.job import ShareGroupJob
     from sharequeue.spark.sinks import transferring
     from sharequeue.state import State
     from sharequeue.values import SharePartition
     from tests.deep.deep_lake_sinks import with_values
-    from tests.fixtures.pipelines import Holder
+    from tests.fixtures.pipelines import Holder, job_of
 
     home, output, group, topic, lock_ms, kind, name, conf, at, delay_ms = sys.argv[1:]
     conf = json.loads(conf)
@@ -376,7 +375,7 @@ KILLED = textwrap.dedent(
 
     sink = (DeltaTable if kind == "delta" else IcebergTable)(name, on_step)
     lock = int(lock_ms)
-    job = ShareGroupJob(group, (topic,), with_values, f"sink-{group}", lock_duration_ms=lock, destination=sink)
+    job = job_of(group, topic, with_values, lock_duration_ms=lock, destination=sink)
     holder = Holder([SharePartition(group, topic, partition) for partition in range(2)], "killed")
     state, spark = State(Database.open(settings)), spark_session(settings, "killed", conf)
     run_rounds(settings, job, membership=holder, state=state, topics=Topics(settings), spark=spark, max_records=30)

@@ -52,7 +52,9 @@ KILLED = textwrap.dedent(
         if (progress.round, progress.stage) == (int(number), stage):
             threading.Thread(target=die).start()
 
-    job = ShareGroupJob(group, (topic,), handler, f"sink-{group}", lock_duration_ms=5000)
+    job = ShareGroupJob(
+        group, (topic,), handler, f"sink-{group}", lock_duration_ms=5000, name=f"pipeline-{group}"
+    )
     holder = Holder([SharePartition(group, topic, 0)], "killed")
     database, spark = Database.open(settings), spark_session(settings, "killed")
     run_rounds(

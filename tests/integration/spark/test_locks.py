@@ -283,7 +283,7 @@ KILLED = textwrap.dedent(
         kept = records.select("topic", "partition", "offset", "lease_id")
         return kept.withColumn("outcome", fn.lit("accept"))
 
-    job = ShareGroupJob(group, (topic,), handler, f"sink-{group}")
+    job = ShareGroupJob(group, (topic,), handler, f"sink-{group}", name=f"pipeline-{group}")
     holder = Holder([SharePartition(group, topic, partition) for partition in range(2)], "killed")
     database, spark = Database.open(settings), spark_session(settings, "killed")
     state = State(database)
