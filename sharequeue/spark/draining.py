@@ -149,6 +149,8 @@ def about_letters(
         reason = why_held(settings, configs, ServiceConfigs.stored(state.database))
         if reason is None:
             return f"{waiting:,} records are on the way to the dead-letter topic"
+        if configs.dead_letter_drop_enable:
+            return f"{waiting:,} dead letters are dropped, as the group's config says: {reason}"
         return (
             f"{waiting:,} dead letters are held until somebody acts: {reason} Then the service writes them, or "
             f"`sharequeue dlq drain --group {group} --execute`"
