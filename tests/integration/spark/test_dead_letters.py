@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from sharequeue.database import Database
+from sharequeue.groups.configs import alter_group_configs
 from sharequeue.groups.heartbeats import ensure_group
 from sharequeue.groups.replicas import hear_replica
 from sharequeue.kafka.topics import Topics
@@ -180,7 +181,7 @@ def test_letters_that_are_held_beside_a_service_are_called_held(job: Job) -> Non
 def test_records_that_are_given_up_without_a_topic_are_a_remark(job: Job) -> None:
     """They are among the exceptions, and in no topic; the run says how to change that, and a run without any
     nothing."""
-    job.case.configure(errors_deadletterqueue_topic_name=None)
+    alter_group_configs(job.case.database, job.case.group, {"errors.deadletterqueue.topic.name": None})
     job.produce(6)
     report = job.run()
     assert (report.rejected, report.drained) == (3, True)
