@@ -22,7 +22,7 @@ PARTITIONS = 300
 PER_PARTITION = 6
 RECORDS = PARTITIONS * PER_PARTITION
 LETTERS = RECORDS // 3
-OUTCOME = fn.expr("if(delivery_count = 1, 'release', if(offset % 3 = 0, 'reject', 'accept'))")
+OUTCOME = "if(delivery_count = 1, 'release', if(offset % 3 = 0, 'reject', 'accept'))"
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_runs(
     @pipeline(group=group, topics=[topic], sink=f"sink-{group}", failed_share=None)
     def job(records: DataFrame) -> DataFrame:
         kept = records.select("topic", "partition", "offset", "lease_id", "delivery_count")
-        return kept.withColumn("outcome", OUTCOME).withColumn("error", fn.lit("no"))
+        return kept.withColumn("outcome", fn.expr(OUTCOME)).withColumn("error", fn.lit("no"))
 
     for wanted in ((0, RECORDS, 0), (RECORDS - LETTERS, 0, LETTERS)):
         began = time.monotonic()
