@@ -50,6 +50,7 @@ class RecordedService(Service):
 
     def __init__(self, database: Database, topics: RecordedTopics) -> None:
         self.database, self.topics, self.configs = database, topics, ServiceConfigs.of(RECORDED)
+        self._beats_database = database
         self.coordinator = Coordinator(database, topics, self.configs)
         self.admin = Admin(database, topics)
 
