@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import IntEnum
 from uuid import UUID
 
@@ -307,6 +307,9 @@ class SharePartitionStatus:
     ``lost_records`` are apart. Of the rejected and exhausted, ``no_dlq`` ended while no dead-letter topic was set,
     and ``dropped_letters`` were dropped because theirs could not be written; each other one is a dead letter.
     ``held_reason`` is why those that are ``archiving`` are not written, where something has to be done.
+
+    Where there is lag and nothing can be leased, ``blocked_by`` is why, in one word, and ``blocked_reason`` in words;
+    ``blocked_until`` is when that may change, if it is known, and ``blocked_offset`` the record that is in the way.
     """
 
     group_id: str
@@ -345,6 +348,10 @@ class SharePartitionStatus:
     dropped_letters: int = 0
     held_reason: str | None = None
     waiting_until: datetime | None = None
+    blocked_by: str | None = None
+    blocked_reason: str | None = None
+    blocked_until: datetime | None = None
+    blocked_offset: int | None = None
 
     @property
     def share_partition(self) -> SharePartition:
@@ -355,7 +362,19 @@ class SharePartitionStatus:
     def remark(self) -> str | None:
         """What hinders it, for people; None where nothing does."""
         paused = None if self.paused_reason is None else f"paused: {self.paused_reason}"
-        return "; ".join(filter(None, (self.fault, paused, self.held_reason))) or None
+        return "; ".join(filter(None, (self.fault, paused, self.held_reason, self.obstacle))) or None
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why nothing can be leased, where no count of records and no other remark has it."""
+        if self.blocked_by not in ("window", "transaction", "truncated", "unknown"):
+            return None
+        until = (
+            f", until {self.blocked_until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+            if self.blocked_until
+            else ""
+        )
+        return f"nothing can be leased: {self.blocked_reason}{until}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,9 @@ _TIMES = sa.text(
     number("NO-DLQ"),
     number("DROPPED-LETTERS", wide=True),
     number("LOST-RECORDS"),
+    text("BLOCKED-BY", wide=True),
+    moment("BLOCKED-UNTIL", wide=True),
+    number("BLOCKED-OFFSET", wide=True),
     text("REMARK", wide=True),
     number("RATE"),
     age("TIME-TO-DRAIN"),
@@ -247,6 +250,9 @@ def _figures(each: SharePartitionStatus) -> dict[str, Any]:
         "gap": each.gap,
         "no_dlq": each.no_dlq,
         "dropped_letters": each.dropped_letters,
+        "blocked_by": each.blocked_by,
+        "blocked_until": each.blocked_until,
+        "blocked_offset": each.blocked_offset,
         "remark": each.remark,
     }
 

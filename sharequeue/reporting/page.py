@@ -130,7 +130,7 @@ def remarks(statuses: Sequence[SharePartitionStatus]) -> Html:
     """Return what somebody has to act on, of each share-partition."""
     of: dict[str, list[str]] = {}
     for status in statuses:
-        for remark in (status.paused_reason, status.fault, status.held_reason):
+        for remark in (status.paused_reason, status.fault, status.held_reason, status.obstacle):
             if remark:
                 of.setdefault(remark, []).append(f"{status.topic}-{status.partition}")
     said = [f"{listed(names)}: {remark}" for remark, names in of.items()]

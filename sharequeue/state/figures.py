@@ -20,7 +20,8 @@ _COLUMNS = (
     " last_stable_offset, observed_at, lag, in_flight, available, acquired, archiving,"
     " delivery_complete_count, lost_records, highest_delivery_count, leases, next_expiry, waiting,"
     " oldest_offset, oldest_state, oldest_since, paused_reason, fault, accepted, rejected, exhausted,"
-    " gap, no_dlq, dropped_letters, held_reason, waiting_until"
+    " gap, no_dlq, dropped_letters, held_reason, waiting_until, blocked_by, blocked_reason, blocked_until,"
+    " blocked_offset"
 )
 _ALL = sa.text(
     f"select {_COLUMNS} from sharequeue.share_partition_status"  # noqa: S608 - columns of ours

@@ -39,7 +39,7 @@ class WaitingWork:
     held_records: int
     """Some member holds them, under a lock that has not lapsed."""
     blocked_reason: str | None
-    """Why nothing can be leased: paused, the circuit breaker, a deleted topic."""
+    """Why nothing can be leased, in words, where there is lag."""
     spso: int
     speo: int
     log_end: int
@@ -48,6 +48,12 @@ class WaitingWork:
     observed_at: datetime | None
     letters_written_at: datetime | None
     """When the last dead letters were written, or dropped."""
+    blocked_by: str | None = None
+    """The same in one word: paused, breaker, window, transaction, leased, waiting, dead_letters …"""
+    blocked_until: datetime | None = None
+    """When that may change, if it is known."""
+    blocked_offset: int | None = None
+    """The record that is in the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,7 @@ def work_of(database: Database, group_id: str) -> GroupWork:
             sa.text(
                 "select topic, partition, lag, ready_records, unwritten_letters, held_letters, waiting_records,"
                 " waiting_until, held_records, blocked_reason, spso, speo, log_end, delivery_complete_count,"
-                " highest_delivery_count, observed_at, letters_written_at"
+                " highest_delivery_count, observed_at, letters_written_at, blocked_by, blocked_until, blocked_offset"
                 " from sharequeue.waiting_work where group_id = :group_id order by topic, partition"
             ),
             group_id=group_id,

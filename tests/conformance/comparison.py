@@ -13,6 +13,7 @@ from sharequeue.testing import RecordState
 from sharequeue.values import SharePartition
 from tests.conformance.drawing import drawn
 from tests.conformance.history import History
+from tests.conformance.liveness import Liveness
 from tests.conformance.sql_side import ranges_of
 from tests.conformance.tally import Different
 
@@ -120,10 +121,11 @@ class Comparison:
         return circuit.state, acknowledged, failed, circuit.retry_at, circuit.reason, probing
 
     def compare_at_leisure(self) -> None:
-        """What takes longer: the invariants of both, and how many records have ended how."""
+        """What takes longer: the invariants of both, liveness, and how many records have ended how."""
         broken = [*self.memory.verify(), *(row[0] for row in self.sql.rows("verify", self.history.groups))]
         if broken:
             raise Different(f"invariants that do not hold: {broken}")
+        Liveness(self.sql, self.history.groups, self.tally).check()
         got = {row[:4]: row[4] for row in self.sql.rows("outcomes", self.history.groups)}
         expected = {
             (at.group_id, at.partition, outcome, count): records

@@ -105,6 +105,11 @@ _PREPARED = {
         " left join sharequeue.in_flight_offsets f using (share_partition_id)"
         " left join sharequeue.all_leases l using (lease_id) where sp.group_id = any ($1)",
     ),
+    "blocked": (
+        "text[]",
+        "select group_id, topic, partition, lag, spso, speo, log_end, last_stable_offset, blocked_by, blocked_reason,"
+        " blocked_until, blocked_offset from sharequeue.share_partition_status where group_id = any ($1) and lag > 0",
+    ),
     "outcomes": (
         "text[]",
         "select sp.group_id, sp.partition, d.outcome, d.delivery_count, d.records"

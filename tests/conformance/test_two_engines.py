@@ -61,6 +61,10 @@ MET = {
     "open to probing",
     "probing to open",
     "probing to closed",
+    *(
+        f"nothing to lease: {why}"
+        for why in ("paused", "breaker", "window", "transaction", "leased", "waiting")
+    ),
 }
 """What else must have happened. A probe given anew, because nobody held it any more, is met in most runs only."""
 

@@ -215,10 +215,19 @@ class Run:
             for g, t, p, epoch in epochs:
                 more += self._drain_one(worker, (g, t, p), epoch)
             self._check()
-            if not more or self.faults():
+            left = self._lagging()
+            if self.faults() or not (more or any(until for *_, until in left)):
                 break
+        self.shared.faults += [f"not drained: {row}" for row in left if not self.faults()]
         if not self.faults():
             self.ledger.drained(letters_everywhere=False)
+
+    def _lagging(self) -> list[tuple[Any, ...]]:
+        """What has lag, why nothing of it can be leased, and until when."""
+        return self._rows(
+            "select group_id, topic, partition, lag, spso, speo, blocked_by, blocked_reason, blocked_until"
+            " from sharequeue.share_partition_status where lag > 0 order by 1, 2, 3"
+        )
 
     def _drain_one(self, worker: Worker, at: At, epoch: int) -> int:
         who = worker.holder(at, "drain", epoch)

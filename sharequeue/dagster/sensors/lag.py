@@ -93,7 +93,10 @@ def nothing_to_do(group: ShareGroup, work: GroupWork) -> str | None:
     if not work.lag:
         return "nothing to do"
     reasons = {
-        each.blocked_reason: f"{each.topic}: {each.blocked_reason}" for each in parts if each.blocked_reason
+        each.blocked_reason: f"{each.topic}: {each.blocked_reason}"
+        for each in parts
+        if each.blocked_reason
+        and each.blocked_by not in ("leased", "waiting", "dead_letters")  # counted below
     }
     if held := sum(each.held_records for each in parts):
         reasons["held"] = f"members hold {held:,} records"

@@ -172,7 +172,9 @@ def _state(status: SharePartitionStatus) -> Content:
     words = [word for word, why in named if why]
     if status.status != "active":
         words.insert(0, status.status)
-    return element("span", ", ".join(words), class_="wrong") if words else "active"
+    if words:
+        return element("span", ", ".join(words), class_="wrong")
+    return f"active: {status.blocked_by}" if status.blocked_by else "active"
 
 
 def _strip(status: SharePartitionStatus, window: Window | None, at: str) -> Content:

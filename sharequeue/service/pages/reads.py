@@ -103,7 +103,9 @@ _LETTERS = sa.text(
 _REMARKS = sa.text(
     "select group_id, r.remark, count(*) as share_partitions, min(topic || '-' || partition) as first"
     " from sharequeue.share_partition_status s"
-    " cross join lateral unnest(array[s.paused_reason, s.fault, s.held_reason]) as r (remark)"
+    " cross join lateral unnest(array[s.paused_reason, s.fault, s.held_reason,"
+    " case when s.blocked_by in ('window', 'transaction', 'truncated', 'unknown') then s.blocked_reason end"
+    " ]) as r (remark)"
     " where group_id = any (cast(:groups as text[])) and r.remark is not null"
     " group by group_id, r.remark order by group_id, first limit :most"
 )

@@ -38,6 +38,7 @@ def why_nothing(
         for status in statuses
         if status.paused_reason and status.lag
     ]
+    reasons += [f"{each.share_partition}: {each.obstacle}" for each in statuses if each.obstacle]
     waiting = sum(status.waiting for status in statuses)
     soonest = min((status.waiting_until for status in statuses if status.waiting_until), default=None)
     until = f" (the first from {soonest.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC on)" if soonest else ""

@@ -3,7 +3,9 @@
 -- acknowledged nor archived; since when it is as it is, is known while it is leased (since the acquire) or an open
 -- dead-letter batch has it (since that was opened). How records ended adds up: accepted, rejected, exhausted and gap are
 -- all that ever ended; of the rejected and exhausted, no_dlq had no dead-letter topic set, dropped_letters were dropped
--- because theirs could not be written, and the rest are letters. Lost records did not end, and are counted apart.
+-- because theirs could not be written, and the rest are letters. Lost records did not end, and are counted apart. Where there is lag and
+-- nothing can be leased, blocked_by is why, in one word, and blocked_reason in words; something changes at blocked_until, if
+-- that is known, and blocked_offset is the record that is in the way.
 create or replace view sharequeue.share_partition_status as
 select
     sp.share_partition_id, sp.group_id, sp.topic, sp.partition, sp.topic_id, sp.status, sp.state_epoch,
@@ -27,11 +29,8 @@ select
     sp.accepted_first + e.accepted as accepted, e.rejected, e.exhausted, e.gap,
     e.rejected + e.exhausted - coalesce(d.total_letters + d.total_dropped, 0) as no_dlq,
     coalesce(d.total_dropped, 0) as dropped_letters,
-    case when f.archiving = 0 then null
-        when k.reason is not null then 'dead letters are held: ' || k.reason
-        when not (select sharequeue.service_drains()) then 'no service writes the dead letters: the next run of a job does, or'
-            ' `sharequeue serve`, or `sharequeue dlq drain --group ' || sp.group_id || ' --execute`' end as held_reason,
-    f.waiting_until
+    held.reason as held_reason,
+    f.waiting_until, b.blocked_by, b.blocked_reason, b.blocked_until, b.blocked_offset
 from sharequeue.share_partitions sp
 join sharequeue.group_settings g using (group_id)
 left join sharequeue.observations seen using (group_id, topic)
@@ -90,4 +89,15 @@ left join lateral (
     select total_letters, total_dropped from sharequeue.dead_letter_batches
     where share_partition_id = sp.share_partition_id and written_at is not null order by sequence desc limit 1
 ) as d on true
-left join sharequeue.held_dead_letters k on k.share_partition_id = sp.share_partition_id;
+left join sharequeue.held_dead_letters k on k.share_partition_id = sp.share_partition_id
+left join sharequeue.circuit_breakers cb on cb.share_partition_id = sp.share_partition_id
+cross join lateral (
+    select case when f.archiving = 0 then null
+        when k.reason is not null then 'dead letters are held: ' || k.reason
+        when not (select sharequeue.service_drains()) then 'no service writes the dead letters: the next run of a job does, or'
+            ' `sharequeue serve`, or `sharequeue dlq drain --group ' || sp.group_id || ' --execute`' end as reason
+) as held
+left join lateral (
+    select w.* from sharequeue_internal.leasing_blocked(sp, g, cb, t.topic is not null, held.reason) as w
+    where sp.log_end > sp.spso + sp.delivery_complete_count
+) as b on true;

@@ -1,24 +1,24 @@
 -- What a run that began now would find in each share-partition. ready_records: it could lease them, fresh ones up to the
 -- bound of records in flight, released ones whose time has come, and those whose lock has lapsed. unwritten_letters: dead
--- letters that no service writes and that are not held. waiting_records have their time still to come. blocked_reason is
--- why nothing can be leased: the topic was deleted or made anew, leasing is paused, or the circuit breaker is open.
+-- letters that no service writes and that are not held. waiting_records have their time still to come. blocked_by,
+-- blocked_reason, blocked_until and blocked_offset are those of share_partition_status: why nothing can be leased.
 create or replace view sharequeue.waiting_work as
 select s.group_id, s.topic, s.partition, s.lag,
-    case when b.reason is null then s.available - s.waiting + f.fresh + l.lapsed else 0 end as ready_records,
+    case when s.blocked_by is null then s.available - s.waiting + f.fresh + l.lapsed else 0 end as ready_records,
     case when k.reason is null and not sharequeue.service_drains() then s.archiving else 0 end as unwritten_letters,
     case when k.reason is not null then s.archiving else 0 end as held_letters,
-    s.waiting as waiting_records, s.waiting_until, s.acquired - l.lapsed as held_records, b.reason as blocked_reason,
-    s.spso, s.speo, s.log_end, s.delivery_complete_count, s.highest_delivery_count, s.observed_at, d.letters_written_at
+    s.waiting as waiting_records, s.waiting_until, s.acquired - l.lapsed as held_records, s.blocked_reason,
+    s.spso, s.speo, s.log_end, s.delivery_complete_count, s.highest_delivery_count, s.observed_at, d.letters_written_at,
+    s.blocked_by, s.blocked_until, s.blocked_offset
 from sharequeue.share_partition_status s
 join sharequeue.share_partitions sp using (share_partition_id)
 join sharequeue.group_settings g on g.group_id = sp.group_id
-left join sharequeue.gone_topics t on t.topic = sp.topic and t.topic_id = sp.topic_id
 left join sharequeue.held_dead_letters k on k.share_partition_id = sp.share_partition_id
-left join sharequeue.circuit_breakers c on c.share_partition_id = sp.share_partition_id and g.breaker_percent > 0
 cross join lateral (
     select greatest(0, least(
         case when g.read_committed then sp.last_stable_offset else sp.log_end end - sp.speo,
-        g.max_record_locks - (sp.speo - sp.spso - s.waiting))) as fresh
+        g.max_record_locks - (sp.speo - case when sp.advance_due then least(coalesce(s.oldest_offset, sp.speo), sp.speo)
+            else sp.spso end - s.waiting))) as fresh
 ) as f
 cross join lateral (
     select coalesce(sum(sharequeue.records(sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets))), 0)::bigint
@@ -26,19 +26,6 @@ cross join lateral (
     from sharequeue.all_batches b join sharequeue.all_leases a using (share_partition_id, lease_id)
     where b.share_partition_id = sp.share_partition_id and b.state = 1 and a.expires_at <= sharequeue.clock()
 ) as l
-cross join lateral (
-    select case
-        when t.topic is not null then 'the topic was deleted'
-        when sp.status <> 'active' then 'the topic was deleted and made anew'
-        when coalesce(sp.paused_reason, g.paused_reason) is not null
-            then 'paused: ' || coalesce(sp.paused_reason, g.paused_reason)
-        when (c.state = 'open' and sharequeue.clock() < c.retry_at) or (c.state = 'probing' and exists (
-                select from sharequeue.all_batches p
-                where p.share_partition_id = sp.share_partition_id and p.state = 1
-                    and sharequeue_internal.offsets_of(p.first_offset, p.last_offset, p.offsets) && c.probe))
-            then s.paused_reason
-        end as reason
-) as b
 left join lateral (
     select w.written_at as letters_written_at from sharequeue.dead_letter_batches w
     where w.share_partition_id = sp.share_partition_id and w.written_at is not null order by w.sequence desc limit 1

@@ -81,6 +81,9 @@ language sql stable set search_path = pg_catalog as $$
         select l.share_partition_id, 'a lock lapses before the share-partition says' from sharequeue.all_leases l
         join checked sp using (share_partition_id) where sp.next_expiry is null or l.expires_at < sp.next_expiry
         union all
+        select s.share_partition_id, 'there is lag, nothing can be leased, and no reason is known'
+        from sharequeue.share_partition_status s join checked using (share_partition_id) where s.blocked_by = 'unknown'
+        union all
         select p.share_partition_id, 'a record is held under a lease of another share-partition, or of none' from parts p
         where p.state = 1 and not exists (select from sharequeue.all_leases l
             where l.lease_id = p.lease_id and l.share_partition_id = p.share_partition_id)

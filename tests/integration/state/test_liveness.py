@@ -13,6 +13,7 @@ from sharequeue.groups.configs import alter_group_configs
 from sharequeue.offsets import OffsetSet
 from sharequeue.state import State
 from sharequeue.state.rows import Redelivery
+from sharequeue.state.waiting_work import work_of
 from sharequeue.values import AcknowledgeType, Lease, LogSeen, SharePartition
 from tests.integration.state.state_calls import journal_differs, take
 from tests.waiting import pass_time
@@ -144,3 +145,99 @@ def test_the_sweep_advances_spso(stuck: State, at: SharePartition) -> None:
     status = stuck.figures.describe("g")[0]
     assert (status.spso, status.delivery_complete_count) == (100, 0)
     assert stuck.figures.verify() == journal_differs(stuck) == []
+
+
+def why(state: State) -> tuple[str | None, int | None, bool]:
+    """Why nothing can be leased: the word, the offset, and whether it has a time. Every reader has the same."""
+    status, (work,) = state.figures.describe("g")[0], work_of(state.database, "g").share_partitions
+    assert (work.blocked_by, work.blocked_reason) == (status.blocked_by, status.blocked_reason)
+    assert (work.blocked_until, work.blocked_offset) == (status.blocked_until, status.blocked_offset)
+    assert not status.lag or (work.ready_records == 0) == (work.blocked_by is not None)
+    assert state.figures.verify() == []
+    return status.blocked_by, status.blocked_offset, status.blocked_until is not None
+
+
+def test_a_lock_is_the_reason_until_it_ends(state: State, at: SharePartition) -> None:
+    """Everything is leased: the first lock to end has the time; then records can be leased again."""
+    state.observe(at, "id", 0, REST, REST)
+    assert why(state) == (None, None, False)
+    lease = take(state, at, 100)
+    assert why(state) == ("window", 0, True)
+    assert state.figures.describe("g")[0].blocked_reason == (
+        "the window is full (100 records) behind offset 0: leased by m"
+    )
+    alter_group_configs(state.database, "g", {"share.partition.max.record.locks": 5000})
+    rest = take(state, at, REST)
+    assert why(state) == ("leased", 0, True)
+    assert state.figures.describe("g")[0].blocked_until == lease.expires_at
+    state.acknowledge(lease, {ACCEPT: lease.offsets})
+    assert why(state) == ("leased", 100, True)
+    pass_time(state.database, 3601)
+    assert why(state) == (None, None, False)
+    assert take(state, at, REST).offsets.count <= rest.offsets.count
+
+
+def test_a_head_that_waits_is_the_reason_of_a_full_window(state: State, at: SharePartition) -> None:
+    """The head waits for its time, all behind it is finished: the window, the head's offset and its time."""
+    alter_group_configs(state.database, "g", {"share.partition.max.record.locks": 300})
+    lease, head = take(state, at, 300), OffsetSet.of((0, HEAD))
+    alter_group_configs(state.database, "g", {"share.partition.max.record.locks": 100})
+    soon = state.now() + timedelta(minutes=5)
+    state.acknowledge(lease, {ACCEPT: lease.offsets - head, RELEASE: head}, not_before=soon)
+    assert why(state) == ("window", 0, True)
+    status = state.figures.describe("g")[0]
+    assert status.obstacle is not None
+    assert "full (100 records) behind offset 0: waits for its time, until " in status.obstacle
+    assert status.obstacle in (status.remark or "")
+    pass_time(state.database, 301)
+    assert why(state) == (None, None, False)
+
+
+def test_dead_letters_are_the_reason(state: State, at: SharePartition) -> None:
+    """Nobody writes the dead letters at the head; behind it the window is full, then nothing is left."""
+    lease = take(state, at, 100)
+    state.acknowledge(lease, {AcknowledgeType.REJECT: lease.offsets})
+    assert why(state) == ("window", 0, False)
+    alter_group_configs(state.database, "g", {"share.partition.max.record.locks": 5000})
+    rest = take(state, at, REST)
+    state.acknowledge(rest, {ACCEPT: rest.offsets})
+    state.dead_letters.hold(at, "the topic dlq.g does not exist")
+    assert why(state) == ("dead_letters", 0, False)
+    assert (
+        state.figures.describe("g")[0].blocked_reason
+        == "dead letters are held: the topic dlq.g does not exist"
+    )
+
+
+def test_an_open_transaction_is_the_reason(state: State, at: SharePartition) -> None:
+    """Nothing from the last stable offset on may be read."""
+    alter_group_configs(state.database, "g", {"share.isolation.level": "read_committed"})
+    state.observe(at, "id", 0, REST, 0)
+    assert why(state) == ("transaction", 0, False)
+    state.observe(at, "id", 0, REST, 10)
+    assert why(state) == (None, None, False)
+
+
+def test_waiting_and_pauses_are_reasons(state: State, at: SharePartition) -> None:
+    """Time, and the words of a person; a pause comes first."""
+    alter_group_configs(state.database, "g", {"share.partition.max.record.locks": 5000})
+    lease = take(state, at, REST)
+    state.acknowledge(lease, {RELEASE: lease.offsets}, not_before=state.now() + timedelta(minutes=5))
+    assert why(state) == ("waiting", 0, True)
+    state.administration.pause("g", "a look")
+    assert why(state) == ("paused", None, False)
+    assert state.figures.describe("g")[0].blocked_reason == "paused: a look"
+
+
+def test_no_lag_needs_no_reason(state: State, at: SharePartition) -> None:
+    """Also where it is paused."""
+    state.administration.alter_offsets(at, "id", REST)
+    state.administration.pause("g", "a look")
+    assert why(state) == (None, None, False)
+
+
+def test_a_share_partition_that_stands_still_is_found(stuck: State, at: SharePartition) -> None:
+    """`verify` finds lag of which nothing can be leased for no reason: here nobody will let SPSO pass."""
+    with stuck.database.transaction() as connection:
+        connection.execute(sa.text("update sharequeue.share_partitions set advance_due = false"))
+    assert any("nothing can be leased, and no reason is known" in each for each in stuck.figures.verify())

@@ -1,0 +1,106 @@
+-- Why nothing can be leased from a share-partition that has lag, and until when (the liveness invariant). Null where something
+-- can be leased, and where there is no lag. blocked_by is one word: topic_deleted, topic_recreated, paused, breaker,
+-- window (share.partition.max.record.locks, behind blocked_offset), transaction (the last stable offset), leased, waiting (not before a
+-- time, or back-off), dead_letters, truncated; unknown must never be (verify). Locks that have lapsed can be leased: the next call
+-- ends them. Here, and nowhere else, are the words of the reasons. p_letters is why dead letters are not written.
+create or replace function sharequeue_internal.leasing_blocked(
+    p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_circuit sharequeue.circuit_breakers,
+    p_topic_deleted boolean, p_letters text,
+    out blocked_by text, out blocked_reason text, out blocked_until timestamptz, out blocked_offset bigint
+)
+-- As the owner, since a reader of the view may not use what it is made of; nobody can call it but a view.
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    v_at timestamptz := sharequeue.clock();
+    v_paused text := coalesce(p_sp.paused_reason, p_settings.paused_reason);
+    v_read_end bigint := case when p_settings.read_committed then p_sp.last_stable_offset else p_sp.log_end end;
+    v_window record;
+    v_full boolean;
+    v_part record;
+begin
+    if p_topic_deleted then
+        select 'topic_deleted', 'the topic was deleted', null, null
+        into blocked_by, blocked_reason, blocked_until, blocked_offset;
+        return;
+    elsif p_sp.status <> 'active' then
+        select 'topic_recreated', 'the topic was deleted and made anew', null, null
+        into blocked_by, blocked_reason, blocked_until, blocked_offset;
+        return;
+    elsif v_paused is not null then
+        select 'paused', 'paused: ' || v_paused, null, null
+        into blocked_by, blocked_reason, blocked_until, blocked_offset;
+        return;
+    elsif p_settings.breaker_percent > 0 and p_circuit.state = 'open' and v_at < p_circuit.retry_at then
+        select 'breaker', 'circuit breaker open: ' || p_circuit.reason, p_circuit.retry_at, null
+        into blocked_by, blocked_reason, blocked_until, blocked_offset;
+        return;
+    elsif p_settings.breaker_percent > 0 and p_circuit.state = 'probing' then
+        select min(l.expires_at) as until into v_part
+        from sharequeue.all_batches b join sharequeue.all_leases l using (share_partition_id, lease_id)
+        where b.share_partition_id = p_sp.share_partition_id and b.state = 1
+            and sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets) && p_circuit.probe;
+        if v_part.until is not null then
+            select 'breaker', 'circuit breaker probing: ' || p_circuit.reason, v_part.until, lower(p_circuit.probe)
+        into blocked_by, blocked_reason, blocked_until, blocked_offset;
+        return;
+        end if;
+    end if;
+    select min(lower(o.offsets)) as head,
+        min(lower(o.offsets)) filter (where b.state = 0 and coalesce(b.not_before <= v_at, true)) as ready_from,
+        coalesce(sum(sharequeue.records(o.offsets)) filter (where b.state = 0 and b.not_before > v_at), 0) as waiting
+    into v_window
+    from sharequeue.all_batches b
+    cross join lateral (select sharequeue_internal.offsets_from(
+        sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets), p_sp.spso) as offsets) as o
+    where b.share_partition_id = p_sp.share_partition_id and b.state in (0, 1, 3);
+    -- An acquire that finds nothing lets SPSO pass what is finished, where that is due.
+    v_full := p_sp.speo - case when p_sp.advance_due then coalesce(v_window.head, p_sp.speo) else p_sp.spso end
+        - v_window.waiting >= p_settings.max_record_locks;
+    if (p_sp.redeliverable and v_window.ready_from < v_read_end) or (v_read_end > p_sp.speo and not v_full)
+            or exists (select from sharequeue.all_leases l
+                where l.share_partition_id = p_sp.share_partition_id and l.expires_at <= v_at) then
+        return;
+    elsif v_read_end <= p_sp.speo and p_sp.speo < p_sp.log_end then
+        select 'transaction', 'an open transaction: nothing from the last stable offset on may be read', null, v_read_end
+        into blocked_by, blocked_reason, blocked_until, blocked_offset;
+        return;
+    end if;
+    -- The head of a full window, or whatever is free first.
+    v_full := v_read_end > p_sp.speo;
+    select w.*, lower(p.offsets) as at_offset into v_part
+    from sharequeue.all_batches b
+    left join sharequeue.all_leases l using (share_partition_id, lease_id)
+    cross join lateral (select sharequeue_internal.offsets_from(
+        sharequeue_internal.offsets_of(b.first_offset, b.last_offset, b.offsets), p_sp.spso) as offsets) as p
+    cross join lateral (
+        select 'leased' as name, 'leased by ' || l.member_id as words, l.expires_at as until where b.state = 1
+        union all
+        select 'waiting', 'waits for its time', b.not_before where b.state = 0 and b.not_before > v_at
+        union all
+        select 'dead_letters', coalesce(p_letters, 'on its way to the dead-letter topic'), null where b.state = 3
+        union all
+        select 'truncated', format('the log ends at %s, below what was delivered', p_sp.log_end), null
+        where b.state = 0 and coalesce(b.not_before <= v_at, true) and lower(p.offsets) >= p_sp.log_end
+        union all
+        select 'transaction', 'an open transaction: nothing from the last stable offset on may be read', null
+        where b.state = 0 and coalesce(b.not_before <= v_at, true) and lower(p.offsets) between v_read_end and p_sp.log_end - 1
+    ) as w
+    where b.share_partition_id = p_sp.share_partition_id and b.state in (0, 1, 3) and not isempty(p.offsets)
+        and (not v_full or lower(p.offsets) = v_window.head)
+    order by w.until nulls last, at_offset limit 1;
+    if not found then
+        select 'unknown', 'nothing can be leased, and it is not known why: run `sharequeue verify`', null, p_sp.spso
+        into blocked_by, blocked_reason, blocked_until, blocked_offset;
+        return;
+    elsif v_full then
+        select 'window', format('the window is full (%s records) behind offset %s: %s', p_settings.max_record_locks,
+            v_part.at_offset, v_part.words), v_part.until, v_part.at_offset
+        into blocked_by, blocked_reason, blocked_until, blocked_offset;
+        return;
+    end if;
+    blocked_by := v_part.name;
+    blocked_reason := v_part.words;
+    blocked_until := v_part.until;
+    blocked_offset := v_part.at_offset;
+end
+$$;
