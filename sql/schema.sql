@@ -833,6 +833,23 @@ CREATE FUNCTION sharequeue_internal.journal_share_partition_change() RETURNS tri
 CREATE FUNCTION sharequeue_internal.leases_between(p_id bigint, p_from bigint, p_last bigint, p_member_id text, p_token uuid) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
 
+CREATE TABLE sharequeue.circuit_breakers (
+    share_partition_id bigint NOT NULL,
+    state text DEFAULT 'closed'::text NOT NULL,
+    records double precision DEFAULT 0 CONSTRAINT circuit_breakers_answered_not_null NOT NULL,
+    failed double precision DEFAULT 0 NOT NULL,
+    opened_at timestamp with time zone,
+    retry_at timestamp with time zone,
+    reason text,
+    probe int8multirange DEFAULT '{}'::int8multirange NOT NULL,
+    probe_records bigint DEFAULT 0 NOT NULL,
+    probe_failed bigint DEFAULT 0 NOT NULL
+)
+WITH (fillfactor='70');
+
+CREATE FUNCTION sharequeue_internal.leasing_blocked(p_sp sharequeue.share_partitions, p_settings sharequeue.group_settings, p_circuit sharequeue.circuit_breakers, p_topic_deleted boolean, p_letters text, OUT blocked_by text, OUT blocked_reason text, OUT blocked_until timestamp with time zone, OUT blocked_offset bigint) RETURNS record
+    LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION sharequeue_internal.let_go_overtaken(p_sp sharequeue.share_partitions, p_member_id text, p_token uuid, p_accept int8multirange) RETURNS TABLE(lease_id bigint, delivery_count smallint, accepted bigint)
     LANGUAGE plpgsql;
 
@@ -1187,20 +1204,6 @@ CREATE VIEW sharequeue.awaited_share_partitions (
     topic text,
     partition integer
 );
-
-CREATE TABLE sharequeue.circuit_breakers (
-    share_partition_id bigint NOT NULL,
-    state text DEFAULT 'closed'::text NOT NULL,
-    records double precision DEFAULT 0 CONSTRAINT circuit_breakers_answered_not_null NOT NULL,
-    failed double precision DEFAULT 0 NOT NULL,
-    opened_at timestamp with time zone,
-    retry_at timestamp with time zone,
-    reason text,
-    probe int8multirange DEFAULT '{}'::int8multirange NOT NULL,
-    probe_records bigint DEFAULT 0 NOT NULL,
-    probe_failed bigint DEFAULT 0 NOT NULL
-)
-WITH (fillfactor='70');
 
 CREATE TABLE sharequeue.clock_offset (
     singleton boolean DEFAULT true NOT NULL,
@@ -1557,7 +1560,11 @@ CREATE VIEW sharequeue.share_partition_status (
     no_dlq bigint,
     dropped_letters bigint,
     held_reason text,
-    waiting_until timestamp with time zone
+    waiting_until timestamp with time zone,
+    blocked_by text,
+    blocked_reason text,
+    blocked_until timestamp with time zone,
+    blocked_offset bigint
 );
 
 CREATE VIEW sharequeue.oldest_records (
@@ -2029,7 +2036,10 @@ CREATE VIEW sharequeue.waiting_work (
     delivery_complete_count bigint,
     highest_delivery_count integer,
     observed_at timestamp with time zone,
-    letters_written_at timestamp with time zone
+    letters_written_at timestamp with time zone,
+    blocked_by text,
+    blocked_until timestamp with time zone,
+    blocked_offset bigint
 );
 
 ALTER TABLE ONLY sharequeue.journal ATTACH PARTITION sharequeue.journal_other DEFAULT;
