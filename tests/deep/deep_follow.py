@@ -101,7 +101,8 @@ def test_everything_starts_at_once(stack_home: Path, tmp_path: Path) -> None:
     environment = {"SHAREQUEUE_JARS": str(jars_folder())}
     up(stack_home, say, environment=environment)
     settings = Settings.load(stack_home)
-    AdminClient(client_config(settings)).create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(30)
+    admin = AdminClient(client_config(settings))
+    admin.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(30)
     with Database.open(settings) as database:
         alter_group_configs(database, GROUP, {"share.auto.offset.reset": "earliest"})
     _sender(settings)()

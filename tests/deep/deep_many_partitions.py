@@ -81,7 +81,7 @@ def test_three_consumers(
             threads.append(threading.Thread(target=consume, args=(work,)))
             threads[-1].start()
             wait_until(lambda wanted=number: counts.total() >= wanted * RECORDS // 4, 300)  # type: ignore[misc]
-        wait_until(lambda: sum(each.accepted + each.rejected for each in work.status()) == RECORDS, 300)
+        wait_until(lambda: sum(each.accepted + each.archiving for each in work.status()) == RECORDS, 300)
         told.append(f"{RECORDS} records of {PARTITIONS} partitions twice: {time.monotonic() - began:.1f} s")
         ended.set()
         for thread in threads:
