@@ -103,12 +103,15 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def agree(self) -> None:
-        """Both engines are in the same state after every step; the slower comparisons every eighth."""
+        """Both engines are in the same state after every step; the slower comparisons every eighth, and what
+        is said of liveness is tried every 24th."""
         if hasattr(self, "history"):
             with self.finding():
                 self.comparison.compare()
                 if self.tally.steps % 8 == 0:
                     self.comparison.compare_at_leisure()
+                if self.tally.steps % 24 == 0:
+                    self.comparison.check_liveness()
 
     @contextmanager
     def finding(self) -> Iterator[None]:
