@@ -18,7 +18,7 @@ from sharequeue.cli.options import (
 from sharequeue.cli.output import Output, answers, flag, text
 from sharequeue.cli.over_http import OVER_HTTP, Service, service_of
 from sharequeue.database import Database
-from sharequeue.deadletters.topic import warning_of_alter
+from sharequeue.deadletters.topic import inputs_of, warning_of_alter
 from sharequeue.errors import ShareError
 from sharequeue.groups.configs import (
     GroupConfigs,
@@ -145,7 +145,9 @@ def alter(
                 after, warning = alter_and_tell(database, group, changes, dry_run=dry_run)
                 if warning is not None:
                     output.warn(warning)
-                if (held := warning_of_alter(settings, after, published, changes)) is not None:
+                if (
+                    held := warning_of_alter(settings, after, published, changes, inputs_of(database, group))
+                ) is not None:
                     output.warn(held)
             except ShareError as error:
                 errors.append(error)

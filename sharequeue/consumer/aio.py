@@ -159,6 +159,7 @@ class AIOShareConsumer:
 
     def stop_on_signal(self, *signals: int, timeout: float = 25.0) -> None:
         """As ``ShareConsumer.stop_on_signal``."""
+        self._check_open()
         self._consumer.stop_on_signal(*signals, timeout=timeout)
 
     async def _settle(self) -> bool:

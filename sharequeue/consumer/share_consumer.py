@@ -28,7 +28,7 @@ from confluent_kafka import (
 from sqlalchemy.exc import SQLAlchemyError
 
 from sharequeue.consumer.beats import beats
-from sharequeue.consumer.calls import AcknowledgementCommitCallback, OneCaller
+from sharequeue.consumer.calls import AcknowledgementCommitCallback
 from sharequeue.consumer.configs import consumer_config
 from sharequeue.consumer.errors import integer, kafka_exception, real_number
 from sharequeue.consumer.failures import error_text
@@ -55,7 +55,7 @@ _STATE = "Local: Erroneous state"
 _ACCEPT, _RENEW = int(AcknowledgeType.ACCEPT), int(AcknowledgeType.RENEW)
 
 
-class ShareConsumer(Stopping, OneCaller):
+class ShareConsumer(Stopping):
     """A consumer of one share group. Each message is acquired for a limited time, and is to be acknowledged in it.
 
     ``ShareConsumer({"group.id": "work", "bootstrap.servers": "…"})``. The database is found by the settings of the

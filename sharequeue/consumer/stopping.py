@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from sharequeue.consumer.calls import OneCaller
 from sharequeue.consumer.fetcher import Fetcher
 from sharequeue.consumer.member import Member
 from sharequeue.errors import ShareError
@@ -22,7 +23,7 @@ _log = logging.getLogger(__name__)
 LEAVE_TIMEOUT_S = 30.0
 
 
-class Stopping:
+class Stopping(OneCaller):
     """The part of a consumer that stops."""
 
     _fetcher: Fetcher
@@ -41,8 +42,9 @@ class Stopping:
 
         The program finishes what it has in hand, commits and closes. What it still holds after ``timeout`` seconds is
         given back: another consumer gets it, and a late acknowledgement is refused. ``close`` restores what the
-        signals did before. Call both in the main thread.
+        signals did before. Call both in the main thread. Raises IllegalStateException on a closed consumer.
         """
+        self._check_open()
 
         def handler(*_: object) -> None:
             self.stop(timeout)

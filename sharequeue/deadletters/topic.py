@@ -9,14 +9,16 @@ Here the records are held, and the reason is a sentence for the operator of the 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+from sqlalchemy import text
 
+from sharequeue.database import Database
 from sharequeue.errors import (
     BrokerNotAvailable,
     InvalidConfig,
@@ -75,16 +77,19 @@ class DeadLetterRules:
     opted_in: bool = False
     prefix: str = "dlq."
     auto_create: bool = False
+    inputs: frozenset[str] = frozenset()
+    """Topics that the group reads: letters in one of them would come back as records."""
 
     @classmethod
-    def of(cls, configs: GroupConfigs, service: ServiceConfigs) -> Self:
-        """The rules that these configurations make."""
+    def of(cls, configs: GroupConfigs, service: ServiceConfigs, inputs: Iterable[str] = ()) -> Self:
+        """The rules that these configurations make for a group that reads these topics."""
         return cls(
+            inputs=frozenset(inputs),
             group_id=configs.group_id,
             topic=configs.dead_letter_topic,
             copy_record=configs.dead_letter_copy_record,
             drop=configs.dead_letter_drop_enable,
-            messages=configs.dead_letter_exception_message_enable,
+            messages=configs.dead_letter_error_message_enable,
             opted_in=bool(configs.values.get(OPT_IN, False)),
             prefix=service.dead_letter_prefix,
             auto_create=service.dead_letter_auto_create,
@@ -132,6 +137,10 @@ def name_problem(rules: DeadLetterRules) -> str | None:
         return (
             f"`{topic}` does not begin with `{rules.prefix}`: {rename} to one that does, "
             f"or set {environment_name(PREFIX)}."
+        )
+    if topic in rules.inputs:
+        return (
+            f"group `{group}` reads `{topic}`, its dead letters would come back to it: {rename} to another."
         )
     return None
 
@@ -240,14 +249,26 @@ class TopicKeeper:
             raise unanswered(error, by_hand) from error
 
 
-def why_held(settings: Settings, configs: GroupConfigs, service: ServiceConfigs) -> str | None:
+def inputs_of(database: Database, group_id: str) -> frozenset[str]:
+    """Return the topics that a group has share-partitions of."""
+    rows = database.rows(
+        text("select distinct topic from sharequeue.share_partition_times where group_id = :group_id"),
+        group_id=group_id,
+    )
+    return frozenset(row["topic"] for row in rows)
+
+
+def why_held(
+    settings: Settings, configs: GroupConfigs, service: ServiceConfigs, inputs: Iterable[str] = ()
+) -> str | None:
     """Return why the dead-letter topic of a group takes no letters until somebody acts, and what to do; None where it
-    takes them, where there is none, and where the broker does not say. Raises nothing.
+    takes them, where there is none, and where the broker does not say. `inputs` are the topics that the group reads.
+    Raises nothing.
     """
     if not configs.dead_letter_topic:
         return None
     try:
-        TopicKeeper(settings, ASK_SECONDS).judge(DeadLetterRules.of(configs, service))
+        TopicKeeper(settings, ASK_SECONDS).judge(DeadLetterRules.of(configs, service, inputs))
     except CannotWrite as problem:
         return problem.reason if problem.lasting else None
     except (ShareError, KafkaException, SettingMissing):
@@ -256,10 +277,16 @@ def why_held(settings: Settings, configs: GroupConfigs, service: ServiceConfigs)
 
 
 def warning_of_alter(
-    settings: Settings, configs: GroupConfigs, service: ServiceConfigs, changes: Collection[str]
+    settings: Settings,
+    configs: GroupConfigs,
+    service: ServiceConfigs,
+    changes: Collection[str],
+    inputs: Iterable[str] = (),
 ) -> str | None:
     """Return what to say of configs that were altered to these: that their dead-letter topic takes nothing now."""
-    if {TOPIC_NAME, OPT_IN}.isdisjoint(changes) or (reason := why_held(settings, configs, service)) is None:
+    if {TOPIC_NAME, OPT_IN}.isdisjoint(changes) or (
+        reason := why_held(settings, configs, service, inputs)
+    ) is None:
         return None
     end = "dropped" if configs.dead_letter_drop_enable else "held until somebody acts"
     return f"dead letters of group {configs.group_id} will be {end}: {reason}"

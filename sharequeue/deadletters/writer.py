@@ -26,6 +26,7 @@ from sharequeue.deadletters.topic import (
     DeadLetterRules,
     DeadLetterTopic,
     TopicKeeper,
+    inputs_of,
 )
 from sharequeue.deadletters.transactions import Fenced, LetterProducer, Markers
 from sharequeue.errors import BrokerNotAvailable, ShareError
@@ -172,7 +173,9 @@ class DeadLetterWriter:
         self._settings = settings
         self._state = state
         self._group_id = group_id
-        self._rules = DeadLetterRules.of(configs, service or ServiceConfigs.stored(state.database))
+        self._rules = DeadLetterRules.of(
+            configs, service or ServiceConfigs.stored(state.database), inputs_of(state.database, group_id)
+        )
         self._bounds = BatchBounds(batch_records, transaction_bytes)
         self._parallel = parallel
         self._on_step: OnStep = on_step or (lambda step, source: None)

@@ -45,6 +45,8 @@ ASKED_AT_ONCE = 1_000
 and no other thread runs while it hands over what it got."""
 _WITHOUT_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The topic id of a broker that gives topics none."""
+_NO_TOPIC = "?"
+"""A name that no topic can have, so that asking for it makes none."""
 _NO_TOPIC_IDS = (
     "This broker gives its topics no ids: a topic that was deleted and made again would pass for the old one. "
     "Kafka gives them since 2.8, where `inter.broker.protocol.version` is not an older one: upgrade the cluster."
@@ -97,8 +99,15 @@ class Topics(Asking):
 
     def cluster(self) -> tuple[str, int]:
         """Return the id of the cluster at the address, and how many brokers it has. Raises `BrokerNotAvailable`."""
-        described = self._result(self._admin().describe_cluster(request_timeout=self._timeout))
-        return str(described.cluster_id), len(described.nodes)
+        # Not by describe_cluster: where all brokers are fenced for a moment, librdkafka 2.16 ends the whole process
+        # by an assertion. By the metadata of one topic, so that a cluster of many is not listed.
+        try:
+            found = self._admin().list_topics(_NO_TOPIC, timeout=self._timeout)
+        except KafkaException as error:
+            raise self._unavailable(error.args[0].str()) from error
+        if not found.cluster_id:
+            raise self._unavailable("the broker does not know its cluster yet")
+        return str(found.cluster_id), len(found.brokers)
 
     def cluster_id(self) -> str:
         """Return the id of the cluster at the address. Raises `BrokerNotAvailable`."""

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from sharequeue.database import Database
 from sharequeue.database.pool import Joined
-from sharequeue.deadletters.topic import warning_of_alter
+from sharequeue.deadletters.topic import inputs_of, warning_of_alter
 from sharequeue.errors import (
     GroupAuthorizationFailed,
     InvalidGroupId,
@@ -212,8 +212,9 @@ class Admin:
         with on_behalf_of(self._database, self._principal) as connection:
             configs, late = alter_and_tell(Joined(connection), body.group_id, body.configs)
             service = ServiceConfigs.stored(Joined(connection))
+            inputs = inputs_of(Joined(connection), body.group_id)
         # After the transaction: the broker may take its time.
-        held = warning_of_alter(self._topics.settings, configs, service, body.configs)
+        held = warning_of_alter(self._topics.settings, configs, service, body.configs, inputs)
         said = [warning for warning in (late, held) if warning is not None]
         return {"throttle_time_ms": 0, **_said(None), "warnings": said}
 

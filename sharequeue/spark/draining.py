@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from sharequeue.deadletters.batches import Step
-from sharequeue.deadletters.topic import TOPIC_NAME, why_held
+from sharequeue.deadletters.topic import TOPIC_NAME, inputs_of, why_held
 from sharequeue.deadletters.writer import DeadLetterWriter
 from sharequeue.errors import first_line
 from sharequeue.groups.configs import GroupConfigs, ServiceConfigs
@@ -146,7 +146,9 @@ def about_letters(
     group = configs.group_id
     waiting = sum(each.archiving for each in state.figures.describe(group) if each.topic in topics)
     if waiting:
-        reason = why_held(settings, configs, ServiceConfigs.stored(state.database))
+        reason = why_held(
+            settings, configs, ServiceConfigs.stored(state.database), inputs_of(state.database, group)
+        )
         if reason is None:
             return f"{waiting:,} records are on the way to the dead-letter topic"
         if configs.dead_letter_drop_enable:

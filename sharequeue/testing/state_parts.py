@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from sharequeue.errors import InvalidRecordState, InvalidRequest
+from sharequeue.errors import InvalidRecordState, InvalidRequest, UnknownTopicId
 from sharequeue.offsets import OffsetSet
 from sharequeue.testing.groups import InMemoryShareGroups
 from sharequeue.testing.records import Description, RecordState
@@ -207,6 +207,16 @@ class InMemoryFigures:
         """The figures of every share-partition of a group, or of all groups."""
         names = [group_id] if group_id is not None else self.groups.group_ids()
         return [self._status(at) for name in names for at in self.groups.share_partitions(name)]
+
+    def lost_topics(self, group_id: str, topics: Collection[str]) -> dict[str, UnknownTopicId]:
+        """Return those of these topics that were made again since the group began on them. None is ever deleted here
+        without being made again.
+        """
+        return {
+            each.topic: UnknownTopicId(f"Topic {each.topic} was deleted and made again.")
+            for each in self.describe(group_id)
+            if each.topic in topics and each.status == "topic_recreated"
+        }
 
     def some(
         self, group_id: str, *, skip: int = 0, most: int, by_lag: bool = False

@@ -95,7 +95,7 @@ _GROUP = (
         "Whether records whose dead-letter topic cannot be written are dropped, as Kafka does, and not held.",
     ),
     ConfigKey(
-        "sharequeue.dead.letter.exception.message.enable",
+        "sharequeue.dead.letter.error.message.enable",
         "boolean",
         True,
         "Whether a dead letter has the message of its exception; if not, the class alone.",

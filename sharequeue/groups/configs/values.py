@@ -252,9 +252,9 @@ class GroupConfigs:
         return bool(self.values["sharequeue.dead.letter.drop.enable"])
 
     @property
-    def dead_letter_exception_message_enable(self) -> bool:
+    def dead_letter_error_message_enable(self) -> bool:
         """Whether dead letters have the messages of exceptions, and not their classes alone."""
-        return bool(self.values["sharequeue.dead.letter.exception.message.enable"])
+        return bool(self.values["sharequeue.dead.letter.error.message.enable"])
 
 
 def stored_configs(connection: Connection, group_id: str) -> dict[str, str]:

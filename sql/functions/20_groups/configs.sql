@@ -171,7 +171,7 @@ language sql immutable parallel safe as $$
         'sharequeue.circuit.breaker.failure.percent', 'sharequeue.circuit.breaker.min.records',
         'sharequeue.circuit.breaker.open.ms', 'sharequeue.circuit.breaker.probe.records',
         'sharequeue.circuit.breaker.window.records', 'sharequeue.dead.letter.drop.enable',
-        'sharequeue.dead.letter.exception.message.enable', 'sharequeue.dead.letter.topic.enable',
+        'sharequeue.dead.letter.error.message.enable', 'sharequeue.dead.letter.topic.enable',
         'sharequeue.fetch.max.bytes', 'sharequeue.retry.backoff.max.ms', 'sharequeue.retry.backoff.ms']
 $$;
 

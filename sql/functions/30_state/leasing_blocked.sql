@@ -23,7 +23,7 @@ begin
         into blocked_by, blocked_reason, blocked_until, blocked_offset;
         return;
     elsif p_sp.status <> 'active' then
-        select 'topic_recreated', 'the topic was deleted and made anew', null, null
+        select 'topic_recreated', 'the topic was deleted and made again: `sharequeue offsets reset` begins with the new one', null, null
         into blocked_by, blocked_reason, blocked_until, blocked_offset;
         return;
     elsif v_paused is not null then

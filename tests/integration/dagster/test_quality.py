@@ -576,11 +576,11 @@ def test_bounds_on_lag_and_age_warn(run_checks: RunChecks, ours: GivenUp) -> Non
 
 def test_lost_records_fail_a_check(run_checks: RunChecks, ours: GivenUp) -> None:
     """Retention removed four of six records: the check fails until somebody says that they are known."""
-    at = SharePartition(ours.group, ours.topic, 0)
-    ours.state.initialize(at, "id", 0, 1)
-    ours.state.observe(at, "id", 0, 6, 6)
+    at, topic_id = SharePartition(ours.group, ours.topic, 0), ours.topics.info(ours.topic).topic_id
+    ours.state.initialize(at, topic_id, 0, 1)
+    ours.state.observe(at, topic_id, 0, 6, 6)
     assert NONE_LOST not in failed(run_checks())
-    ours.state.observe(at, "id", 4, 6, 6)
+    ours.state.observe(at, topic_id, 4, 6, 6)
     result = run_checks()[NONE_LOST]
     assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.ERROR)
     assert "4 records were removed by retention before they were processed" in str(result.description)

@@ -112,7 +112,7 @@ def test_a_group_may_leave_the_messages_of_exceptions_out(case: GivenUp, tmp_pat
     """By default the message is there; with the config the class alone, and no header has anything of the message."""
     for number, enable in enumerate((None, "false", "true")):
         if enable is not None:
-            case.configure(sharequeue_dead_letter_exception_message_enable=enable)
+            case.configure(sharequeue_dead_letter_error_message_enable=enable)
         lease = acquire(case, "member", 2)
         at = lease.offsets.first
         outputs = written_exceptions(

@@ -207,12 +207,12 @@ def test_an_upgrade_counts_what_was_before(private_database: Database) -> None:
     assert [tuple(dict(row).values()) for row in private_database.rows(named)] == before
 
 
-def test_describe_shows_them(
-    command: Command, state: State, group: str, topic: str, database: Database
-) -> None:
+def test_describe_shows_them(command: Command, group: str, topic: str, private_database: Database) -> None:
     """The same figures as a table and as JSON, the sum of the counters among them; what waits for its time; and that
     nobody is there to write the dead letters, or why they are held."""
-    at = SharePartition(group, topic, 0)
+    state, at = State(private_database), SharePartition(group, topic, 0)
+    url = private_database.engine.url.render_as_string(hide_password=False)
+    describe = ("groups", "describe", "--group", group, "--database-url", url)
     state.administration.reset_offsets(group, {(topic, 0): 0}, {topic: "id"}, execute=True)
     state.observe(at, "id", 0, 100, 100)
     lease = state.acquire(at, "m", None, 10)
@@ -222,20 +222,20 @@ def test_describe_shows_them(
     )
     later = state.now() + timedelta(days=365)
     state.acknowledge(lease, {RELEASE: OffsetSet.of((8, 10))}, not_before=later)
-    (row,) = json.loads(command("groups", "describe", "--group", group, "-o", "json")[1])
+    (row,) = json.loads(command(*describe, "-o", "json")[1])
     figures = ("accepted", "rejected", "exhausted", "gap", "no_dlq", "dropped_letters", "waiting", "remark")
     assert [row[name] for name in figures] == [5, 2, 0, 1, 2, 0, 2, None]
-    told = command("groups", "describe", "--group", group)[1]
+    told = command(*describe)[1]
     heads = [line.split() for line in told.splitlines() if line.startswith("GROUP")]
     assert heads[0][:5] == ["GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG"]
     assert "WAITING" in heads[0]
     assert heads[1][3:8] == ["ACCEPTED", "REJECTED", "EXHAUSTED", "GAP", "NO-DLQ"]
 
-    alter_group_configs(database, group, {"errors.deadletterqueue.topic.name": f"dlq.{topic}"})
+    alter_group_configs(private_database, group, {"errors.deadletterqueue.topic.name": f"dlq.{topic}"})
     state.administration.force_dead_letter(at, OffsetSet.of((8, 9)), execute=True)
-    (row,) = json.loads(command("groups", "describe", "--group", group, "-o", "json")[1])
+    (row,) = json.loads(command(*describe, "-o", "json")[1])
     assert "no service writes the dead letters" in row["remark"]
     assert f"sharequeue dlq drain --group {group} --execute" in row["remark"]
     state.dead_letters.hold(at, "the topic takes none")
-    (row,) = json.loads(command("groups", "describe", "--group", group, "-o", "json")[1])
+    (row,) = json.loads(command(*describe, "-o", "json")[1])
     assert row["remark"] == "dead letters are held: the topic takes none"

@@ -275,11 +275,11 @@ def test_a_reset_with_an_id_that_was_replaced_is_refused(
     reset(command, group, "--topic", f"{log}:0", "--to-earliest", "--execute")
     state.administration.alter_offsets(SharePartition(group, log, 0), "an id that came later", 5)
     for execute in ((), ("--execute", "--yes")):
-        code, out, _ = command(
+        code, out, err = command(
             *("offsets", "reset", "--group", group, "--topic", f"{log}:0", "--to-earliest"), *execute
         )
         assert code == 1
-        assert "UNKNOWN_TOPIC_ID" in out
+        assert "UNKNOWN_TOPIC_ID" in out + err
     assert starts(state, group) == {0: 5}
 
 

@@ -44,6 +44,14 @@ def test_an_unfit_name_is_refused_with_what_to_do(topic: str, part: str) -> None
     assert "errors.deadletterqueue.topic.name" in problem
 
 
+def test_a_topic_that_the_group_reads_is_refused() -> None:
+    """Its dead letters would come back to it as records, without end."""
+    problem = name_problem(replace(RULES, inputs=frozenset({"orders", "dlq.g"})))
+    assert problem is not None
+    assert "group `g` reads `dlq.g`" in problem
+    assert name_problem(replace(RULES, inputs=frozenset({"orders"}))) is None
+
+
 def test_an_empty_prefix_allows_any_name() -> None:
     """Kafka: "" = any."""
     assert name_problem(replace(RULES, topic="letters", prefix="")) is None
