@@ -160,7 +160,11 @@ def reset(
     output.rows(shown)
     if passed := sum(_passed_over(row, finished) or 0 for row in rows):
         output.warn(f"{passed:,} records that are not finished are passed over: the group never gets them")
-    if any(row.error for row in rows):
+    # The table cuts a status that is too long.
+    refused = {f"{row.error.name}: {row.error}": None for row in rows if row.error}
+    for reason in refused:
+        output.warn(reason)
+    if refused:
         raise click.exceptions.Exit(1)
 
 
