@@ -49,8 +49,9 @@ def _signature(text: str, start: int) -> str:
         if depth == 0:
             break
     arguments = " ".join(text[start + 1 : end].split())
-    result = re.match(r"\s*returns (.+?)\s*(?:\n|language )", text[end + 1 :])
-    return f"({arguments})" + (f" → {result.group(1)}" if result else "")
+    result = re.match(r"\s*returns (.+?)\s+language ", re.sub(r"--[^\n]*", "", text[end + 1 :]), re.DOTALL)
+    returned = " ".join(result.group(1).split()).replace("( ", "(").replace(" )", ")") if result else ""
+    return f"({arguments})" + (f" → {returned}" if returned else "")
 
 
 def functions() -> str:
@@ -83,7 +84,7 @@ def _wrapped(signature: str) -> str:
 
 def _columns(select: str) -> list[str]:
     """Return the names of the columns that the first select of a view gives."""
-    body = re.sub(r"--[^\n]*", "", select)
+    body = re.sub(r"--[^\n]*|'[^']*'", "", select)
     found, depth, item = [], 0, ""
     for token in re.split(r"([(),]|\bfrom\b|\bcase\b|\bend\b)", body):
         depth += {"(": 1, "case": 1, ")": -1, "end": -1}.get(token, 0)
