@@ -229,7 +229,8 @@ class Topics(Asking):
         return {
             key: LogOffsets(starts[key], max(ends[key], starts[key]), stables[key])
             for key in starts
-            if key in ends and key in stables
+            # Below 0 is the client's "no offset": the partition had no leader that could say.
+            if min(starts[key], ends.get(key, -1), stables.get(key, -1)) >= 0
         }
 
     def settle(self, names: Iterable[str], seconds: float = SETTLE_SECONDS) -> None:
