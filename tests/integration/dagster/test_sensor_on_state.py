@@ -213,7 +213,7 @@ SITUATIONS: dict[str, tuple[list[Callable[[Case], object]], str | None]] = {
     ),
     "the topic was made anew": (
         [lambda c: c.state.observe(c.at, "another id", 0, 5, 5)],
-        "t: the topic was deleted and made anew",
+        "t: the topic was deleted and made again: `sharequeue offsets reset` begins with the new one",
     ),
     "a member is at work": ([lambda c: c.join()], "1 live members of the group are at work"),
     "its session has expired": ([lambda c: c.join(), lambda c: later(c, 60)], None),
