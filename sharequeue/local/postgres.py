@@ -15,12 +15,13 @@ import shutil
 import signal
 import subprocess
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import psycopg2
+from psycopg2.errors import DuplicateDatabase, UniqueViolation
 
 from sharequeue.local import ports, processes
 from sharequeue.local.home import Home, Progress, write_private
@@ -282,7 +283,9 @@ def _create_databases(home: Home, port: int) -> None:
             present = {name for (name,) in cursor.fetchall()}
             for database in DATABASES:
                 if database not in present:
-                    cursor.execute(f"create database {database}")  # a constant of this module, no input
+                    # The session of an `up` that was killed may be making it just now: this waits for its end.
+                    with suppress(DuplicateDatabase, UniqueViolation):
+                        cursor.execute(f"create database {database}")  # a constant of this module, no input
 
 
 def _clear_leftovers(home: Home) -> None:
